@@ -541,7 +541,7 @@ def beyond(partition: Partition) -> StateMismatch:
     return StateMismatch(
         complaint(
             f"partition {partition}: second input",
-            "was cut back or replaced; use topics of other names",
+            "was truncated or replaced; use topics with other names",
             expected="an end where it was, or later",
             got="an earlier one",
         )

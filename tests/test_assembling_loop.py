@@ -154,7 +154,7 @@ def test_a_consumer_that_stalls_in_silence_is_taken_again() -> None:
 
     lost = asyncio.run(run()).of("partition_lost")
     assert [line["partition"] for line in lost] == [f"{SPEC.name}/0"]
-    assert "input does not come although there is some" in str(lost[0]["detail"])
+    assert "records wait in the input, but none comes" in str(lost[0]["detail"])
 
 
 def test_a_lost_poll_is_tried_again() -> None:

@@ -207,7 +207,7 @@ def test_do_requests_count_that_share_outcomes(tmp_path: Path, shared: str) -> N
     if shared == "requests":
         assert history.begin(0, 0) == 10
     else:
-        with pytest.raises(StateMismatch, match="use topics of other names, or a larger budget"):
+        with pytest.raises(StateMismatch, match="use topics with other names, or a larger budget"):
             history.begin(0, 0)
     assert past(tmp_path, "clicks", *lines, tables=CLICKS, budget="1").begin(0, 0) == 0
 
@@ -217,12 +217,12 @@ def test_does_an_assembly_halt_that_others_have_overtaken(tmp_path: Path) -> Non
     history = past(tmp_path, "clicks", line("renamed", 7, 9), tables=CLICKS)
     taken = replace(TAKEN, state={b"checkpoint": saved_point()}, last_ledger_line=None)
     PartitionAssembly(SPEC, AT, taken, NOWHERE)
-    with pytest.raises(StateMismatch, match=r"others have assembled.*shop\.renamed\.ledger"):
+    with pytest.raises(StateMismatch, match=r"other assemblies or streams.*shop\.renamed\.ledger"):
         PartitionAssembly(SPEC, AT, taken, NOWHERE, past=history)
     anew = PartitionAssembly(replace(SPEC, epoch=2), AT, taken, NOWHERE, past=history)
     assert anew.committed == 9
     beyond = past(tmp_path, "clicks", line("renamed", 7, 30), tables=CLICKS)
-    with pytest.raises(StateMismatch, match="read further than the requests reach"):
+    with pytest.raises(StateMismatch, match="read beyond the end of the requests"):
         PartitionAssembly(replace(SPEC, epoch=2), AT, taken, NOWHERE, past=beyond)
 
 
@@ -330,11 +330,11 @@ def test_do_ledger_and_state_belong_together() -> None:
     whole = replace(taken, last_ledger_line=at(8, 1))
     assert PartitionAssembly(second, AT, whole, NOWHERE).committed == 7
     lost = replace(ahead, state={}, group_offset=None)
-    with pytest.raises(StateMismatch, match="state is gone; going on needs a new epoch"):
+    with pytest.raises(StateMismatch, match="state is gone; raise the epoch to go on"):
         PartitionAssembly(SPEC, AT, lost, NOWHERE)
     assert PartitionAssembly(second, AT, lost, NOWHERE).committed == 9
     other = replace(taken, last_ledger_line=at(8, 1, output="elsewhere"))
-    with pytest.raises(ConfigurationMismatch, match="only an assembly of another name"):
+    with pytest.raises(ConfigurationMismatch, match="only an assembly with another name"):
         PartitionAssembly(second, AT, other, NOWHERE)
 
 

@@ -115,12 +115,12 @@ def test_is_the_cap_s_secret_read_from_its_file(tmp_path: Path) -> None:
     assert spec.cap == Cap(5, None, b"a secret of the tests")
     (fewer,) = loaded(tmp_path, f"{days}\nmost_persons = 7").assemblies()
     assert (fewer.cap and fewer.cap.persons, fewer.digest != spec.digest) == (7, True)
-    assert "most_persons: belongs to per = day alone" in refused(
+    assert "most_persons: is only for per = day" in refused(
         tmp_path, f"{persons}\nmost_persons = 7"
     )
     for wrong, got in (("", "neither"), ('slots = 9\nper = "day"', "both")):
         table = persons.replace("slots = 100", wrong)
-        assert f"expected either slots or per = day, got {got}" in refused(tmp_path, table)
+        assert f"expected slots = … or per = day, got {got}" in refused(tmp_path, table)
 
 
 @pytest.mark.parametrize(
@@ -128,19 +128,19 @@ def test_is_the_cap_s_secret_read_from_its_file(tmp_path: Path) -> None:
     [
         ('stream = "home"', 'stream = "hom"', "assemblies.clicks.stream: unknown; expected one of"),
         ('"rankers"', '"ranker"', "assemblies.clicks.mode: not usable; expected 'feedback', 'rank"),
-        ('"rankers"', '"feedback"', "this mode makes events for a stream with observes = feedback"),
-        ('"rankers"', '"rankers"\nscale = 1', "scale: belongs to mode = errors alone"),
-        ('"rankers"', '"errors"\ngain = "rank"', "gain: belongs to mode = rankers alone"),
+        ('"rankers"', '"feedback"', "this mode writes events for streams with observes = feedback"),
+        ('"rankers"', '"rankers"\nscale = 1', "scale: is only for mode = errors"),
+        ('"rankers"', '"errors"\ngain = "rank"', "gain: is only for mode = rankers"),
         ('"rankers"', '"errors"', "assemblies.clicks.scale: missing; expected the error"),
-        ('"30m"', "30", "assemblies.clicks.window: no length of time; expected such as"),
+        ('"30m"', "30", "assemblies.clicks.window: not a length of time; expected such as"),
         ('"max"', '"mean"', "assemblies.clicks.combine: not usable; expected 'first', 'last'"),
-        ('combine = "max"', "", "assemblies.clicks.combine: missing; expected what several"),
+        ('combine = "max"', "", "assemblies.clicks.combine: missing; expected how several"),
         ('combine = "max"', 'combine = "max"\ndefault_loss = 2', "default_loss: not usable"),
         ('combine = "max"', 'combine = "max"\nwindows = 2', "windows: unknown key; expected win"),
         ("[topics.requests]", "[topics.others]", 'topics."requests": no budget for the requests'),
         ('outcomes = "outcomes"', 'outcomes = "requests"', "requests of one assembly cannot be"),
         ('outcomes = "outcomes"', 'outcomes = "feedback"', "outcomes: a stream reads the outcomes"),
-        ('requests = "requests"', 'requests = "feedback"', "its input is requests of an assembly"),
+        ('requests = "requests"', 'requests = "feedback"', "holds the requests of an assembly"),
     ],
 )  # fmt: skip
 def test_is_what_is_wrong_said(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -157,7 +157,7 @@ def test_is_a_name_refused_that_would_be_used_twice(tmp_path: Path, name: str) -
     if name != "home":
         taken = taken.replace('"requests"', '"shop_clicks_ledger_state"')
         taken = taken.replace("[topics.requests]", "[topics.shop_clicks_ledger_state]")
-    assert "a name twice" in refused(tmp_path, pair=taken)
+    assert "shares a name" in refused(tmp_path, pair=taken)
 
 
 def test_is_an_event_s_length_that_tells_refused(
@@ -171,7 +171,7 @@ def test_is_an_event_s_length_that_tells_refused(
         return JsonFormat(actions=tuple(actions))
 
     monkeypatch.setattr("streamdp.service.config.assembling.configure", plain)
-    assert "an event's length would tell what came of a request" in refused(tmp_path)
+    assert "an event's length would reveal the outcome" in refused(tmp_path)
 
 
 def test_are_frames_of_feedback_refused(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_does_a_budget_of_the_outcomes_bind_too(tmp_path: Path) -> None:
 
 def test_is_one_input_written_by_one_assembly(tmp_path: Path) -> None:
     """Two would put a request into it twice."""
-    assert "its input has one assembly already" in refused(
+    assert "another assembly writes the same input" in refused(
         tmp_path, assembly("views", stream="home")
     )
 

@@ -127,4 +127,4 @@ def test_is_a_crowd_audited_where_it_is_asked_for(
         assert entry["worst_log_ratio"] == pytest.approx(1)
     assert main("audit", "--recipe", "prefix_softmax", *QUICK, "--crowd") == 2
     message = capsys.readouterr().err
-    assert "--crowd: no such learner; expected a recipe that selects by permute_and_flip" in message
+    assert "--crowd: has no crowd; expected a recipe that selects by permute_and_flip" in message

@@ -140,12 +140,12 @@ NUMBER = "cannot be sent; expected a number in [0, 1], got"
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (b"no json", "is not JSON; expected an event a line, got another"),
+        (b"no json", "is not JSON; expected an event a line, got text"),
         (b'{"key":"a","losses":[1' + b"0" * 400 + b",0,0]}", f"loss of a: {NUMBER} another"),
         (b'{"key":"a","losses":[1' + b"0" * 5000 + b",0,0]}", f"loss of a: {NUMBER} another"),
         (b'{"key":"\\ud800","losses":[1,0,0]}', "key: is not usable; expected text in Unicode"),
-        (b"[" * 200_000, "is no event; expected losses, and maybe a key, got lists in lists"),
-        (b'{"key":"\xff","losses":[1,0,0]}', "is no text; expected UTF-8, got other bytes"),
+        (b"[" * 200_000, "is not an event; expected losses, and maybe a key, got too many nested"),
+        (b'{"key":"\xff","losses":[1,0,0]}', "is not text; expected UTF-8, got other bytes"),
         (b"[NaN, 0, 1]", f"loss of a: {NUMBER} NaN"),
         (b"[0, 2, 1]", f"loss of b: {NUMBER} another number"),
         (b"[0, -1e-9, 1]", f"loss of b: {NUMBER} another number"),
@@ -153,15 +153,18 @@ NUMBER = "cannot be sent; expected a number in [0, 1], got"
         (b"[0, true, 0]", f"loss of b: {NUMBER} a truth value"),
         (b"[0, 0, null]", f"loss of c: {NUMBER} null"),
         (b'{"losses":{"a":{}}}', f"loss of a: {NUMBER} an object"),
-        (b"[0, 0]", "losses of another number; expected 3, one an action, got 2"),
+        (b"[0, 0]", "wrong number of losses; expected 3, one an action, got 2"),
         (b'{"losses": "x"}', "losses are not usable; expected a list, or an object by action"),
         (b'{"losses":{"d":1}}', "unknown action; expected a, b, c, got d"),
-        (b'{"key": "a"}', "is no event; expected losses, got none"),
-        (b"3", "is no event; expected losses, and maybe a key, got a number"),
+        (b'{"key": "a"}', "is not an event; expected losses, got no losses"),
+        (b"3", "is not an event; expected losses, and maybe a key, got a number"),
         (b'{"key": 1, "losses": [0, 0, 1]}', "key: is not usable; expected text or null"),
         (b'{"Key": "a", "losses": [0, 0, 1]}', "unknown member; expected losses or key or"),
         (b'{"\\u001b[2J":1, "losses": [0, 0, 1]}', 'got "\\u001b[2J"'),
-        (b'{"key":"a","key_base64":"YQ==","losses":[1,0,0]}', "two keys; expected key or key_base"),
+        (
+            b'{"key":"a","key_base64":"YQ==","losses":[1,0,0]}',
+            "has two keys; expected key or key_base",
+        ),
         (b'{"key_base64":"/w=","losses":[1,0,0]}', "key_base64: is not usable; expected text in b"),
         (b'{"key_base64":null,"losses":[1,0,0]}', "expected text in base64, got null"),
     ],
@@ -181,16 +184,16 @@ def test_is_a_wrong_line_refused_with_its_number(line: bytes, said: str) -> None
         (b"", "line 1: lacks columns: a, b, c; expected a, b, c, got nothing"),
         (b"a,b\n0,1\n", "line 1: lacks columns: c; expected a, b, c, got a, b"),
         (b"a,b,c,Key\n", "line 1: unknown column; expected the actions, and key or key_base64"),
-        (b"a,b,c,a\n", "line 1: a column twice; expected each once, got a"),
-        (b"a,b,c,key,key_base64\n", "line 1: two keys"),
+        (b"a,b,c,a\n", "line 1: a column appears twice; expected distinct columns, got a"),
+        (b"a,b,c,key,key_base64\n", "line 1: has two keys"),
         (b"a,b,c\n0,1,0\n0,1,x\n", f"line 3: loss of c: {NUMBER} text"),
         (b"a,b,c\n0,,1\n", f"line 2: loss of b: {NUMBER} text"),
         (b"a,b,c\n0,nan,1\n", f"line 2: loss of b: {NUMBER} NaN"),
-        (b"a,b,c\n0,1\n", "line 2: fields of another number; expected 3, got 2"),
-        (b"a,b,c\n0,1,1,1\n", "line 2: fields of another number; expected 3, got 4"),
-        (b"a,b,c\n0,1,1\n\xff,0,0\n", "line 3: is no text; expected UTF-8, got other bytes"),
-        (b'a,b,c\n0,1,"1"1\n', "line 2: is no CSV"),
-        (b"a,b,c\n0,1," + b"1" * 200_000, "line 2: is no CSV"),
+        (b"a,b,c\n0,1\n", "line 2: wrong number of fields; expected 3, got 2"),
+        (b"a,b,c\n0,1,1,1\n", "line 2: wrong number of fields; expected 3, got 4"),
+        (b"a,b,c\n0,1,1\n\xff,0,0\n", "line 3: is not text; expected UTF-8, got other bytes"),
+        (b'a,b,c\n0,1,"1"1\n', "line 2: is not CSV"),
+        (b"a,b,c\n0,1," + b"1" * 200_000, "line 2: is not CSV"),
     ],
 )
 def test_is_a_wrong_table_refused_with_its_line(table: bytes, said: str) -> None:
@@ -203,9 +206,9 @@ def test_is_a_wrong_table_refused_with_its_line(table: bytes, said: str) -> None
 @pytest.mark.parametrize(
     ("array", "said"),
     [
-        (np.zeros(3), "is no table; expected rows of losses, got 1 dimensions"),
-        (np.zeros((2, 4)), "columns of another number; expected 3, one an action, got 4"),
-        (np.array([["0", "1", "0"]]), "is no table of losses; expected numbers, got dtype str"),
+        (np.zeros(3), "is not a table; expected rows of losses, got 1 dimensions"),
+        (np.zeros((2, 4)), "wrong number of columns; expected 3, one an action, got 4"),
+        (np.array([["0", "1", "0"]]), "is not a table of losses; expected numbers, got dtype str"),
         (np.zeros((1, 3), complex), "expected numbers, got dtype complex128"),
         (np.array([[0, 1, 0], [0, np.nan, 0]]), f"[1]: loss of b: {NUMBER} NaN"),
         (np.array([[0, 1, 0], [0, 0, 2]]), f"[1]: loss of c: {NUMBER} another number"),
@@ -227,15 +230,15 @@ def test_is_a_file_refused_that_is_no_array(shop: Path, streamdp: Streamdp, cont
     path.write_bytes(content)
     ran = streamdp("send", str(path), "-c", str(shop))
     assert (ran.code, ran.out) == (2, "")
-    assert f"{path}: is no NumPy file; expected an array of rows, got another" in ran.err
+    assert f"{path}: is not a NumPy file; expected an array of rows, got another" in ran.err
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"[0, 0, 1]\nno json\n", "- line 2: is not JSON; expected an event a line, got another"),
+        (b"[0, 0, 1]\nno json\n", "- line 2: is not JSON; expected an event a line, got text"),
         (b'{"key":"\\ud800","losses":[1,0,0]}', "- line 1: key: is not usable"),
-        (b"[" * 200_000, "- line 1: is no event"),
+        (b"[" * 200_000, "- line 1: is not an event"),
     ],
 )
 def test_is_what_cannot_be_sent_exit_code_2(
@@ -245,7 +248,7 @@ def test_is_what_cannot_be_sent_exit_code_2(
     ran = streamdp("send", "-c", str(shop), stdin=text)
     assert ran.code == 2
     assert ran.err.startswith(f"streamdp: {said}")
-    assert "(0 records were sent before)" in ran.err
+    assert "(0 records had been sent)" in ran.err
 
 
 def test_are_rows_refused_that_do_not_fit_a_record(shop: Path, streamdp: Streamdp) -> None:
@@ -260,7 +263,7 @@ def test_is_a_file_or_stream_told_that_is_not_there(shop: Path, streamdp: Stream
     config = ("--config", str(shop))
     assert "cannot be read" in streamdp("send", str(shop.with_name("none.csv")), *config).err
     assert "cannot be read" in streamdp("send", str(shop.parent), *config).err
-    assert "--stream: which?" in streamdp("send", *config, "--stream", "shop").err
+    assert "--stream: unknown" in streamdp("send", *config, "--stream", "shop").err
 
 
 def test_is_what_is_damaged_read_or_refused_and_nothing_else() -> None:

@@ -56,8 +56,8 @@ def test_is_a_line_the_record_that_the_client_writes() -> None:
 BAD: list[tuple[str, str, str]] = [
     ("feedback", "nonsense", "line 1: is not JSON"),
     ("feedback", "[" * 5000, "line 1: is not JSON"),
-    ("feedback", "[1]", "is no record; expected an object with key and request, got a list"),
-    ("feedback", "7", "is no record; expected an object with key and request, got a number"),
+    ("feedback", "[1]", "is not a record; expected an object with key and request, got a list"),
+    ("feedback", "7", "is not a record; expected an object with key and request, got a number"),
     ("feedback", '{"action": "grid"}', "needs request; expected the id"),
     ("feedback", '{"request": 7, "action": "grid"}', "request: is not usable"),
     ("feedback", '{"request": "", "action": "grid"}', "f line 1: request id"),
@@ -67,7 +67,7 @@ BAD: list[tuple[str, str, str]] = [
     ("feedback", '{"request": "r", "reward": 1.5}', "f line 1: an outcome's reward"),
     ("feedback", '{"request": "r", "reward": 1, "action": "grid"}', "unknown member"),
     ("feedback", '{"request": "r", "item": "x"}', "unknown member"),
-    ("feedback", '{"request": "r", "action": "grid", "pscore": 0}', "pscore: is no probability"),
+    ("feedback", '{"request": "r", "action": "grid", "pscore": 0}', "pscore: no probability"),
     ("feedback", '{"request": "r", "action": "grid", "person": 3}', "person: is not usable"),
     ("rankers", '{"request": "r", "items": {"gird": []}}', "unknown action; expected grid, list"),
     ("rankers", '{"request": "r", "items": []}', "f line 1: a request's lists"),
@@ -116,4 +116,4 @@ def test_does_a_trial_need_no_code(streamdp: Streamdp, tmp_path: Path) -> None:
         both = streamdp("send", "--assembly", "clicks", *option, *config, stdin=lines)
         assert "goes alone" in both.err
     unknown = streamdp("send", "--assembly", "views", *config, stdin=lines)
-    assert "--assembly: which?; expected clicks, got views" in unknown.err
+    assert "--assembly: unknown; expected clicks, got views" in unknown.err

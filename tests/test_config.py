@@ -128,11 +128,11 @@ def test_is_a_crowd_of_a_learner_that_selects_otherwise_refused(tmp_path: Path) 
         (('epsilon = "1/2"', 'epsilon = "1/2"\nrecipe = "none"'), "home.learner.recipe: unknown"),
         (('epsilon = "1/2"', 'epsilon = "1/2"\nnoise = "x"'), "got an unexpected keyword argument"),
         (('epsilon = "1/2"', 'recipe = "follow_the_leader"'), "streams.home.learner: not private"),
-        (('actions = ["a", "b", "c"]', ""), "streams.home.actions: not one list; expected actions"),
+        (('actions = ["a", "b", "c"]', ""), "streams.home.actions: needs one list; expected"),
         (('["a", "b", "c"]', '["a", "a"]'), "streams.home.actions: a name twice"),
         (('["a", "b", "c"]', '["a", "b"]\nactions_file = "x"'), "got both"),
         (('actions = ["a", "b", "c"]', 'actions_file = "/nowhere"'), "_file: cannot be read"),
-        (('["a", "b", "c"]', '["a", "b"]\nfallback_action = "z"'), "fallback_action: no action"),
+        (('["a", "b", "c"]', '["a", "b"]\nfallback_action = "z"'), "action: not an action"),
         (('["a", "b", "c"]', '["a", "b"]\nlimits = {most_actions = 1}'), "most_actions: not"),
         (('["a", "b", "c"]', '["a", "b", "c"]\nlimits = {most_actions = 2}'), "actions: too many;"
          " expected at most 2 (limits.most_actions), got 3"),
@@ -147,23 +147,23 @@ def test_is_a_crowd_of_a_learner_that_selects_otherwise_refused(tmp_path: Path) 
         (('start = "earliest"', 'start = "latest"\ncrowd = "topic"'),
          "streams.home.crowd: not usable; expected 'off', 'partition' or 'stream'"),
         (('start = "earliest"', 'start = "latest"\nmode = "shadow"\ncrowd = "stream"'),
-         "streams.home.crowd: needs votes that readers see"),
+         "streams.home.crowd: needs published votes"),
         (('start = "earliest"', 'start = "latest"\ncontrol = "0.05"'),
-         'home.control: a control group of no crowd; expected crowd = "partition", got 1/20'),
+         'home.control: a control group needs a crowd; expected crowd = "partition", got 1/20'),
         (('start = "earliest"', 'start = "latest"\ncrowd_groups = {"de-" = "europe"}'),
-         'home.crowd_groups: groups of no crowd; expected crowd = "partition", got 1'),
+         'home.crowd_groups: groups need a crowd; expected crowd = "partition", got 1'),
         (('start = "earliest"', 'start = "latest"\ncrowd = "partition"\ncrowd_groups = {"" = "a"}'),
          "streams.home.crowd_groups: wrong prefixes; expected at most 255 groups, each"),
         (('start = "earliest"', 'start = "latest"\ncrowd = "partition"\ncrowd_groups = {a = ""}'),
          "streams.home.crowd_groups.a: not usable; expected"),
         (('start = "earliest"', 'start = "latest"\ndonate = true'),
-         'home.donate: a donation to no crowd; expected crowd = "partition", got True'),
+         'home.donate: a donation needs a crowd; expected crowd = "partition", got True'),
         (('start = "earliest"',
           'start = "latest"\ncrowd = "partition"\ndonate = true\ncontrol = "0.1"'),
-         "home.donate: not beside control: all keys of a partition share one pool; expected"),
+         "home.donate: excludes control: all keys of a partition share one pool; expected"),
         (('start = "earliest"',
           'start = "latest"\ncrowd = "partition"\ndonate = true\ncrowd_groups = {a = "b"}'),
-         "home.donate: not beside crowd_groups: all keys of a partition share one pool; expected"),
+         "home.donate: excludes crowd_groups: all keys of a partition share one pool; expected"),
         (('start = "earliest"', 'start = "latest"\ncrowd = "partition"\ndonate = true\nestimates ='
           ' [{name = "mean_loss", epsilon = "1/4", min_length = 3}]'),
          "estimate.mean_loss.min_length: of blocks that are donated; expected at least 4, got 3"),
@@ -172,11 +172,11 @@ def test_is_a_crowd_of_a_learner_that_selects_otherwise_refused(tmp_path: Path) 
         (('start = "earliest"', 'start = "latest"\ncrowd = "partition"\ncontrol = 0.05'),
          "streams.home.control: not exact"),
         (('start = "earliest"', 'start = "latest"\ncrowd = "partition"\nmode = "shadow"'),
-         'home.crowd: needs votes that readers see: nobody could compute priors from others;'
+         'home.crowd: needs published votes: nobody could recompute priors from withheld ones;'
          ' expected mode = "live" or "fallback", got mode = "shadow"'),
         (('start = "earliest"', 'start = "latest"\ngap = true'), "gap: not usable; expected"),
         (('app = "shop"', 'app = "shop"\nhttp = {listen = "h:945693"}'),
-         "http.listen: no address; expected host:port, to 65535, got 'h:945693'"),
+         "http.listen: not an address; expected host:port, to 65535, got 'h:945693'"),
         (('app = "shop"', 'app = "shop"\nhttp = {listen = "h:²"}'), "expected host:port, to"),
     ],
 )  # fmt: skip
@@ -263,7 +263,7 @@ def test_has_each_topic_a_budget_of_its_own(tmp_path: Path) -> None:
 def test_is_an_input_refused_that_is_derived(tmp_path: Path, name: str) -> None:
     """A stream that fed on what streams publish; brokers take `.` and `_` for the same."""
     topic = f'[topics."{name}"]\nbudget = "1"'
-    assert "a name twice" in refused(shop(tmp_path, topic, second("loop", topic=name)))
+    assert "shares a name" in refused(shop(tmp_path, topic, second("loop", topic=name)))
 
 
 def test_is_a_stream_s_name_one_that_topics_can_have(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_is_an_estimate_given_once(tmp_path: Path) -> None:
 def test_is_a_seed_refused_unless_allowed(tmp_path: Path) -> None:
     """Seeded randomness protects nobody."""
     path = shop(tmp_path, instead=('start = "earliest"', 'start = "earliest"\nseed = "x"'))
-    assert "streams.home.seed: a seed protects nobody" in refused(path)
+    assert "streams.home.seed: seeded randomness protects nobody" in refused(path)
     (spec,) = Configuration.load(path, {}).specs(seeds=Seeds.ALLOWED)
     assert spec.randomness.seeded
 
@@ -325,7 +325,7 @@ def test_does_the_environment_override_the_file(tmp_path: Path) -> None:
     [
         ("STREAMDP__STREAMS__HOME__EPOCHS", "1", "STREAMDP__STREAMS__HOME__EPOCHS: unknown key"),
         ("STREAMDP__STREAMS__HOME__EPOCH", "x", "STREAMDP__STREAMS__HOME__EPOCH: not usable"),
-        ("STREAMDP__APP__NAME", "x", "STREAMDP__APP__NAME: no such table"),
+        ("STREAMDP__APP__NAME", "x", "STREAMDP__APP__NAME: not a table"),
         ("STREAMDP__", "x", "STREAMDP__: no key"),
         ("STREAMDP__STREAMS__HOME__ACTIONS", "[1,", "STREAMDP__STREAMS__HOME__ACTIONS: unreadable"),
     ],
@@ -340,18 +340,18 @@ def test_is_a_wrong_variable_named(tmp_path: Path, variable: str, value: str, sa
     [
         ("STREAMS__HOME__LEARNER__EPSILON", "x", ": not a number"),
         ("STREAMS__HOME__LEARNER", '{recipe = "x"}', ": streams.home.learner.recipe: unknown"),
-        ("STREAMS__HOME__SEED", "1", ": a seed protects nobody"),
+        ("STREAMS__HOME__SEED", "1", ": seeded randomness protects nobody"),
         ("STREAMS__HOME__ACTIONS", '["a"]', ": count; expected 2"),
         ("STREAMS__HOME__ACTIONS", '["a", "a"]', ": a name twice"),
         (
             "STREAMS__HOME__FALLBACK_ACTION",
             "z",
-            ": no action; expected one of the actions, got 'z'",
+            ": not an action; expected one of the actions, got 'z'",
         ),
         (
             "TOPICS__FEEDBACK__BUDGET",
             "1/4",
-            ": the streams that read the topic may charge a record",
+            ": the topic's streams may charge a record",
         ),
         ("TRANSPORT__KIND", "rabbit", ": unknown; expected kafka or sqlite, got rabbit"),
         ("TRANSPORT__PUBLISHED", "shop.db", ": is the trusted file"),

@@ -125,7 +125,7 @@ def test_is_a_vote_that_nobody_sees_refused() -> None:
     """A crowd of withheld votes could be computed by nobody."""
     learner = crowded(leader())
     store, of = store_of(learner), stream(learner)
-    with pytest.raises(InvalidConfig, match="a crowd needs votes that readers see"):
+    with pytest.raises(InvalidConfig, match="a crowd needs published votes"):
         live(store, of, 30, mode=Mode.SHADOW)
     live(store, of, 30, mode=Mode.FALLBACK)
     assert verified(store, of) == []

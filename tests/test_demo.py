@@ -82,7 +82,7 @@ def test_are_banners_told_by_what_was_published_alone() -> None:
     banners = [screen.Banner("gift cards", None, 0, None), known]
     frame = screen.Frame([], half, half, one, 6000, 0.5, 10.0, "http://x", banners)
     shown = text(screen.drawn(frame))
-    assert "only the shown one's click is heard of" in shown
+    assert "only clicks on the shown banner are known" in shown
     assert "9.2 to 11.5" in shown
     assert "75%" in shown
     assert "banners free delivery: 75%  ε" in screen.as_line(frame)

@@ -371,15 +371,15 @@ def test_are_a_pool_s_lines_held_against_what_keys_donate() -> None:
     assert "ε has 1001 characters" in of_pool(epsilon="1" * 1001)
     gift = {"blocks": 2, "slots": 3, "epsilon": "1" * 1001}
     assert "ε has 1001 characters" in of_keys("opening", donates=gift)
-    assert "2 blocks of 9 slots are donated, or not short" in of_keys(
+    assert "2 blocks of 9 slots announced, too long" in of_keys(
         "opening", donates=gift | {"slots": 9, "epsilon": "1/2"}
     )
-    assert "has a vote; below 3 is given" in of_keys("action", start=4, stop=5)
+    assert "votes; below 3 all donate" in of_keys("action", start=4, stop=5)
     without = crowded(leader()).crowd
     assert without is not None
     none = broken(store, of, lambda line: {"crowd": without.name})
-    assert "a donation, in a crowd whose keys donate nothing" in none
-    assert "of a pool, in a stream whose keys donate nothing" in none
+    assert "donates, in a crowd without a pool" in none
+    assert "of a pool, in a stream without one" in none
 
 
 def test_is_a_donated_slot_charged_once_among_other_streams() -> None:
@@ -445,7 +445,7 @@ def test_is_an_estimate_of_a_donated_block_a_violation() -> None:
             value = msgspec.json.encode(estimated_line | {"ordinal": ordinal})
             verification.read(of.topics, [replace(record, value=value)])
     assert any(
-        "has an estimate, and is donated" in violation for violation in verification.violations
+        "has an estimate, but is donated" in violation for violation in verification.violations
     )
 
 

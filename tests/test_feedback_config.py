@@ -63,17 +63,26 @@ def test_is_a_crowd_a_part_of_what_the_learner_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "recipe", "said"),
     [
-        ('crowd = "partition"\nmode = "shadow"', "blocks", "needs votes that readers see"),
+        ('crowd = "partition"
+mode = "shadow"', "blocks", "needs published votes"),
         ('crowd = "partition"', "weights", "policies cannot use a crowd"),
         ('crowd = "partition"', "elimination", "expected policy_blocks"),
-        ('control = "0.05"', "blocks", "a control group of no crowd"),
-        ('crowd = "stream"', "blocks", "crowd: across partitions is for votes; expected crowd ="),
+        ('control = "0.05"', "blocks", "a control group needs a crowd"),
+        (
+            'crowd = "stream"',
+            "blocks",
+            "crowd: across partitions needs votes; expected crowd =",
+        ),
         (
             'crowd = "partition"\ncrowd_groups = {"de" = "europe"}',
             "blocks",
-            "crowd_groups: is for votes; expected observes",
+            "crowd_groups: needs votes; expected observes",
         ),
-        ('crowd = "partition"\ndonate = true', "blocks", "donate: is for votes; expected observes"),
+        (
+            'crowd = "partition"\ndonate = true',
+            "blocks",
+            "donate: needs votes; expected observes",
+        ),
     ],
 )
 def test_which_crowds_are_refused(tmp_path: Path, lines: str, recipe: str, said: str) -> None:
@@ -105,9 +114,9 @@ def test_what_is_configured_is_what_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("instead", "more", "complaint"),
     [
-        (("observes = \"feedback\"\n", ""), "", "learner|belongs to observes = feedback"),
+        (("observes = \"feedback\"\n", ""), "", "learner|goes together with observes = feedback"),
         (("[streams.clicks.feedback]\ncontent = \"reward\"\nsalt = \"pepper\"\n", ""), "",
-         'expected content = "loss" or "reward", got no such table'),
+         'expected content = "loss" or "reward", got no table'),
         (('content = "reward"\n', ""), "", "feedback.content"),
         (('content = "reward"', 'content = "clicks"'), "", "feedback.content"),
         (("[streams.clicks.learner]", '[streams.clicks.learner]\nrecipe = "noisy_leader"'), "",
@@ -166,5 +175,5 @@ def test_is_a_format_refused_that_reads_what_the_noise_is_not_made_for() -> None
         {"format": spec().format},
         {"learner": spec().learner},
     ):
-        with pytest.raises(InvalidConfig, match="noise is made for"):
+        with pytest.raises(InvalidConfig, match="noise does not fit"):
             replace(made, **changed)

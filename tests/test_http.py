@@ -294,7 +294,7 @@ STANDS_BY = ProcessStatus([StreamStatus("home", "live", [], settled=True)], [], 
 @pytest.mark.parametrize(
     ("before", "why"),
     [
-        (NOTHING_YET, ["home: it is not known yet which partitions are this process's"]),
+        (NOTHING_YET, ["home: its partitions are not assigned yet"]),
         (process(partition(status="taking"), partition(1)), ["home/0 is taking"]),
         (process(partition(status="rebuilding")), ["home/0 is rebuilding"]),
         (process(partition(status="retrying", lost=True)), ["home/0 is retrying"]),
@@ -557,7 +557,7 @@ def test_are_weak_tokens_and_half_of_tls_refused(tmp_path: Path) -> None:
         token_of(weak, where="http.token_file")
     with pytest.raises(InvalidConfig, match="cannot be read"):
         token_of(tmp_path / "none", where="http.token_file")
-    with pytest.raises(InvalidConfig, match="half of TLS"):
+    with pytest.raises(InvalidConfig, match="TLS needs both files"):
         tls_of(weak, None)
     with pytest.raises(InvalidConfig, match="unusable"):
         tls_of(weak, weak)

@@ -140,7 +140,7 @@ def test_is_the_description_true() -> None:
 def test_has_a_stream_of_losses_no_choices() -> None:
     (answer,) = asked("/v1/streams/home/keys/fr/choice?request=r", about=ABOUT)
     assert answer.status == 404
-    assert b"no policies" in answer.body
+    assert b"not policies" in answer.body
 
 
 def test_does_a_keys_page_show_the_experiment() -> None:

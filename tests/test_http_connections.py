@@ -266,7 +266,7 @@ def test_is_a_sandbox_that_refuses_to_tell_or_change_limits_survived(
 def test_are_too_few_files_refused() -> None:
     asked = [sys.executable, "-c", FITTED, "200", "200"]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    assert "too few open files" in done.stderr
+    assert "open files is too low" in done.stderr
 
 
 FEW_FILES = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300)); {MAIN}"

@@ -140,7 +140,7 @@ def test_is_a_lower_budget_refused_or_no_alarm(
         refused = [sys.executable, "-c", MAIN, "run", "--config", str(place.path)]
         ended = subprocess.run(refused, capture_output=True, text=True, check=False)
         assert ended.returncode == ExitCode.CONFIGURATION
-        assert "may charge a record more than that" in ended.stderr
+        assert "may charge a record more than the budget" in ended.stderr
         place.change(epsilon='"0.25"', epoch="2")
         with place.running():
             until(lambda: b'charged_in_epoch{stream="home"} 0.0' in place.get("/metrics")[1])

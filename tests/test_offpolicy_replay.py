@@ -133,7 +133,7 @@ def test_are_losses_partitions_and_clipped_numbers_read(tmp_path: Path) -> None:
         ({"action": "a", "reward": 1, "pscore": 0.5, "position": "x"}, "line 2: position"),
         ({"action": "a", "reward": 1, "pscore": 0.5, "offset": "x"}, "offset: type"),
         ({"action": "a", "loss": 1, "pscore": 0.5}, "no feedback"),
-        ([], "line 2: is no event"),
+        ([], "line 2: is not an event"),
     ],
 )
 def test_is_a_row_that_cannot_be_used_named(row: Any, said: str, tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_plays_losses_of_all_actions_as_feedback(tmp_path: Path) -> None:
     assert len(answer["cells"][0]["regret_by_seed"]) == 2
     assert "regret" in invoked(*asked).stdout
     refused = invoked(*asked, "--logged", "uniform")
-    assert "no draws are logged" in str(refused.exception) + refused.output
+    assert "and no draws" in str(refused.exception) + refused.output
 
 
 def test_tells_what_a_service_released(tmp_path: Path) -> None:

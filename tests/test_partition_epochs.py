@@ -56,7 +56,7 @@ def test_does_a_partition_begin_an_epoch_of_its_own() -> None:
     """Behind the position, and recorded as its own in ledger and state."""
     store = lived(spec())
     store.first = 39  # what a rebuild needs is gone
-    with pytest.raises(StateMismatch, match="no longer retained; going on needs a new epoch"):
+    with pytest.raises(StateMismatch, match="no longer retained; raise the epoch to go on"):
         restore(replace_low_water(store), spec())
     work = restore(store, OWN)
     assert (work.engine.position, work.engine.epoch) == (40, 2)
@@ -109,7 +109,7 @@ def test_is_the_streams_epoch_raised_beyond_those_of_its_partitions(epoch: int) 
     """An epoch that one partition has had already would not be a new one to it."""
     store = lived(spec())
     finish(store, restore(store, replace(spec(), partition_epochs={0: 3})))
-    with pytest.raises(StateMismatch, match="has had by itself; expected epoch 4 or a later one"):
+    with pytest.raises(StateMismatch, match="has already had; expected epoch 4 or a later one"):
         restore(store, spec(epoch=epoch))
     assert opened(replace(spec(epoch=2), partition_epochs={0: 4}), store) == 3
     assert opened(spec(epoch=4), store) == 3

@@ -197,7 +197,7 @@ def test_is_a_best_that_is_never_found_said() -> None:
         (["--actions", "1", *ASKED[2:]], "--actions: count"),
         ([*ASKED, "--observes", "clicks"], "expected losses | feedback"),
         ([*ASKED, "--observes", "losses"], "--rate: cannot be planned"),
-        ([*ASKED, "--config", "x.toml"], "no --actions, --epsilon and --learner beside it"),
+        ([*ASKED, "--config", "x.toml"], "no --actions, --epsilon or --learner with it"),
     ],
 )
 def test_is_what_cannot_be_planned_refused(arguments: list[str], said: str) -> None:

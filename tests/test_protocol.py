@@ -120,9 +120,9 @@ def test_does_the_judge_catch_a_release_published_twice_or_never() -> None:
     [
         ("rolled back", "rolled back"),
         ("lost state", "the state is gone"),
-        ("lost input", "no longer retained; going on needs a new epoch"),
-        ("shorter input", "cut back"),
-        ("fewer partitions", "partitions went away"),
+        ("lost input", "no longer retained; raise the epoch to go on"),
+        ("shorter input", "truncated"),
+        ("fewer partitions", "the input has fewer partitions"),
         ("another epsilon", "needs a new epoch"),
         ("older epoch", "deploy the newer one; expected epoch 2 or a later one, got 1"),
     ],

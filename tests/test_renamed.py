@@ -200,7 +200,7 @@ def test_does_a_stream_halt_whose_open_blocks_another_has_charged(
     details = {finding["subject"]: finding["detail"] for finding in foretold.json}
     assert foretold.code == 1
     assert (
-        "streams that are not configured any more have read on" in details["partition one/0: state"]
+        "streams that are no longer configured have read more" in details["partition one/0: state"]
     )
     assert lived(path, 10) is Reason.STATE
     assert verified(streamdp, path)[:2] == (0, "1/2")
@@ -359,7 +359,7 @@ def test_does_doctor_say_where_a_renamed_stream_would_begin(
     ended = streamdp("doctor", "--config", str(configured(tmp_path, "two")), "--json")
     details = {finding["subject"]: finding["detail"] for finding in ended.json}
     assert details["partition two/0: state"].startswith(f"none yet: it would start at record {end}")
-    assert "shop.one.ledger" in details["ledgers of streams that are not configured"]
+    assert "shop.one.ledger" in details["ledgers of streams that are no longer configured"]
 
 
 # The arithmetic

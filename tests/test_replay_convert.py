@@ -128,7 +128,7 @@ def test_is_a_killed_conversion_gone_on_with(
     ended = _struck(number, "convert", str(source), str(target))
     assert ended.returncode == (130 if number is signal.SIGINT else -signal.SIGKILL), ended.stderr
     if number is signal.SIGINT:
-        assert "interrupted; the same command goes on\n" in ended.stderr
+        assert "interrupted; the same command resumes\n" in ended.stderr
     assert not target.exists()
     left = tmp_path / f"log{ending}.part"
     with left.open("ab") as file:

@@ -217,9 +217,11 @@ def test_is_a_crowd_that_nothing_could_have_refused() -> None:
     with pytest.raises(InvalidConfig, match="a crowd of other draws"):
         cells(["prefix_softmax:crowd=partition"])
     for text in ("crowd_groups=a", "crowd=off:crowd_groups=a"):
-        with pytest.raises(InvalidConfig, match="groups of no crowd; expected crowd=partition"):
+        with pytest.raises(
+            InvalidConfig, match="crowd_groups needs a crowd; expected crowd=partition"
+        ):
             parse_candidates(f"incumbent_leader:{text}")
-    with pytest.raises(InvalidConfig, match="donate of no crowd; expected crowd=partition"):
+    with pytest.raises(InvalidConfig, match="donate needs a crowd; expected crowd=partition"):
         parse_candidates("incumbent_leader:donate=true")
     with pytest.raises(InvalidConfig, match="donate: unknown; expected true or false, got 1"):
         parse_candidates("incumbent_leader:crowd=partition:donate=1")

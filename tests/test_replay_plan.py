@@ -219,9 +219,9 @@ def test_does_the_command_recommend() -> None:
         (["--changes-every", "0"], "--changes-every: slots; expected 6 or more, got 0"),
         (
             ["--changes-every", "9", "--target-regret", "3"],
-            "expected no --target-regret and --target-slots beside it, got 3",
+            "expected no --target-regret and no --target-slots with it, got 3",
         ),
-        (["--config", "x.toml"], "expected no --actions and --epsilon beside it"),
+        (["--config", "x.toml"], "expected no --actions and no --epsilon with it"),
         (["--stream", "home"], "expected --actions and --epsilon, or --config"),
     ):
         refused = CliRunner().invoke(application(), [*usual, *wrong])

@@ -366,7 +366,7 @@ def test_is_a_wrong_configuration_told_in_one_line(shop: Shop) -> None:
 def test_is_a_seed_refused_without_its_flag(shop: Shop) -> None:
     """Exit code 2."""
     run = ended_at_once("run", "--config", str(shop.path))
-    assert (run.returncode, "a seed protects nobody" in run.stderr) == (2, True)
+    assert (run.returncode, "seeded randomness protects nobody" in run.stderr) == (2, True)
 
 
 def test_is_a_missing_topic_told(shop: Shop) -> None:

@@ -165,6 +165,6 @@ def test_does_the_manual_say_the_same_as_the_runbook() -> None:
     table = OPERATING.partition("| what happened | the way out |")[2].partition("\n\n")[0]
     refused = [line for line in table.splitlines() if "**no epoch**" in line]
     assert len(refused) == 3
-    assert all("stream of another name" in line for line in refused)
+    assert all("stream with another name" in line for line in refused)
     offered = [line for line in table.splitlines() if "a new epoch" in line]
     assert not set(refused) & set(offered)

@@ -1,4 +1,4 @@
-"""Is an input that was deleted and made again noticed, however much there is in it by now?
+"""Is an input that was deleted and recreated noticed, however much there is in it by now?
 
 Its offsets were given out before: going on would skip its first records without a word, and one
 block would mix old and new events. Where topics have ids the checkpoint's must be the topic's;
@@ -68,7 +68,7 @@ def test_is_another_topic_id_refused(epoch: int) -> None:
     """Also by an epoch: it would wait for offsets that another topic gave out."""
     store = lived(input_id="one")
     store.input, store.input_id = events(200, seed=5), "two"
-    with pytest.raises(StateMismatch, match=r"deleted and made again.*id one, got two"):
+    with pytest.raises(StateMismatch, match=r"deleted and recreated.*id one, got two"):
         restore(store, replace(STREAM, epoch=epoch))
 
 
@@ -83,7 +83,7 @@ def test_does_an_old_checkpoint_adopt_the_id_at_once() -> None:
     assert point(store).input_id == "one"
     assert not restore(store, STREAM).urgent
     store.input_id = "two"
-    with pytest.raises(StateMismatch, match="made again"):
+    with pytest.raises(StateMismatch, match="recreated"):
         restore(store, STREAM)
 
 
@@ -248,7 +248,7 @@ def test_is_another_input_noticed_though_the_state_is_gone(before: str, epoch: i
         assert [input_id_of(decode_ledger(line.value)) for line in store.ledger] == ["one"]
     without_state(store, input_id="two")
     assert scope(STREAM, HOME, store.taken()) is Scope.LOST
-    with pytest.raises(StateMismatch, match=r"deleted and made again.*id one, got two"):
+    with pytest.raises(StateMismatch, match=r"deleted and recreated.*id one, got two"):
         restore(store, replace(STREAM, epoch=epoch), past=own_ledger(store))
 
 
@@ -315,7 +315,7 @@ def test_does_a_service_halt_where_its_input_was_made_again(has_ids: bool) -> No
         before = room.evidence(HOME)
         async with room.worker() as worker:
             await room.until(lambda: worker.view.part(Partition("home", 0)).status is Status.HALTED)
-        said = "deleted and made again" if has_ids else "the input was replaced"
+        said = "deleted and recreated" if has_ids else "the input was replaced"
         assert said in str(worker.log.of("partition_halted"))
         assert room.evidence(HOME) == before
 

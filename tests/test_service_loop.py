@@ -426,7 +426,7 @@ async def test_is_a_consumer_that_stalls_in_silence_noticed() -> None:
     room.send("home", events(50, keys=KEYS))
     async with room.worker(settings=replace(QUICK, stall_seconds=0.05), around=Deaf) as worker:
         await room.until(room.is_read)
-    assert "input does not come" in str(worker.log.of("partition_lost")[0]["detail"])
+    assert "none comes" in str(worker.log.of("partition_lost")[0]["detail"])
     assert room.wrong() == []
 
 

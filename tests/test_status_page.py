@@ -104,7 +104,7 @@ def test_is_the_cost_of_an_event_on_its_face(window: Browser) -> None:
     said = window.text("[aria-labelledby=costs]")
     assert "ε = 1" in said
     assert "of an allowed 2" in said
-    assert "time does not use a budget up" in said
+    assert "time does not use up a budget" in said
     assert "e1 ≈ 2.72" in said
 
 
@@ -162,7 +162,7 @@ def test_are_keys_found_and_opened_by_keyboard_alone(window: Browser) -> None:
     assert (width, height > 900) == (1280, True)
     window.run("document.getElementById('search').focus()")
     window.keys("\ue00c")  # Escape
-    window.until(lambda: "There are more keys" in window.text("#more"))
+    window.until(lambda: "More keys match" in window.text("#more"))
 
 
 def test_are_odd_keys_shown_as_they_are(window: Browser) -> None:
@@ -242,7 +242,7 @@ def test_does_a_page_of_several_streams_let_one_choose() -> None:
             page_window.until(lambda: "What keys know" in page_window.text("#crowdCard"))
             said = page_window.text("#priors").split()
             assert said[:5] == ["0", "7", "9", "a", "91"]
-            assert "1/20 of the keys never use this" in page_window.text("#control")
+            assert "1/20 of the keys never use the crowd" in page_window.text("#control")
             keep("streams", page_window.screenshot())
     finally:
         stop.set()

@@ -72,13 +72,13 @@ def test_does_a_ledger_of_schema_1_go_on() -> None:
 @pytest.mark.parametrize(
     ("records", "said"),
     [
-        ((*GOOD, GOOD[3]), "block 2 (action) again"),
+        ((*GOOD, GOOD[3]), "block 2 (action) has a second line"),
         ((*GOOD, line(4, 8, 16)), "block 4 where 3 was due"),
         ((*GOOD, line(3, 9, 16)), "slots [9, 16) where 8 was due"),
         ((*GOOD, line(3, 7, 16)), "slots [7, 16) where 8 was due"),
         ((*GOOD, line(3, 8, 16, first=5)), "block 3 reads records 5 … 14, but 6 was read"),
         (GOOD[1:], "block 0 of a learner without an opening"),
-        ((*GOOD, opening()), "block 0 (opening) again"),
+        ((*GOOD, opening()), "block 0 (opening) has a second line"),
         ((*GOOD, line(3, 8, 16, ordinal=6)), "line 6 where 5 was due"),
         ((*GOOD, line(3, 8, 16, ordinal=4)), "line 4 where 5 was due"),
         (GOOD[1:], "line 2 where 1 was due"),
@@ -96,7 +96,7 @@ def test_does_a_ledger_of_schema_1_go_on() -> None:
         ((line(0, 1, 1, kind=OPENING, first=0, last=0, epsilon="1"),), "opening that is charged"),
         ((Published(0, 7, None, b"no line"),), "unreadable"),
         ((*GOOD[:3], altered(GOOD[3], b'"delta":"0"', b'"delta":"1/10"')),
-         "δ is charged, where the promise is pure; expected 0, got 1/10"),
+         "δ is charged, but the promise is pure; expected 0, got 1/10"),
         ((altered(GOOD[0], b'"delta":"0"', b'"delta":"00/1"'), *GOOD[1:3],
           altered(GOOD[3], b'"1/2"', b'"' + b"1" * 5000 + b'"')), "ε has 5000 characters"),
     ],
@@ -141,7 +141,7 @@ def test_does_an_estimate_add_to_its_block() -> None:
     (verdict,) = verification.verdicts(BUDGET, {})
     assert (verdict.highest, verification.violations) == (Fraction(3, 4), [])
     verification.read(HOME, [Published(0, 5, b"fr", value)])
-    assert "block 2 (mean_loss) again" in verification.violations[1]
+    assert "block 2 (mean_loss) has a second line" in verification.violations[1]
 
 
 def test_do_seeded_lines_guarantee_nothing() -> None:
@@ -209,8 +209,12 @@ def test_is_what_is_in_force_computed_again() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (b'"in_force":1', b'"in_force":0', "the votes put action 1 in force, but readers were t"),
-        (b'"in_force":1', b'"in_farce":1', "does not say what was drawn and is in force"),
+        (b'"in_force":1', b'"in_force":0', "the votes put action 1 in force, but the line n"),
+        (
+            b'"in_force":1',
+            b'"in_farce":1',
+            "does not name vote and action in force",
+        ),
         (b"at 1/250", b"at 1/25", "another memory than before"),
         (b'"memory":', b'"memery":', "another memory than before: ''"),
         (b'"index":1', b'"index":3', "a vote for action 3 of 3"),
@@ -253,7 +257,7 @@ def test_is_an_action_beside_the_vote_without_a_memory_found() -> None:
     ]
     verification = Verification()
     verification.read(HOME, records)
-    assert "no memory that says why" in verification.violations[0]
+    assert "but no memory" in verification.violations[0]
 
 
 def test_is_what_came_after_withheld_votes_counted_and_not_judged() -> None:

@@ -97,7 +97,7 @@ def test_are_published_actions_of_losses_compared_too() -> None:
         return room
 
     evidence = asyncio.run(run()).evidence(Partition("home", 0))
-    for change, said in ((0, []), (1, ["readers were told action"])):
+    for change, said in ((0, []), (1, ["published action"])):
         verification, topics = Verification(), spec().topics
         last = json.loads(evidence.actions[-1].value)
         last["index"] = (last["index"] + change) % len(ACTIONS)
@@ -163,9 +163,9 @@ def tells_no_sums(line: Line) -> None:
 @pytest.mark.parametrize(
     ("where", "change", "said"),
     [
-        ("actions", moves_a_part, "the sums give another policy than readers were told"),
-        ("actions", says_live, "readers were told another mode"),
-        ("ledger", moves_a_sum, "the sums give another policy than readers were told"),
+        ("actions", moves_a_part, "the published policy does not follow from the sums"),
+        ("actions", says_live, "the published mode is not the ledger's"),
+        ("ledger", moves_a_sum, "the published policy does not follow from the sums"),
         ("ledger", shows_too_often, "shown more often than it has slots"),
         ("ledger", names_another_learner, "another learner than before"),
         ("ledger", charges_less, "is charged ε = 1, its learner's is 2"),
@@ -211,16 +211,16 @@ def test_is_a_sum_found_whose_own_policy_was_compacted_away() -> None:
     moves_a_sum(line)
     ledger[at] = replace(ledger[at], value=json.dumps(line).encode())
     (violation,) = Topics(list(newest.values()), ledger).verified().violations
-    assert "the sums give another policy" in violation
+    assert "the published policy does not follow" in violation
 
 
 def test_is_a_policy_without_a_line_found() -> None:
     """One that was published and never charged, and one of a block that was withheld."""
     topics = published()
     verification = replace(topics, ledger=topics.ledger[:-1]).verified()
-    assert [
-        "which no ledger line tells of" in violation for violation in verification.violations
-    ] == [True]
+    assert ["which has no ledger line" in violation for violation in verification.violations] == [
+        True
+    ]
     hidden = published(Mode.SHADOW)
     lines = [json.loads(record.value) for record in hidden.ledger]
     at = next(n for n, line in enumerate(lines) if line["kind"] == "sums")
@@ -234,5 +234,6 @@ def test_is_a_policy_without_a_line_found() -> None:
     shown_ = replace(same, value=json.dumps(policy).encode())
     verification = Topics([shown_], hidden.ledger).verified()
     assert any(
-        "was withheld, but readers were told" in violation for violation in verification.violations
+        "was withheld by the ledger, but published" in violation
+        for violation in verification.violations
     )

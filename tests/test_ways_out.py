@@ -98,7 +98,7 @@ def test_is_an_input_that_was_made_again_never_read_by_an_epoch(state: str) -> N
     if state == "lost":
         store.state = {}
     store.input = store.input[:10]
-    with pytest.raises(StateMismatch, match="cut back or replaced, and its offsets are given"):
+    with pytest.raises(StateMismatch, match="truncated or replaced, and its offsets are given"):
         restore(store, replace(stream, epoch=2))
 
 
@@ -109,7 +109,7 @@ def test_does_a_stream_keep_its_input() -> None:
     for state in (store.state, {}):
         store.state = state
         other = replace(stream, topics=StreamTopics("shop", "home", "other-losses"), epoch=2)
-        with pytest.raises(StateMismatch, match="another topic now"):
+        with pytest.raises(StateMismatch, match="is not the topic that was read"):
             restore(store, other)
 
 

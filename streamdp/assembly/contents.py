@@ -1,7 +1,7 @@
 """What producers write into requests and outcomes: checked, then the JSON that `recipes` reads.
 
-A producer's mistake is cheapest where it is made, so everything is stricter here than where it is
-read: a reward outside [0, 1] is refused and not clipped. No message quotes a content.
+A producer's mistake is cheapest to mend where it is made, so this is stricter than the reader: a
+reward outside [0, 1] is refused, not clipped. No message quotes a content.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Lists:
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """`errors`, a request: what each action has predicted."""
+    """`errors`, a request: the prediction of each action."""
 
     predictions: Mapping[str, float] = field(repr=False)
 
@@ -50,7 +50,7 @@ class Reward:
         """`{"reward": 1}`."""
         reward = _number(self.reward, "an outcome's reward")
         if not 0.0 <= reward <= 1.0:
-            _refuse("an outcome's reward", "a number from 0 to 1", "one outside")
+            _refuse("an outcome's reward", "a number from 0 to 1", "another number")
         return msgspec.json.encode({"reward": reward})
 
 
@@ -78,7 +78,7 @@ class Right:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """`errors`, an outcome: what there was to predict."""
+    """`errors`, an outcome: the true value."""
 
     truth: float = field(repr=False)
 
@@ -88,10 +88,10 @@ class Truth:
 
 
 Asked = Lists | Predictions
-"""What a request may ask, beside what was shown."""
+"""The contents that a request may have, beside what was shown."""
 
 Said = Reward | Chosen | Right | Truth
-"""What an outcome may say."""
+"""The contents that an outcome may have."""
 
 
 def _by_action(
@@ -121,7 +121,7 @@ def _number(value: object, where: str) -> float:
         _refuse(where, "a number", _kind(value))
     number = float(value)
     if not math.isfinite(number):
-        _refuse(where, "a finite number", "another")
+        _refuse(where, "a finite number", "another number")
     return number
 
 

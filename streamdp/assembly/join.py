@@ -2,27 +2,26 @@
 
 Rules:
 
-1. Each request becomes one event, at its place in the order of the requests, whatever came of it.
+1. Each request becomes one event, at its place in the order of the requests, whatever its outcomes.
 2. A request takes the outcomes of its key and id that are younger than its own time less the grace
-   (an outcome may be appended a little before its request), and not younger than its deadline, its
-   time plus the window. Where an earlier request of the same key and id was there, they are younger
-   than that one's deadline too. So no outcome enters two events.
-3. A request within the window of an earlier one of its key and id repeats it. It takes no outcomes,
-   is a null event, and begins the window anew. So who takes what can be seen from the requests of
-   one window and three times the grace before, without any state.
-4. Events leave in the order of the requests, each when its deadline and a grace have passed, by the
-   clock or by the time of a request that was read (`due`), and all outcomes have been read that may
-   count (`until`). An outcome moves this neither forward nor back.
+   (an outcome may be appended a little before its request) and not younger than its deadline: its
+   time plus the window. If an earlier request has the same key and id, the outcomes must also be
+   younger than that one's deadline. So no outcome enters two events.
+3. A request within the window of an earlier one with its key and id is a repetition: it takes no
+   outcomes, becomes a null event, and begins the window anew. So the requests of one window and
+   three graces before are enough to say which request takes what, without any state.
+4. Events leave in the order of the requests. An event leaves when its deadline and a grace have
+   passed, by the clock or by the time of a request that was read (`due`), and when all outcomes
+   that may count have been read (`until`). An outcome moves this neither forward nor back.
 5. Outcomes are combined in the order of their partition.
-6. A request without an id, with content that cannot be read, or over a person's cap is a null
-   event.
+6. A request without an id, with unreadable content, or over a person's cap is a null event.
 
-Nothing here is saved but positions (and the persons' counts): what is open is read again from the
-logs. `Positions` says from where: requests from `history` on, of which those before `requests` have
-left already, and outcomes from `outcomes` on.
+Only positions (and the persons' counts) are saved: open requests are read again from the logs.
+`Positions` says from where: requests from `history` on, of which those before `requests` have left
+already, and outcomes from `outcomes` on.
 
-The timestamps are the brokers', which differ by less than the grace; as far as they do, the events
-are a function of the two logs.
+The timestamps are the brokers', which differ by less than the grace. Given the timestamps, the
+events are a function of the two logs.
 """
 
 from __future__ import annotations
@@ -40,39 +39,39 @@ from streamdp.assembly.rules import Gains, Rules
 from streamdp.core.errors import StateMismatch, complaint
 
 Encode = Callable[[Sequence[float]], bytes]
-"""Losses as an event's bytes, of one length whatever they are."""
+"""Encodes losses as an event's bytes, whose length is always the same."""
 
 Event = tuple[Key, Value, Headers]
 
 NULL_LOSS = 0.5
 _EVER = -(1 << 62)  # before any time
-_MOST_KNOWN = 1024  # encodings, and gains, that are remembered
-_SPANS = 64  # of outcomes' positions in a window: so finely is remembered where to begin again
+_MOST_KNOWN = 1024  # encodings, and gains, that are cached
+_SPANS = 64  # of outcomes' positions in a window: how finely the place to begin again is known
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Where reading goes on after a crash."""
+    """Where reading starts again after a crash."""
 
     requests: int  # the first request whose event has not left
-    history: int  # the first request that may still decide who takes what; ≤ `requests`
+    history: int  # the first request that may still decide about a later one; ≤ `requests`
     outcomes: int  # the first outcome that an open or a later request may need
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """An outcome that no request has asked for yet."""
+    """An outcome that no request has taken yet."""
 
     timestamp: int
     value: Value = field(repr=False)
 
 
 class _Again(NamedTuple):
-    """What a request has of the earlier ones of its name."""
+    """What earlier requests with the same name mean for a request."""
 
     after: int | None  # takes outcomes younger than this; None: takes none
-    until: int  # the latest deadline of its name, its own included
-    before: int  # the one before it
+    until: int  # the latest deadline of the name, its own included
+    before: int  # the latest deadline before its own
 
 
 class Join:
@@ -107,27 +106,27 @@ class Join:
 
     @property
     def request_at(self) -> int:
-        """Where reading requests goes on."""
+        """The offset of the next request to read."""
         return self._request_at
 
     @property
     def outcome_at(self) -> int:
-        """Where reading outcomes goes on."""
+        """The offset of the next outcome to read."""
         return self._outcome_at
 
     @property
     def open(self) -> int:
-        """How many requests wait for their deadline. Public."""
+        """The number of requests that wait for their deadline. Public."""
         return self._kept.end - self._kept.left
 
     def request(
         self, offset: int, timestamp: int, key: Key, headers: Headers, value: Value
     ) -> None:
-        """The next request of the partition."""
+        """Read the next request of the partition."""
         kept = self._kept
         self._request_at = offset + 1
         self._newest = max(self._newest, timestamp)
-        name = self._name(key, headers)
+        name = name_of(key, headers)
         number = kept.end
         before = kept.add(offset, timestamp, name, key, headers, value)
         if before is not None:
@@ -144,7 +143,7 @@ class Join:
                 self._offer(number, early.timestamp, early.value)
 
     def skip_requests(self, offset: int) -> None:
-        """There is no request before this offset that was not read."""
+        """Note that the partition has no unread request before this offset."""
         self._request_at = max(self._request_at, offset)
 
     def outcomes(
@@ -156,17 +155,17 @@ class Join:
         *,
         next_offset: int,
     ) -> None:
-        """The next outcomes of the partition, up to an offset."""
+        """Read the next outcomes of the partition, up to an offset."""
         if timestamps:
             self._note_span(max(timestamps))
         self._outcome_at = next_offset
         for timestamp, key, pairs, value in zip(timestamps, keys, headers, values, strict=True):
-            name = self._name(key, pairs)
+            name = name_of(key, pairs)
             if name is not None:
                 self._outcome(name, timestamp, value)
 
     def _note_span(self, youngest: int) -> None:
-        """Remember where these outcomes begin; a span is not much less than a part of a window."""
+        """Remember where these outcomes begin, in spans of at least a fraction of a window."""
         if self._spans and youngest - self._spans[-1][2] < self._rules.window // _SPANS:
             start, before, oldest = self._spans[-1]
             self._spans[-1] = (start, max(before, youngest), oldest)
@@ -174,9 +173,9 @@ class Join:
             self._spans.append((self._outcome_at, youngest, youngest))
 
     def _outcome(self, name: Name, timestamp: int, value: Value) -> None:
-        """Give an outcome to the request that takes it, or keep it for one that may come.
+        """Give an outcome to the request that takes it, or keep it for a later request.
 
-        No moment belongs to two requests of a name, so it does not matter which is asked first.
+        No time belongs to two requests of a name, so the order of asking does not matter.
         """
         number = self._kept.find(name)
         while number is not None and number >= self._kept.left:
@@ -189,7 +188,7 @@ class Join:
             self._early_names.append((timestamp, name))
 
     def _offer(self, number: int, timestamp: int, value: Value) -> bool:
-        """Whether an open request takes an outcome; then it counts, if it can be read."""
+        """Whether an open request takes an outcome; a readable one then counts."""
         time, before = self._kept.seen(number)
         after = self._after(number, time)
         if after is None or not after < timestamp <= self._rules.deadline(time):
@@ -207,36 +206,32 @@ class Join:
         return recipe.question(self._kept.record(number).value if recipe.asks else None)
 
     def _once(self, gains: tuple[float, ...]) -> tuple[float, ...]:
-        """Equal gains as one object: most requests of which something came have the same."""
+        """Share equal gains as one object: most requests with an outcome have the same gains."""
         if len(self._shared) == _MOST_KNOWN:
             self._shared.clear()
         return self._shared.setdefault(gains, gains)
 
     def _takes_after(self, until: int, timestamp: int) -> int | None:
-        """After which moment a request takes outcomes, by the deadline of those before it.
+        """The time after which a request takes outcomes, by the deadline of those before it.
 
-        None if it repeats an earlier one.
+        None if it repeats an earlier request.
         """
         return None if timestamp <= until else max(until, timestamp - self._rules.grace)
 
     def _after(self, number: int, time: int) -> int | None:
-        """The same, of a request of this time that is kept and has an id."""
+        """The same, for a kept request of this time that has an id."""
         again = self._again.get(number)
         return time - self._rules.grace if again is None else again.after
 
     def _until(self, number: int) -> int:
-        """The latest deadline of a request and those of its name before it."""
+        """The latest deadline of a request and of those of its name before it."""
         again = self._again.get(number)
         return self._rules.deadline(self._kept.time(number)) if again is None else again.until
-
-    @staticmethod
-    def _name(key: Key, headers: Headers) -> Name | None:
-        return name_of(key, headers)
 
     # -- what leaves -------------------------------------------------------------------------------
 
     def due(self, now: int, *, most: int) -> int:
-        """How many events may leave at a moment; none for what came of them."""
+        """The number of events that may leave at a time, by requests alone."""
         horizon = max(now, self._newest)
         count = 0
         for timestamp in self._kept.times(min(most, self.open)):
@@ -246,19 +241,19 @@ class Join:
         return count
 
     def until(self, count: int) -> int:
-        """The time up to which all outcomes must have been read before so many events leave."""
+        """The time up to which all outcomes must be read before this many events leave."""
         return max(map(self._rules.leaves, self._kept.times(count)), default=_EVER)
 
     def last_of(self, count: int) -> int:
-        """The offset of the newest of so many of the oldest open requests."""
+        """The offset of the newest of the `count` oldest open requests."""
         return self._kept.offset(self._kept.left + count - 1)
 
     def next_due(self) -> int | None:
-        """The moment at which the oldest open request may leave by the clock."""
+        """The time at which the oldest open request may leave by the clock."""
         return self._rules.leaves(self._kept.time(self._kept.left)) if self.open else None
 
     def emit(self, count: int) -> list[Event]:
-        """The oldest requests as events: all outcomes that may count have been read."""
+        """Make events of the oldest requests; all outcomes that may count must have been read."""
         return [self._event(self._kept.left) for _ in range(count)]
 
     def _event(self, number: int) -> Event:
@@ -269,16 +264,16 @@ class Join:
         return request.key, value, event_headers(request.headers)
 
     def _encoded(self, losses: tuple[float, ...]) -> bytes:
-        """An event's bytes; few losses are the losses of most events, so some are remembered."""
+        """An event's bytes; most events have one of a few losses, so some encodings are cached."""
         if losses not in self._known:
             value = self._encode(losses)
             if len(value) != self._length:
                 raise StateMismatch(
                     complaint(
                         "an event",
-                        "its length would tell something of its content",
+                        "its length would reveal something of its content",
                         expected=f"{self._length} bytes, as every event",
-                        got="an event of another length, which is not said here",
+                        got="an event of another length (not shown: private)",
                     )
                 )
             if len(self._known) == _MOST_KNOWN:
@@ -306,7 +301,7 @@ class Join:
 
     @property
     def positions(self) -> Positions:
-        """Where reading goes on after a crash."""
+        """Where reading starts again after a crash."""
         if self._request_at < self._restored.requests:  # history is still being read again
             return self._restored
         self._forget()
@@ -317,7 +312,7 @@ class Join:
         return Positions(requests, history, outcomes)
 
     def _forget(self) -> None:
-        """Drop what decides nothing any more, be it after a crash."""
+        """Drop what decides nothing any more, even after a crash."""
         oldest, kept = self._oldest_of_open(), self._kept
         while kept.first < kept.left:
             if kept.name(kept.first) is not None:
@@ -335,14 +330,14 @@ class Join:
                 self._early[name] = young
 
     def _oldest_of_coming(self) -> int:
-        """Older outcomes, and deadlines, matter to no request that is yet to be read.
+        """The time before which no outcome or deadline matters to a request that is yet to be read.
 
-        Its time is later than the newest less a grace, and it looks back a grace.
+        Such a request is later than the newest less a grace, and looks back a grace.
         """
         return self._newest - 2 * self._rules.grace
 
     def _oldest_of_open(self) -> int:
-        """Nor to any that is open: these are not older than the first by more than a grace."""
+        """The same for open requests: none is older than the first by more than a grace."""
         if not self.open:
             return self._oldest_of_coming()
         first = min(self._kept.time(self._kept.left), self._newest)
@@ -350,5 +345,5 @@ class Join:
 
 
 def _as_losses(gains: Gains) -> tuple[float, ...]:
-    """1 − gain, of sums clipped."""
+    """1 − gain, with gains above 1 clipped."""
     return tuple([1.0 - min(1.0, gain) for gain in gains])

@@ -1,15 +1,15 @@
-"""The requests of a partition that are kept: open ones, and ids of those that have left.
+"""Keeps the requests of a partition: open ones, and the ids of those that have left.
 
-Only appended at one end and taken from the other: first a request leaves as an event, later nothing
-of it decides any more and it is forgotten. Each has a number, counted from 0 on.
+Requests are appended at one end and taken from the other: a request first leaves as an event;
+later, once it decides nothing any more, it is forgotten. Requests are numbered from 0 on.
 
-A million of open requests must fit into memory, so a request is no object here, but some 100 bytes:
-fields in arrays, and the rest as bytes among those of its neighbours. Names of headers, which are
-the same for most requests, are kept once.
+A million open requests must fit into memory, so a request is not an object here but about 100
+bytes: fields in arrays, and the rest as bytes among those of its neighbours. Header names, which
+are the same for most requests, are kept once.
 
-Requests are found by name through chains: a table of slots has the newest request of each slot, and
-each request says how far before it the next one of its slot is. Numbers fall along a chain, so it
-ends where the first is that was forgotten, and nothing has to be taken out of it.
+Requests are found by name through chains: a hash table has the newest request of each slot, and
+each request says how far before it the next one of its slot is. Numbers fall along a chain, so a
+chain ends at the first forgotten number, and nothing has to be removed from it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ Name = bytes
 _TOGETHER = 1024  # requests that share their arrays
 _FAR = 1 << 30  # bytes, offsets, milliseconds: requests of a chunk are nearer to its first
 _LEAST_SLOTS = 1024
-_MOST_SHAPES = 1024  # kinds of headers that are kept once; those of further kinds with each request
+# Distinct lists of header names that are kept once; further ones are kept with each request.
+_MOST_SHAPES = 1024
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list).decode
 
 
 def name_of(key: Key, headers: Headers) -> Name | None:
-    """What an outcome has in common with its request; None without a usable id.
+    """The name that an outcome and its request share; None without a usable id.
 
     >>> name_of(b"fr", [("streamdp-request", b"r1")])
     b'2:frr1'
@@ -50,7 +51,7 @@ def name_of(key: Key, headers: Headers) -> Name | None:
 
 
 def _parts(name: Name) -> tuple[Key, bytes]:
-    """Key and id of a name."""
+    """The key and id in a name."""
     length, _, rest = name.partition(b":")
     if not length:
         return None, rest
@@ -59,7 +60,7 @@ def _parts(name: Name) -> tuple[Key, bytes]:
 
 
 class KeptRequest(NamedTuple):
-    """A request as it came, and what came of it so far."""
+    """A request as it came, and the gains of its outcomes so far."""
 
     offset: int
     time: int
@@ -70,12 +71,12 @@ class KeptRequest(NamedTuple):
     gains: tuple[float, ...] | None
 
     def __repr__(self) -> str:
-        """Where it lies, never what it says."""
+        """Show the offset, never the content."""
         return f"KeptRequest(at {self.offset})"
 
 
 class _Chunk:
-    """Consecutive requests, as long as they lie near each other in the log and in time."""
+    """Consecutive requests, as long as they are near each other in the log and in time."""
 
     __slots__ = (
         "backs",
@@ -90,15 +91,15 @@ class _Chunk:
     )
 
     def __init__(self, offset: int, time: int) -> None:
-        self.offset, self.time = offset, time  # of the first
-        self.offsets, self.times = array("I"), array("i")  # beyond these
-        self.backs = array("I")  # how far before it the next request of its slot is; 0: nowhere
-        self.middles, self.ends = array("I"), array("I")  # of each name and each request
-        self.gains: list[tuple[float, ...] | None] = []  # of what came, so far
+        self.offset, self.time = offset, time  # of the first request
+        self.offsets, self.times = array("I"), array("i")  # relative to the first
+        self.backs = array("I")  # distance to the next request of its slot; 0: none
+        self.middles, self.ends = array("I"), array("I")  # where each name and each request ends
+        self.gains: list[tuple[float, ...] | None] = []  # of the outcomes so far
         self.content: bytearray | bytes = bytearray()
 
     def shed(self) -> None:
-        """Keep nothing but the names: all of these have left."""
+        """Keep the names only: all of these requests have left."""
         names, start = [], 0
         for middle, end in zip(self.middles, self.ends, strict=True):
             names.append(self.content[start:middle])
@@ -108,7 +109,7 @@ class _Chunk:
 
 
 class KeptRequests:
-    """Requests by their numbers: those before `left` have left, those before `first` are gone."""
+    """Requests by number: those below `left` have left, those below `first` are forgotten."""
 
     def __init__(self) -> None:
         self.first = self.left = self.end = 0
@@ -119,7 +120,7 @@ class KeptRequests:
         self._headers: list[tuple[str, ...]] = []
 
     def __len__(self) -> int:
-        """How many are kept."""
+        """The number of kept requests."""
         return self.end - self.first
 
     def add(
@@ -131,7 +132,7 @@ class KeptRequests:
         headers: Headers,
         value: Value,
     ) -> int | None:
-        """Keep one more; the number of the newest before it that has its name."""
+        """Keep one more; return the number of the newest earlier request with its name."""
         chunk = self._place_for(offset, timestamp)
         content, number = chunk.content, self.end
         assert isinstance(content, bytearray)
@@ -159,7 +160,7 @@ class KeptRequests:
         return before
 
     def _place_for(self, offset: int, timestamp: int) -> _Chunk:
-        """The newest chunk, or a new one."""
+        """The newest chunk, or a new one if the request does not fit."""
         if len(self) > self._mask:
             self._widen()
         chunk = self._chunks[-1] if self._chunks else None
@@ -181,11 +182,11 @@ class KeptRequests:
         return chunk
 
     def find(self, name: Name) -> int | None:
-        """The newest request of a name."""
+        """The newest request with a name."""
         return self._search(self._slots[hash(name) & self._mask], name)
 
     def _search(self, number: int, name: Name) -> int | None:
-        """The newest of a name in the chain that begins with this one."""
+        """The newest request with a name, in the chain that begins here."""
         while number >= self.first:
             chunk, at = self._find(number)
             start = chunk.ends[at - 1] if at else 0
@@ -198,7 +199,7 @@ class KeptRequests:
         return None
 
     def _widen(self) -> None:
-        """Twice the slots, and every request in its new chain."""
+        """Double the slots, and put every request into its new chain."""
         self._slots = array("q", [-1]) * (2 * len(self._slots))
         self._mask = len(self._slots) - 1
         for number in range(self.first, self.end):
@@ -211,7 +212,7 @@ class KeptRequests:
                 self._slots[slot] = number
 
     def _shape(self, headers: Headers) -> int | list[str]:
-        """The names of the headers: once for all, or of this request alone."""
+        """The header names: shared, or of this request alone."""
         names = tuple([name for name, _ in headers])
         known = self._shapes.get(names)
         if known is not None:
@@ -223,32 +224,32 @@ class KeptRequests:
         return self._shapes[names]
 
     def offset(self, number: int) -> int:
-        """Where it lies in its partition."""
+        """A request's offset in its partition."""
         chunk, at = self._find(number)
         return chunk.offset + chunk.offsets[at]
 
     def time(self, number: int) -> int:
-        """When it was written."""
+        """A request's timestamp."""
         chunk, at = self._find(number)
         return chunk.time + chunk.times[at]
 
     def name(self, number: int) -> Name | None:
-        """Its key and id, where it has a usable one."""
+        """A request's key and id; None without a usable id."""
         chunk, at = self._find(number)
         return bytes(chunk.content[chunk.ends[at - 1] if at else 0 : chunk.middles[at]]) or None
 
     def seen(self, number: int) -> tuple[int, tuple[float, ...] | None]:
-        """When it was written, and what its outcomes said."""
+        """A request's timestamp, and the gains of its outcomes."""
         chunk, at = self._find(number)
         return chunk.time + chunk.times[at], chunk.gains[at]
 
     def set_gains(self, number: int, gains: tuple[float, ...]) -> None:
-        """What its outcomes say from now on."""
+        """Set the gains of a request's outcomes."""
         chunk, at = self._find(number)
         chunk.gains[at] = gains
 
     def times(self, count: int) -> Iterator[int]:
-        """Those of the oldest open requests, in their order."""
+        """The timestamps of the oldest open requests, in order."""
         number, stop = self.left, self.left + count
         while number < stop:
             chunk, at = self._find(number)
@@ -258,11 +259,11 @@ class KeptRequests:
             number += len(part)
 
     def record(self, number: int) -> KeptRequest:
-        """All of an open one."""
+        """An open request, whole."""
         return self._record(*self._find(number))
 
     def take(self) -> KeptRequest:
-        """The oldest open one, which leaves; of what it said only its name is needed now."""
+        """Let the oldest open request leave; from now on only its name is needed."""
         chunk, at = self._find(self.left)
         request = self._record(chunk, at)
         chunk.gains[at] = None
@@ -290,12 +291,12 @@ class KeptRequests:
         )
 
     def forget(self) -> None:
-        """Drop the oldest."""
+        """Forget the oldest request."""
         self.first += 1
         if len(self._starts) > 1 and self.first == self._starts[1]:
             del self._chunks[0], self._starts[0]
 
     def _find(self, number: int) -> tuple[_Chunk, int]:
-        """The chunk of a request, and where in it."""
+        """The chunk of a request, and its index there."""
         chunk = bisect_right(self._starts, number) - 1
         return self._chunks[chunk], number - self._starts[chunk]

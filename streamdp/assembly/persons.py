@@ -1,23 +1,23 @@
 """A cap on one person's events: at most `most` count in each stretch of a key.
 
-A stretch is so many slots of the key, or a calendar day (UTC).
+A stretch is a number of slots of the key, or a calendar day (UTC).
 
-Privacy: m·ε for a person in a key and stretch, times the keys that the person touches. Stretches
-do not overlap, so at most 2m·ε over any `slots` consecutive slots of the key, or over any 24 hours.
-No more than that; of days nothing is said about slots, since a day may have any number of them.
+Privacy: m·ε for a person in a key and stretch, times the keys that the person touches. Stretches do
+not overlap, so at most 2m·ε over any `slots` consecutive slots of the key, or over any 24 hours. A
+day may have any number of slots, so a cap by the day bounds nothing over slots.
 
-Why it is safe: which events count is a function of public headers and their order alone. So
+Why it is private: which events count is a function of public headers and their order alone. So
 - stretches are fixed and do not overlap, 0 … n−1, n … 2n−1, …: with sliding ones a single request
   could decide about many others;
-- the day of a request is that of its record's time, or that of an earlier request of its key if
-  that is later: brokers' clocks differ, and no day begins twice. So a key has one day at a time;
-- every request of a person takes part in the count, whatever came of it: a count of usable
-  outcomes would carry one outcome's content into other events;
+- the day of a request is that of its record's time, or of an earlier request of its key if that is
+  later: brokers' clocks differ, and no day begins twice. So a key has one day at a time;
+- every request of a person counts, whatever its outcomes: a count of usable outcomes would carry
+  one outcome's content into other events;
 - those over the cap become null events and keep their slots.
 
 A request that names no person cannot be counted for one, so under a cap it is a null event too. A
-day may bring any number of persons: beyond `most_persons` of a key, those who come later that day
-are null events. Persons are kept as keyed hashes (BLAKE2b, 16 bytes) in trusted state.
+day may bring any number of persons: from person `most_persons` + 1 of a key on, the day's events of
+further persons are null. Persons are kept as keyed hashes (BLAKE2b, 16 bytes) in trusted state.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
 
 HASH_BYTES = 16
 LEAST_SECRET = 16  # bytes
-MOST_PERSONS = 10_000  # of a key and day, unless told otherwise: 280 kB of trusted state
+MOST_PERSONS = 10_000  # of a key and day, by default: 280 kB of trusted state
 DAY = 86_400_000  # milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """How many events of one person count in so many slots of a key, or in a day."""
+    """How many events of one person count in a number of slots of a key, or in a day."""
 
     most: int
     slots: int | None  # None: a calendar day
@@ -48,11 +48,11 @@ class Cap:
 
     @property
     def persons(self) -> int:
-        """The most that a stretch of a key can have."""
+        """The most persons that a stretch of a key can have."""
         return self.most_persons if self.slots is None else self.slots
 
     def __post_init__(self) -> None:
-        """Refuse a cap that caps nothing, and a secret that can be guessed."""
+        """Refuse a cap that limits nothing, and a secret that can be guessed."""
         if self.most < 1 or (self.slots is not None and self.most >= self.slots):
             expected = "most ≥ 1" if self.slots is None else "1 ≤ most < slots"
             got = f"{self.most} of {self.slots or 'a day'}"
@@ -68,7 +68,7 @@ class Cap:
             )
 
     def hashed(self, person: bytes) -> bytes:
-        """What a person is kept as."""
+        """The keyed hash under which a person is kept."""
         return blake2b(person, key=self.secret, digest_size=HASH_BYTES).digest()
 
 
@@ -94,7 +94,7 @@ class Persons:
         self._changed: set[Key] = set()
 
     def counts(self, key: Key, person: bytes | None, timestamp: int) -> bool:
-        """Whether the key's next event counts; it takes its slot in any case."""
+        """Whether the key's next event counts; it takes its slot either way."""
         stretch = self._keys.setdefault(key, _Stretch())
         if self._begins(stretch, timestamp):
             stretch.counts.clear()
@@ -109,7 +109,7 @@ class Persons:
         return before < self._cap.most
 
     def _begins(self, stretch: _Stretch, timestamp: int) -> bool:
-        """Take the next slot, and say whether a new stretch begins with it."""
+        """Take the next slot; return whether a new stretch begins with it."""
         if self._cap.slots is not None:
             begins = stretch.at % self._cap.slots == 0
             stretch.at += 1
@@ -118,7 +118,7 @@ class Persons:
         return stretch.at > before
 
     def save(self) -> dict[Key, bytes]:
-        """What has changed since the last call, as it is to be kept."""
+        """The counts that changed since the last call, as bytes."""
         changed, self._changed = self._changed, set()
         return {key: _encoder.encode(self._saved(key)) for key in sorted(changed, key=_order)}
 

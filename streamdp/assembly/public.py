@@ -1,4 +1,4 @@
-"""What is public of requests and outcomes: their keys, and these headers.
+"""The public part of requests and outcomes: their keys, and these headers.
 
 | header | of | what |
 |---|---|---|
@@ -6,8 +6,8 @@
 | `streamdp-action` | requests | the action that was shown, where the stream learns from it |
 | `streamdp-person` | requests | a person's id, where a cap is configured; never in an event |
 
-An event has the headers of its request, in their order, but for the person's. So it has the action,
-and what else the recommender wrote there, such as the probability that it was drawn with.
+An event has the headers of its request, in order, without the person's. So it has the action, and
+whatever else the recommender wrote there, such as the probability of the draw.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PERSON_HEADER = "streamdp-person"
 
 
 def only(headers: Headers, name: str) -> bytes | None:
-    """The value of a header that is there exactly once and not empty; else none.
+    """The value of a header that is there exactly once and not empty; otherwise None.
 
     >>> only([("streamdp-request", b"r1")], "streamdp-request")
     b'r1'

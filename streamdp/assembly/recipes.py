@@ -1,24 +1,24 @@
-"""What an event is made from: the contents of one request and of its outcomes, as gains.
+"""How the contents of one request and its outcomes become an event: as gains.
 
 | mode | a request's content | an outcome's | gain of an action |
 |---|---|---|---|
-| `feedback` | not looked at | `{"reward": 0.5}` | the reward, of the one shown |
+| `feedback` | ignored | `{"reward": 0.5}` | the reward, of the shown action |
 | `rankers` | `{"items": {"action": ["item"]}}` | `{"item": "x"}` | 1 if its list has the item |
-| the same by rank | the same | the same | 1 / the item's rank in its list |
-| `categories` | not looked at | `{"categories": ["action"]}` | 1 if it is named |
+| rankers by rank | the same | the same | 1 / the item's rank in its list |
+| `categories` | ignored | `{"categories": ["action"]}` | 1 if it is named |
 | `errors` | `{"predictions": {"action": 3.1}}` | `{"truth": 2.5}` | 1 − min(1, error / scale) |
 
 Contents are JSON, typed and strict as in `streamdp.wire.json_format`: a number is a JSON number,
 other fields are ignored, nesting has a fixed limit. A request whose content cannot be read makes a
-null event. An outcome that cannot be read is no outcome. An action that a request leaves out has
-the gain 0 there: an empty list, or no prediction. Rewards are clipped to [0, 1].
+null event; an outcome that cannot be read is ignored. An action that a request leaves out has gain
+0: it has an empty list, or no prediction. Rewards are clipped to [0, 1].
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 import msgspec
 
@@ -32,28 +32,28 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeError, TypeError)
 
 
 class Unreadable(Exception):
-    """A request's content that cannot be read: its event is null. Never leaves this package."""
+    """A request's content cannot be read, so its event is null. Never leaves this package."""
 
 
 class Recipe(Protocol):
-    """How contents become gains. Both functions see one request and one outcome, and no more."""
+    """How contents become gains. Each function sees only one request, or one outcome with it."""
 
     @property
     def gains(self) -> int:
-        """How many numbers an event has."""
+        """The number of gains of an event."""
         ...
 
     @property
     def asks(self) -> bool:
-        """Whether a request's content is looked at."""
+        """Whether requests have content."""
         ...
 
     def question(self, value: Value) -> object:
-        """What a request's content asks; raises `Unreadable`."""
+        """Parse a request's content; raises `Unreadable`."""
         ...
 
     def answer(self, question: object, value: Value) -> Gains | None:
-        """What an outcome says to it; None if it cannot be read."""
+        """The gains that an outcome gives; None if it cannot be read."""
         ...
 
 
@@ -81,32 +81,33 @@ class _Truth(msgspec.Struct, gc=False):
     truth: float
 
 
+_REWARD = msgspec.json.Decoder(_Reward)
+_ITEM = msgspec.json.Decoder(_Item)
+_LISTS = msgspec.json.Decoder(_Lists)
+_CATEGORIES = msgspec.json.Decoder(_Categories)
+_PREDICTIONS = msgspec.json.Decoder(_Predictions)
+_TRUTH = msgspec.json.Decoder(_Truth)
+
+
 @dataclass(frozen=True, slots=True)
 class Rewards:
-    """`feedback`: one number, of the action that the request's header names."""
+    """`feedback`: one gain, that of the action in the request's header."""
 
-    _read: msgspec.json.Decoder[_Reward] = field(
-        default=msgspec.json.Decoder(_Reward), repr=False, compare=False
-    )
+    asks: ClassVar[bool] = False
 
     @property
     def gains(self) -> int:
         """One."""
         return 1
 
-    @property
-    def asks(self) -> bool:
-        """A request's content says nothing."""
-        return False
-
     def question(self, value: Value) -> object:
-        """A request's content is not looked at."""
+        """A request's content is ignored."""
         return None
 
     def answer(self, question: object, value: Value) -> Gains | None:
         """The reward."""
         try:
-            number = self._read.decode(_text(value)).reward
+            number = _REWARD.decode(_text(value)).reward
         except _UNREADABLE:
             return None
         return [min(1.0, max(0.0, number))] if math.isfinite(number) else None
@@ -114,40 +115,30 @@ class Rewards:
 
 @dataclass(frozen=True, slots=True)
 class Rankers:
-    """`rankers`: each action is a list, and gains by the item that was chosen."""
+    """`rankers`: each action is a list of items, and gains if its list has the chosen item."""
 
+    asks: ClassVar[bool] = True
     actions: tuple[str, ...]
     by_rank: bool = False
-    _lists: msgspec.json.Decoder[_Lists] = field(
-        default=msgspec.json.Decoder(_Lists), repr=False, compare=False
-    )
-    _item: msgspec.json.Decoder[_Item] = field(
-        default=msgspec.json.Decoder(_Item), repr=False, compare=False
-    )
 
     @property
     def gains(self) -> int:
         """One for each action."""
         return len(self.actions)
 
-    @property
-    def asks(self) -> bool:
-        """A request is looked at."""
-        return True
-
     def question(self, value: Value) -> object:
         """The lists, in the actions' order."""
         try:
-            lists = self._lists.decode(_text(value)).items
+            lists = _LISTS.decode(_text(value)).items
         except _UNREADABLE:
             raise Unreadable from None
         return [lists.get(action, []) for action in self.actions]
 
     def answer(self, question: object, value: Value) -> Gains | None:
-        """Where the chosen item stands in each list."""
+        """By the place of the chosen item in each list."""
         assert isinstance(question, list)
         try:
-            item = self._item.decode(_text(value)).item
+            item = _ITEM.decode(_text(value)).item
         except _UNREADABLE:
             return None
         return [self._gain(items, item) for items in question]
@@ -162,29 +153,22 @@ class Rankers:
 class Categories:
     """`categories`: an outcome names the actions that would have been right."""
 
+    asks: ClassVar[bool] = False
     actions: tuple[str, ...]
-    _read: msgspec.json.Decoder[_Categories] = field(
-        default=msgspec.json.Decoder(_Categories), repr=False, compare=False
-    )
 
     @property
     def gains(self) -> int:
         """One for each action."""
         return len(self.actions)
 
-    @property
-    def asks(self) -> bool:
-        """A request's content says nothing."""
-        return False
-
     def question(self, value: Value) -> object:
-        """A request's content is not looked at."""
+        """A request's content is ignored."""
         return None
 
     def answer(self, question: object, value: Value) -> Gains | None:
-        """Which actions it names; names of no action are ignored."""
+        """By the actions that it names; other names are ignored."""
         try:
-            named = set(self._read.decode(_text(value)).categories)
+            named = set(_CATEGORIES.decode(_text(value)).categories)
         except _UNREADABLE:
             return None
         return [1.0 if action in named else 0.0 for action in self.actions]
@@ -192,45 +176,35 @@ class Categories:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """`errors`: each action has predicted, and gains by how near it came."""
+    """`errors`: each action has predicted a value, and gains by how near it came."""
 
+    asks: ClassVar[bool] = True
     actions: tuple[str, ...]
     scale: float  # the error from which on the loss is 1
-    _predictions: msgspec.json.Decoder[_Predictions] = field(
-        default=msgspec.json.Decoder(_Predictions), repr=False, compare=False
-    )
-    _truth: msgspec.json.Decoder[_Truth] = field(
-        default=msgspec.json.Decoder(_Truth), repr=False, compare=False
-    )
 
     def __post_init__(self) -> None:
-        """Refuse a scale that bounds nothing."""
+        """Refuse a scale that is not positive and finite."""
         if not (math.isfinite(self.scale) and self.scale > 0):
-            raise InvalidConfig(complaint("scale", "no scale", expected="> 0", got=self.scale))
+            raise InvalidConfig(complaint("scale", "not a scale", expected="> 0", got=self.scale))
 
     @property
     def gains(self) -> int:
         """One for each action."""
         return len(self.actions)
 
-    @property
-    def asks(self) -> bool:
-        """A request is looked at."""
-        return True
-
     def question(self, value: Value) -> object:
         """The predictions, in the actions' order; None where there is none."""
         try:
-            predictions = self._predictions.decode(_text(value)).predictions
+            predictions = _PREDICTIONS.decode(_text(value)).predictions
         except _UNREADABLE:
             raise Unreadable from None
         return [predictions.get(action) for action in self.actions]
 
     def answer(self, question: object, value: Value) -> Gains | None:
-        """How near each prediction came."""
+        """By the error of each prediction."""
         assert isinstance(question, list)
         try:
-            truth = self._truth.decode(_text(value)).truth
+            truth = _TRUTH.decode(_text(value)).truth
         except _UNREADABLE:
             return None
         if not math.isfinite(truth):
@@ -244,7 +218,7 @@ class Errors:
 
 
 def _text(value: Value) -> bytes:
-    """A JSON text that may be decoded; TypeError where there is none."""
+    """A JSON text to decode; TypeError if there is none."""
     if value is None:
         raise TypeError
     if len(value) > SHORT and too_deep(value):

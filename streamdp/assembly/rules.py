@@ -1,4 +1,4 @@
-"""Windows, combination and default: what decides, beside the two logs, what an event says.
+"""Windows, combination and default: what decides about an event beside the two logs.
 
 Times are milliseconds, as brokers write them into records.
 """
@@ -13,11 +13,11 @@ from enum import StrEnum
 from streamdp.core.errors import InvalidConfig, complaint
 
 Gains = Sequence[float]
-"""For each action how well it did, in [0, 1]: 1 − loss. One number where the action was shown."""
+"""Each action's gain in [0, 1]: 1 − loss. A single gain if only the shown action has one."""
 
 
 class Combine(StrEnum):
-    """What several outcomes of one request say together, action by action."""
+    """How several outcomes of one request are combined, action by action."""
 
     FIRST = "first"  # in the order of the outcomes' partition
     LAST = "last"
@@ -32,10 +32,10 @@ class Rules:
     window: int  # milliseconds in which an outcome counts
     grace: int  # milliseconds by which any two clocks may differ
     combine: Combine
-    default: float  # the loss of a request for which nothing came
+    default: float  # the loss of a request without outcomes
 
     def __post_init__(self) -> None:
-        """Refuse what no join can keep."""
+        """Refuse rules that no join can keep."""
         for name in ("window", "grace"):
             if getattr(self, name) < 1:
                 raise InvalidConfig(
@@ -43,19 +43,19 @@ class Rules:
                 )
         if not (math.isfinite(self.default) and 0.0 <= self.default <= 1.0):
             raise InvalidConfig(
-                complaint("default_loss", "no loss", expected="0 to 1", got=self.default)
+                complaint("default_loss", "not a loss", expected="0 to 1", got=self.default)
             )
 
     def deadline(self, timestamp: int) -> int:
-        """The last moment whose outcomes count for a request of this time."""
+        """The last time at which outcomes count for a request of this time."""
         return timestamp + self.window
 
     def leaves(self, timestamp: int) -> int:
-        """The moment from which an event of this time may leave."""
+        """The time from which the event of a request of this time may leave."""
         return timestamp + self.window + self.grace
 
     def combined(self, before: tuple[float, ...] | None, gains: Gains) -> tuple[float, ...]:
-        """What a request has, with one outcome more."""
+        """A request's gains after one more outcome."""
         if before is None or self.combine is Combine.LAST:
             return tuple(gains)
         if self.combine is Combine.FIRST:

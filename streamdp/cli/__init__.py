@@ -1,15 +1,15 @@
-"""The command line: one file for each command, found by its place in this folder.
+"""The command line: one file for each command, found in this folder.
 
 A command's file defines ``register(app)``, which adds the command, or a group of commands, under
-the file's own name. It imports only typer at its top; what is heavy (numpy, the service, plots) is
-imported inside the command, so that ``streamdp --help`` is quick and needs no extras. Where the
-command line begins with a command's name, that file alone is imported.
+the file's own name. Its top imports only typer; heavy modules (numpy, the service, plots) are
+imported inside the command, so that ``streamdp --help`` is quick and needs no extras. If the
+command line begins with a command's name, only that file is imported.
 
-Where standard error is no terminal, a wrong call is told in plain lines too: the last one begins
-with ``Error:`` and is the whole cause, where typer would draw a box of 80 columns around it.
+If standard error is not a terminal, usage errors are plain lines: the last one begins with
+``Error:`` and has the whole cause. typer would draw a box of 80 columns around it.
 
-What commands share is in `common`, what their ends mean in `exit_codes`. A traceback never shows
-local variables: they may hold losses.
+`common` holds what commands share, `exit_codes` what their ends mean. A traceback never shows local
+variables: they may hold losses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from streamdp.cli.exit_codes import ExitCode
 
 
 def _print_version(asked: bool) -> None:
-    """Print what is installed, and end."""
+    """Print the version, and exit."""
     if asked:
         from streamdp import __version__
 
@@ -38,15 +38,15 @@ def _print_version(asked: bool) -> None:
 
 
 _SHARED = ("common", "exit_codes")
-"""Files of this folder that hold no command."""
+"""Files in this folder that are not commands."""
 
 _LONG_RUNNING = ("run", "serve", "assemble")
 
 _YOUNG_OBJECTS = 50_000
-"""Objects that may stay before the collector looks; by default 700."""
+"""Objects that may stay before the cycle collector looks; Python's default is 700."""
 
 Markup = Literal["rich"] | None
-"""How help and wrong calls are told: in boxes, or in plain lines."""
+"""The form of help and usage errors: boxes, or plain lines."""
 
 
 def application(markup: Markup = "rich", *, only: str | None = None) -> typer.Typer:
@@ -71,13 +71,13 @@ def application(markup: Markup = "rich", *, only: str | None = None) -> typer.Ty
 
 
 def _files() -> list[str]:
-    """The files that hold a command."""
+    """The files of all commands."""
     names = [module.name for module in iter_modules(__path__)]
     return [name for name in names if not name.startswith("_") and name not in _SHARED]
 
 
 def _asked() -> str | None:
-    """The file of the command that is asked for; None if all have to be known, as for help."""
+    """The file of the named command; None if all must be known, as for help."""
     first = sys.argv[1] if len(sys.argv) > 1 else ""
     return first if first in _files() else None
 
@@ -94,21 +94,21 @@ def _streamdp(
 
 
 def _markup() -> Markup:
-    """Boxes for people at a terminal, and for help wherever it goes."""
+    """Boxes on a terminal, and for help; plain lines otherwise."""
     helps = len(sys.argv) < 2 or "--help" in sys.argv
     return "rich" if helps or sys.stderr.isatty() else None
 
 
 def _end(*_: object) -> None:
-    """End as asked, before the service listens to signals itself."""
+    """Exit 0 on a signal before the service listens to signals itself."""
     sys.exit(ExitCode.DONE)
 
 
 def _hurry() -> None:
-    """Spare the cycle collector's looks at what was just imported, which find nothing.
+    """Spare the cycle collector's looks at modules that were just imported.
 
-    They took a third of the processor time of a command that only reads a configuration: while it
-    imports, and when the interpreter ends, which looks at everything once more.
+    They took a third of the processor time of a command that only reads a configuration: during
+    imports, and at exit, when everything is looked at once more.
     """
     gc.set_threshold(_YOUNG_OBJECTS)
     atexit.register(gc.freeze)
@@ -124,7 +124,7 @@ def _one_thread_for_products() -> None:
 
 
 def main() -> None:
-    """Run one command; errors that a user can act on are one line, without a traceback."""
+    """Run one command; errors that a user can act on are one line without a traceback."""
     _hurry()
     _one_thread_for_products()
     from streamdp.cli.common import complain

@@ -1,7 +1,7 @@
-"""The real service, seen from outside: what `streamdp audit --black-box` runs a log through.
+"""The real service seen from outside: `streamdp audit --black-box` runs logs through it.
 
-Each learner gets a stream of its own on an embedded pair of files that is deleted afterwards. The
-service, its transport, its commits and its randomness are those of `streamdp run`.
+Each learner gets a stream of its own on an embedded pair of files, deleted afterwards. The service,
+its transport, its commits and its randomness are those of `streamdp run`.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from streamdp.wire.feedback import Content, Headers
 
     Play = Callable[[Sequence[Record], Sequence[Headers] | None], Iterable[bytes]]
-    """What a log and its headers, if it has any, make the service publish to its ledger."""
+    """Returns what the service publishes to its ledger for a log and its headers, if it has any."""
 
     Judge = Callable[[Play, int], EpsilonBound]
-    """Says what so many runs of one pair of neighbouring logs prove."""
+    """Returns what a number of runs of one pair of neighbouring logs proves."""
 
 _APP = "audit"
 _LOOK_SECONDS = 0.01
-_KEY_BYTES = 64  # more than the keys of runs have
+_KEY_BYTES = 64  # more than the keys of runs need
 
 
 def seen_from_outside(
     learner: Learner, audit: Audit, *, runs: int, spec: StreamSpec | None = None
 ) -> Audit:
-    """The audit with what the real service's releases prove; more than is charged is a failure.
+    """Add the bound that the real service's releases prove; above the charge it is a failure.
 
-    `spec` is the stream as it is configured; a stream of JSON records without it.
+    `spec` is the stream as configured; by default a stream of JSON records.
     """
     if audit.charged is None:
         return audit
@@ -73,7 +73,7 @@ async def served(
     log: Sequence[Record],
     headers: Sequence[Headers] | None = None,
 ) -> list[bytes]:
-    """The ledger lines that the service publishes of a log; the stream must be new."""
+    """The ledger lines that the service publishes for a log; the stream must be new."""
     from streamdp.core.errors import StateMismatch
     from streamdp.ports import Partition
     from streamdp.service.loop import Service
@@ -104,7 +104,7 @@ async def served(
 
 
 def spec_of(learner: Learner, *, stream: str, content: Content = "loss") -> StreamSpec:
-    """A stream of this learner, as a configuration would make it."""
+    """A stream with this learner, as a configuration would make it."""
     from streamdp.core.learners import PolicyLearner
     from streamdp.core.randomness import SystemRandomness
     from streamdp.service.spec import Start, StreamSpec
@@ -135,7 +135,7 @@ def _topics(stream: str, *, headers: bool) -> StreamTopics:
 
 
 def apart(spec: StreamSpec, *, stream: str) -> StreamSpec:
-    """The stream as a separate application for each run, from the first record."""
+    """The stream as an application of its own for each run, from the first record."""
     from streamdp.core.engine.machine import MOST_ROWS
     from streamdp.service.spec import Start
 
@@ -153,7 +153,7 @@ def apart(spec: StreamSpec, *, stream: str) -> StreamSpec:
 
 
 def bounds(spec: StreamSpec, *, runs: int) -> list[EpsilonBound]:
-    """What each pair of neighbouring logs proves of a stream, on the embedded files."""
+    """What each pair of neighbouring logs proves of a stream on the embedded files."""
     (entry,) = entry_points(group="streamdp.transports", name="sqlite")
     factory: type[Technology] = entry.load()
     proven = []
@@ -174,7 +174,7 @@ def bounds(spec: StreamSpec, *, runs: int) -> list[EpsilonBound]:
 
 
 def _judges(spec: StreamSpec) -> list[Judge]:
-    """One for each pair of neighbouring logs."""
+    """A judge for each pair of neighbouring logs."""
     from streamdp.audit.blackbox import pairs
     from streamdp.audit.feedback_blackbox import feedback_pairs
     from streamdp.wire.feedback import FeedbackFormat

@@ -1,4 +1,4 @@
-"""``streamdp simulate --keys``: what keys gain by learning from each other, as tables."""
+"""``streamdp simulate --keys``: how much keys gain by learning from each other, as tables."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 KeysOption = Annotated[
     int | None,
-    typer.Option(help="So many keys that learn from each other, beside the same keys alone."),
+    typer.Option(help="Number of keys that learn from each other, beside the same keys alone."),
 ]
 
-ActionsOption = Annotated[int, typer.Option(help="With --keys: of how many actions.")]
+ActionsOption = Annotated[int, typer.Option(help="With --keys: number of actions.")]
 
 DonateOption = Annotated[
     bool, typer.Option("--donate", help="With --keys: blocks shorter than 2/ε go to a pool.")
 ]
 
 PartitionsOption = Annotated[
-    int, typer.Option(help="With --keys: in how many partitions the keys are, by turns.")
+    int, typer.Option(help="With --keys: number of partitions; keys are dealt out to them.")
 ]
 
 CrowdOption = Annotated[
@@ -34,12 +34,12 @@ CrowdOption = Annotated[
 ]
 
 RUNS = 3
-"""Of each kind, one for each structure of costs: a run plays thousands of keys."""
+"""By default, one for each structure of costs: a run plays thousands of keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrowdSize:
-    """How large a simulation is asked for; None where the usual is meant."""
+    """The size of a simulation; None means the default."""
 
     keys: int
     actions: int
@@ -53,7 +53,7 @@ class CrowdSize:
 
     @property
     def reach(self) -> Reach:
-        """Whose votes a partition's priors are made of."""
+        """Whose votes go into a partition's priors."""
         from streamdp.core.errors import InvalidConfig, complaint
 
         if self.crowd == "stream":
@@ -72,7 +72,7 @@ def crowds(
     worlds: str | None,
     only: str | None,
 ) -> list[CrowdOutcome]:
-    """Every kind of crowd at every ε, with one learner, in one set of worlds or in both."""
+    """Simulate every kind of crowd at every ε, with one learner, in one set of worlds or both."""
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.replay.cells import parse_epsilons
     from streamdp.replay.crowd_worlds import BESIDE, SETS, STAGGERED
@@ -88,7 +88,7 @@ def crowds(
     finite = [one for one in epsilons if one is not None]
     if len(finite) < len(epsilons):
         raise InvalidConfig(
-            complaint("simulate --keys", "no ε", expected="finite ε", got=f"ε = {epsilon}")
+            complaint("simulate --keys", "needs an ε", expected="finite ε", got=f"ε = {epsilon}")
         )
     simulated = _simulated(learners, asked)
     sizes = [
@@ -112,7 +112,7 @@ Simulated = Callable[[Sequence[Fraction], Sequence["Kind"], "Size"], Iterator["C
 
 
 def _simulated(learners: str | None, asked: CrowdSize) -> Simulated:
-    """How the one learner that is asked for is played: by votes, or by what was shown."""
+    """How the one learner that is asked for is played: with votes, or with released sums."""
     return _of_feedback(learners, asked) if asked.observes == "feedback" else _of_losses(learners)
 
 
@@ -156,7 +156,7 @@ def _not_one(got: str) -> Exception:
     return InvalidConfig(
         complaint(
             "simulate --keys",
-            "what is compared is a learner with itself",
+            "compares one learner with itself",
             expected="one learner; with --observes feedback no --donate and no --partitions",
             got=got,
         )
@@ -166,7 +166,7 @@ def _not_one(got: str) -> Exception:
 def crowd_tables(
     outcomes: Sequence[CrowdOutcome],
 ) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """What the crowd leaves of each kind's regret; a table for each set of worlds."""
+    """The regret that the crowd leaves of each kind; a table for each set of worlds."""
     for worlds in dict.fromkeys(outcome.worlds for outcome in outcomes):
         yield _table(worlds, [outcome for outcome in outcomes if outcome.worlds == worlds])
 

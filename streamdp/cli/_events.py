@@ -1,9 +1,9 @@
-"""The events of a file, read strictly: JSON lines, CSV, or rows of a NumPy file.
+"""Strictly reads the events of a file: JSON lines, CSV, or rows of a NumPy file.
 
-1. Nothing is repaired: what the service would clip, null or ignore, a producer has to mend. A
-   log is another matter: `streamdp replay` clips as the service does, and says how often.
-   Members, columns and actions that nobody knows are refused: a mistyped name loses what it names.
-2. Whatever is wrong is told with file and line, by names and types; no loss is ever quoted.
+1. Nothing is repaired: a value that the service would clip, null or ignore must be mended by its
+   producer. (For a log, `streamdp replay` clips as the service does, and says how often.) Unknown
+   members, columns and actions are refused: a mistyped name would lose its value.
+2. Every error names file and line, and describes values by name and type; it never quotes a loss.
 3. A key is text (``key``), or base64 (``key_base64``) if it is not UTF-8, as in published lines.
 """
 
@@ -24,13 +24,13 @@ Actions = tuple[str, ...]
 
 MEMBERS = ("losses", "key", "key_base64")
 KEYS = MEMBERS[1:]
-MOST_NAMES = 10  # that a message lists
+MOST_NAMES = 10  # in a message
 
 _KINDS = {dict: "an object", list: "a list", str: "text", bool: "a truth value", float: "a number"}
 
 
 class Event(NamedTuple):
-    """One row of losses, the key that it is about, and where it stands."""
+    """One row of losses, the key that it is about, and its place in the file."""
 
     key: bytes | None
     losses: Sequence[float]
@@ -38,7 +38,7 @@ class Event(NamedTuple):
 
 
 def events(file: str, source: BinaryIO, *, actions: Actions, key: bytes | None) -> Iterator[Event]:
-    """The events of a file, by its name's ending; `key` is of those that do not say theirs."""
+    """The events of a file, by its name's ending; `key` is for events without one."""
     if file.endswith(".npy"):
         return _from_numpy(file, source, actions, key)
     if file.endswith(".csv"):
@@ -47,7 +47,7 @@ def events(file: str, source: BinaryIO, *, actions: Actions, key: bytes | None) 
 
 
 def refuse(where: str, what: str, expected: object, got: object) -> NoReturn:
-    """Raise in the house's form."""
+    """Raise an error in the house's form."""
     from streamdp.core.errors import InvalidConfig, complaint
 
     raise InvalidConfig(complaint(where, what, expected=expected, got=got)) from None
@@ -69,23 +69,23 @@ def _members(where: str, line: str) -> dict[str, Any]:
     try:
         event = json.loads(line, parse_int=float)  # an integer may be longer than any float
     except RecursionError:
-        refuse(where, "is no event", "losses, and maybe a key", "lists in lists without end")
+        refuse(where, "is not an event", "losses, and maybe a key", "too many nested lists")
     except ValueError:
-        refuse(where, "is not JSON", "an event a line", "another")
+        refuse(where, "is not JSON", "an event a line", "text that is not JSON")
     if isinstance(event, list):
         return {"losses": event}
     if not isinstance(event, dict):
-        refuse(where, "is no event", "losses, and maybe a key", kind(event))
+        refuse(where, "is not an event", "losses, and maybe a key", kind(event))
     for name in event:
         if name not in MEMBERS:
             refuse(where, "unknown member", " or ".join(MEMBERS), word(name))
     if "losses" not in event:
-        refuse(where, "is no event", "losses", "none")
+        refuse(where, "is not an event", "losses", "no losses")
     return event
 
 
 def _losses(where: str, losses: object, actions: Actions) -> list[float]:
-    """The losses of all actions in order; one that is left out is ½, as in the service."""
+    """The losses of all actions in order; a missing one is ½, as in the service."""
     if isinstance(losses, dict):
         for name in losses.keys() - set(actions):
             refuse(where, "unknown action", names(actions), word(name))
@@ -93,14 +93,14 @@ def _losses(where: str, losses: object, actions: Actions) -> list[float]:
     if not isinstance(losses, list):
         refuse(where, "losses are not usable", "a list, or an object by action", kind(losses))
     if len(losses) != len(actions):
-        refuse(where, "losses of another number", f"{len(actions)}, one an action", len(losses))
+        refuse(where, "wrong number of losses", f"{len(actions)}, one an action", len(losses))
     return _checked(where, losses, actions)
 
 
 def read_key(where: str, event: dict[str, Any]) -> bytes | None:
-    """The key that an event says."""
+    """An event's own key."""
     if all(name in event for name in KEYS):
-        refuse(where, "two keys", " or ".join(KEYS), "both")
+        refuse(where, "has two keys", " or ".join(KEYS), "both")
     if "key_base64" in event:
         return _from_base64(where, event["key_base64"])
     own = event["key"]
@@ -119,7 +119,7 @@ def _from_base64(where: str, own: object) -> bytes:
     try:
         return b64decode(own, validate=True)
     except ValueError:
-        refuse(where, "is not usable", "text in base64", "another text")
+        refuse(where, "is not usable", "text in base64", "text that is not base64")
 
 
 # -- CSV -----------------------------------------------------------------------------------------
@@ -133,19 +133,19 @@ def _from_csv(file: str, source: BinaryIO, actions: Actions, key: bytes | None) 
     column = next((name for name in KEYS if name in header and name not in actions), None)
     for where, fields in table:
         if len(fields) != len(header):
-            refuse(where, "fields of another number", len(header), len(fields))
+            refuse(where, "wrong number of fields", len(header), len(fields))
         row = dict(zip(header, fields, strict=True))
         own = key if column is None else read_key(where, {column: row[column]})
         yield Event(own, _checked(where, [number(row[name]) for name in actions], actions), where)
 
 
 def csv_rows(file: str, reader: Any) -> Iterator[tuple[str, list[str]]]:
-    """The rows that are not empty, and where each ends."""
+    """The rows that are not empty, and the line on which each ends."""
     while True:
         try:
             row = next(reader, None)
         except csv.Error as error:
-            refuse(f"{file} line {reader.line_num}", "is no CSV", "fields and commas", error)
+            refuse(f"{file} line {reader.line_num}", "is not CSV", "fields and commas", error)
         if row is None:
             return
         if row:
@@ -161,13 +161,13 @@ def _check_header(where: str, header: list[str], actions: Actions) -> None:
         if name not in actions and name not in KEYS:
             refuse(where, "unknown column", "the actions, and key or key_base64", word(name))
         if name in header[:at]:
-            refuse(where, "a column twice", "each once", word(name))
+            refuse(where, "a column appears twice", "distinct columns", word(name))
     if all(name in header and name not in actions for name in KEYS):
-        refuse(where, "two keys", " or ".join(KEYS), "both")
+        refuse(where, "has two keys", " or ".join(KEYS), "both")
 
 
 def number(field: str) -> object:
-    """The number in a field, or the text that is there."""
+    """The number in a field, or its text if it is not a number."""
     try:
         return float(field)
     except ValueError:
@@ -182,11 +182,11 @@ def _from_numpy(
 ) -> Iterator[Event]:
     table = _table(file, source)
     if table.ndim != 2:
-        refuse(file, "is no table", "rows of losses", f"{table.ndim} dimensions")
+        refuse(file, "is not a table", "rows of losses", f"{table.ndim} dimensions")
     if table.dtype.kind not in "fiub":
-        refuse(file, "is no table of losses", "numbers", f"dtype {table.dtype.name}")
+        refuse(file, "is not a table of losses", "numbers", f"dtype {table.dtype.name}")
     if table.shape[1] != len(actions):
-        refuse(file, "columns of another number", f"{len(actions)}, one an action", table.shape[1])
+        refuse(file, "wrong number of columns", f"{len(actions)}, one an action", table.shape[1])
     good = ((table >= 0) & (table <= 1)).all(axis=1)
     if not good.all():
         at = int(good.argmin())
@@ -203,26 +203,26 @@ def _table(file: str, source: BinaryIO) -> NDArray[Any]:
     try:
         return read_array(source, allow_pickle=False)
     except MemoryError:
-        refuse(file, "is no NumPy file", "an array of rows", "one larger than the memory")
+        refuse(file, "is not readable", "an array of rows", "an array larger than the memory")
     except (ValueError, EOFError, TypeError, SyntaxError, TokenError, OverflowError):
-        refuse(file, "is no NumPy file", "an array of rows", "another")
+        refuse(file, "is not a NumPy file", "an array of rows", "another format")
 
 
 # -- parts ---------------------------------------------------------------------------------------
 
 
 def lines(file: str, source: BinaryIO) -> Iterator[tuple[str, str]]:
-    """Each line of a text, and where it is."""
+    """Each line of a text, and its place."""
     for number, line in enumerate(source, 1):
         where = f"{file} line {number}"
         try:
             yield where, line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError:
-            refuse(where, "is no text", "UTF-8", "other bytes")
+            refuse(where, "is not text", "UTF-8", "other bytes")
 
 
 def _checked(where: str, losses: list[Any], actions: Actions) -> list[float]:
-    """The losses, refused unless each is a number in [0, 1]."""
+    """The losses, each of which must be a number in [0, 1]."""
     for action, loss in zip(actions, losses, strict=True):
         if type(loss) is not float or not 0 <= loss <= 1:
             got = "another number" if type(loss) is float and loss == loss else kind(loss)
@@ -231,7 +231,7 @@ def _checked(where: str, losses: list[Any], actions: Actions) -> list[float]:
 
 
 def kind(value: object) -> str:
-    """What something in a file is, without saying it."""
+    """The kind of a value in a file, without quoting it."""
     if value is None:
         return "null"
     return "NaN" if value != value else _KINDS[type(value)]

@@ -1,9 +1,9 @@
-"""The feedback of a file, read strictly: JSON lines or CSV, for streams that observe feedback.
+"""Strictly reads the feedback of a file: JSON lines or CSV, for streams that observe feedback.
 
-An event is what was shown and what came of it: ``{"key": "fr", "action": "banner", "reward": 1}``,
-or the same names as the columns of a CSV file; ``loss`` instead of ``reward`` where the stream's
-configuration says so, never both. The rules are those of `_events`: nothing is repaired, and what
-is wrong is told with file and line.
+An event is the shown action and its result: ``{"key": "fr", "action": "banner", "reward": 1}``, or
+the same names as columns of a CSV file; ``loss`` instead of ``reward`` if the stream is configured
+so, never both. The rules are those of `_events`: nothing is repaired, and every error names file
+and line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ShownEvent(NamedTuple):
-    """The action shown to one request, its outcome, and the line it was read from."""
+    """The action shown for one request, its result, and the line it was read from."""
 
     key: bytes | None
     arm: int
@@ -32,7 +32,7 @@ class ShownEvent(NamedTuple):
 def shown_events(
     file: str, source: BinaryIO, *, feedback: Feedback, key: bytes | None
 ) -> Iterator[ShownEvent]:
-    """The events of a file, by its name's ending; `key` is of those that do not say theirs."""
+    """The events of a file, by its name's ending; `key` is for events without one."""
     if file.endswith(".npy"):
         refuse(file, "holds no feedback", "JSON lines or CSV, with the actions' names", "an array")
     read = _from_csv if file.endswith(".csv") else _from_json
@@ -50,9 +50,9 @@ def _from_json(
         try:
             event = json.loads(line, parse_int=float)
         except (ValueError, RecursionError):
-            refuse(where, "is not JSON", "an event a line", "another")
+            refuse(where, "is not JSON", "an event a line", "text that is not JSON")
         if not isinstance(event, dict):
-            refuse(where, "is no event", f"action and {feedback.content}", kind(event))
+            refuse(where, "is not an event", f"action and {feedback.content}", kind(event))
         _check_names(where, list(event), feedback)
         yield where, event
 
@@ -66,7 +66,7 @@ def _from_csv(
     _check_names(f"{file} line 1", header, feedback)
     for where, fields in table:
         if len(fields) != len(header):
-            refuse(where, "fields of another number", len(header), len(fields))
+            refuse(where, "wrong number of fields", len(header), len(fields))
         event: dict[str, Any] = dict(zip(header, fields, strict=True))
         event[feedback.content] = number(event[feedback.content])
         yield where, event
@@ -82,11 +82,11 @@ def _check_names(where: str, given: list[str], feedback: Feedback) -> None:
         if given.count(name) != 1:
             refuse(where, f"needs {name} once", " and ".join(needed), names(given) or "nothing")
     if all(name in given for name in KEYS):
-        refuse(where, "two keys", " or ".join(KEYS), "both")
+        refuse(where, "has two keys", " or ".join(KEYS), "both")
 
 
 def _arm(where: str, event: dict[str, Any], feedback: Feedback) -> int:
-    """Which action was shown."""
+    """The index of the shown action."""
     action = event["action"]
     if not isinstance(action, str):
         refuse(f"{where}: action", "is not usable", "an action's name", kind(action))

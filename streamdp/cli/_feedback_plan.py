@@ -28,7 +28,7 @@ class AssumedEvents:
 
 
 def text_of(learner: PolicyLearner) -> str:
-    """A configured learner as the command line writes it, without ε.
+    """A configured learner in the command line's form, without ε.
 
     >>> from streamdp.core.learners.feedback.policy_blocks import policy_blocks
     >>> text_of(policy_blocks(actions=["a", "b"], epsilon="1", schedule="capped 512"))
@@ -51,7 +51,7 @@ def run(
     *,
     output: Literal["people", "json", "markdown"],
 ) -> None:
-    """Plan, and tell it."""
+    """Plan, and print the plan."""
     from streamdp.replay.feedback_planning import FeedbackWish, plan_feedback
     from streamdp.replay.feedback_planning import as_json as for_machines
 
@@ -81,7 +81,7 @@ def run(
 
 
 def answer(plan: FeedbackPlan) -> str:
-    """The single answer, in a sentence or two."""
+    """The answer, in a sentence or two."""
     from streamdp.replay.summary import number
 
     wish = plan.wish
@@ -101,7 +101,7 @@ def answer(plan: FeedbackPlan) -> str:
 
 
 def markdown(wish: FeedbackWish) -> str:
-    """Events of a key until the best is found: rates and gaps around the wished ones, several ε."""
+    """Events of a key until the best action is found, for rates and gaps around the given ones."""
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.replay.feedback_planning import FORMULAS, around
 
@@ -122,7 +122,7 @@ def markdown(wish: FeedbackWish) -> str:
 
 
 def two_digits(events: float) -> str:
-    """As exactly as a formula may be taken that is right within a factor of two.
+    """Round to what a formula can say that is right within a factor of two.
 
     >>> two_digits(12_345.6)
     '12,000'
@@ -131,7 +131,7 @@ def two_digits(events: float) -> str:
 
 
 def days_text(days: float) -> str:
-    """How long, for people.
+    """A duration, for people.
 
     >>> days_text(0.02), days_text(0.5), days_text(9.6)
     ('about 29 minutes', 'about 12 hours', 'about 10 days')

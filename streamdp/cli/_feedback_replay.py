@@ -1,4 +1,4 @@
-"""``streamdp replay --observes feedback``: opens a log, asks it, prints the table. NOT PRIVATE."""
+"""``streamdp replay --observes feedback``: reads a log, answers, prints a table. NOT PRIVATE."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONTENTS = ("reward", "loss", "losses")
 
 
 def check_observes(log: str, observes: str) -> None:
-    """Refuse an unknown kind, and shown actions that are about to be read as losses of all."""
+    """Refuse an unknown kind, and shown actions that would be read as losses of all."""
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.replay.offpolicy.files import holds_feedback
 
@@ -39,7 +39,7 @@ def check_observes(log: str, observes: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ShownOptions:
-    """How a log says what was shown: what the stream's configuration says, and a name."""
+    """How a log says what was shown: as a stream's configuration does, and under which name."""
 
     content: str | None
     pscore: str
@@ -47,7 +47,7 @@ class ShownOptions:
     played: str
 
     def feedback(self, actions: tuple[str, ...] | None) -> Feedback | None:
-        """How a topic's records are read; None where that was not said."""
+        """The format of a topic's records; None if no option names it."""
         from streamdp.core.errors import InvalidConfig, complaint
         from streamdp.wire.feedback import Feedback
         from streamdp.wire.formats import checked_option
@@ -78,7 +78,7 @@ def question(
     logged: str,
     on_bad: str,
 ) -> FeedbackQuestion:
-    """The question that the options ask."""
+    """The question in the options."""
     from streamdp.replay.cells import parse_epsilons
     from streamdp.replay.offpolicy.question import FeedbackQuestion, read_logged
     from streamdp.replay.replaying import seeds_of
@@ -104,7 +104,7 @@ def run(
     report: Path | None,
     as_json: Path | None,
 ) -> None:
-    """Ask a log, and tell what it says."""
+    """Replay a log, and print the answer."""
     answered = replayed(log, asked, how, shown)
     write(answered, report, as_json)
     if str(as_json) != "-":
@@ -114,7 +114,7 @@ def run(
 def replayed(
     log: str, asked: FeedbackQuestion, how: ReadOptions, shown: ShownOptions
 ) -> FeedbackReplay:
-    """Open a log of shown actions, or one of the losses of all, and ask it."""
+    """Replay a log of shown actions, or one of the losses of all."""
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.replay.offpolicy.files import holds_feedback, open_file
     from streamdp.replay.offpolicy.question import replay_losses, replay_shown, seconds_for
@@ -128,19 +128,19 @@ def replayed(
     if not path.exists() and "#" in log and shown.content != "losses":
         return replay_shown(open_topic(log, how, feedback, pscore=shown.pscore), asked)
     if asked.logged != "auto":
-        what = "holds the losses of all actions: no draws are logged"
+        what = "holds the losses of all actions, and no draws"
         raise InvalidConfig(
             complaint(log, what, expected="no --logged", got=f"--logged {asked.logged}")
         )
     losses = open_log(log, how)
     seconds = seconds_for(losses, asked)
     if seconds >= WORTH_SAYING:
-        typer.echo(f"cost: every slot is drawn for every seed, {duration(seconds)}", err=True)
+        typer.echo(f"every slot is drawn for every seed: {duration(seconds)}", err=True)
     return replay_losses(losses, asked)
 
 
 def write(replay: FeedbackReplay, report: Path | None, as_json: Path | None) -> None:
-    """The page and the figures, where they were asked for."""
+    """Write the page and the figures that were asked for."""
     from streamdp.cli._written import write_figures, write_page
     from streamdp.replay.offpolicy.page import page
     from streamdp.replay.offpolicy.statements import as_json as figures
@@ -150,7 +150,7 @@ def write(replay: FeedbackReplay, report: Path | None, as_json: Path | None) -> 
 
 
 def show(replay: FeedbackReplay) -> None:
-    """The table of all cells, and what to take from it."""
+    """Print the table of all cells, and its conclusion."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,12 +1,12 @@
-"""The requests and outcomes of a file, read strictly: JSON lines, for an assembly to join.
+"""Strictly reads requests and outcomes from JSON lines, for an assembly to join.
 
     {"key": "fr", "request": "r-1", "action": "coats", "pscore": 0.4, "person": "p-31"}
     {"key": "fr", "request": "r-1", "reward": 1}
 
-A line that says what came (``reward``, ``item``, ``categories`` or ``truth``, as the assembly's
-mode has it) is an outcome. Any other is a request, with what its mode asks: the ``action`` that was
-shown, ``items`` or ``predictions`` by action. ``pscore`` and ``person`` may be left out. The rules
-are those of `_events`: nothing is repaired, and what is wrong is told with file and line.
+A line with a result (``reward``, ``item``, ``categories`` or ``truth``, by the assembly's mode) is
+an outcome. Any other line is a request, with its mode's content: the ``action`` that was shown, or
+``items`` or ``predictions`` by action. ``pscore`` and ``person`` are optional. The rules are those
+of `_events`: nothing is repaired, and every error names file and line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ASKS = {"feedback": "action", "rankers": "items", "categories": None, "errors": "predictions"}
 SAYS = {"feedback": "reward", "rankers": "item", "categories": "categories", "errors": "truth"}
-_BESIDE = ("pscore", "person")  # what a request may have in any mode, and an action
+_BESIDE = ("pscore", "person")  # optional in a request of any mode, like an action
 
 
 class Line(NamedTuple):
@@ -37,7 +37,7 @@ class Line(NamedTuple):
 def loop_records(
     file: str, source: BinaryIO, *, mode: str, actions: Sequence[str], key: bytes | None
 ) -> Iterator[Line]:
-    """The records of a file; `key` is of those that do not say theirs."""
+    """The records of a file; `key` is for lines without one."""
     from streamdp.client.requests import Request
     from streamdp.core.errors import InvalidConfig
 
@@ -59,13 +59,13 @@ def loop_records(
 
 
 def _members(where: str, text: str, mode: str) -> dict[str, Any]:
-    """A line's members, of which nobody is unknown."""
+    """A line's members, all of them known."""
     try:
         members = json.loads(text)
     except (ValueError, RecursionError):
-        refuse(where, "is not JSON", "a request or an outcome a line", "another")
+        refuse(where, "is not JSON", "a request or an outcome a line", "text that is not JSON")
     if not isinstance(members, dict):
-        refuse(where, "is no record", "an object with key and request", kind(_plain(members)))
+        refuse(where, "is not a record", "an object with key and request", kind(_plain(members)))
     asks, says = ASKS[mode], SAYS[mode]
     common = ("request", *KEYS)
     allowed = (
@@ -105,7 +105,7 @@ def _request(
     if "pscore" in members:
         pscore = members["pscore"]
         if isinstance(pscore, bool) or not isinstance(pscore, int | float) or not 0 < pscore <= 1:
-            refuse(f"{where}: pscore", "is no probability", "above 0 and at most 1", "another")
+            refuse(f"{where}: pscore", "no probability", "a number in (0, 1]", "another number")
         more.append((PROPENSITY_HEADER, repr(float(pscore)).encode()))
     return key, value, [*headers, *more]
 
@@ -129,7 +129,7 @@ def _check_known(where: str, given: Any, actions: Sequence[str]) -> None:
 
 def _text(where: str, members: dict[str, Any], name: str) -> str:
     if name not in members:
-        refuse(where, f"needs {name}", "the id that request and outcomes share", "none")
+        refuse(where, f"needs {name}", "the id that request and outcomes share", "no id")
     value = members[name]
     if not isinstance(value, str):
         refuse(f"{where}: {name}", "is not usable", "text", kind(_plain(value)))
@@ -137,5 +137,5 @@ def _text(where: str, members: dict[str, Any], name: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """As `kind` knows it: any number is a float there."""
+    """The value in `kind`'s terms: any number is a float there."""
     return float(value) if type(value) is int else value

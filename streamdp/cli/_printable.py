@@ -1,13 +1,13 @@
-"""Text from outside as one line of text can show it: keys, actions, members of a file.
+"""Foreign text as one line of text can show it: keys, actions, members of a file.
 
-A key is whatever a producer wrote. Printed as it is, a line break in it forges lines, and an
+A key is whatever a producer wrote. Printed unchanged, a line break in it forges lines, and an
 escape sequence commands the terminal.
 
-1. What is not printable (`str.isprintable`: control characters, line and paragraph breaks, what
-   turns the direction of writing) is shown by its number.
-2. Two different keys never look the same: whatever is not plain stands in quotation marks, in which
-   these and backslashes are escaped. The null key, ``(no key)``, does not.
-3. JSON output is for programs and says everything as it is.
+1. A character that is not printable (`str.isprintable`: control characters, line and paragraph
+   breaks, changes of the writing direction) is shown by its number.
+2. Two different keys never look the same: a key that is not plain stands in quotation marks, with
+   these and backslashes escaped. The null key is ``(no key)`` without quotation marks.
+3. JSON output is for programs and contains everything unchanged.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ NO_KEY = "(no key)"
 
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _NOT_PLAIN = frozenset(' "\\')
-_BYTES = range(0xDC80, 0xDD00)  # where `surrogateescape` puts bytes that are no UTF-8
+_BYTES = range(0xDC80, 0xDD00)  # where `surrogateescape` puts bytes that are not UTF-8
 
 
 def printable(text: str) -> str:
-    """The text in one line, with nothing in it that a terminal obeys.
+    """The text in one line, with nothing that a terminal obeys.
 
     >>> print(printable("a\\nb \\x1b[2J ü"))
     a\\nb \\u001b[2J ü
@@ -29,7 +29,7 @@ def printable(text: str) -> str:
 
 
 def word(text: str) -> str:
-    """The text as a word among others: in quotation marks unless it is plain.
+    """The text as one word: in quotation marks unless it is plain.
 
     >>> print(word("fr"), word("new york"), word("a\\nb"), word(""))
     fr "new york" "a\\nb" ""
@@ -49,12 +49,12 @@ def key_word(key: bytes | None) -> str:
 
 
 def key_bytes(text: str) -> bytes:
-    """A key that was given on the command line, which may hold bytes that are no UTF-8."""
+    """A key from the command line, which may hold bytes that are not UTF-8."""
     return text.encode(errors="surrogateescape")
 
 
 def is_asked(key: bytes | None, asked: str) -> bool:
-    """Whether a key is the one that was asked for, by itself or as it is shown."""
+    """Whether a key was asked for, unchanged or as it is shown."""
     return key == key_bytes(asked) or key_word(key) == asked
 
 

@@ -1,7 +1,7 @@
-"""Progress on standard error, and a Ctrl-C that waits for a place to go on from.
+"""Progress on standard error, and a Ctrl-C that waits for a safe place to stop.
 
-A terminal shows bars. Where standard error is a pipe or a file, a line is written every few
-seconds: a script's log tells that work goes on, and how fast.
+A terminal shows bars. If standard error is a pipe or a file, a line is written every few seconds: a
+script's log then shows that work goes on, and how fast.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 WITH_CHECKPOINT = "with --checkpoint the same command goes on"
 
 _SECONDS_BETWEEN_LINES = 5.0
-"""Often enough to see that it lives, and an hour's work is 720 lines."""
+"""Seconds between lines: often enough to see progress, and an hour's work is 720 lines."""
 
 
 class Screen(Protocol):
-    """Where stages are shown."""
+    """Shows the stages of work."""
 
     def stage(self, name: str, total: int) -> Callable[[int], None]:
         """Show a new stage; call the returned function with the amount done."""
         ...
 
     def close(self) -> None:
-        """Show nothing any more."""
+        """Stop showing."""
         ...
 
 
@@ -53,7 +53,7 @@ class BarProgress:
         return lambda done: self._bars.update(task, completed=done)
 
     def close(self) -> None:
-        """Take the bars away."""
+        """Remove the bars."""
         self._bars.stop()
 
 
@@ -78,7 +78,7 @@ class LineProgress:
         def tell(done: int) -> None:
             nonlocal told_at, shown
             now, since = self.clock(), told_at
-            if shown < 0:  # work that goes on after an interruption does not begin at 0
+            if shown < 0:  # resumed work does not begin at 0
                 told_at, shown = now, done
             elif now >= since + _SECONDS_BETWEEN_LINES:
                 rate = (done - shown) / (now - since)
@@ -98,7 +98,7 @@ class LineProgress:
 
 
 class Bars:
-    """Shows stages; remembers an interruption until someone asks."""
+    """Shows stages, and remembers an interruption until it is asked for."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -109,7 +109,7 @@ class Bars:
         return self._screen.stage(name, total)
 
     def stoppable(self, name: str, total: int) -> Callable[[int], None]:
-        """A new stage of work that can stop wherever it tells how far it is."""
+        """A new stage of work that can stop whenever it reports progress."""
         bar = self.stage(name, total)
 
         def tell(done: int) -> None:
@@ -128,7 +128,7 @@ class Bars:
         return self._stop
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Stop at the next place; a second Ctrl-C stops at once."""
+        """Stop at the next safe place; a second Ctrl-C stops at once."""
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self._stop = True
 

@@ -1,7 +1,7 @@
-"""What `run` and `assemble` share: a process of the service, to its end.
+"""What `run` and `assemble` share: run a process of the service to its end.
 
-What ends the process is logged as the event ``failed``. Where the log is JSON only because standard
-error is piped (``log.format = "auto"``), the cause of a start that failed is a plain line too,
+The error that ends the process is logged as the event ``failed``. If the log is JSON only because
+standard error is piped (``log.format = "auto"``), the cause of a failed start is also a plain line,
 because people read it. ``log.format = "json"`` is JSON alone.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def served(ready: Prepared, *, work: Work, allowed: Seeds) -> ExitCode:
-    """Run to the end; what ended it goes to the log, without anything from content."""
+    """Run to the end; log the error that ended it, without anything from content."""
     from streamdp.service.run import log_of, piped_by_default
 
     log = log_of(ready.configuration)
@@ -31,21 +31,21 @@ def served(ready: Prepared, *, work: Work, allowed: Seeds) -> ExitCode:
 
 
 class Plain:
-    """A log that tells why nothing goes on in a plain line too: a failed start, a halt.
+    """A log that also prints a failed start or a halt as a plain line.
 
-    Where standard error is piped and nobody asked for JSON, whoever reads it may be a person.
+    If standard error is piped and nobody asked for JSON, a person may read it.
     """
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._last_refusal = ""  # of the transport, which tries again and again
+        self._last_refusal = ""  # of the transport, which is tried again and again
 
     def info(self, event: str, **fields: object) -> object:
-        """Something happened as it should."""
+        """Log normal operation."""
         return self._log.info(event, **fields)
 
     def warning(self, event: str, **fields: object) -> object:
-        """Something that passes by itself; a start that waits says for what, once."""
+        """Log trouble that passes by itself; print once what a start waits for."""
         detail = str(fields.get("detail"))
         if event == "join_lost" and detail != self._last_refusal:
             self._last_refusal = detail
@@ -53,7 +53,7 @@ class Plain:
         return self._log.warning(event, **fields)
 
     def error(self, event: str, **fields: object) -> object:
-        """Somebody must act."""
+        """Log trouble that somebody must act on."""
         if event == "partition_halted":
             where, why = f"partition {fields.get('partition')}", str(fields.get("detail"))
             why = why.removeprefix(f"{where}: ")
@@ -62,7 +62,7 @@ class Plain:
 
 
 def _served(ready: Prepared, *, log: EventLog, work: Work, allowed: Seeds) -> ExitCode:
-    """Run to the end; what ended it goes to the log, without anything from content."""
+    """Run to the end; log the error that ended it, without anything from content."""
     import asyncio
 
     from streamdp.core.errors import StreamdpError
@@ -99,18 +99,18 @@ def _served(ready: Prepared, *, log: EventLog, work: Work, allowed: Seeds) -> Ex
 
 
 class _Start:
-    """Knows whether the service has reached its transport: until then, its start has failed."""
+    """Knows whether the service has reached its transport; errors before that fail the start."""
 
     def __init__(self) -> None:
         self._running: Running | None = None
 
     @property
     def failed(self) -> bool:
-        """Whether an error now ends the start rather than the work."""
+        """Whether an error now is a failed start."""
         return self._running is None or not self._running.joined.is_set()
 
     @asynccontextmanager
     async def face(self, running: Running) -> AsyncIterator[None]:
-        """Be told of the process, as a face is; show nothing."""
+        """Notice the process like a face; show nothing."""
         self._running = running
         yield

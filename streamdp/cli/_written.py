@@ -1,4 +1,4 @@
-"""What commands write beside the table that they print: a page, and figures for programs."""
+"""Writes the results that a command has beside its table: a page, and figures for programs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import typer
 
 
 def write_page(path: Path | None, page: Callable[[], str]) -> None:
-    """A page, where one was asked for."""
+    """Write a page, if one was asked for."""
     if path is not None:
         path.write_text(page(), encoding="utf-8")
         typer.echo(f"wrote {path}", err=True)
 
 
 def write_figures(path: Path | None, figures: Callable[[], object]) -> None:
-    """Write all figures as JSON into the file that was asked for; ``-`` prints them."""
+    """Write all figures as JSON into a file, if one was asked for; ``-`` prints them."""
     if path is None:
         return
     text = json.dumps(figures(), ensure_ascii=False, allow_nan=False)

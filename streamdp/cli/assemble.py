@@ -1,4 +1,4 @@
-"""``streamdp assemble``: requests and outcomes become the inputs of streams, until told to stop."""
+"""``streamdp assemble``: makes the inputs of streams from requests and outcomes, until stopped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def assemble(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = Fals
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.service.run import Work
 
-    allowed = seeds(True)  # it draws nothing, so a stream's seed does no harm here
+    allowed = seeds(True)  # it draws nothing, so a stream's seed is harmless here
     ready = prepared(config, single_broker=single_broker, allowed=allowed)
     if not ready.configuration.tables.assemblies:
         raise InvalidConfig(

@@ -1,7 +1,7 @@
 """``streamdp audit``: does every shipped learner cost each event at most what its ledger says?
 
-With ``--config`` the same is asked of the feedback streams of a configuration, with their own
-options, ε, actions and format.
+``--config`` asks the same of a configuration's feedback streams, with their own options, ε, actions
+and format.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SHIPPED = (
 """Every private recipe with the options that change its mechanism; recipes added later follow."""
 
 _BLACK_BOX_ACTIONS = 2
-_BANDITS = 10  # a sample of a bandit learner is an engine of its own: one for so many keys
+_BANDITS = 10  # keys of a bandit learner's sample: each needs an engine of its own
 
 
 def register(app: typer.Typer) -> None:
@@ -145,7 +145,7 @@ def _of_recipes(
 
 
 def _of_crowds(chosen: list[dict[str, str]], sizes: list[str]) -> list[Audit]:
-    """Each learner that a crowd can have, with each kind of crowd."""
+    """Each learner that can have a crowd, with each kind of crowd."""
     from streamdp.audit.crowd import KINDS, audit_crowd
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.core.learners import RECIPES, learner_of
@@ -159,19 +159,19 @@ def _of_crowds(chosen: list[dict[str, str]], sizes: list[str]) -> list[Audit]:
         try:
             crowded(learner)
         except InvalidConfig:
-            continue  # it selects otherwise than a crowd supposes
+            continue  # it does not select by permute_and_flip
         audits += [audit_crowd(learner, kind) for kind in KINDS]
     if not audits:
         named = ", ".join(dict.fromkeys(options["recipe"] for options in chosen))
         expected = "a recipe that selects by permute_and_flip"
-        raise InvalidConfig(complaint("--crowd", "no such learner", expected=expected, got=named))
+        raise InvalidConfig(complaint("--crowd", "has no crowd", expected=expected, got=named))
     return audits
 
 
 def _of_configuration(
     path: Path, samples: int, randomness: Randomness, runs: int | None
 ) -> Iterator[Audit]:
-    """Each feedback stream, as it is configured."""
+    """Each feedback stream, as configured."""
     from dataclasses import replace
 
     from streamdp.audit import audit_feedback_learner
@@ -199,7 +199,7 @@ def _of_configuration(
 
 
 def _with_choices(result: Audit) -> Audit:
-    """The audit with what is wrong with the draws from policies, if anything is."""
+    """Add the faults of the draws from policies, if there are any."""
     from dataclasses import replace
 
     return replace(result, failures=(*result.failures, *_flaws_of_choices()))
@@ -207,7 +207,7 @@ def _with_choices(result: Audit) -> Audit:
 
 @lru_cache(maxsize=1)
 def _flaws_of_choices() -> tuple[str, ...]:
-    """Of the client's `choose`, which every cache and the service answer by."""
+    """The faults of the client's `choose`, which every cache and the service use."""
     from streamdp.audit import flaws_of_choosing
     from streamdp.client import choosing
 
@@ -215,12 +215,12 @@ def _flaws_of_choices() -> tuple[str, ...]:
 
 
 def _refuse_beside_config(**options: object) -> None:
-    """A configuration says its recipes, ε and actions itself."""
+    """Refuse options that a configuration answers: recipes, ε, actions and crowds."""
     from streamdp.core.errors import InvalidConfig, complaint
 
     given = [f"--{name}" for name, value in options.items() if value]
     if given:
-        expected = "none of --recipe, --epsilon, --actions and --crowd: it says what is audited"
+        expected = "none of --recipe, --epsilon, --actions and --crowd: it says these itself"
         got = " and ".join(given)
         raise InvalidConfig(complaint("--config", "not alone", expected=expected, got=got))
 
@@ -298,7 +298,7 @@ def _proven(result: Audit) -> str:
 
 
 def _name(result: Audit) -> str:
-    """The recipe and, below it, the options that tell it from others."""
+    """The recipe and, below it, the options that distinguish it."""
     recipe, _, rest = result.learner.partition("(")
     options = rest.partition(")")[0].split(", ")
     shown = [option.removeprefix("schedule=") for option in options if option != "resample=none"]

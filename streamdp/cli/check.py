@@ -1,8 +1,8 @@
 """``streamdp check``: checks the configuration; touches a transport only if asked to.
 
-It looks at everything that ``streamdp run`` starts with, by the same code. With ``--with-state`` it
-also asks the transport whether the streams' saved state was made by this configuration, which is
-what a roll-out should ask before its first process takes a partition.
+It checks everything that ``streamdp run`` starts with, by the same code. ``--with-state`` also asks
+the transport whether this configuration made the streams' saved state: a roll-out should ask this
+before its first process takes a partition.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
 def check(
     config: Config = DEFAULT_CONFIG,
     example: Annotated[
-        bool, typer.Option("--example", help="Print a configuration with every key explained.")
+        bool, typer.Option("--example", help="Print a configuration that explains every key.")
     ] = False,
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of the configuration.")
@@ -58,7 +58,7 @@ def check(
 ) -> None:
     """Check the configuration, and say what each stream costs an event.
 
-    Starts nothing, and without --with-state it reaches for nothing; `streamdp doctor` looks at the
+    Starts nothing and, without --with-state, connects to nothing; `streamdp doctor` looks at the
     brokers.
 
     Examples:
@@ -84,7 +84,7 @@ def check(
 
 
 async def _compare(ready: Prepared, assemblies: Sequence[AssemblySpec]) -> None:
-    """Refuse a configuration that the saved state was not made by."""
+    """Refuse a configuration that did not make the saved state."""
     from streamdp.service.assembling.diagnosis import compare_assemblies
     from streamdp.service.diagnosis import compare
 
@@ -106,7 +106,7 @@ def _print_template(schema: bool) -> None:
 
 
 def _topics(configuration: Configuration) -> list[dict[str, Any]]:
-    """What the streams of each topic charge a record, of its budget."""
+    """What the streams of each topic charge a record, and the topic's budget."""
     return [
         {
             "topic": topic,
@@ -119,7 +119,7 @@ def _topics(configuration: Configuration) -> list[dict[str, Any]]:
 
 
 def _stream(configuration: Configuration, spec: StreamSpec) -> dict[str, Any]:
-    """One stream, in public words."""
+    """The public facts of one stream."""
     from streamdp.core.learners.leader import donated_below
 
     return {
@@ -156,7 +156,7 @@ def _donates_first(spec: StreamSpec) -> dict[str, int]:
 
 
 def _assembly(configuration: Configuration, spec: AssemblySpec) -> dict[str, Any]:
-    """One assembly, in public words."""
+    """The public facts of one assembly."""
     table = configuration.tables.assemblies[spec.name]
     topics = configuration.tables.topics
     charge = configuration.charged(spec.topics.input) + topics[spec.topics.input].elsewhere
@@ -193,7 +193,7 @@ def _assembly(configuration: Configuration, spec: AssemblySpec) -> dict[str, Any
 
 
 _LONG_BLOCK = 1 << 16
-"""Slots of a block from which on a key may well be slow to follow a change: its 65,536 events."""
+"""Slots of a block from which on a key may be slow to follow a change: its 65,536 events."""
 
 
 def _warnings(spec: StreamSpec) -> list[str]:
@@ -223,7 +223,7 @@ def _warnings(spec: StreamSpec) -> list[str]:
 
 def _print(report: dict[str, Any]) -> None:
     """Print the report as text."""
-    typer.echo(f"The configuration of {report['app']} on {report['transport']} is right.")
+    typer.echo(f"The configuration of {report['app']} on {report['transport']} is valid.")
     for topic in report["topics"]:
         elsewhere = f" and {topic['elsewhere']} elsewhere" if topic["elsewhere"] != "0" else ""
         typer.echo(

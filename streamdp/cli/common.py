@@ -1,4 +1,4 @@
-"""What several commands share: their options, how they open things, how they complain and print."""
+"""What several commands share: options, opening, error messages and printing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OneStream = Annotated[
 AnyStream = Annotated[str | None, typer.Option("--stream", help="Which stream; without it all.")]
 SingleBroker = Annotated[
     bool,
-    typer.Option("--single-broker", help="Accept one copy of everything: only to try it."),
+    typer.Option("--single-broker", help="Accept one copy of everything: for trials only."),
 ]
 InsecureSeed = Annotated[
     bool,
@@ -52,14 +52,14 @@ def load(path: Path) -> Configuration:
 
 
 def seeds(allowed: bool) -> Seeds:
-    """What ``--insecure-seed`` says."""
+    """The meaning of ``--insecure-seed``."""
     from streamdp.service.config import Seeds
 
     return Seeds.ALLOWED if allowed else Seeds.REFUSED
 
 
 def opened(configuration: Configuration, single_broker: bool = False) -> Technology:
-    """What moves the records; what its client library logs is in the errors that are raised."""
+    """Open the transport. Its client library's log is silent: its errors say the same."""
     import logging
 
     logging.getLogger().addHandler(logging.NullHandler())
@@ -69,7 +69,7 @@ def opened(configuration: Configuration, single_broker: bool = False) -> Technol
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A configuration that a process could run with, and everything that it would open."""
+    """A configuration that a process can run with, and everything that it opens."""
 
     configuration: Configuration
     specs: Sequence[StreamSpec]
@@ -78,7 +78,7 @@ class Prepared:
 
 
 def prepared(path: Path, *, single_broker: bool, allowed: Seeds) -> Prepared:
-    """What `run` starts with and `check` looks at: every file is read, nothing is reached for."""
+    """What `run` starts with and `check` checks: every file is read, nothing is connected to."""
     from streamdp.service.faces import faces_of
 
     configuration = load(path)
@@ -88,7 +88,7 @@ def prepared(path: Path, *, single_broker: bool, allowed: Seeds) -> Prepared:
 
 
 def chosen(configuration: Configuration, stream: str | None) -> StreamTopics:
-    """The stream that was named, or the only one."""
+    """The named stream, or the only one."""
     from streamdp.core.errors import InvalidConfig, complaint
 
     known = {topics.stream: topics for topics in configuration.topics()}
@@ -96,24 +96,24 @@ def chosen(configuration: Configuration, stream: str | None) -> StreamTopics:
         return next(iter(known.values()))
     if stream not in known:
         got = "none of them" if stream is None else stream
-        raise InvalidConfig(complaint("--stream", "which?", expected=" or ".join(known), got=got))
+        raise InvalidConfig(complaint("--stream", "unknown", expected=" or ".join(known), got=got))
     return known[stream]
 
 
 def chosen_assembly(configuration: Configuration, assembly: str) -> StreamTopics:
-    """The topics of the assembly that was named."""
+    """The topics of a named assembly."""
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.service.config.assembling import topics_of
 
     known = configuration.tables.assemblies
     if assembly not in known:
         expected = " or ".join(known) or "a table [assemblies.NAME]"
-        raise InvalidConfig(complaint("--assembly", "which?", expected=expected, got=assembly))
+        raise InvalidConfig(complaint("--assembly", "unknown", expected=expected, got=assembly))
     return topics_of(configuration, assembly)
 
 
 def narrowed(configuration: Configuration, stream: str | None) -> list[StreamTopics]:
-    """The stream that was named, or all of them."""
+    """The named stream, or all of them."""
     return configuration.topics() if stream is None else [chosen(configuration, stream)]
 
 
@@ -123,7 +123,7 @@ def everything(configuration: Configuration) -> list[StreamTopics]:
 
 
 def sized(configuration: Configuration, streams: Sequence[StreamTopics]) -> list[StreamTopics]:
-    """The streams' topics, each with the largest value that it must hold."""
+    """The streams' topics, each with the size of its largest value."""
     from dataclasses import replace
 
     assemblies = {spec.name: spec for spec in configuration.assemblies()}
@@ -138,7 +138,7 @@ def sized(configuration: Configuration, streams: Sequence[StreamTopics]) -> list
 
 @contextmanager
 def reaching() -> Iterator[None]:
-    """What the transport refuses is not the configuration's fault: exit code 3."""
+    """An error of the transport is not the configuration's fault: exit code 3."""
     from streamdp.core.errors import InvalidConfig
 
     try:
@@ -151,14 +151,14 @@ def reaching() -> Iterator[None]:
 def complain(error: object) -> None:
     """Write a message to standard error, each line prefixed with the program's name.
 
-    Never a box and never wrapped: where standard error is piped, a cause must stay one line.
+    Never a box, never wrapped: if standard error is piped, a cause must stay one line.
     """
     lines = str(error).splitlines()
     sys.stderr.write("".join(f"streamdp: {line}\n" for line in lines))
 
 
 def wait_for(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run what talks to a transport to its end."""
+    """Run a coroutine that uses a transport."""
     import asyncio
 
     with reaching():
@@ -171,7 +171,7 @@ def print_json(value: object) -> None:
 
 
 def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
-    """What a check found; exit code 1 if something is wrong."""
+    """Print the findings of a check; exit code 1 if one is a problem."""
     from streamdp.ports import Verdict
 
     if as_json:
@@ -190,14 +190,14 @@ def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
 
 
 def warn_of_content() -> None:
-    """Say that what is shown is outside the guarantee, also where only people look."""
+    """Warn that the output is outside the guarantee, also on a terminal."""
     from streamdp.wire.unprotected import LABEL
 
     typer.echo(LABEL, err=True)
 
 
 def _finding(finding: Finding) -> dict[str, object]:
-    """For programs; what looks at content has the label."""
+    """A finding for programs; one that looks at content is labelled."""
     from streamdp.wire.unprotected import NOT_PRIVATE, labelled
 
     report: dict[str, object] = {

@@ -1,4 +1,4 @@
-"""``streamdp convert``: a log in another kind of file."""
+"""``streamdp convert``: converts a log to another kind of file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
 def convert(
     source: Annotated[str, typer.Argument(help="A file or a topic, as for replay.")],
     target: Annotated[
-        str, typer.Argument(help="A file, its ending says which kind; or a topic to append to.")
+        str, typer.Argument(help="A file of the kind that its ending says, or a topic.")
     ],
     actions: Annotated[str | None, typer.Option(help="Names of the actions by commas.")] = None,
     on_bad: Annotated[str, typer.Option(help="refuse, or null (as live).")] = "refuse",
@@ -27,12 +27,12 @@ def convert(
     checkpoint: Annotated[
         Path | None,
         typer.Option(
-            help="Keep here how far it is, to go on after an interruption; for a file it is"
-            " TARGET.part.json by itself."
+            help="Keep the progress here, to resume after an interruption; by default, for a file,"
+            " TARGET.part.json."
         ),
     ] = None,
 ) -> None:
-    """Convert a log between NDJSON, Parquet, Arrow, NumPy and topics; the same command goes on."""
+    """Convert a log between NDJSON, Parquet, Arrow, NumPy and topics; the same command resumes."""
     from streamdp.cli import _progress
     from streamdp.cli.replay import reading
     from streamdp.replay.converting import convert as write
@@ -42,7 +42,7 @@ def convert(
     how = reading(actions, on_bad, wire_format, setting)
     log = open_log(source, how)
     topic = is_topic(target)
-    hint = _progress.WITH_CHECKPOINT if topic else "the same command goes on"
+    hint = _progress.WITH_CHECKPOINT if topic else "the same command resumes"
     with _progress.watching(hint) as watcher:
         tell = watcher.stoppable(f"writing {target}", log.slots)
         if topic:

@@ -1,4 +1,4 @@
-"""``streamdp datasets``: real data as streams of loss vectors."""
+"""``streamdp datasets``: makes streams of loss vectors from real data."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def datasets(
         str | None, typer.Argument(help="flights, carriers, movielens or digits; all without it.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where to: .parquet .arrow .ndjson .npy .npz.")
+        Path | None, typer.Option(help="The file to write: .parquet .arrow .ndjson .npy .npz.")
     ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Where MovieLens-100K was unpacked to.")
     ] = None,
 ) -> None:
-    """Make a log of real data; without a name, list what there is."""
+    """Make a log from real data; without a name, list the data sets."""
     from streamdp.replay.converting import convert
     from streamdp.replay.datasets import NAMES, load
     from streamdp.replay.log import ArrayLog

@@ -1,4 +1,4 @@
-"""``streamdp demo``: a made-up shop whose recommender learns privately, before your eyes."""
+"""``streamdp demo``: a made-up shop whose recommender learns privately while you watch."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(min=1, help="How long visits come.")] = 45.0,
+    seconds: Annotated[float, typer.Option(min=1, help="How many seconds visits come.")] = 45.0,
     kafka: Annotated[
         bool, typer.Option("--kafka", help="On a real broker instead of the embedded log.")
     ] = False,
     bootstrap: Annotated[
-        str | None, typer.Option(help="With --kafka: your broker; otherwise one is borrowed.")
+        str | None, typer.Option(help="With --kafka: your broker; by default a temporary one.")
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="Keep configuration and data there; by default nothing.")
+        Path | None,
+        typer.Option(help="Keep configuration and data in this folder."),
     ] = None,
     listen: Annotated[
         str | None, typer.Option(help="host:port of the status page; by default a free one.")
@@ -43,9 +44,9 @@ def demo(
     """Watch a made-up shop learn privately which shelf and which banner to show; ends by itself.
 
     Visits of three segments, one of which changes its taste half-way, go into a log; the real
-    service learns from them; the shop shows what it publishes. Of shelves it hears what each would
-    have sold; of banners only whether the one that was shown was clicked. With a status page in the
-    browser.
+    service learns from them; the shop shows what it publishes. The shop says for every shelf what
+    it would have sold, but of banners only whether the shown one was clicked. A status page runs in
+    the browser.
 
     Example: streamdp demo --seconds 60
     """
@@ -75,7 +76,7 @@ def _write(path: Path, *, transport: str, listen: str) -> None:
 
 
 def _shown(path: Path, console: Console, *, seconds: float, address: str) -> Show:
-    """Run the service with the demonstration beside it."""
+    """Run the service and the demonstration beside it."""
     from streamdp.service.config import Configuration
     from streamdp.service.demo.show import Show
     from streamdp.service.faces import faces_of
@@ -104,7 +105,7 @@ def _shown(path: Path, console: Console, *, seconds: float, address: str) -> Sho
 
 
 async def _prepare(configuration: Configuration, technology: Technology) -> None:
-    """Make what is missing, as `streamdp topics create` does."""
+    """Create missing topics, as `streamdp topics create` does."""
     administrator = technology.administrator()
     try:
         await administrator.create(configuration.topics(), partitions=1)
@@ -134,17 +135,17 @@ def _conclude(console: Console, show: Show, *, kept: Path | None) -> None:
 
 
 def _next(kept: Path | None) -> Iterator[tuple[str, str]]:
-    """What to type after this, and why."""
+    """Commands to type next, and their reasons."""
     if kept is None:
-        yield "streamdp demo --folder shop", "the same, and its files are kept to look into"
+        yield "streamdp demo --folder shop", "the same, but keeps its files"
     else:
-        yield f"streamdp run --config {kept}", "goes on learning, status page and all"
+        yield f"streamdp run --config {kept}", "goes on learning, with the status page"
         yield f"streamdp ledger verify --config {kept}", "recomputes the guarantee from the ledger"
     yield (
         "make example",
         "clicks that come later, on a real Kafka, with a shop to click in (in a checkout)",
     )
-    yield "streamdp check --example", "a configuration with every key explained"
+    yield "streamdp check --example", "a configuration that explains every key"
     yield "streamdp audit", "does each learner cost an event what its ledger says?"
 
 

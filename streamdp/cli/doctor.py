@@ -1,4 +1,4 @@
-"""``streamdp doctor``: look at the real thing and say what is wrong with it."""
+"""``streamdp doctor``: checks brokers, rights, topics, state and retention; changes nothing."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def _look(
     sample: int | None,
     quarantine: int | None,
 ) -> list[Finding]:
-    """Run the checks in order, and stop where the next would make no sense."""
+    """Run the checks in order; stop where the next one would make no sense."""
     from streamdp.service.config import Seeds
     from streamdp.service.diagnosis import (
         are_good,
@@ -98,7 +98,7 @@ async def _look(
             return list(findings.values())
         findings |= {finding.subject: finding for finding in await tools.check(streams)}
         for finding in await tools.probe(there(streams, findings)):
-            findings.setdefault(finding.subject, finding)  # a problem of the check stays one
+            findings.setdefault(finding.subject, finding)  # a problem that the check found stays
         if not are_good(findings.values()):
             return list(findings.values())
         looked = list(findings.values())
@@ -128,7 +128,7 @@ async def _assemblies(
     ledgers: Ledgers,
     sample: int | None,
 ) -> list[Finding]:
-    """Would assemblies start, and do their producers agree about partitions?"""
+    """Check that assemblies would start, and that their producers agree about partitions."""
     asked = {topic.stream for topic in topics if topic.output}
     if not asked:
         return []

@@ -1,4 +1,4 @@
-"""The exit codes, in one place; ``deploy/RUNBOOK.md`` says what to do about each."""
+"""The exit codes in one place; ``deploy/RUNBOOK.md`` says what to do about each."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ class ExitCode(IntEnum):
     DONE = 0
     """Ended as asked."""
     WRONG = 1
-    """A check found what it looks for: a failed audit, a broken ledger. Or a defect."""
+    """A check found a fault, such as a failed audit or a broken ledger. From `run`: a defect."""
     CONFIGURATION = 2
     """Usage or configuration; nothing was started. Restarting will not help."""
     TRANSPORT = 3
-    """Credentials, rights, topics that are missing or not as they must be; for commands other than
-    `run`, a transport that does not answer; or another process has the embedded log or the port.
-    Starting again may help, and whoever supervises the process should."""
+    """Credentials, rights, missing or wrong topics; for commands other than `run`, a transport that
+    does not answer; or another process has the embedded log or the port. A retry may help, so a
+    supervisor should start the process again."""
     STATE = 4
-    """State, ledger and log contradict each other, or a file is damaged; somebody must look."""
+    """State, ledger and input contradict each other, or a file is damaged: somebody must look."""
     BUDGET = 5
     """A charge was refused before anything was drawn."""
     DISK = 6
-    """The disk is full, read-only or failing; nothing that was durable is lost."""
+    """The disk is full, read-only or failing; nothing durable is lost."""
     CUT_OFF = 130
     """A second SIGINT or SIGTERM: stopped without draining, which is safe."""
 
 
 def code_of(error: BaseException) -> ExitCode:
-    """The exit code of an error that a command could not handle."""
+    """The exit code for an error that a command did not handle."""
     from streamdp.core.errors import (
         BudgetExceeded,
         DiskFull,
@@ -53,7 +53,7 @@ def code_of(error: BaseException) -> ExitCode:
 
 
 def code_of_halt(reason: Reason | None) -> ExitCode:
-    """The exit code of a service that a halted partition ended, or nothing did."""
+    """The exit code of a service that ended, by itself or because a partition halted."""
     from streamdp.service.view import Reason
 
     if reason is None:

@@ -1,4 +1,4 @@
-"""``streamdp ledger``: what was charged, and what that proves."""
+"""``streamdp ledger``: shows what was charged, and verifies the guarantee."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
 def show(
     stream: AnyStream = None,
     key: Annotated[str | None, typer.Option(help="Only the lines of this key.")] = None,
-    last: Annotated[int | None, typer.Option(min=1, help="Only so many, the newest.")] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Only so many newest lines.")] = None,
     config: Config = DEFAULT_CONFIG,
     single_broker: SingleBroker = False,
     as_json: AsJson = False,
@@ -84,7 +84,7 @@ async def _lines(
 
 
 def _in_words(value: bytes) -> str:
-    """One line for people."""
+    """A ledger line in words."""
     from streamdp.wire.lines import Assembled, EpochMark, PoolLine, PriorLine, key_bytes
     from streamdp.wire.published import decode_any_ledger
 
@@ -131,16 +131,16 @@ def verify(
     ] = [DEFAULT_CONFIG],  # noqa: B006  # typer copies it
     persons: Annotated[
         bool,
-        typer.Option("--persons", help="Also what caps of assemblies buy one person, in ε."),
+        typer.Option("--persons", help="Also what assemblies' caps bound for one person, in ε."),
     ] = False,
     single_broker: SingleBroker = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compute the guarantee again from ledgers alone; exit code 1 if it does not hold.
+    """Recompute the guarantee from ledgers alone; exit code 1 if it does not hold.
 
     Give the configurations of all applications that read a topic: their charges add up. With one
-    application alone, what its configuration says is charged `elsewhere` is added. Streams that
-    are not configured any more are found by their ledgers, and count with what they charged.
+    application alone, the charges that its configuration calls `elsewhere` are added. Streams that
+    are no longer configured are found by their ledgers, and their charges count.
 
     Example: streamdp ledger verify --config shop.toml --config search.toml
     """
@@ -168,7 +168,7 @@ def verify(
     if verification.unjudged and not as_json:
         typer.echo(
             f"{verification.unjudged} lines come after votes that were withheld (shadow mode):"
-            " which action they put in force cannot be computed from the ledger."
+            " nobody can compute from the ledger which action they put in force."
         )
     claims = verification.persons(_budgets(configurations)[1]) if persons else []
     held = {**asdict(verification.compared), "not_read": unread}
@@ -182,7 +182,7 @@ def verify(
 async def _read(
     technology: Technology, streams: Sequence[StreamTopics], verification: Verification
 ) -> None:
-    """Every ledger of one application; once more where partitions name each other's later lines."""
+    """Read an application's ledgers; twice if partitions name each other's later lines."""
     publications = technology.publications()
     try:
         for topics in streams:
@@ -198,10 +198,10 @@ async def _read(
 async def _read_shown(
     technology: Technology, streams: Sequence[StreamTopics], verification: Verification
 ) -> list[str]:
-    """What the actions topics of one application still have; why some could not be read.
+    """Read what one application's actions topics still have; return why some could not be read.
 
-    The proof is in the ledgers: who may read nothing else gets it all the same, and is told what
-    was not compared with it.
+    The proof is in the ledgers: whoever may read nothing else still gets it, and learns what was
+    not compared with it.
     """
     from streamdp.core.errors import InvalidConfig
 
@@ -219,7 +219,7 @@ async def _read_shown(
 
 
 async def _others(technology: Technology, app: str, read: set[str]) -> list[StreamTopics]:
-    """The ledgers that are there and that no given configuration names."""
+    """The ledgers that no given configuration names."""
     publications = technology.publications()
     try:
         return [topics for topics in await publications.ledgers(app) if topics.ledger not in read]
@@ -228,7 +228,7 @@ async def _others(technology: Technology, app: str, read: set[str]) -> list[Stre
 
 
 def _check_once(configurations: Sequence[Configuration]) -> None:
-    """Refuse to read a ledger twice: its second reading would look like every charge again."""
+    """Refuse to read a ledger twice: every charge would be counted again."""
     from streamdp.core.errors import InvalidConfig, complaint
 
     given: dict[str, Path] = {}
@@ -239,7 +239,7 @@ def _check_once(configurations: Sequence[Configuration]) -> None:
                 where = f"--config {configuration.path}: {kind}.{topics.stream}"
                 got = f"{topics.ledger}, as in {given[topics.ledger]}"
                 raise InvalidConfig(
-                    complaint(where, "a ledger twice", expected="each once", got=got)
+                    complaint(where, "a ledger is given twice", expected="each once", got=got)
                 )
             given[topics.ledger] = configuration.path
 
@@ -247,7 +247,7 @@ def _check_once(configurations: Sequence[Configuration]) -> None:
 def _budgets(
     configurations: Sequence[Configuration],
 ) -> tuple[dict[str, Fraction], dict[str, Fraction]]:
-    """The budget of each topic that is read, the smallest where they differ; and elsewhere."""
+    """The budget of each topic that is read, the smallest if they differ; and charges elsewhere."""
     budgets: dict[str, Fraction] = {}
     readers: dict[str, set[str]] = {}
     elsewhere: dict[str, Fraction] = {}
@@ -285,7 +285,7 @@ def _report(
         )
         return
     for ledger in retired:
-        typer.echo(f"counted too: {printable(ledger)}, of a stream that is not configured")
+        typer.echo(f"also counted: {printable(ledger)}, of a stream that is no longer configured")
     _tell_compared(compared)
     for violation in violations:
         typer.echo(f"VIOLATION  {printable(violation)}")
@@ -307,7 +307,7 @@ def _report(
 
 
 def _sides(name: tuple[str, str], agreements: Agreements) -> dict[str, Any]:
-    """A control group and all other keys: by plain votes, or by what shows have lost."""
+    """A control group and all other keys: by plain votes, or by the loss of shows."""
     from streamdp.service.agreements import told_of
 
     return {
@@ -321,7 +321,7 @@ def _sides(name: tuple[str, str], agreements: Agreements) -> dict[str, Any]:
 
 
 def _tell_sides(report: dict[str, Any]) -> None:
-    """The same in words."""
+    """Print both sides in words."""
     losses = report["measured"] == "loss"
     typer.echo(
         f"{report['stream']}: the mean loss of what was shown, by released sums (lower is better):"
@@ -338,7 +338,7 @@ def _tell_sides(report: dict[str, Any]) -> None:
 
 
 def _claimed(claim: PersonsClaim) -> str:
-    """What one cap buys, and all it buys."""
+    """What one cap bounds, in words."""
     name = f"persons of assembly {claim.app}.{claim.assembly}"
     if claim.most is None:
         return f"{name}: no cap; a person with m requests has m times ε = {claim.epsilon}"
@@ -376,7 +376,7 @@ def _text(epsilon: Fraction | None) -> str | None:
 
 
 def _tell_compared(compared: dict[str, Any]) -> None:
-    """Print what the ledgers were compared with, and hence what the proof covers."""
+    """Print what was compared with the ledgers, which is what the proof covers."""
     for reason in compared["not_read"]:
         typer.echo(f"not compared with the ledger: {printable(reason)}")
     if compared["policies"]:

@@ -1,7 +1,7 @@
 """``streamdp plan``: slots until settled, regret and blocks, before there is any data.
 
-With ``--changes-every`` the best action changes, and what is compared is memory, blocks that grow
-for ever, and capped blocks.
+With ``--changes-every`` the best action changes, and memory, growing blocks and capped blocks are
+compared.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def register(app: typer.Typer) -> None:
 
 def plan(
     gap: Annotated[
-        float, typer.Option(help="How much worse a slot all other actions are in the mean.")
+        float, typer.Option(help="How much worse all other actions are, in mean loss per slot.")
     ],
     actions: Annotated[int | None, typer.Option(help="How many actions.")] = None,
     epsilon: Annotated[
@@ -82,13 +82,13 @@ def plan(
     learner: LearnerOption = None,
     horizon: Annotated[int, typer.Option(help="Slots of one key.")] = 1_000_000,
     target_regret: Annotated[
-        float | None, typer.Option(help="Which ε keeps the regret below this?")
+        float | None, typer.Option(help="Find the ε that keeps the regret below this.")
     ] = None,
     target_slots: Annotated[
-        int | None, typer.Option(help="Which ε settles within so many slots?")
+        int | None, typer.Option(help="Find the ε that settles within this many slots.")
     ] = None,
     base: BaseOption = None,
-    keys: Annotated[int, typer.Option(help="How many keys, each with a learner of its own.")] = 1,
+    keys: Annotated[int, typer.Option(help="Number of keys, each with its own learner.")] = 1,
     changes_every: ChangesOption = None,
     rate: RateOption = None,
     traffic: TrafficOption = None,
@@ -130,7 +130,7 @@ def plan(
         return
     if target_regret is not None or target_slots is not None:
         target = target_slots if target_regret is None else target_regret
-        expected = "no --target-regret and --target-slots beside it"
+        expected = "no --target-regret and no --target-slots with it"
         raise _refused("--changes-every", expected=expected, got=str(target))
     _plan_changes(wish, exact, changes_every, as_json=as_json)
 
@@ -146,7 +146,7 @@ def _is_feedback(
     for name, given in (of_losses if observes == "feedback" else of_feedback).items():
         if given is not None:
             other = "losses" if observes == "feedback" else "feedback"
-            raise _refused(name, expected=f"--observes {other} beside it", got=observes)
+            raise _refused(name, expected=f"--observes {other} with it", got=observes)
     if observes == "feedback" and of_feedback["--rate"] is None:
         expected = "the mean reward of all actions but the best, such as 0.02"
         raise _refused("--rate", expected=expected, got="none")
@@ -182,13 +182,13 @@ def _plan(
 def _asked(
     actions: int | None, epsilon: str | None, config: Path | None, stream: str | None
 ) -> tuple[int, Fraction]:
-    """How many actions at which ε: as the options say, or as a stream is configured."""
+    """The number of actions and ε, by the options or by a configured stream."""
     from streamdp.core.calibration import parse_epsilon
 
     if config is not None:
         if actions is not None or epsilon is not None:
             got = f"--actions {actions}, --epsilon {epsilon}"
-            raise _refused("--config", expected="no --actions and --epsilon beside it", got=got)
+            raise _refused("--config", expected="no --actions and no --epsilon with it", got=got)
         configuration = load(config)
         leader = configuration.leader(chosen(configuration, stream).stream)
         if leader.charge is None:
@@ -206,14 +206,14 @@ def _asked_of_feedback(
     stream: str | None,
     learner: str | None,
 ) -> tuple[int, Fraction, str]:
-    """How many actions, at which ε, with which learner: from options or a configured stream."""
+    """Number of actions, ε and learner, by the options or by a configured stream."""
     from streamdp.cli import _feedback_plan
     from streamdp.core.learners.feedback import PolicyLearner
 
     if config is None:
         return *_asked(actions, epsilon, config, stream), learner or _feedback_plan.LEARNER
     if actions is not None or epsilon is not None or learner is not None:
-        expected = "no --actions, --epsilon and --learner beside it"
+        expected = "no --actions, --epsilon or --learner with it"
         got = f"--actions {actions}, --epsilon {epsilon}, --learner {learner}"
         raise _refused("--config", expected=expected, got=got)
     configuration = load(config)

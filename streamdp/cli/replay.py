@@ -1,4 +1,4 @@
-"""``streamdp replay``: what learners and budgets would have done on a log. NOT PRIVATE."""
+"""``streamdp replay``: what learners and budgets would have achieved on a log. NOT PRIVATE."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ def replay(
         list[str] | None, typer.Option("--set", help="name=value for a topic's transport.")
     ] = None,
     stream: Annotated[
-        str, typer.Option(help="The stream whose seeded bits are drawn; a live stream's name.")
+        str, typer.Option(help="The name of the stream whose seeded bits are drawn.")
     ] = "replay",
     epoch: Annotated[int, typer.Option(help="The stream's epoch, for the same bits.")] = 1,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Keep the pass here, to go on after an interruption.")
+        Path | None, typer.Option(help="Keep the progress here, to resume after an interruption.")
     ] = None,
     logged: LoggedDraws = "auto",
     content: ContentOption = None,
@@ -103,13 +103,14 @@ def replay(
     header: HeaderOption = "streamdp-action",
     played: PlayedOption = "header",
 ) -> None:
-    """Replay a log under a grid of learners, budgets and seeds. NOT PRIVATE.
+    """Replay a log with a grid of learners, budgets and seeds. NOT PRIVATE.
 
     The log is read as the service would have read it: finite losses outside [0, 1] are clipped, and
     the report says in how many slots (`streamdp send` refuses them).
 
-    With --observes feedback: what policies would have won. Logs of all losses are played exactly;
-    logs with propensities are weighed; uniform draws are replayed by rejection; others are refused.
+    With --observes feedback: what policies would have gained. Logs of all losses are played
+    exactly, logs with propensities are weighted, uniform draws are replayed by rejection; other
+    logs are refused.
     """
     from streamdp.cli import _feedback_replay
 
@@ -169,7 +170,7 @@ def _replayed(log: str, asked: Question, how: ReadOptions, checkpoint: Path | No
 def reading(
     actions: str | None, on_bad: str, wire_format: str, setting: list[str] | None
 ) -> ReadOptions:
-    """How to read a log, from the options that all commands on logs share."""
+    """How to read a log, by the options that all commands on logs share."""
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.replay.sources import ReadOptions
 

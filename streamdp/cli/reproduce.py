@@ -1,4 +1,4 @@
-"""``streamdp reproduce``: the papers' claims, measured and judged."""
+"""``streamdp reproduce``: measures the papers' claims and judges them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def reproduce(
         if name not in known:
             raise InvalidConfig(complaint("claim", "unknown", expected=list(known), got=name))
     results = []
-    with _progress.watching("nothing is kept") as watcher:
+    with _progress.watching("no progress is kept") as watcher:
         size = Effort(runs, seed, watcher.stoppable)
         for name, claim in known.items():
             if name in only if only else name not in LONG:

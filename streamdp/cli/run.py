@@ -1,4 +1,4 @@
-"""``streamdp run``: learn, until told to stop."""
+"""``streamdp run``: learns until it is stopped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(
         bool,
         typer.Option(
             "--with-assemblies",
-            help="Assemble too, in this process: without a broker there may be one alone.",
+            help="Also assemble, in this process: embedded files allow only one process.",
         ),
     ] = False,
 ) -> None:

@@ -1,14 +1,14 @@
-"""``streamdp send``: write events to a stream's input, or requests and outcomes to an assembly's.
+"""``streamdp send``: writes events to a stream's input, or requests and outcomes for an assembly.
 
-What is read: JSON, one event a line (``{"key": "fr", "losses": [0.1, 0.9]}``, losses as a list or
-by action, or only the list; of a feedback stream ``{"key": "fr", "action": "a", "reward": 1}``),
-CSV with the actions' names as its header and maybe a column ``key`` (of a feedback stream the
-columns ``action`` and ``reward``), or a NumPy file of rows; a key that is not UTF-8 is
-``key_base64``. `_events` and `_feedback_events` have the rules. Each event is sent exactly once, in
-the order of its key; JSON of one width is a matter of the format (``padding = "fixed"``).
+Input is JSON, one event a line (``{"key": "fr", "losses": [0.1, 0.9]}``, losses as a list or by
+action, or only the list; for a feedback stream ``{"key": "fr", "action": "a", "reward": 1}``), CSV
+with the actions' names as header and an optional column ``key`` (for a feedback stream the columns
+``action`` and ``reward``), or a NumPy file of rows. A key that is not UTF-8 is ``key_base64``.
+`_events` and `_feedback_events` have the rules. Each event is sent exactly once, in the order of
+its key. ``padding = "fixed"`` of the format makes JSON of one width.
 
-With ``--assembly`` the lines are requests and outcomes (`_loop_records`), in any order: of each
-thousand the requests are sent first.
+With ``--assembly`` the lines are requests and outcomes (`_loop_records`), in any order; of each
+thousand lines the requests are sent first.
 """
 
 from __future__ import annotations
@@ -64,29 +64,27 @@ def register(app: typer.Typer) -> None:
 
 def send(
     file: Annotated[
-        str, typer.Argument(help="Events: .csv, .npy, otherwise JSON lines; - is standard input.")
+        str, typer.Argument(help="A file: .csv, .npy, otherwise JSON lines; - is standard input.")
     ] = "-",
     stream: OneStream = None,
     assembly: Annotated[
-        str | None, typer.Option(help="An assembly: the lines are requests and outcomes.")
+        str | None, typer.Option(help="Send requests and outcomes for this assembly.")
     ] = None,
-    key: Annotated[
-        str | None, typer.Option(help="The key of events that do not say theirs.")
-    ] = None,
+    key: Annotated[str | None, typer.Option(help="The key of events without one.")] = None,
     rows: Annotated[
-        int, typer.Option(min=1, help="Rows in a record, for formats with frames.")
+        int, typer.Option(min=1, help="Rows of a record, for formats with frames.")
     ] = 1,
     partition: Annotated[
-        int | None, typer.Option(min=0, help="Where; without it, the key decides.")
+        int | None, typer.Option(min=0, help="The partition; by default the key decides.")
     ] = None,
     as_it_is: Annotated[
-        bool, typer.Option("--as-it-is", help="Each line is a record's bytes, sent unread.")
+        bool, typer.Option("--as-it-is", help="Send each line unread, as a record's bytes.")
     ] = False,
     config: Config = DEFAULT_CONFIG,
     single_broker: SingleBroker = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write events, each exactly once, encoded as the stream's format says.
+    """Write events, each exactly once, in the stream's format.
 
     An event has losses, each from 0 to 1, and maybe a key: text ("key") or bytes ("key_base64").
     Anything else is refused with file and line: the service would clip a loss outside [0, 1].
@@ -104,7 +102,7 @@ def send(
     default = None if key is None else key_bytes(key)
     if assembly is not None:
         if stream is not None or as_it_is or rows != 1:
-            refuse("--assembly", "goes alone", "neither --stream, --rows nor --as-it-is", "one")
+            refuse("--assembly", "goes alone", "no --stream, --rows or --as-it-is", "one of them")
         topics = chosen_assembly(configuration, assembly)
         technology = opened(configuration, single_broker)
         table = configuration.tables.assemblies[assembly]
@@ -136,7 +134,7 @@ async def _sent(
     records: Iterable[Sent],
     partition: int | None,
 ) -> int:
-    """Send them in batches; how many."""
+    """Send records in batches; return their number."""
     from streamdp.core.errors import InvalidConfig
 
     producer = technology.producer()
@@ -152,7 +150,7 @@ async def _sent(
                 )
             count += len(batch)
     except InvalidConfig as error:
-        raise InvalidConfig(f"{error} ({count} records were sent before)") from None
+        raise InvalidConfig(f"{error} ({count} records had been sent)") from None
     finally:
         await producer.close()
     return count
@@ -164,7 +162,7 @@ async def _sent_to_both(
     lines: Iterable[Line],
     partition: int | None,
 ) -> dict[str, int]:
-    """Send requests and outcomes, those of each piece before these; how many of each."""
+    """Send batches of requests and outcomes, requests first; return the numbers of each."""
     from streamdp.core.errors import InvalidConfig
 
     producer = technology.producer()
@@ -185,7 +183,7 @@ async def _sent_to_both(
                 counts[topic] += len(records)
     except InvalidConfig as error:
         before = sum(counts.values())
-        raise InvalidConfig(f"{error} ({before} records were sent before)") from None
+        raise InvalidConfig(f"{error} ({before} records had been sent)") from None
     finally:
         await producer.close()
     return counts

@@ -1,4 +1,4 @@
-"""``streamdp serve``: answer for the published actions, without learning."""
+"""``streamdp serve``: answers from the published actions, without learning."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def register(app: typer.Typer) -> None:
 def serve(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = False) -> None:
     """Serve look-ups, metrics and the status page over HTTP, without learning.
 
-    Reads only what is published, so it needs no right on the input and none on the state. Run as
-    many as you like; `streamdp run` serves too, if its configuration has [http] listen.
+    Reads only what is published, so it needs no right on input or state. Run as many as you like;
+    `streamdp run` serves too, if its configuration has [http] listen.
 
     Example: streamdp serve --config streamdp.toml
     """
@@ -46,7 +46,7 @@ def serve(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = False) 
 
 
 async def _serve(configuration: Configuration, technology: Technology, log: EventLog) -> None:
-    """Until a signal."""
+    """Serve until a signal."""
     import asyncio
     import signal
 

@@ -1,4 +1,4 @@
-"""``streamdp simulate``: the regret of every recipe on made-up instances, as a table."""
+"""``streamdp simulate``: the regret of every recipe in made-up worlds, as a table."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ WorldOption = Annotated[
 ]
 
 DelayOption = Annotated[
-    int, typer.Option(min=0, help="Feedback: an outcome is known so many slots later.")
+    int, typer.Option(min=0, help="Feedback: outcomes are known this many slots later.")
 ]
 
 ReportOption = Annotated[Path | None, typer.Option(help="Feedback: write a page with charts here.")]
@@ -97,11 +97,11 @@ def simulate(
 ) -> None:
     """Simulate learners in made-up worlds: mean pseudo-regret with its standard error.
 
-    With --worlds other than stationary memory, growing and capped blocks stand side by side. Where
-    the best action changes, regret is against the best one at each moment.
+    With --worlds other than stationary: memory, growing and capped blocks are compared. If the best
+    action changes, regret is against the best one at each moment.
 
     With --observes feedback: policies and the papers' learners, in worlds with click rates, delay,
-    drift and an adversary. With --keys: how much less keys lose by knowing each other.
+    drift and an adversary. With --keys: how much less keys lose when they learn from each other.
 
     Example: streamdp simulate --runs 100 --epsilon 0.5,1
     """
@@ -204,7 +204,7 @@ def _feedback(
     if not worlds:
         names = "; ".join(world.name for world in ENVIRONMENTS)
         raise InvalidConfig(complaint("--world", "unknown", expected=names, got=only))
-    with _progress.watching("nothing is kept") as watcher:
+    with _progress.watching("no progress is kept") as watcher:
         outcomes = simulate_feedback(
             LEARNERS if learners is None else learners.split(","),
             parse_epsilons("0.25,0.5,1" if epsilon is None else epsilon),
@@ -224,7 +224,7 @@ Table = tuple[str, list[str], list[list[str]]]
 
 
 def _feedback_tables(outcomes: Sequence[FeedbackOutcome]) -> Iterator[Table]:
-    """Mean regret and the worst 1 % of the runs, in two tables."""
+    """Mean regret, and the worst 1 % of the runs, in two tables."""
     from streamdp.replay.cells import epsilon_text
 
     budgets = list(dict.fromkeys(o.epsilon for o in outcomes if o.epsilon is not None))
@@ -249,7 +249,7 @@ def _feedback_tables(outcomes: Sequence[FeedbackOutcome]) -> Iterator[Table]:
 
 
 def _tables(outcomes: Sequence[CellOutcome]) -> Iterator[Table]:
-    """Relative regret by budget, if there is anything to compare with; then every regret."""
+    """Relative regret by budget, if there is a reference; then every regret."""
     from streamdp.replay.cells import epsilon_text
     from streamdp.replay.simulate import GROWING, PAPERS, best_paper, relative
     from streamdp.wire.unprotected import NOT_PRIVATE

@@ -1,4 +1,4 @@
-"""``streamdp state``: what is durable of the partitions, without content."""
+"""``streamdp state``: shows the durable state of partitions, without content."""
 
 from __future__ import annotations
 
@@ -43,10 +43,8 @@ def register(app: typer.Typer) -> None:
 
 def inspect(
     stream: OneStream = None,
-    assembly: Annotated[
-        str | None, typer.Option(help="An assembly of requests and outcomes, in place of a stream.")
-    ] = None,
-    partition: Annotated[int | None, typer.Option(min=0, help="Which one; without it all.")] = None,
+    assembly: Annotated[str | None, typer.Option(help="An assembly, instead of a stream.")] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
     content: Annotated[
         bool,
         typer.Option(
@@ -58,10 +56,10 @@ def inspect(
     single_broker: SingleBroker = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the durable state of a stream's or an assembly's partitions, fencing no owner.
+    """Show the durable state of a stream's or an assembly's partitions; fences no owner.
 
     Positions, epochs, numbers of learners, of commits and of recorded releases: no content. With
-    --not-private also what learners have summed up, and how far the outcomes of an assembly reach.
+    --not-private also the sums of learners, and how far an assembly's outcomes reach.
 
     Examples:
     streamdp state inspect --stream home --partition 0
@@ -85,7 +83,7 @@ def inspect(
 
 
 def _any_seed() -> Any:
-    """Looking draws nothing, so a seed does no harm."""
+    """Allow any seed: inspection draws nothing."""
     from streamdp.service.config import Seeds
 
     return Seeds.ALLOWED
@@ -114,7 +112,7 @@ async def _inspect(
 
 
 def _described(spec: StreamSpec, place: Partition, taken: Taken, content: bool) -> dict[str, Any]:
-    """One partition, in public words."""
+    """The public facts of one partition."""
     from msgspec import UNSET
 
     from streamdp.wire.state import read_state
@@ -160,7 +158,7 @@ def _described(spec: StreamSpec, place: Partition, taken: Taken, content: bool) 
 def _assembly_described(
     spec: AssemblySpec, place: Partition, taken: Taken, content: bool
 ) -> dict[str, Any]:
-    """One partition of an assembly, in public words: of outcomes nothing, unless asked."""
+    """The public facts of an assembly's partition; outcomes only if asked for."""
     from streamdp.service.assembling.saved import POINT, entries, read_point
     from streamdp.wire.unprotected import labelled
 
@@ -175,7 +173,7 @@ def _assembly_described(
         "stale_entries": len([at for at in taken.state if at != POINT]) - len(own),
         "state_bytes": sum(len(key) + len(value) for key, value in taken.state.items()),
     }
-    if taken.owner is not None:  # where the log says it beside the state
+    if taken.owner is not None:  # if the log stores it beside the state
         facts["owner"] = taken.owner
     if point is not None:
         facts["checkpoint"] = {
@@ -198,7 +196,7 @@ def _assembly_described(
 
 
 def _rows(spec: StreamSpec, saved: SavedState) -> dict[str, Any]:
-    """What each saved learner has summed up in its open block. NOT PRIVATE."""
+    """The sums of each saved learner's open block. NOT PRIVATE."""
     from dataclasses import replace
 
     import numpy as np

@@ -1,4 +1,4 @@
-"""``streamdp topics``: make, check and expand what the streams need."""
+"""``streamdp topics``: creates, checks and expands the topics of streams."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 Partitions = Annotated[
     int | None,
-    typer.Option(min=1, help="Of the input; without it, topics.<input>.partitions."),
+    typer.Option(min=1, help="Partitions of the input; by default topics.<input>.partitions."),
 ]
 Work = Callable[["Administrator", "Sequence[StreamTopics]", int], "Awaitable[Sequence[Finding]]"]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    topics = typer.Typer(help="Make, check and expand topics.", no_args_is_help=True)
+    topics = typer.Typer(help="Create, check and expand topics.", no_args_is_help=True)
     topics.callback(invoke_without_command=True)(topics_)
     topics.command("create")(create)
     topics.command("check")(check)
@@ -44,14 +44,15 @@ def register(app: typer.Typer) -> None:
 def topics_(
     context: typer.Context,
     show: Annotated[
-        bool, typer.Option("--print", help="Print the broker's own commands and a manifest.")
+        bool, typer.Option("--print", help="Print the broker's commands and a manifest.")
     ] = False,
     config: Config = DEFAULT_CONFIG,
     single_broker: SingleBroker = False,
 ) -> None:
-    """Make, check and expand the topics of all streams and assemblies.
+    """Create, check and expand the topics of all streams and assemblies.
 
-    Without a right to make topics: `streamdp topics --print` gives what to hand to those who have.
+    Without the right to create topics: `streamdp topics --print` prints commands for whoever has
+    it.
 
     Examples:
     streamdp topics --print --config streamdp.toml
@@ -73,15 +74,14 @@ def create(
     single_broker: SingleBroker = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make what is missing, the inputs included; change nothing that is there.
+    """Create missing topics, inputs included; change no existing topic.
 
-    What is there and is not as it must be is a problem: exit code 1.
+    An existing topic with wrong settings is a problem: exit code 1.
 
     Example: streamdp topics create --config streamdp.toml --partitions 8
     """
-    configuration = load(config)
     _do(
-        configuration,
+        load(config),
         lambda tools, streams, count: tools.create(streams, partitions=count),
         partitions=partitions,
         single_broker=single_broker,
@@ -92,13 +92,13 @@ def create(
 def check(
     mend: Annotated[
         bool,
-        typer.Option("--mend", help="Set what makes take-overs slow; nothing else is changed."),
+        typer.Option("--mend", help="Correct settings that slow take-overs; nothing else."),
     ] = False,
     config: Config = DEFAULT_CONFIG,
     single_broker: SingleBroker = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare what is there with what the promise needs; exit code 1 if something is wrong.
+    """Compare existing topics with what the guarantee needs; exit code 1 if something is wrong.
 
     With --mend, the settings that bound what a take-over reads are set first.
 
@@ -117,20 +117,19 @@ def check(
 
 
 def expand(
-    partitions: Annotated[int, typer.Option(min=1, help="How many the inputs shall have.")],
+    partitions: Annotated[int, typer.Option(min=1, help="The inputs' new number of partitions.")],
     config: Config = DEFAULT_CONFIG,
     single_broker: SingleBroker = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give inputs and what is derived from them more partitions; never fewer.
+    """Give inputs and the topics derived from them more partitions; never fewer.
 
     Keys that move to another partition start a new learner there.
 
     Example: streamdp topics expand --config streamdp.toml --partitions 16
     """
-    configuration = load(config)
     _do(
-        configuration,
+        load(config),
         lambda tools, streams, count: tools.expand(streams, partitions=count),
         partitions=partitions,
         single_broker=single_broker,
@@ -146,7 +145,7 @@ def _do(
     single_broker: bool,
     as_json: bool,
 ) -> None:
-    """One of the administrator's works on all streams."""
+    """Run one of the administrator's tasks on all streams."""
     technology = opened(configuration, single_broker)
     groups = [
         (count, sized(configuration, streams))
@@ -170,7 +169,7 @@ def _do(
 def _by_partitions(
     configuration: Configuration, partitions: int | None
 ) -> list[tuple[int, list[StreamTopics]]]:
-    """The streams by how many partitions their inputs are to have."""
+    """The streams, grouped by the wanted number of partitions."""
     groups: dict[int, list[StreamTopics]] = {}
     for topics in everything(configuration):
         count = partitions or configuration.tables.topics[topics.input].partitions

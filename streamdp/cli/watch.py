@@ -1,4 +1,4 @@
-"""``streamdp watch``: follow the actions as they are published."""
+"""``streamdp watch``: follows the actions as they are published."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 MOST_TOLD = 3
-"""Actions of a policy that a line names."""
+"""Actions of a policy that a line shows."""
 
 
 def register(app: typer.Typer) -> None:
@@ -38,13 +38,13 @@ def watch(
     stream: OneStream = None,
     key: Annotated[list[str] | None, typer.Option(help="Only these keys.")] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Print each key's action in force, then end.")
+        bool, typer.Option("--once", help="Print each key's action in force, then exit.")
     ] = False,
     config: Config = DEFAULT_CONFIG,
     single_broker: SingleBroker = False,
     as_json: AsJson = False,
 ) -> None:
-    """Follow a stream's actions: the published lines, nothing private.
+    """Follow a stream's actions: published lines, nothing private.
 
     Examples:
     streamdp watch --stream home
@@ -73,7 +73,7 @@ async def _follow(technology: Technology, topics: StreamTopics, printer: _Printe
 
 
 async def _once(technology: Technology, topics: StreamTopics, printer: _Printer) -> None:
-    """The action in force of each key: latest epoch, then most slots, then the lowest partition."""
+    """Each key's action in force: of the latest epoch, then most slots, then lowest partition."""
     latest: dict[tuple[bytes | None, int], InForce] = {}
     publications = technology.publications()
     try:
@@ -99,7 +99,7 @@ def _lines(batch: Sequence[Published]) -> list[InForce]:
 
 
 class _Printer:
-    """Prints lines of the keys that were asked for."""
+    """Prints the lines of the keys that were asked for."""
 
     def __init__(self, keys: frozenset[str], as_json: bool, actions: tuple[str, ...]) -> None:
         self._keys = keys
@@ -107,13 +107,13 @@ class _Printer:
         self._as_json = as_json
 
     def key(self, line: InForce) -> bytes | None:
-        """The record key that a line is about."""
+        """The record key of a line."""
         from streamdp.wire.lines import key_bytes
 
         return key_bytes(line)
 
     def show(self, line: InForce) -> None:
-        """Print one line, at once."""
+        """Print a line at once."""
         key = self.key(line)
         if self._keys and not any(is_asked(key, asked) for asked in self._keys):
             return
@@ -136,7 +136,7 @@ class _Printer:
         if not isinstance(line, PolicyLine):
             return word(line.action)
         if line.actions_digest != names_digest(self._actions):
-            return "a policy about other actions"
+            return "a policy for other actions"
         policy = policy_of(from_base64(line.policy, "policy"), actions=len(self._actions))
         likeliest = policy.argsort(kind="stable")[::-1][:MOST_TOLD].tolist()
         return ", ".join(

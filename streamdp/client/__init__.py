@@ -1,21 +1,21 @@
-"""The recommender's side: the actions in force, in memory, a dictionary look-up away.
+"""The recommender's side: the actions in force, in memory, one dictionary look-up away.
 
 `ActionsCache` follows the compacted actions topic and answers for every key of it. `HttpActions`
-does the same for the keys that its program asks for, over HTTP, where the topic is out of reach.
-`Loop` goes further: it draws, writes what was shown, and writes what came of it, so that
-`streamdp.assembly` can make events of both.
+answers over HTTP, for the keys that its program asks for, where the topic is out of reach. `Loop`
+draws actions, writes what was shown, and writes the outcomes, so that `streamdp.assembly` can make
+events of both.
 
-All three have one shape (`Actions` for the two that answer):
+All three have the same form (`Actions` for the two that answer):
 
 - `with X(…)` opens in a thread of its own, `async with X(…)` in the program's event loop. The
   methods are the same, and every one may be called from any thread.
 - `action(stream, key)` and `choose(stream, key, request)` return an `Answer`: the action, the
-  probability that it was drawn with, its release, and why it is answered. What is not known is
-  answered by the stream's fallback action.
-- `condition(stream)` says how much is known and how fresh it is; that of a `Loop`, how its writing
-  goes.
-- What waits is `choose` of `HttpActions`, its `fetch`, and `flush` of a `Loop`, each for a bounded
-  time. In an event loop call these by `asyncio.to_thread`.
+  probability of its draw, its release, and where the answer comes from. The stream's fallback
+  action answers where nothing is known.
+- `condition(stream)` says how much is known and how fresh it is; that of a `Loop` is about its
+  writing.
+- `choose` and `fetch` of `HttpActions`, and `flush` of a `Loop`, wait, each for a bounded time. In
+  an event loop call them by `asyncio.to_thread`.
 """
 
 from streamdp.assembly.contents import Chosen, Lists, Predictions, Reward, Right, Truth

@@ -1,4 +1,4 @@
-"""What a client answers: one result for `action` and `choose`, from the topic and over HTTP."""
+"""What a client answers: one result for `action` and `choose`, by topic and by HTTP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Why(StrEnum):
     UNKNOWN_KEY = "unknown_key"
     FALLBACK_MODE = "fallback_mode"
     STALE = "stale"
-    OTHER_ACTIONS = "other_actions"  # a policy about another list of actions than the configured
+    OTHER_ACTIONS = "other_actions"  # a policy for another list of actions than the configured one
 
 
 class Held(Struct, frozen=True, gc=False):
@@ -34,9 +34,9 @@ class Held(Struct, frozen=True, gc=False):
 class Answer(Struct, frozen=True, gc=False):
     """The action to play, and the release that it comes from, if any.
 
-    `action` and `probability` are what off-policy evaluation wants logged: the columns `action` and
-    `pscore` of Open Bandit Pipeline, beside `reward` when it comes. In a cache's table, where no
-    request has drawn yet, `held` is the policy to draw from and `action` its likeliest action.
+    Off-policy evaluation wants `action` and `probability` logged: the columns `action` and `pscore`
+    of Open Bandit Pipeline, beside `reward` when it comes. In a cache's table, before a request has
+    drawn, `held` is the policy to draw from and `action` its likeliest action.
 
     >>> Answer("a", Why.UNKNOWN_KEY).slots
     0
@@ -48,13 +48,13 @@ class Answer(Struct, frozen=True, gc=False):
     epoch: int = 0
     born: int = 0
     block: int = 0
-    stop: int = 1  # the slot that the release is in force from
-    probability: float = 1.0  # that it was drawn with: exact, a multiple of 2^-24
+    stop: int = 1  # the slot from which the release is in force
+    probability: float = 1.0  # of the draw: exact, a multiple of 2^-24
     held: Held | None = None
 
     @property
     def slots(self) -> int:
-        """How many slots the learner had seen when it released this."""
+        """The slots that the learner had seen at this release."""
         return self.stop - 1
 
     @property
@@ -64,7 +64,7 @@ class Answer(Struct, frozen=True, gc=False):
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """Which of several partitions answers for a key: the highest."""
+        """Decides which of several partitions answers for a key: the highest."""
         return self.epoch, self.stop, -self.partition
 
 
@@ -87,16 +87,16 @@ class Feed(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a client knows of one stream, and how fresh that is. Over HTTP the service counts."""
+    """What a client knows of one stream, and how fresh it is. Over HTTP the service counts."""
 
     feed: Feed
     stale_seconds: float  # since the source was lost; 0 while it is not
-    trouble: str  # why it was lost, in words
+    trouble: str  # why the source was lost
     keys: int
     several: int = 0  # keys that live in more than one partition
     beyond: int = 0  # records of keys beyond the limit
     refused: int = 0  # lines that could not be read
-    other_actions: int = 0  # keys whose policy is about another list of actions than ours
+    other_actions: int = 0  # keys whose policy is for another list of actions than ours
 
 
 class Chooser(Protocol):
@@ -116,7 +116,7 @@ class Actions(Chooser, Protocol):
         ...
 
     def action(self, stream: str, key: Key) -> Answer:
-        """What to play for a key, at once."""
+        """The action to play for a key; returns at once."""
         ...
 
     def choose_all(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Answer]:
@@ -124,13 +124,13 @@ class Actions(Chooser, Protocol):
         ...
 
     def condition(self, stream: str) -> Condition:
-        """What is known of a stream, and how fresh that is."""
+        """What is known of a stream, and how fresh it is."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The actions that a feedback stream's policies name, and the salt that its draws hash."""
+    """The actions that a feedback stream's policies name, and the salt of its draws."""
 
     actions: tuple[str, ...]
     salt: str
@@ -140,7 +140,7 @@ class Names:
 class Source:
     """A stream to follow, and the action to play where nothing is known.
 
-    A feedback stream has `names`: it publishes policies, and is asked by `choose`.
+    A feedback stream has `names`: it publishes policies, and answers `choose`.
     """
 
     topics: StreamTopics

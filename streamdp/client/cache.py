@@ -1,15 +1,15 @@
-"""A cache of published actions, fed by a transport's own readers.
+"""A cache of published actions, fed by a transport's readers.
 
     with ActionsCache(technology.publications, [Source(topics, fallback="a")]) as cache:
         cache.action("home", b"fr").action
 
 `async with` is the same in a program with an event loop. Opening waits until every stream was read
-to its end once, `ready_within` seconds at most; then loading goes on, and until it is done the
-fallback action answers. A mistake that the user must fix is raised there.
+to its end once, for `ready_within` seconds at most; after that loading goes on in the background,
+and the fallback action answers. Opening raises errors that the user must fix.
 
 Each stream has a task of its own that reads from the oldest record and then follows. When it loses
-its source, its feed is `Feed.LOST`: it keeps answering and reconnects with growing delays.
-`stale_after` makes answers fall back once the source has been lost for so many seconds.
+its source, its feed is `Feed.LOST`: answers stay as they are, and it reconnects with growing
+delays. With `stale_after`, answers fall back once the source has been lost for so many seconds.
 
 `action` may be called from any thread. `on_change` is called in the thread of the event loop, once
 for each new release of a key, those of the first load included; an exception in it is logged and
@@ -89,7 +89,7 @@ class _Followed:
         self._moved()
 
     def lost(self, error: Exception) -> None:
-        """The source was lost: from now on answers grow stale."""
+        """Note that the source was lost: from now on answers become stale."""
         self.feed, self.trouble = Feed.LOST, error
         if self.lost_at is None:
             self.lost_at = self._clock()
@@ -133,7 +133,7 @@ class ActionsCache:
         }
 
     async def __aenter__(self) -> Self:
-        """Begin to follow, and wait until everything was read once, for a bounded time."""
+        """Begin to follow; wait until everything was read once, for a bounded time."""
         for name, followed in self._streams.items():
             following = follow(
                 self._open,
@@ -147,23 +147,23 @@ class ActionsCache:
             async with asyncio.timeout(self._ready_within):
                 await self.ready()
         except TimeoutError:
-            pass  # loading goes on; until it is done the fallback action answers
+            pass  # loading goes on; until then the fallback action answers
         except BaseException:
             await self._followers.stop()
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop following; the last known answers can still be read."""
+        """Stop following; the last answers can still be read."""
         await self._followers.stop()
 
     def __enter__(self) -> Self:
-        """The same in a thread of its own."""
+        """Like `async with`, in a thread of its own."""
         self._thread.open()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The same in a thread of its own."""
+        """Like `async with`, in a thread of its own."""
         self._thread.close()
 
     async def ready(self) -> None:
@@ -186,13 +186,13 @@ class ActionsCache:
         return list(self._streams)
 
     def action(self, stream: str, key: Key) -> Answer:
-        """What to play for a key, at once. A feedback stream is asked by `choose`."""
+        """The action to play for a key; returns at once. Use `choose` for a feedback stream."""
         if stream in self._streams and self._streams[stream].names is not None:
             raise InvalidConfig(
                 complaint(
                     f"stream {stream}",
-                    "publishes policies, from which each request draws its action",
-                    expected="`choose` to be asked",
+                    "publishes policies, not actions",
+                    expected="a call of `choose`",
                     got="action",
                 )
             )
@@ -200,7 +200,7 @@ class ActionsCache:
 
     def answer(self, stream: str, key: Key) -> Answer:
         """The answer for a key, at once: an action in force, or a policy to draw from."""
-        try:  # not by `_followed`: a call more is a third of a look-up
+        try:  # not by `_followed`: that call would take a third of a look-up
             followed = self._streams[stream]
         except KeyError:
             raise InvalidConfig(unknown_stream(stream, self._streams)) from None
@@ -213,7 +213,7 @@ class ActionsCache:
         return followed.table.answers.get(key, followed.unknown)
 
     def choose(self, stream: str, key: Key, request: str) -> Answer:
-        """Draw the action for a request of a feedback stream, at once.
+        """Draw the action for a request of a feedback stream; returns at once.
 
         The same request under the same release gets the same choice in every process. Keep the
         choice with the request: its outcome must name the action that was shown.
@@ -224,8 +224,8 @@ class ActionsCache:
             raise InvalidConfig(
                 complaint(
                     f"stream {stream}",
-                    "publishes actions and no policies",
-                    expected="`action` to be asked, or a stream with observes = feedback",
+                    "publishes actions, not policies",
+                    expected="a call of `action`, or a stream with observes = feedback",
                     got="choose",
                 )
             )
@@ -244,7 +244,7 @@ class ActionsCache:
         return self._followed(stream).table.counts
 
     def condition(self, stream: str) -> Condition:
-        """What this cache knows of a stream, and how fresh that is."""
+        """What this cache knows of a stream, and how fresh it is."""
         followed = self._followed(stream)
         table, lost_at = followed.table, followed.lost_at
         return Condition(
@@ -272,5 +272,5 @@ def _actions(
 
 
 def _said(error: Exception) -> str:
-    """An error in words; only the type of one that is not ours, whose text might quote content."""
+    """An error in words; of a foreign one only its type, since its text might quote content."""
     return str(error) if isinstance(error, StreamdpError) else type(error).__name__

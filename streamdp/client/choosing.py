@@ -1,19 +1,19 @@
 """Draws an action from a policy for one request: the same answer in every process.
 
-A feedback stream publishes K probabilities for each key, in parts of 2^24. A request draws its
-action by a hash, so that the same request gets the same answer under the same release, wherever it
-is asked, and whoever knows salt, release and request can draw again:
+A feedback stream publishes K probabilities for each key, in parts of 2^24. A request's action is
+drawn by a hash: the same request gets the same answer under the same release in every process, and
+anybody who knows salt, release and request can repeat the draw:
 
-1. The text that is hashed is, in this order: the stream's salt, then the release's stream,
-   partition, key, epoch, born, block and kind, then the request's id. Each is coded as its length
-   (uint32, little-endian) and its bytes: UTF-8 for text, decimal digits for numbers, the key as it
-   is; the null key is the length 2^32 − 1 and nothing else.
+1. The hashed text is, in this order: the stream's salt, the release's stream, partition, key,
+   epoch, born, block and kind, and the request's id. Each is coded as its length (uint32,
+   little-endian) and its bytes: UTF-8 for text, decimal digits for numbers, the key as it is. The
+   null key is only the length 2^32 − 1.
 2. BLAKE2b with 8 bytes of digest, read as a little-endian number, modulo 2^24, is a part.
-3. The parts are dealt out in the actions' order; the action that owns this part is drawn.
+3. The parts are dealt out in the actions' order; the action that has this part is drawn.
 
-The hash knows nothing of a person beyond the request's id: give each request an id of its own. Keep
-the choice (its action, its probability, its release) with the request. Policies move, so a later
-draw for the same request may differ, and feedback must name the action that was shown.
+The hash contains nothing of a person beyond the request's id: give each request its own id. Keep
+the choice (action, probability, release) with the request: policies change, so a later draw for the
+same request may differ, and feedback must name the action that was shown.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _NULL = b"\xff\xff\xff\xff"
 
 
 def held(policy: Policy, prefix: bytes) -> Held:
-    """A policy as a cache keeps it: the parts added up, four bytes an action."""
+    """A policy in the form that a cache keeps: parts added up, four bytes for each action."""
     return Held(array("I", np.cumsum(policy, dtype=np.uint32).tobytes()), prefix)
 
 
 def choose(answer: Answer, request: str, actions: tuple[str, ...]) -> Answer:
-    """Draw for a request from the policy in force for its key; without one, the fallback."""
+    """Draw for a request from the policy in force for its key; the fallback action without one."""
     policy = answer.held
     if policy is None:
         return answer
@@ -65,7 +65,7 @@ def chosen_arm(policy: Policy, release: Identity, request: str, *, salt: str) ->
 
 
 def hashed_prefix(salt: str, release: Identity) -> bytes:
-    """The bytes hashed in front of the request's id: one prefix for each release."""
+    """The bytes that are hashed in front of the request's id: one prefix for each release."""
     stream, partition, key, epoch, born, block, kind = release
     head = _coded([salt.encode(), stream.encode(), b"%d" % partition])
     middle = _NULL if key is None else _coded([key])

@@ -1,8 +1,8 @@
-"""Follows a published topic for ever, from its oldest record; reconnects after an error.
+"""Follows a published topic for ever, from its oldest record, and reconnects after errors.
 
 The listener gets four callbacks, in the thread of the event loop: `began` (at the oldest record,
-also after a reconnection), `heard` with records, `current` at the end of the topic, and `lost` with
-the reason. It must bear records that come twice.
+also after reconnecting), `heard` with records, `current` at the end of the topic, and `lost` with
+the reason. It may get a record twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from streamdp.core.errors import StreamdpError, TransportLost, complaint
 from streamdp.ports import Publications, Published
 
 RETRIES = (0.1, 0.5, 1.0, 2.0, 5.0)
-"""Seconds until a lost source is tried again; the last one repeats."""
+"""Seconds before a lost source is tried again; the last one repeats."""
 
 Read = Callable[[Publications], AsyncIterator[Sequence[Published]]]
 """Which of a reader's topics to follow."""
@@ -41,7 +41,7 @@ class Hearer(Protocol):
         ...
 
     def lost(self, error: Exception) -> None:
-        """The source was lost, for this reason; it is opened again."""
+        """The source was lost; it will be opened again."""
         ...
 
 
@@ -64,7 +64,7 @@ async def follow(
                         attempt = 0
                         hearer.current()
                     hearer.heard(batch)
-                    await asyncio.sleep(0)  # a long topic must not keep others waiting
+                    await asyncio.sleep(0)  # lets other tasks run during a long topic
             raise TransportLost(
                 complaint(name, "the reader ended", expected="a reader that goes on", got="its end")
             )
@@ -89,17 +89,17 @@ async def _opened(publications: Callable[[], Publications]) -> AsyncIterator[Pub
 
 
 class Followers:
-    """Tasks that follow, each until it is stopped."""
+    """Tasks that follow topics until they are stopped."""
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, following: Coroutine[None, None, None], *, name: str) -> None:
-        """Follow beside whatever else the event loop does."""
+        """Start to follow, in a task."""
         self._tasks.append(asyncio.get_running_loop().create_task(following, name=name))
 
     async def stop(self) -> None:
-        """End them all."""
+        """Stop all tasks."""
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:

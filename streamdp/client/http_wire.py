@@ -1,7 +1,7 @@
 """The JSON of look-ups over HTTP: what the service answers and `HttpActions` reads.
 
-A record key is text where it is UTF-8, null where it is null, and otherwise an object that holds
-its base64: `{"base64": "/w=="}`.
+A record key is text if it is UTF-8, null if it is null, and otherwise an object with its base64:
+`{"base64": "/w=="}`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_KEYS_A_BATCH = 1000
 
 
 class Bytes(Struct, frozen=True, forbid_unknown_fields=True):
-    """A key that is no text."""
+    """A key that is not text."""
 
     base64: str
 
@@ -46,7 +46,7 @@ class HttpAnswer(Struct, frozen=True):
 
 
 class KeyTold(Struct, frozen=True):
-    """The answer for one key that was asked for by its address."""
+    """The answer for one key in the address."""
 
     stream: str
     key: WireKey
@@ -81,7 +81,7 @@ class ChoiceTold(Struct, frozen=True):
 
 
 class AskedChoice(Struct, frozen=True, forbid_unknown_fields=True):
-    """A request that wants an action drawn."""
+    """A request for a choice."""
 
     key: WireKey
     request: str
@@ -101,7 +101,7 @@ class AllChosen(Struct, frozen=True):
 
 
 def chosen(stream: str, key: Key, request: str, answer: Answer) -> ChoiceTold:
-    """A choice as the service sends it."""
+    """A choice in the form that the service sends."""
     return ChoiceTold(
         stream,
         written_key(key),
@@ -114,7 +114,7 @@ def chosen(stream: str, key: Key, request: str, answer: Answer) -> ChoiceTold:
 
 
 def answer_for_http(answer: Answer) -> HttpAnswer:
-    """An answer as the service sends it."""
+    """An answer in the form that the service sends."""
     return HttpAnswer(answer.action, answer.why, in_force(answer))
 
 
@@ -136,7 +136,7 @@ def answer_of(line: HttpAnswer | ChoiceTold) -> Answer:
 
 
 def written_key(key: Key) -> WireKey:
-    """A record key as JSON can hold it, one way for each key.
+    """A record key in the form of JSON, one form for each key.
 
     >>> written_key(b"fr"), written_key(None), written_key(b"\\xff")
     ('fr', None, Bytes(base64='/w=='))
@@ -150,7 +150,7 @@ def written_key(key: Key) -> WireKey:
 
 
 def read_key(key: WireKey) -> Key:
-    """The record key that `written_key` wrote."""
+    """The record key behind `written_key`'s form."""
     if key is None:
         return None
     if isinstance(key, str):

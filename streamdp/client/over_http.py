@@ -5,17 +5,17 @@
 
 `async with` is the same in a program with an event loop.
 
-`action` never waits. The first question for a key is answered by the fallback action and makes a
-thread ask the service at once; from then on that thread asks for all known keys every `refresh`
-seconds, a thousand at a time over one kept connection. `fetch` asks now and waits. A key that
-nobody has asked for during `forget` seconds is forgotten, and no more than `most_keys` are kept.
+`action` never waits. The fallback action answers the first question for a key, and a thread asks
+the service at once; from then on that thread asks for all known keys every `refresh` seconds, a
+thousand at a time, over one kept connection. `fetch` asks now and waits. A key that nobody has
+asked for during `forget` seconds is forgotten, and at most `most_keys` are kept.
 
-When the service is out of reach the known answers stay in force, until `stale_after` seconds.
+While the service is out of reach the known answers stay in force, for `stale_after` seconds.
 
-A feedback stream is asked by `choose`, which is a question about one request and therefore waits
-for the service's answer: the one that every cache and process gives for this request under the same
-release. Where none comes in time it is the fallback action with probability 1. What waits must not
-be called in an event loop's own thread: `await asyncio.to_thread(actions.choose, …)`.
+`choose` is for one request of a feedback stream, so it waits for the service's answer: the same
+that every cache and process gives for this request under the same release. If none comes in time
+the answer is the fallback action with probability 1. Do not call a waiting method in an event
+loop's own thread: `await asyncio.to_thread(actions.choose, …)`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MISSING = {
     "choices": ("no policies", "a stream with observes = feedback"),
 }
 _MOST_BYTES = 16 << 20
-"""No answer for a thousand keys is larger."""
+"""Bytes: no answer for a thousand keys is larger."""
 
 
 class _Stream:
@@ -59,10 +59,10 @@ class _Stream:
 
     def __init__(self, fallback: str) -> None:
         self.answers: dict[Key, Answer] = {}
-        self.asked: set[Key] = set()  # since keys were last forgotten
+        self.asked: set[Key] = set()  # keys since the last forgetting
         self.new: dict[Key, None] = {}  # asked for and not known yet
         self.heard = False  # whether the service has answered yet
-        self.trouble = ""  # why it did not answer the latest question, in words
+        self.trouble = ""  # why it did not answer the newest question
         self.unknown = Answer(fallback, Why.UNKNOWN_KEY)
         self.stale = Answer(fallback, Why.STALE)
 
@@ -101,18 +101,18 @@ class HttpActions:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop; the last known answers can still be read."""
+        """Stop; the last answers can still be read."""
         self._stopped.set()
         self._stirred.set()
         self._thread.join()
         self._wire.close()
 
     async def __aenter__(self) -> Self:
-        """The same, in a program with an event loop."""
+        """Like `with`, in a program with an event loop."""
         return self.__enter__()
 
     async def __aexit__(self, *_: object) -> None:
-        """The same, in a program with an event loop."""
+        """Like `with`, in a program with an event loop."""
         await asyncio.to_thread(self.__exit__)
 
     @property
@@ -121,7 +121,7 @@ class HttpActions:
         return list(self._streams)
 
     def action(self, stream: str, key: Key) -> Answer:
-        """What to play for a key, at once."""
+        """The action to play for a key; returns at once."""
         known = self._known(stream)
         known.asked.add(key)
         answer = known.answers.get(key)
@@ -143,12 +143,12 @@ class HttpActions:
         return answers
 
     def choose(self, stream: str, key: Key, request: str) -> Answer:
-        """Have the action for a request of a feedback stream drawn; waits for the service."""
+        """Let the service draw the action for a request of a feedback stream, and wait."""
         (choice,) = self.choose_all(stream, [(key, request)])
         return choice
 
     def choose_all(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Answer]:
-        """The same for many requests, a thousand in one question. Never raises `TransportLost`."""
+        """`choose` for many requests, a thousand per question. Never raises `TransportLost`."""
         stale = self._known(stream).stale
         choices: list[Answer] = []
         for start in range(0, len(requests), http_wire.MOST_KEYS_A_BATCH):
@@ -160,7 +160,7 @@ class HttpActions:
         return choices
 
     def condition(self, stream: str) -> Condition:
-        """What is known of a stream, and how fresh that is."""
+        """What is known of a stream, and how fresh it is."""
         known = self._known(stream)
         feed = Feed.CURRENT if known.heard else Feed.LOADING
         if known.trouble:
@@ -174,7 +174,7 @@ class HttpActions:
             raise InvalidConfig(unknown_stream(stream, self._streams)) from None
 
     def _stale_seconds(self) -> float:
-        """How long the service has been out of reach; 0 while it is not."""
+        """Seconds since the service is out of reach; 0 while it is not."""
         lost_at = self._lost_at
         return 0.0 if lost_at is None else max(0.0, self._clock() - lost_at)
 
@@ -191,7 +191,7 @@ class HttpActions:
                 keys = [*known.new, *(known.answers if everything else ())]
                 try:
                     self.fetch(stream, keys)
-                except StreamdpError:  # the stream's condition says why
+                except StreamdpError:  # the stream's condition gives the reason
                     if self._stopped.wait(self._refresh):
                         return
             if everything:
@@ -207,7 +207,7 @@ class HttpActions:
                 known.answers = {key: known.answers[key] for key in known.answers if key in asked}
 
     def _asked(self, stream: str, question: Callable[[], T]) -> T:
-        """The service's answer; one question at a time."""
+        """Ask the service; one question at a time."""
         known = self._streams[stream]
         with self._asking:
             try:
@@ -256,7 +256,7 @@ class _Wire:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidConfig(
-                complaint("url", "no address", expected="http(s)://host[:port]", got=repr(url))
+                complaint("url", "not an address", expected="http(s)://host[:port]", got=repr(url))
             )
         self._connection = (
             http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout, context=tls)
@@ -276,7 +276,7 @@ class _Wire:
         try:
             answers = http_wire.all_told_decoder.decode(answer).answers
         except msgspec.MsgspecError:
-            raise self._lost("something else") from None
+            raise self._lost("an answer that is not the expected JSON") from None
         if len(answers) != len(asked.keys):
             raise self._lost(f"{len(answers)} for {len(asked.keys)} keys")
         return answers
@@ -290,7 +290,7 @@ class _Wire:
         try:
             choices = http_wire.all_chosen_decoder.decode(answer).choices
         except msgspec.MsgspecError:
-            raise self._lost("something else") from None
+            raise self._lost("an answer that is not the expected JSON") from None
         if [(choice.key, choice.request) for choice in choices] != [
             (choice.key, choice.request) for choice in asked.requests
         ]:
@@ -298,17 +298,10 @@ class _Wire:
         return [http_wire.answer_of(choice) for choice in choices]
 
     def _answer(self, stream: str, what: str, asked: object) -> bytes:
-        """The body of an answer; a connection that was closed meanwhile is opened once more."""
+        """The body of an answer; a connection that was closed is opened once more."""
         body = http_wire.encode(asked)
         path = f"{self._path}/v1/streams/{quote(stream, safe='')}/{what}"
-        try:
-            status, answer = self._post(path, body)
-        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
-            self._connection.close()
-            status, answer = self._again(path, body)
-        except (OSError, http.client.HTTPException) as error:
-            self._connection.close()
-            raise self._lost(type(error).__name__) from None
+        status, answer = self._posted(path, body, may_be_closed=True)
         if status == _NO_SUCH_STREAM:
             missing, expected = _MISSING[what]
             raise InvalidConfig(
@@ -318,11 +311,13 @@ class _Wire:
             raise self._lost(f"status {status}")
         return answer
 
-    def _again(self, path: str, body: bytes) -> tuple[int, bytes]:
+    def _posted(self, path: str, body: bytes, *, may_be_closed: bool) -> tuple[int, bytes]:
         try:
             return self._post(path, body)
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
+            if may_be_closed and isinstance(error, BrokenPipeError | ConnectionResetError):
+                return self._posted(path, body, may_be_closed=False)
             raise self._lost(type(error).__name__) from None
 
     def _post(self, path: str, body: bytes) -> tuple[int, bytes]:

@@ -1,4 +1,4 @@
-"""Writes what was shown and what came of it: requests and outcomes, for `streamdp.assembly`.
+"""Writes requests (what was shown) and outcomes (what came of it), for `streamdp.assembly`.
 
     with ActionsCache(kafka.publications, [source]) as actions:
         with Loop(kafka.producer, actions, stream="banners", topics=TOPICS) as loop:
@@ -8,25 +8,25 @@
 
 `async with` is the same in a program with an event loop. Rules:
 
-1. Nothing here waits but `flush`. A record is handed over and written behind, in the order of its
+1. Only `flush` waits. Records are queued and written in the background, in the order of their
    topic, a thousand at a time.
-2. Requests and outcomes have a queue, a task and a producer each. How many outcomes there are, and
-   how their writing goes, moves no request: requests are public, outcomes are not.
-3. A record is written at most once. When a broker's answer does not come within the producer's own
+2. Requests and outcomes have a queue, a task and a producer each. The number of outcomes and the
+   state of their writing do not affect requests: requests are public, outcomes are not.
+3. A record is written at most once. If a broker's answer does not come within the producer's own
    retries, the batch is given up and counted in `condition`, never sent again: a second copy of a
-   request would take a slot of its own, and one of an outcome would count twice under `SUM`. Where
+   request would take a slot of its own, and a second outcome would count twice under `SUM`. If
    nothing was sent yet, because no broker answers, the batch waits and is tried again.
-4. A full queue refuses records of its own kind and counts them. What is shown never depends on it.
-5. What cannot be an outcome is refused where it is handed over, and is never written.
+4. A full queue refuses records and counts them. What is shown never depends on this.
+5. A value that cannot be an outcome is refused by the call, and never written.
 
-A request is its record's key (the learner's) with an id. Both must reach whoever writes the
-outcome, in this process or another: `Request(key, id)`.
+A request is its record's key (the learner's) with an id. The writer of the outcome, in this process
+or another, needs both: `Request(key, id)`.
 
 | header of a request | holds |
 |---|---|
-| `streamdp-request` | the id; of an outcome too |
+| `streamdp-request` | the id; outcomes have it too |
 | `streamdp-action` | the action that was shown |
-| `pscore` | the probability that it was drawn with, decimal text |
+| `pscore` | the probability of the draw, decimal text |
 | `streamdp-release` | partition/epoch/born/block of the release behind it; none for a fallback |
 | `streamdp-person` | who was shown it, where a cap is configured |
 """
@@ -56,15 +56,15 @@ from streamdp.wire.feedback import ACTION_HEADER
 RELEASE_HEADER = "streamdp-release"
 PROPENSITY_HEADER = "pscore"
 MOST_ID_BYTES = 256
-"""Bytes of a request's or a person's id: the join keeps them in memory."""
+"""Bytes of a request's or a person's id: the join keeps ids in memory."""
 
 MOST_WAITING = 100_000
-"""Records of a topic that wait to be written; the next ones are refused and counted."""
+"""Records of a topic that wait to be written; further ones are refused and counted."""
 
 _BATCH = 1000  # records handed to the producer at once
 _PAUSE_SECONDS = 1.0  # after a batch that was given up
 _FLUSH_SECONDS = 30.0
-_CLOSE_SECONDS = 10.0  # for what still waits when everything ends
+_CLOSE_SECONDS = 10.0  # to write what still waits at the end
 
 _logger = logging.getLogger("streamdp.client")
 
@@ -72,14 +72,14 @@ Record = tuple[Key, Value, Headers]
 
 
 class Request(NamedTuple):
-    """What an outcome belongs to."""
+    """Names the request that an outcome belongs to."""
 
-    key: Key  # the learner's: requests and outcomes have it as their record key
+    key: Key  # the learner's: the record key of request and outcome
     id: str
 
 
 class Shown(Struct, frozen=True):
-    """A request that was answered: what to show, and what to hand on with it."""
+    """A request with its answer: what to show, and what the outcome needs."""
 
     request: Request
     choice: Answer
@@ -91,7 +91,7 @@ class Shown(Struct, frozen=True):
 
     @property
     def probability(self) -> float:
-        """The probability that it was drawn with."""
+        """The probability of the draw."""
         return self.choice.probability
 
 
@@ -104,17 +104,17 @@ class LoopTopics(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WritingCondition:
-    """How the writing of one topic goes. That of outcomes is NOT PRIVATE: they are clicks."""
+    """The state of one topic's writing. That of outcomes is NOT PRIVATE: they are clicks."""
 
     waiting: int
     written: int
     lost: int  # given up, or refused because too many waited
-    trouble: str  # why the latest one was lost, or waits, in words
+    trouble: str  # why the newest one was lost, or waits
 
 
 @dataclass(frozen=True, slots=True)
 class LoopCondition:
-    """How the writing goes."""
+    """The state of a loop's writing."""
 
     requests: WritingCondition
     outcomes: WritingCondition
@@ -193,19 +193,19 @@ class Loop:
         await asyncio.gather(*(queue.end(within=self._close_within) for queue in queues))
 
     def __enter__(self) -> Self:
-        """The same in a thread of its own."""
+        """Like `async with`, in a thread of its own."""
         self._thread.open()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The same in a thread of its own."""
+        """Like `async with`, in a thread of its own."""
         self._thread.close()
 
     def choose(self, key: Key, *, request: str | None = None, person: str | None = None) -> Shown:
         """Draw the action to show for a key, and write that it is shown.
 
-        Without an id the request gets a fresh random one. With the id of a request of before it is
-        another showing of the same, which the join takes for a repetition: keep what you have.
+        Without an id the request gets a fresh random one. A call with the id of an earlier request
+        shows it again, which the join takes for a repetition: keep the first result.
         """
         if self._actions is None:
             raise InvalidConfig(
@@ -230,24 +230,24 @@ class Loop:
         content: Asked | None = None,
         person: str | None = None,
     ) -> None:
-        """Write a request that was answered elsewhere: what was shown, and what it asks."""
+        """Write a request that was answered elsewhere: what was shown, and its content."""
         self._put(
             self._requests,
             request_record(request, choice=choice, content=content, person=person),
         )
 
     def outcome(self, of: Shown | Request, said: Said | float) -> None:
-        """Write what came of a request. As often as you like: the join combines them."""
+        """Write an outcome of a request, as often as you like: the join combines them."""
         request = of.request if isinstance(of, Shown) else of
         self._put(self._outcomes, outcome_record(request, said))
 
     @property
     def condition(self) -> LoopCondition:
-        """How the writing goes."""
+        """The state of the writing."""
         return LoopCondition(self._requests.condition, self._outcomes.condition)
 
     def flush(self, within: float = _FLUSH_SECONDS) -> bool:
-        """Wait until what was handed over is durable or given up; whether that came in time.
+        """Wait until all queued records are durable or given up; return whether that was in time.
 
         In an event loop: `await asyncio.to_thread(loop.flush)`.
         """
@@ -291,7 +291,7 @@ class _Queue:
         self._most_waiting, self._pause = most_waiting, pause
         self._lock = threading.Lock()
         self._waiting: deque[Record] = deque()
-        self._put = self._settled = 0  # records that were handed over, and that were dealt with
+        self._put = self._settled = 0  # records that were queued, and that are done
         self._written = self._lost = 0
         self._trouble = self._said = ""
         self._stirred = asyncio.Event()
@@ -301,18 +301,18 @@ class _Queue:
 
     @property
     def condition(self) -> WritingCondition:
-        """How it goes."""
+        """The state of the writing."""
         with self._lock:
             waiting = self._put - self._settled
             return WritingCondition(waiting, self._written, self._lost, self._trouble)
 
     def begin(self, events: asyncio.AbstractEventLoop) -> None:
-        """Begin to write."""
+        """Start to write."""
         self._events = events
         self._task = events.create_task(self._write(), name=f"writes to {self._topic}")
 
     def put(self, record: Record) -> None:
-        """One record more, from any thread."""
+        """Queue one more record, from any thread."""
         with self._lock:
             if len(self._waiting) >= self._most_waiting:
                 self._lost += 1
@@ -325,14 +325,14 @@ class _Queue:
             self._events.call_soon_threadsafe(self._stirred.set)
 
     async def flush(self) -> None:
-        """Until what was handed over by now is dealt with."""
+        """Wait until all records that are queued by now are done."""
         goal = self._put
         while self._settled < goal:
             self._moved.clear()
             await self._moved.wait()
 
     async def end(self, *, within: float) -> None:
-        """Write what waits, for so long, and end."""
+        """Write what waits, for at most this time, and stop."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self.flush()
@@ -346,7 +346,7 @@ class _Queue:
             self._waiting.clear()
 
     async def _write(self) -> None:
-        """Batch after batch; a producer that has failed is replaced by a new one."""
+        """Write batch after batch; replace a producer that has failed."""
         producer: Producer | None = None
         try:
             while True:
@@ -370,7 +370,7 @@ class _Queue:
             return [self._waiting.popleft() for _ in range(count)]
 
     def _return(self, batch: Sequence[Record], trouble: str) -> None:
-        """Let a batch wait at its place in the order, and say so once."""
+        """Put a batch back at its place in the order, and log the trouble once."""
         with self._lock:
             self._waiting.extendleft(reversed(batch))
             self._trouble = trouble
@@ -379,7 +379,7 @@ class _Queue:
         self._said = trouble
 
     async def _sent(self, producer: Producer, batch: Sequence[Record]) -> bool:
-        """Whether a batch was written; one that nobody could have heard of waits again."""
+        """Write a batch; return whether it succeeded. If nothing was sent, it waits again."""
         records = [(key, value) for key, value, _ in batch]
         trouble = ""
         try:
@@ -389,7 +389,7 @@ class _Queue:
             return False
         except StreamdpError as error:
             trouble = str(error)
-        except Exception as error:  # what a technology raises beyond its own errors
+        except Exception as error:  # another library's error
             trouble = f"topic {self._topic}: {type(error).__name__}"
         with self._lock:
             self._settled += len(batch)
@@ -413,12 +413,12 @@ def _current_loop() -> asyncio.AbstractEventLoop | None:
 def _key(key: object) -> Key:
     if key is not None and not isinstance(key, bytes):
         kind = type(key).__name__
-        raise InvalidConfig(complaint("key", "no key", expected="bytes or None", got=kind))
+        raise InvalidConfig(complaint("key", "not a key", expected="bytes or None", got=kind))
     return key
 
 
 def _id(value: object, of: str) -> bytes:
-    """An id as the header has it."""
+    """An id in the form of a header."""
     if not isinstance(value, str):
         raise InvalidConfig(
             complaint(f"{of} id", "no id", expected="text", got=type(value).__name__)

@@ -2,17 +2,17 @@
 
 The rules:
 
-1. Of one partition the newest release of a key counts: the higher (epoch, born, stop). Reading a
-   topic again after a lost connection therefore never brings an old action back for a moment. The
-   block would not do: a key's opening and its first learned action are both of block 0.
-2. A key that lives in several partitions has several learners. The one of the latest epoch
-   answers, then the one that has seen most slots, then the lowest partition; such keys are counted.
-3. A line that says ``fallback`` tells every reader to use the stream's fallback action.
-4. Memory is bounded: beyond `most_keys` a new key is counted and not kept, so it is answered by
-   the fallback action. About 0.4 kB a key; a feedback stream's policies take 4 bytes an action
-   more, and beyond `most_bytes` of them a new key is not kept either.
-5. A policy about other actions than the configured ones is answered by the fallback action: its
-   probabilities would be given to the wrong names.
+1. Of one partition the newest release of a key counts: the highest (epoch, born, stop). So reading
+   a topic again after a lost connection never brings back an old action. (The block is not enough:
+   a key's opening and its first learned action both have block 0.)
+2. A key in several partitions has several learners. The one of the latest epoch answers, then the
+   one with the most slots, then the lowest partition; such keys are counted.
+3. A line with mode ``fallback`` tells every reader to use the stream's fallback action.
+4. Memory is bounded: beyond `most_keys` a new key is counted and not kept, so the fallback action
+   answers. A key takes about 0.4 kB; a policy takes 4 bytes more for each action, and beyond
+   `most_bytes` of policies a new key is not kept either.
+5. The fallback action answers instead of a policy for other actions than the configured ones: its
+   probabilities would belong to the wrong names.
 6. A line that cannot be read (written by a newer streamdp) is counted; the answer before it stays.
 """
 
@@ -33,7 +33,7 @@ from streamdp.wire.lines import InForce, PolicyLine, from_base64
 from streamdp.wire.published import decode_action, decode_in_force, names_digest
 
 MOST_BYTES = 1 << 30
-"""Of policies that one stream's table keeps."""
+"""Bytes of policies that one stream's table keeps."""
 
 
 class Table:
@@ -62,21 +62,21 @@ class Table:
         self.counts: Counter[str] = Counter()  # keys by their action
         self.beyond = 0  # records of keys that were not kept
         self.refused = 0  # lines that could not be read
-        self.other_actions = 0  # keys whose policy is about another list of actions
+        self.other_actions = 0  # keys whose policy is for another list of actions
         self._most_keys = most_keys
         self._most_bytes = most_bytes
-        self._bytes = 0  # of the policies that are kept
+        self._bytes = 0  # of kept policies
         self._digest = names_digest(source.names.actions) if source.names else ""
         self._contenders: dict[Key, dict[int, Answer]] = {}
         self._names: dict[str, str] = {}
 
     @property
     def several(self) -> int:
-        """How many keys live in more than one partition."""
+        """The number of keys in more than one partition."""
         return len(self._contenders)
 
     def apply(self, records: Sequence[Published]) -> Iterator[Change]:
-        """Take in published records; yields the keys whose answer changed."""
+        """Read published records; yield the keys whose answer changed."""
         for record in records:
             try:
                 fresh = self._read(record)
@@ -130,7 +130,7 @@ class Table:
             return self._answer(line, record.partition, name, None)
         decided = decode_in_force(record.value)
         if not isinstance(decided, PolicyLine):
-            raise StateMismatch(f"stream {self.stream}: an action where policies are published")
+            raise StateMismatch(f"stream {self.stream}: an action in a stream of policies")
         if decided.actions_digest != self._digest:
             return self._fallback(decided, record.partition, Why.OTHER_ACTIONS)
         parts = from_base64(decided.policy, "policy")

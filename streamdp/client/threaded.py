@@ -1,7 +1,7 @@
 """Opens a client in a thread of its own, for programs without an event loop.
 
-`with ActionsCache(…)` and `with Loop(…)` are `async with` in an event loop that this thread runs.
-Look-ups do not come by here: they are a dictionary's, with no lock and no thread switch.
+`with ActionsCache(…)` and `with Loop(…)` run their `async with` in an event loop of this thread.
+Look-ups do not pass through here: they read a dictionary, with no lock and no thread switch.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from contextlib import AbstractAsyncContextManager
 
 
 class InThread:
-    """A client and the thread that it is open in."""
+    """A client and the thread in which it is open."""
 
     def __init__(self, client: AbstractAsyncContextManager[object]) -> None:
         self._client = client
 
     def open(self) -> None:
-        """Begin, and open the client; if that fails, nothing goes on."""
+        """Start the thread and open the client; on an error stop both."""
         self._begun: Future[asyncio.AbstractEventLoop] = Future()
         self._thread = threading.Thread(target=self._serve, name="streamdp-client", daemon=True)
         self._thread.start()
@@ -31,7 +31,7 @@ class InThread:
             raise
 
     def close(self) -> None:
-        """Close the client, and end."""
+        """Close the client and end the thread."""
         try:
             self._run(self._client.__aexit__(None, None, None))
         finally:
@@ -41,7 +41,7 @@ class InThread:
         asyncio.run_coroutine_threadsafe(work, self._begun.result()).result()
 
     def _serve(self) -> None:
-        with asyncio.Runner() as runner:  # which cancels what is left when it ends
+        with asyncio.Runner() as runner:  # cancels what is left at its end
             loop = runner.get_loop()
             self._begun.set_result(loop)
             loop.run_forever()

@@ -167,7 +167,7 @@ def _check_crowd(name: str, options: Mapping[str, str]) -> None:
     """Refuse options of a crowd without one, and values that are unknown."""
     beside = [option for option in OF_A_CROWD if option in options]
     if beside and options.get(CROWD, "off") == "off":
-        where, what = f"learners: {name}", f"{beside[0]} of no crowd"
+        where, what = f"learners: {name}", f"{beside[0]} needs a crowd"
         raise InvalidConfig(complaint(where, what, expected="crowd=partition", got="none"))
     if options.get(DONATE, "false") not in ("true", "false"):
         where, got = f"learners: {name}: {DONATE}", options[DONATE]

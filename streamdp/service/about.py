@@ -17,7 +17,7 @@ from streamdp.ports import StreamTopics
 from streamdp.wire.published import Mode
 
 NO_FALLBACK = ""
-"""What a cache answers where a stream has no fallback action; never an action's name."""
+"""What a cache answers for a stream without a fallback action. Never an action's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class About:
     budget: Fraction  # of the input topic, which all its streams share
     epoch: int
     seeded: bool
-    mode: Mode = Mode.LIVE  # as configured; a running process may have been told another
+    mode: Mode = Mode.LIVE  # as configured; a running process may have changed it on SIGHUP
     fallback: str = NO_FALLBACK
     partition_epochs: Mapping[int, int] = field(default_factory=dict)  # beyond the stream's
-    gap: float | None = None  # Δ, if somebody is ready to say so
-    salt: str = ""  # feedback streams: what requests are hashed with
+    gap: float | None = None  # Δ, if the configuration states one
+    salt: str = ""  # feedback streams: requests are hashed with it
 
     @property
     def name(self) -> str:
@@ -52,7 +52,7 @@ class About:
 
     @property
     def scales(self) -> Scales | None:
-        """Of the noise in what a feedback stream releases, in losses and in shows."""
+        """The scale of the noise in a feedback stream's sums: in losses, and in shows."""
         learner = self.learner
         if not isinstance(learner, PolicyLearner) or learner.sums_scale is None:
             return None
@@ -60,13 +60,13 @@ class About:
 
     @property
     def source(self) -> Source:
-        """For a cache of its actions."""
+        """What a cache needs to follow this stream's actions."""
         names = Names(self.learner.actions, self.salt)
         feedback = isinstance(self.learner, PolicyLearner)
         return Source(self.topics, self.fallback, names if feedback else None)
 
     def regret_bound(self, *, last_slot: int, length: int) -> float:
-        """What the estimated regret of a block of this length may be in a stationary world.
+        """A bound on the estimated regret of a block of this length, in a stationary world.
 
         The theorem bounds the expected pseudo-regret of all slots so far, hence that of the block;
         against the block's own best action, chance adds √(2 n ln K) at most in expectation (a
@@ -78,7 +78,7 @@ class About:
 
 
 def _rounded_up(horizon: int) -> int:
-    """To three significant bits: a longer horizon only loosens the bound, by 1/16 at most.
+    """Round up to three significant bits: this loosens the bound by at most 1/16.
 
     >>> [_rounded_up(n) for n in (1, 7, 8, 9, 1000)]
     [1, 7, 8, 10, 1024]

@@ -1,19 +1,20 @@
-"""What the partitions of a stream adopted of each other, held against their ledgers.
+"""Checks what the partitions of a stream adopted of each other against their ledgers.
 
-A prior of a crowd across partitions names the snapshots that it was made of. Each is what another
-prior, of another partition, was made of: so the other partition's ledger says what it counts, up to
-that prior's line. Here, for `verification`:
+A prior of a crowd across partitions names the snapshots that it was made of. Each snapshot was told
+when another partition made one of its own priors, so that partition's ledger says what the snapshot
+counts: the votes up to that prior's line. `verification` checks here that:
 
-1. A prior names snapshots of other partitions, each once, and no more than a partition may adopt.
-2. Its bonuses are within a prior's bounds.
-3. Each snapshot is the one that the other partition's ledger gives, by its digest.
-4. The prior is what the votes before it make, and those that the snapshots count (`Crowd.follows`).
+1. A prior names snapshots of other partitions only, each once, and no more than a partition may
+   adopt.
+2. Its bonuses lie within the bounds of a prior.
+3. Each snapshot has the digest that the other partition's ledger gives.
+4. The prior follows from the votes before it and those that its snapshots count (`Crowd.follows`).
 
-Lines of one partition may name what stands on the ledger of another that was read up to an earlier
-moment, if the service runs meanwhile. A snapshot is told behind its prior's line, so that line is
-on the ledger by the time that anybody has read its name. So where something is lacking (`lacks`),
-what has come to the ledger since is read on, once; what those lines adopt is not asked, or it would
-never end. What a ledger that was read on does not have, its partition has never told.
+While the service runs, one partition's lines may name lines of another whose ledger was read too
+early to have them. A snapshot is told after its prior's line, so that line is on the ledger before
+anybody can read its name. So where a line is missing (`lacks`), the lines that the ledger has got
+since are read, once; what those lines adopt is not checked, or reading would never end. What a
+ledger lacks even then, its partition has never told.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from streamdp.core.evidence.crowd import Crowd, Votes
 from streamdp.wire.lines import PriorLine
 
 _Place = tuple[int, int, int]
-"""A partition, an epoch, and the number of a prior."""
+"""A partition, an epoch and the number of a prior."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,10 @@ class Adoptions:
         shared: Votes,
         priors: Mapping[int, CrowdPrior],
     ) -> Iterator[str]:
-        """What is wrong with a prior, as far as its own partition's lines before it say.
+        """Yield the faults of a prior that its own partition's lines before it show.
 
-        `own`: the votes that it was made of; `shared`: those of them that others are told.
+        `own`: the votes that it was made of; `shared`: those of them that other partitions are
+        told.
         """
         at = line.partition, line.epoch
         of = [name.partition for name in prior.adopted]
@@ -94,7 +96,7 @@ class Adoptions:
                 self._missing[at] = name.number
 
     def judge(self) -> Iterator[tuple[int, str]]:
-        """What is wrong once all ledgers are read, each with its partition."""
+        """Yield the faults that show once all ledgers are read, each with its partition."""
         claims, self._claims = self._claims, []
         for claim in claims:
             partition, _, number = claim.place

@@ -1,12 +1,12 @@
-"""How a control group fares, and all other keys: from lines that anybody can read.
+"""How a control group fares beside all other keys, from ledger lines that anybody can read.
 
-Of votes: how often plain ones agree with the action in force. Of a feedback stream: the mean loss
-of what was shown, by the released sums, noise and all; that is what policies are for, so no plain
-release is needed.
+For votes: how often a plain vote agrees with the action in force. For a feedback stream: the mean
+loss of what was shown, by the released sums with their noise. That loss is what policies are meant
+to lower, so no plain release is needed.
 
-Read from a partition's ledger lines, in order, like anybody can (`core.evidence.control` says what
-it measures). A vote counts where the line before it of the same learner was read too. Lines of
-another epoch begin anew; whoever reads says when.
+Lines of a partition are read in order (`core.evidence.control` says what is measured). A vote
+counts only if the line before it of the same learner was read too. The caller says when a new epoch
+begins.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class _Learner:
 
     born: int
     in_force: int
-    votes: int = 0  # plain ones; of a feedback stream shows
-    agreed: int = 0  # of a feedback stream: what was lost, in grid units
+    votes: int = 0  # plain votes; of a feedback stream: shows
+    agreed: int = 0  # plain votes that agreed; of a feedback stream: losses, in grid units
 
 
 @dataclass(slots=True)
@@ -43,11 +43,11 @@ class Agreements:
 
     alone: Agreement = field(default_factory=Agreement)  # keys of the control group
     together: Agreement = field(default_factory=Agreement)  # all others
-    unit: int = 1  # that `agreed` is counted in: 2**20 of a loss
+    unit: int = 1  # of `agreed`: 2**20 to a loss
     _learners: dict[Key, _Learner] = field(default_factory=dict, repr=False)
 
     def read(self, line: Charge) -> None:
-        """Take in the next line of an opening or a vote; others say nothing here."""
+        """Read the next line of an opening or a vote; other lines say nothing here."""
         control = control_of(line)
         if not control.share or line.kind not in (OPENING, ACTION, SUMS):
             return
@@ -94,18 +94,18 @@ class Agreements:
 
 
 def told_of(of: Agreement, unit: int) -> dict[str, float | int | None]:
-    """One side, as status page and proof tell it."""
+    """One side, for the status page and `ledger verify`."""
     rate, error = (None if value is None else value / unit for value in (of.rate, of.error))
     return {"keys": of.keys, "votes": of.votes, "rate": rate, "error": error}
 
 
 def control_of(line: Charge) -> Control:
-    """The control group that a line names; none where it cannot be read."""
+    """The control group that a line names; none if the line's crowd cannot be read."""
     return _control(line.crowd) if isinstance(line.crowd, str) else NO_CONTROL
 
 
 def of_all(parts: Iterable[Agreements]) -> Agreements:
-    """Those of several partitions added up: their learners are different ones."""
+    """Add up several partitions; their learners are different ones."""
     total = Agreements()
     for part in parts:
         total.alone.include(part.alone)
@@ -118,5 +118,5 @@ def of_all(parts: Iterable[Agreements]) -> Agreements:
 def _control(crowd: str) -> Control:
     try:
         return crowd_of(crowd).control
-    except InvalidConfig:  # `crowd_lines` tells that
+    except InvalidConfig:  # `crowd_lines` reports it
         return NO_CONTROL

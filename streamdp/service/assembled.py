@@ -1,14 +1,14 @@
 """What ledgers of assemblies prove: which requests became events of which topic, and how often.
 
-1. Within a partition of an assembly each line is the one after the line before it; epochs never
-   fall, and topics never change.
-2. Nothing is assembled again: a line begins where the requests of the line before end, or later.
-   Only a new epoch may begin earlier, at the exact place that the one before had come to, which its
-   last line overstates; never before that line's own beginning.
-3. A request with its outcomes was charged, at most, the sum of the highest charges on the events of
-   every topic that it was assembled into, once for each assembly that did so, and what was charged
-   for the requests themselves (P11). Assemblies that share outcomes alone add up at their highest,
-   since their offsets cannot be compared.
+1. Within a partition of an assembly, ordinals have no gap, epochs never fall and topics never
+   change.
+2. No request is assembled twice: a line begins where the requests of the line before it end, or
+   later. Only a new epoch may begin earlier, at the exact place that the epoch before had reached,
+   since that epoch's last line overstates it; but never before the beginning of that line.
+3. A request with its outcomes was charged at most the sum, over every topic that it was assembled
+   into, of the highest charge on an event there, once for each assembly, and what was charged for
+   the requests themselves (P11). Assemblies that share only outcomes add up at their highest, since
+   their offsets cannot be compared.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from streamdp.wire.lines import Assembled, PersonsCap
 
 @dataclass(frozen=True, slots=True)
 class PersonsClaim:
-    """What the cap of an assembly buys one person, by what its events were charged (loop.md).
+    """What an assembly's cap bounds for one person, by what its events were charged (loop.md).
 
-    A stretch is fixed, so any so many consecutive slots, or any 24 hours, lie in at most two of
-    them; an epoch begins a stretch anew. All of it is for one key: times the keys that a person
-    touches. A day may have any number of slots, so of days nothing is said about slots.
+    A stretch is fixed, so any n consecutive slots, or any 24 hours, lie in at most two of them; an
+    epoch starts its stretches anew. All of it is for one key: multiply by the keys that a person
+    touches. A day may have any number of slots, so a cap by the day says nothing about slots.
     """
 
     app: str
@@ -39,17 +39,17 @@ class PersonsClaim:
 
     @property
     def of_stretch(self) -> Fraction | None:
-        """m·ε: of a person in one key and stretch."""
+        """m·ε: what one person costs in one key and stretch."""
         return None if self.most is None else self.most * self.epsilon
 
     @property
     def of_any(self) -> Fraction | None:
-        """2m·ε: a person's cost over any window of the cap's slots or hours, wherever it begins."""
+        """2m·ε: what one person costs in any window of the cap's slots or hours."""
         return None if self.most is None else 2 * self.most * self.epsilon
 
 
 Charged = Callable[[str], Fraction]
-"""The most that any record of a topic was charged."""
+"""Returns the most that any record of a topic was charged."""
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class AssembledRequests:
         self._parts: dict[tuple[str, str, int], _Part] = {}
 
     def read(self, app: str, name: str, partition: int, line: Assembled) -> list[str]:
-        """The next line of a partition of an assembly; what is wrong with it."""
+        """Read the next line of a partition of an assembly; return its faults."""
         part = self._parts.setdefault((app, name, partition), _Part(app))
         wrong = list(_follows(part.lines[-1] if part.lines else None, line))
         part.lines.append(line)
@@ -78,7 +78,7 @@ class AssembledRequests:
         return sorted({line.output for line in self._around(topic)})
 
     def claims(self, highest: Charged) -> list[PersonsClaim]:
-        """What persons have of each assembly's caps, one claim for each cap that it has had."""
+        """One claim for each cap that an assembly has had."""
         claimed: dict[tuple[str, str, str, int | None, int | None], None] = {}
         for (app, name, _), part in self._parts.items():
             for line in part.lines:
@@ -95,7 +95,7 @@ class AssembledRequests:
     def highest(
         self, topic: str, charged: Charged, directly: Charged, *, without: Collection[str] = ()
     ) -> Fraction:
-        """The most that a request of a topic was charged with its outcomes, however it went.
+        """The most that a request of a topic was charged with its outcomes, whichever way it went.
 
         `charged`: for the events of a topic; `directly`: for the records of an end.
         """
@@ -116,13 +116,13 @@ class AssembledRequests:
         highest = Fraction(0)
         for steps_of_key in steps.values():
             here = Fraction(0)
-            for _, change in sorted(steps_of_key):  # at one place what ends comes first
+            for _, change in sorted(steps_of_key):  # at one offset, ends come before beginnings
                 here += change
                 highest = max(highest, here)
         return highest
 
     def _around(self, topic: str) -> Iterator[Assembled]:
-        """One line of each way that is connected with a topic by requests or outcomes."""
+        """The lines of each way that requests or outcomes connect with a topic."""
         ways = {(known.input, known.outcomes, known.output): known
                 for part in self._parts.values() for known in part.lines}  # fmt: skip
         ends, before = {topic}, 0
@@ -144,7 +144,7 @@ def _ranges(lines: list[Assembled], requests: str) -> Iterator[tuple[int, int, s
 
 
 def _follows(before: Assembled | None, line: Assembled) -> Iterator[str]:
-    """The fault of a line, given the one before; None for a right one."""
+    """Yield the faults of a line, given the line before it."""
     if line.ordinal != (before.ordinal if before else 0) + 1:
         yield f"line {line.ordinal} where {(before.ordinal if before else 0) + 1} was due"
     if line.stop < line.start:

@@ -1,13 +1,13 @@
-"""Records → losses or feedback: arrays for each batch, no object for each record.
+"""Turns records into losses or feedback: arrays for each batch, no object for each record.
 
-What a record is worth is decided by its format from its own bytes (P1, P2), and of a feedback
-stream which action it is about from its headers. A record whose key is
-longer than the stream allows gets no learner, like a key beyond the limit: keys are public. Who has
-a learner keeps it when the limit is lowered, also while it is away.
+The format decides from a record's own bytes whether it can be used (P1, P2); in a feedback stream
+the headers say which action it is about. A record whose key is longer than the stream allows gets
+no learner, like a key beyond `most_keys`: keys are public. A key that has a learner keeps it when a
+limit is lowered, also while the key is idle.
 
-A record of feedback is half a dozen Python objects for one number. Records are observed as they
-come (`observed_early`), and the objects forgotten: by the time that a whole batch has come, the
-first ones would have left the processor's cache, and the service would take a third longer.
+A feedback record is half a dozen Python objects for one number. So it is observed as soon as it is
+read (`observed_early`) and the objects are freed: at the end of a whole batch the first ones would
+have left the processor's cache, and the service would take a third longer.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from streamdp.wire.formats import Format
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ObservedRecords(Records):
-    """Records of feedback that were observed; of values and headers only the last ones are kept."""
+    """Feedback records that were observed; only the last one keeps its value and headers."""
 
     observed: Observed = field(kw_only=True)
 
 
 def observed_early(format_: Format | FeedbackFormat, records: Records) -> Records:
-    """What need be kept of records until they are applied: of losses everything."""
+    """What must be kept of records until they are applied: of losses everything."""
     if not isinstance(format_, FeedbackFormat):
         return records
     return ObservedRecords(
@@ -44,7 +44,7 @@ def observed_early(format_: Format | FeedbackFormat, records: Records) -> Record
         start=records.start,
         offsets=records.offsets,
         keys=records.keys,
-        values=records.values[-1:],  # the last record is remembered
+        values=records.values[-1:],  # a checkpoint remembers the last record
         next_offset=records.next_offset,
         headers=records.headers[-1:],
         timestamps=records.timestamps,
@@ -64,10 +64,10 @@ def decode(
     known: Callable[[Key], bool] = _nobody,
     idle: int | None = None,
 ) -> tuple[Batch, int]:
-    """Consecutive records of one partition as a batch; how many had a key that is too long.
+    """Decode consecutive records of one partition, and count those whose key is too long.
 
-    A key that is `known`, with a learner or away, is not too long. Where keys go `idle` the batch
-    has times: the largest timestamp of these records so far.
+    A `known` key, one with a learner or idle, is never too long. Where idle keys are dropped, the
+    batch has times: the largest timestamp of these records so far.
     """
     keys: list[Key] = list(chain.from_iterable(part.keys for part in records))
     offsets = np.fromiter(
@@ -101,7 +101,7 @@ def newest_time(records: Sequence[Records]) -> int | None:
 
 
 def _times(records: Sequence[Records]) -> Ints:
-    """The largest timestamp so far at each record: of those too whose keys get no learner."""
+    """The largest timestamp so far at each record, including records whose keys get no learner."""
     count = sum(map(len, records))
     stamps = chain.from_iterable(part.timestamps for part in records)
     times: Ints = np.maximum.accumulate(np.fromiter(stamps, dtype=np.int64, count=count))
@@ -111,7 +111,7 @@ def _times(records: Sequence[Records]) -> Ints:
 def _observed(
     format_: FeedbackFormat, records: Sequence[Records], kept: slice | NDArray[np.bool_]
 ) -> tuple[NDArray[np.int32], Ints, Ints, NDArray[np.bool_]]:
-    """The columns of what was observed, of the records that are kept."""
+    """What was observed of the records that are kept."""
     parts = [
         part.observed
         if isinstance(part, ObservedRecords)
@@ -131,7 +131,7 @@ def _observed(
 def _spread(
     index: Ints, offsets: Ints, times: Ints | None, slots: Ints
 ) -> tuple[Ints, Ints, Ints | None]:
-    """Each record's key, offset and time for each of its slots."""
+    """The key, offset and time of each slot, from those of its record."""
     if int(slots.sum()) == len(index):
         return index, offsets, times
     spread = None if times is None else np.repeat(times, slots)

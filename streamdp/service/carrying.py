@@ -1,19 +1,20 @@
-"""What a new epoch carries over from the state of those before it, and which entries that needs.
+"""What a new epoch carries over from earlier ones, and which entries of the state that needs.
 
-1. A key's newest learner decides, of whichever earlier epoch it is: its saved row, and the recorded
-   releases that the row does not hold yet. Of a row only public columns are read
+1. A key's newest learner decides, whichever earlier epoch it is of: its saved row, and the recorded
+   releases that are newer than the row. Of a row only public columns are read
    (`snapshot.public_columns`); the open block is abandoned with its sums (P9).
-2. What the rows of an epoch mean stands in the state beside them (`EpochLearner`). An epoch that
-   began without it, under the version before or without the options that need it, carries nothing
-   into the next one: nothing has said of its keys what was withheld.
-3. Only what was published is carried: a key whose newest release was withheld (shadow mode) opens
-   like a new one, since nobody could check what it carries. Of a feedback stream each release since
-   the learner was born counts, because its history does.
-4. The entries of a key stay until its new opening is recorded: from then on that says everything.
-   Those of keys that nothing is carried for go at once. A cut takes away so many at most, and any
-   cut may be the last before a crash: so what goes, goes oldest first, and what decides last.
+2. The state says beside an epoch's rows what they mean (`EpochLearner`). An epoch that began
+   without that entry (under the version before, or without the options that need it) carries
+   nothing over: nothing says for which keys a release was withheld.
+3. Only published facts are carried over. A key whose newest release was withheld (shadow mode)
+   opens like a new one, since nobody could check what it carries. In a feedback stream every
+   release since the learner was born counts, because its history depends on all of them.
+4. A key's entries stay until its new opening is recorded; the opening then says everything. Entries
+   of keys for which nothing is carried over are deleted at once. A cut deletes a bounded number of
+   entries, and a crash may follow any cut: so the oldest entry of a key goes first, and the one
+   that decides goes last.
 5. Whether an epoch carries over is decided where it begins, and stands in its own `EpochLearner`.
-   Changing the option later changes the next epoch.
+   Changing the option later affects the next epoch.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from streamdp.wire.state import EpochEntries, EpochLearner, Recorded, SavedState
 
 
 class Begins(Enum):
-    """Whether a taking begins an epoch, and how."""
+    """Whether taking a partition begins an epoch, and how."""
 
     NOT = "not"
     CARRYING = "carrying"
@@ -53,11 +54,11 @@ class Begins(Enum):
 
 @dataclass(slots=True)
 class Heritage:
-    """What keys carry over when they open, and which entries of the state say so."""
+    """What keys carry over when they open, and the entries of the state that hold it."""
 
     carried: dict[Key, Carried] = field(default_factory=dict, repr=False)
     places: dict[Key, list[bytes]] = field(default_factory=dict, repr=False)
-    gone: list[bytes] = field(default_factory=list, repr=False)  # entries that nobody needs
+    gone: list[bytes] = field(default_factory=list, repr=False)  # entries to delete
 
 
 def carries(spec: StreamSpec, before: EpochLearner) -> Carries:
@@ -71,7 +72,7 @@ def carries(spec: StreamSpec, before: EpochLearner) -> Carries:
 
 
 def runs(pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Pairs of numbers as runs that rise together.
+    """Group pairs of numbers that rise together into runs.
 
     >>> list(runs([(0, 0), (1, 1), (5, 2), (6, 4)]))
     [(0, 0, 2), (5, 2, 1), (6, 4, 1)]
@@ -93,7 +94,8 @@ def heritage(
 ) -> Heritage:
     """What the keys of a partition carry over into the epoch that begins, or is under way.
 
-    `waiting`: recorded releases that are yet to be published; they are let go as those always are.
+    `waiting`: recorded releases that are still to be published; they are deleted after that, as
+    always.
     """
     result, entries = Heritage(), Entries(spec.name, partition)
     sources, opened = dict(saved.older), set[Key]()
@@ -126,7 +128,7 @@ def heritage(
 
 
 def born_before(epoch: int, source: EpochEntries, learner: EpochLearner) -> set[Key]:
-    """Keys whose newest learner is older than what says of keys that theirs was withheld."""
+    """Keys whose newest learner is older than the entries that mark withheld releases."""
     if learner.noted_from is UNSET:
         return set()
     born = {key: known.after.born for key, known in _of_rows(epoch, learner, source.rows)}
@@ -138,7 +140,7 @@ def born_before(epoch: int, source: EpochEntries, learner: EpochLearner) -> set[
 def _carried(
     learner: Learner, epoch: int, source: EpochEntries, opened: Set[Key]
 ) -> dict[Key, Carried]:
-    """What is carried over of an epoch, for keys that have not opened since."""
+    """What is carried over from an epoch, for keys that have not opened since."""
     if source.learner is None:
         return {}
     passage = _passage(learner, source.learner)
@@ -150,10 +152,10 @@ def _carried(
 def _places(
     epoch: int, source: EpochEntries, entries: Entries, waiting: set[bytes]
 ) -> dict[Key, list[bytes]]:
-    """The entries of each key of an epoch, in the order in which they may go: the newest last.
+    """Each key's entries of an epoch, in the order in which they may be deleted: the newest last.
 
-    A release that is newer than the row stays longer than the row, so that no older state of the
-    learner is ever left as if it were the newest.
+    A release that is newer than the row is deleted after the row, so that an older state of the
+    learner never looks like the newest.
     """
     places: defaultdict[Key, list[bytes]] = defaultdict(list)
     for key in source.rows:
@@ -166,12 +168,12 @@ def _places(
 
 
 def _age(recorded: Recorded) -> tuple[int, int]:
-    """By what a key's releases come one after another."""
+    """Sorts the releases of a key from the oldest to the newest."""
     return recorded.release.identity.born, recorded.release.stop
 
 
 def _passage(learner: Learner, before: EpochLearner) -> Passage:
-    """The way from an epoch's learner to this one."""
+    """How to get from an epoch's learner to this one."""
     histories = False
     if before.learner and isinstance(learner, PolicyLearner):
         histories = keeps_a_posterior(_policy_learner(before).rule, learner.rule)
@@ -191,12 +193,12 @@ def _schedule(before: EpochLearner) -> Schedule:
 
 
 def _policy_learner(before: EpochLearner) -> PolicyLearner:
-    """A feedback stream's learner of an earlier epoch, made again by its recipe."""
+    """Make a feedback stream's learner of an earlier epoch again, by its recipe."""
     return feedback_learner_of(json.loads(before.learner), actions=before.actions)
 
 
 def _known(epoch: int, source: EpochEntries) -> dict[Key, Known]:
-    """What is public of each key's newest learner in an epoch, if nothing of it was withheld."""
+    """The public part of each key's newest learner in an epoch, if nothing of it was withheld."""
     assert source.learner is not None
     known = dict(_of_rows(epoch, source.learner, source.rows))
     releases: defaultdict[Key, list[Recorded]] = defaultdict(list)
@@ -208,7 +210,7 @@ def _known(epoch: int, source: EpochEntries) -> dict[Key, Known]:
     for key, of_key in releases.items():
         of_key.sort(key=_age)
         if _is_withheld(of_key, histories=policy is not None):
-            withheld.add(key)  # its entry may be gone already
+            withheld.add(key)  # its entry may have been deleted already
         for recorded in of_key:
             now = _gone_on(known.pop(key, None), recorded.release, source.learner, policy)
             if now is not None:
@@ -226,7 +228,7 @@ def _is_withheld(releases: Sequence[Recorded], *, histories: bool) -> bool:
 
 
 def _layout(epoch: int, learner: EpochLearner) -> snapshot.Layout:
-    """Of an epoch's rows."""
+    """The layout of an epoch's rows."""
     return snapshot.Layout(
         digest=bytes.fromhex(learner.row_digest),
         epoch=epoch,
@@ -238,15 +240,15 @@ def _layout(epoch: int, learner: EpochLearner) -> snapshot.Layout:
 
 
 def is_readable(epoch: int, source: EpochEntries) -> bool:
-    """Whether every row of an epoch is whole. One that is damaged carries nothing over, and then
-    nothing of the partition is: whoever verifies knows of no damage."""
+    """Whether every row of an epoch is whole. One damaged row means that nothing of the partition
+    is carried over: whoever verifies the ledger cannot know of the damage."""
     if source.learner is None:
         return True
     return len(_readable(_layout(epoch, source.learner), source.rows)) == len(source.rows)
 
 
 def _readable(layout: snapshot.Layout, rows: Mapping[Key, bytes]) -> Mapping[Key, bytes]:
-    """The rows that are whole: all of them, but after a damage."""
+    """The rows that are whole."""
     if not rows:
         return rows
     try:
@@ -267,7 +269,7 @@ def _is_whole(layout: snapshot.Layout, key: Key, row: bytes) -> bool:
 def _of_rows(
     epoch: int, learner: EpochLearner, rows: Mapping[Key, bytes]
 ) -> Iterator[tuple[Key, Known]]:
-    """What is public of saved rows."""
+    """The public part of saved rows."""
     layout = _layout(epoch, learner)
     rows = _readable(layout, rows)
     if not rows:
@@ -292,10 +294,10 @@ def _floats(
 def _gone_on(
     before: Known | None, release: Release, learner: EpochLearner, policy: PolicyLearner | None
 ) -> Known | None:
-    """What is public once this release is too; None: what it goes on from is gone already."""
+    """The public part after one more release; None if the release before it is gone already."""
     _, _, _, epoch, born, block, kind = release.identity
     if before is not None and (before.after.born, before.after.block) > (born, block):
-        return before  # the row holds it
+        return before  # the row holds it already
     if kind == OPENING:
         first = 0 if release.carried is None else release.carried.block
         history = None if policy is None else policy.nothing_known(1)[0]

@@ -1,25 +1,25 @@
-"""Priors, computed again from a ledger's votes or sums: for `verification`.
+"""Recomputes priors from a ledger's votes or sums, for `verification`.
 
-A ledger of a stream with a crowd has a line for each prior, behind the lines of the record with
-which it became due and before the first draw that was told it. Here:
+A ledger of a stream with a crowd has a line for each prior. It stands behind the lines of the
+record with which the prior became due, and before the first draw that used it. Checked here:
 
 1. Each opening and vote names the newest prior (0 before the first; an opening that was carried
-   over was not drawn, and names 0; so does what a control group keeps apart), and the crowd that
-   all lines of the epoch name.
-2. A prior comes when it is due, not before and not later, and says after how many votes.
-3. It is what the newest votes of all keys, and of the pool, make of it (`Crowd.follows`).
-4. Where keys donate, no short block has a vote, and the pool's blocks tile the donated slots: by
-   any line there are no more of them than keys' lines have announced, and no fewer than those
+   over was not drawn and names 0, and so does a line of the control group), and all lines of an
+   epoch name the same crowd.
+2. A prior comes exactly when it is due, and says after how many votes.
+3. A prior follows from the newest votes of all keys, and of the pool (`Crowd.follows`).
+4. Where keys donate, no short block has a vote, and the pool's blocks tile the donated slots: at
+   any line there are no more of them than keys' lines have announced, and no fewer than the slots
    behind which their keys have gone on.
-5. Each vote of a key or of the pool is drawn by permute-and-flip and charges the ε of the rate that
-   the crowd's name says; so much is announced for a donated slot. What the rate costs is proven
-   for every bonus vector (`calibration.permute_and_flip_charge`), so a smaller ε is a wrong ledger,
+5. Each vote of a key or of the pool is drawn by permute-and-flip and charges the ε of the rate in
+   the crowd's name; the same ε is announced for a donated slot. What the rate costs is proven for
+   every bonus vector (`calibration.permute_and_flip_charge`), so a smaller ε means a wrong ledger,
    whatever the budget.
-6. Where the crowd reaches across partitions, a prior is held against the ledgers of all
-   partitions, once they are read (`adoptions`).
+6. Where the crowd reaches across partitions, a prior is checked against the ledgers of all
+   partitions once they are read (`adoptions`).
 
-Of a feedback stream it is releases of sums that count, what they have made known of each key that
-counts in a prior (`PooledMeans.follows`), and policies that are told a prior.
+In a feedback stream releases of sums take the place of votes: a prior follows from what they have
+made known of each key that counts (`PooledMeans.follows`), and a policy uses the prior.
 """
 
 from __future__ import annotations
@@ -52,35 +52,35 @@ MECHANISM = "permute_and_flip"
 class PoolLines:
     """Follows what keys donate, and the votes of their pool."""
 
-    blocks: int = 0  # that have ended
-    due: tuple[int, int] | None = None  # the slots of the next one, once asked for
-    last: int = -1  # the latest record of the latest one
-    announced: int = 0  # donated slots that there may be
-    sure: int = 0  # those that there are
-    settled: int = 0  # the same, behind records before that of the latest line
-    reached: int = -1  # that record
+    blocks: int = 0  # blocks of the pool that have ended
+    due: tuple[int, int] | None = None  # the slots of the next block, once asked for
+    last: int = -1  # the last record of the newest block
+    announced: int = 0  # the most slots that may have been donated
+    sure: int = 0  # slots that were certainly donated
+    settled: int = 0  # the same, behind records before that of the newest line
+    reached: int = -1  # the record of the newest line
     open: dict[Key, tuple[int, int]] = field(default_factory=dict)  # born, and slots announced
     kept: list[Ints] = field(default_factory=list)  # the newest votes, the last one first
 
     def read(self, crowd: Crowd, line: Charge) -> Iterator[str]:
-        """What is wrong with what a key's line says of its donations."""
+        """Yield the faults in what a key's line says about its donations."""
         key, born, length = line.identity.key, line.born, line.stop - line.start
         yield from self._passed(crowd, line.last_offset)
         if line.kind == ACTION and length < crowd.donates:
-            yield f"block {line.block} of {length} slots has a vote; below {crowd.donates} is given"
+            yield f"block {line.block} of {length} slots votes; below {crowd.donates} all donate"
         before = self.open.pop(key, None)
         if before is not None and before[0] == born:
             self.sure += before[1]
         if isinstance(line.donates, Donates):
             gift = line.donates
             if not gift.blocks <= gift.slots <= gift.blocks * (crowd.donates - 1):
-                yield f"{gift.blocks} blocks of {gift.slots} slots are donated, or not short"
+                yield f"{gift.blocks} blocks of {gift.slots} slots announced, too long to donate"
             yield from _charges(crowd, gift.epsilon, f"a slot donated behind block {line.block}")
             self.announced += gift.slots
             self.open[key] = born, gift.slots
 
     def voted(self, crowd: Crowd, line: PoolLine) -> Iterator[str]:
-        """What is wrong with a vote of the pool."""
+        """Yield the faults of a vote of the pool."""
         yield from self._passed(crowd, line.last_offset)
         start, stop = self._due(crowd)
         if (line.block, line.start, line.stop) != (self.blocks, start, stop):
@@ -103,7 +103,7 @@ class PoolLines:
         self.kept = [vote, *self.kept[: NEWEST - 1]]
 
     def _passed(self, crowd: Crowd, offset: int) -> Iterator[str]:
-        """Behind earlier records than this one the pool has drawn what was due."""
+        """Check that behind earlier records than this one the pool has drawn all that was due."""
         if offset > self.reached:
             self.settled, self.reached = self.sure, offset
         while self._due(crowd)[1] - 1 <= self.settled:
@@ -126,7 +126,7 @@ class CrowdLines:
     """Follows the lines of one partition's epoch."""
 
     crowd: Crowd | PooledMeans | None = None
-    name: str | None = None  # None before the first line that could say it
+    name: str | None = None  # None before the first line that names one
     votes: int = 0
     late: int = -1  # the record with which the next prior became due
     priors: dict[int, CrowdPrior] = field(default_factory=dict)
@@ -137,17 +137,17 @@ class CrowdLines:
     adoptions: Adoptions = field(default_factory=Adoptions)
 
     def read(self, line: Charge) -> Iterator[str]:
-        """What is wrong with the line of an opening or a vote, given those before it."""
+        """Yield the faults of an opening's or a vote's line, given the lines before it."""
         if line.kind not in (OPENING, ACTION, SUMS):
             length = line.stop - line.start
             if isinstance(self.crowd, Crowd) and length < self.crowd.donates:
-                yield f"block {line.block} of {length} slots has an estimate, and is donated"
+                yield f"block {line.block} of {length} slots has an estimate, but is donated"
             return
         name = line.crowd if isinstance(line.crowd, str) else ""
         yield from self._begun(name)
         if self.crowd is None:
             if line.prior is not UNSET:
-                yield f"block {line.block}: a prior, but no crowd that says why"
+                yield f"block {line.block}: names a prior, but no crowd"
             return
         control, identity = self.crowd.control, line.identity
         plain = line.kind == ACTION and control.plain(identity.key, identity.born, identity.block)
@@ -159,7 +159,7 @@ class CrowdLines:
         if isinstance(self.crowd, Crowd) and self.crowd.donates:
             yield from self.pool.read(self.crowd, line)
         elif line.donates is not UNSET:
-            yield f"block {line.block}: a donation, in a crowd whose keys donate nothing"
+            yield f"block {line.block}: donates, in a crowd without a pool"
         if isinstance(self.crowd, Crowd):
             yield from self._voted(self.crowd, line, plain=plain)
         elif line.kind != OPENING:
@@ -167,10 +167,10 @@ class CrowdLines:
         self.agreements.read(line)
 
     def pooled(self, line: PoolLine) -> Iterator[str]:
-        """What is wrong with a vote of the pool, given the lines before it."""
+        """Yield the faults of a vote of the pool, given the lines before it."""
         yield from self._begun(line.crowd)
         if not isinstance(self.crowd, Crowd) or not self.crowd.donates:
-            yield f"block {line.block} of a pool, in a stream whose keys donate nothing"
+            yield f"block {line.block} of a pool, in a stream without one"
             return
         if line.index >= self.crowd.actions:
             yield f"block {line.block} of the pool: a vote for action {line.index}"
@@ -179,7 +179,7 @@ class CrowdLines:
         self._count(line.last_offset)
 
     def learned(self, line: Charge, history: Floats | None) -> None:
-        """What the sums so far make known of a feedback stream's key; None: nothing yet."""
+        """Take in what is known of a feedback stream's key by its sums so far, if anything is."""
         crowd = self.crowd
         if not isinstance(crowd, PooledMeans):
             return
@@ -189,11 +189,11 @@ class CrowdLines:
         self.kept[line.identity.key] = known
 
     def prior_of(self, number: int | None) -> CrowdPrior | None:
-        """The prior of this number, if it was read."""
+        """The prior with this number, if it was read."""
         return None if number is None else self.priors.get(number)
 
     def read_prior(self, line: PriorLine) -> Iterator[str]:
-        """What is wrong with a prior's line."""
+        """Yield the faults of a prior's line."""
         yield from self._begun(line.crowd)
         crowd = self.crowd
         if crowd is None:
@@ -213,7 +213,7 @@ class CrowdLines:
                 line, prior, crowd, own=self._newest(), shared=self._told(crowd), priors=self.priors
             )
         elif prior.adopted:
-            yield f"prior {prior.number} names snapshots, in a crowd within its partition"
+            yield f"prior {prior.number} names snapshots, but the crowd lies within one partition"
         elif not self._follows(crowd, prior):
             yield f"prior {prior.number} does not follow from the votes before it"
         fits = crowd.fits(prior)  # else later priors could not be computed with it
@@ -226,7 +226,7 @@ class CrowdLines:
         return crowd.follows(prior, self._newest(), self.priors)
 
     def _begun(self, name: str) -> Iterator[str]:
-        """The epoch's first line says the crowd; all others the same."""
+        """The epoch's first line names the crowd; all others must name the same."""
         if self.name is None:
             self.name = name
             try:
@@ -269,13 +269,13 @@ class CrowdLines:
         return _counted([*together, *self.pool.kept])
 
     def _count(self, offset: int) -> None:
-        """One vote more, and the record with which the next prior becomes due."""
+        """Count one more vote; note the record with which the next prior becomes due."""
         self.votes += 1
         if self.votes >= due(self.priors[len(self.priors) - 1].after) and self.late < 0:
             self.late = offset
 
     def _late(self, offset: int) -> Iterator[str]:
-        """Whether a prior should stand before a line about this record."""
+        """Report a prior that should stand before a line about this record."""
         if 0 <= self.late < offset:
             yield f"prior {len(self.priors)} is missing, due behind record {self.late}"
             self.late = -1
@@ -299,5 +299,5 @@ def _charges(crowd: Crowd, epsilon: str, of: str) -> Iterator[str]:
 
 
 def _counted(votes: list[Ints]) -> Votes:
-    """Kept votes, counted; there may be none."""
+    """Count the kept votes; there may be none."""
     return newest(np.array(votes, dtype=np.int64).reshape(-1, WIDTH))

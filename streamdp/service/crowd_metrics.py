@@ -1,7 +1,7 @@
 """Metrics of crowds across partitions: what priors have adopted, and what was refused.
 
-From the ledger's newest lines, and of the process alone how many records of the crowd topic it has
-refused. Ages are counts of priors: a clock would tell how fast events come.
+They come from the ledger's newest lines; only the number of refused records is this process's own.
+Ages are counts of priors, since a clock would tell how fast events come.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streamdp.service.status import ProcessStatus
 def adopting(
     about: Sequence[About], releases: Mapping[str, StreamReleases], process: ProcessStatus | None
 ) -> Iterator[Metric]:
-    """Every family; samples of streams whose crowd reaches across partitions alone."""
+    """Every family, with samples for the streams whose crowd reaches across partitions."""
     across = [stream_about for stream_about in about if _reaches(stream_about)]
     newest = {
         stream_about.name: _newest(releases[stream_about.name])
@@ -30,7 +30,7 @@ def adopting(
     }
     yield gauge(
         "streamdp_crowd_adopted",
-        "Other partitions whose votes a partition's newest prior was made of: the fewest of any.",
+        "Other partitions whose votes went into a partition's newest prior: the fewest of any.",
         ["stream"],
         (
             ((name,), min(len(prior.adopted) for prior in priors.values()))
@@ -40,7 +40,7 @@ def adopting(
     )
     yield gauge(
         "streamdp_crowd_priors_behind",
-        "How many priors adopted votes are behind what their partition has told: the most of any.",
+        "Priors by which adopted votes are behind those of their own partition: the most of all.",
         ["stream"],
         (((name,), max(_behind(priors), default=0)) for name, priors in newest.items()),
     )
@@ -55,14 +55,14 @@ def adopting(
     )
     yield counter(
         "streamdp_crowd_snapshots_refused",
-        "Records of the crowd topic that were none of their partition: damaged, or of others.",
+        "Refused records of the crowd topic: damaged, or not of the partition that they claim.",
         ["stream"],
         (((stream.name,), stream.snapshots_refused) for stream in read),
     )
 
 
 def _behind(priors: Mapping[int, CrowdPrior]) -> Iterator[int]:
-    """How many priors a partition has made since each snapshot that others have adopted of it."""
+    """How many priors a partition has made since each of its snapshots that others adopted."""
     for prior in priors.values():
         for name in prior.adopted:
             if (newest := priors.get(name.partition)) is not None:
@@ -75,6 +75,6 @@ def _reaches(about: About) -> bool:
 
 
 def _newest(releases: StreamReleases) -> dict[int, CrowdPrior]:
-    """The newest prior of each partition that is on the lines that were read."""
+    """The newest prior of each partition, among the lines that were read."""
     parts = releases.partitions.items()
     return {number: part.prior for number, part in parts if part.prior is not None}

@@ -1,19 +1,18 @@
-"""What partitions have told each other, read beside the work of a process.
+"""Follows what partitions have told each other, beside the work of a process.
 
-One task for each stream whose crowd reaches across partitions follows the stream's crowd topic (of
-all partitions, this process's own too: what is told comes back as others see it). Workers are given
-the newest snapshot of each partition before they apply a batch; the engine adopts it when it makes
-a prior.
+One task for each stream whose crowd reaches across partitions follows the stream's crowd topic: all
+partitions, this process's own included. Workers are given each partition's newest snapshot before
+they apply a batch; the engine adopts it when it makes a prior.
 
-Nothing waits for this, and nothing stops by it:
+Nothing waits for this task, and no failure of it stops anything:
 
-1. Where the topic cannot be read, partitions go on with what they have adopted; the log says so and
-   the view does (`crowd_unread`). It is tried again for ever, whatever the error was: a reader that
-   had ended in silence would leave the crowd as it was then (`client.following`).
-2. A record that is no snapshot, of another stream or configuration, or out of bounds is refused and
-   counted; the log says which partition it claims to be of and what is wrong. So is one that breaks
-   the reader itself: it would break it again each time that the topic is read. It never takes the
-   place of what was told before it.
+1. While the topic cannot be read, partitions go on with what they have adopted; the log and the
+   view say so (`crowd_unread`). Reading is tried again for ever, whatever the error was: a reader
+   that had ended in silence would leave the crowd as it was then (`client.following`).
+2. A record that is no snapshot, of another stream or configuration, or out of bounds is refused
+   and counted; the log says which partition it claims to be of and what is wrong with it. So is a
+   record that breaks the reader itself: it would break it again each time that the topic is read.
+   A refused record never replaces an earlier snapshot.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from streamdp.service.view import StreamView, View
 from streamdp.wire.snapshots import read_snapshot
 
 _MOST_LOGGED = 10
-"""Refused records of a stream that the log tells of one by one; all of them are counted."""
+"""Refused records of a stream that are logged one by one; all of them are counted."""
 
 
 async def at_once() -> None:
-    """There is nothing to wait for."""
+    """Wait for nothing."""
 
 
 class CrowdReader:
@@ -65,7 +64,7 @@ class CrowdReader:
         self._followers = Followers()
 
     def newest(self, stream: str) -> Iterable[CrowdSnapshot]:
-        """The newest snapshot of each partition, as far as it was heard."""
+        """The newest snapshot of each partition that was read."""
         return self._newest[stream].values() if stream in self._newest else ()
 
     async def __aenter__(self) -> CrowdReader:
@@ -75,11 +74,11 @@ class CrowdReader:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Read no more."""
+        """Stop reading."""
         await self._followers.stop()
 
     async def _follow(self, spec: StreamSpec) -> None:
-        """Read for ever; what fails is tried again."""
+        """Read for ever, and try again after a failure."""
         await self._begin()
         await follow(
             self._publications,
@@ -90,7 +89,7 @@ class CrowdReader:
         )
 
     def read(self, spec: StreamSpec, batch: Sequence[Published]) -> None:
-        """Keep the newest of each partition that can be one."""
+        """Keep the newest valid snapshot of each partition."""
         for record in batch:
             try:
                 snapshot = read_snapshot(

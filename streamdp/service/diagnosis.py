@@ -1,5 +1,5 @@
-"""What an administrator's tools show of a stream, judged: would its partitions start, and how near
-is retention to what a rebuild needs? And, NOT PRIVATE, what is wrong with records.
+"""What an administrator's tools find about a stream, judged: would its partitions start, and how
+near is retention to what a rebuild needs? And, NOT PRIVATE: what is wrong with records?
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from streamdp.wire.state import read_state
 from streamdp.wire.unprotected import NOT_PRIVATE
 
 MOST_TOLD = 20
-"""Unusable records that are told one by one."""
+"""Unusable records that are listed one by one."""
 
 MOST_QUOTED = 60
-"""Bytes that are quoted of a record in quarantine."""
+"""Bytes that are quoted of a quarantined record."""
 
 
 def are_good(findings: Iterable[Finding]) -> bool:
-    """Whether nothing is a problem."""
+    """Whether no finding is a problem."""
     return all(finding.verdict is not Verdict.PROBLEM for finding in findings)
 
 
 def there(streams: Sequence[StreamTopics], findings: Mapping[str, Finding]) -> list[StreamTopics]:
-    """The streams all of whose topics exist: rights on others cannot be tried."""
+    """The streams whose topics all exist: rights on missing topics cannot be tried."""
 
     def is_there(topic: str) -> bool:
         finding = findings.get(f"topic {topic}")
@@ -68,23 +68,23 @@ def there(streams: Sequence[StreamTopics], findings: Mapping[str, Finding]) -> l
 
 
 def retired(ledgers: Sequence[StreamTopics]) -> list[Finding]:
-    """Which streams are not configured any more, and count all the same."""
+    """A finding that names ledgers of streams that are no longer configured, which still count."""
     if not ledgers:
         return []
     names = ", ".join(topics.ledger for topics in ledgers)
-    what = f"{names}: their charges count for the records that they have read"
-    return [Finding("ledgers of streams that are not configured", Verdict.GOOD, what)]
+    what = f"{names}: their charges still count for the records that they read"
+    return [Finding("ledgers of streams that are no longer configured", Verdict.GOOD, what)]
 
 
 async def compare(tools: Administrator, specs: Sequence[StreamSpec]) -> None:
-    """Raise `ConfigurationMismatch` if a partition would halt for its configuration.
+    """Raise `ConfigurationMismatch` if a partition would halt because of its configuration.
 
-    Whatever else is wrong with a partition is no reason to stop a roll-out, which may well be the
-    remedy. What is not there yet contradicts nothing.
+    Any other fault of a partition must not stop a roll-out, which may be the remedy. A topic that
+    does not exist yet contradicts nothing.
     """
-    await tools.check([spec.topics for spec in specs])  # raises where it cannot get in
+    await tools.check([spec.topics for spec in specs])  # raises if it cannot connect
     for spec in specs:
-        with suppress(InvalidConfig):  # topics or files that are not there
+        with suppress(InvalidConfig):  # missing topics or files
             await _compare(tools, spec)
 
 
@@ -97,7 +97,7 @@ async def _compare(tools: Administrator, spec: StreamSpec) -> None:
 
 
 async def partitions(tools: Administrator, spec: StreamSpec, past: PastOf) -> list[Finding]:
-    """Would each partition of a stream start, and is what it needs retained?"""
+    """Check that each partition would start and that the input still has what it needs."""
     first = await tools.peek(spec.topics, 0)
     findings = await _partition(spec, Partition(spec.name, 0), first, past)
     for number in range(1, first.partitions):
@@ -134,7 +134,7 @@ async def _partition(
 
 
 def _begins(spec: StreamSpec, partition: Partition, opening: Opening) -> Finding:
-    """Where an epoch would begin, and what of it the keys would know."""
+    """Where an epoch would begin, and how many keys would carry something over."""
     text = f"epoch {spec.epoch_of(partition.number)} would begin at record {opening.position}"
     heritage, saved = heritage_at(spec, partition, opening), opening.saved
     epochs = [saved.now, *saved.older.values()]
@@ -142,7 +142,7 @@ def _begins(spec: StreamSpec, partition: Partition, opening: Opening) -> Finding
     if opening.carries:
         text += f", with what is public of {len(heritage.carried)} of {len(keys)} keys"
         if len(heritage.carried) < len(keys):
-            text += "; the others open like new ones (nothing of theirs stays, or it was withheld)"
+            text += "; the others open like new ones (their actions are gone or were withheld)"
     else:
         text += f", where {len(keys)} keys open like new ones: {_why_anew(spec, opening)}"
     return Finding(f"partition {partition}: state", Verdict.GOOD, text)
@@ -153,15 +153,15 @@ def _why_anew(spec: StreamSpec, opening: Opening) -> str:
         return "carry = false"
     learner = opening.saved.now.learner
     if learner is None or learner.noted_from is not UNSET:
-        return "nothing noted in the epoch before what shadow mode withheld"
+        return "the epoch before did not note what shadow mode withheld"
     return "the state is damaged, or older than its ledger"
 
 
 def _foreseen(spec: StreamSpec, partition: Partition, taken: Taken, past: Past) -> list[Finding]:
-    """Whether blocks that are open may hold records that streams since gone have charged."""
+    """Warn of open blocks whose records former streams may have charged."""
     if not past.ahead(partition.number, 0):
         return []
-    from streamdp.service.protocol import Restoring  # brings the engine with it
+    from streamdp.service.protocol import Restoring  # loads the engine, so import it here
 
     ledgers = Restoring(spec, partition, taken, past=past).foresee()
     if not ledgers:
@@ -174,7 +174,7 @@ def _foreseen(spec: StreamSpec, partition: Partition, taken: Taken, past: Past) 
 
 
 def _retention(partition: Partition, *, low_water: int, taken: Taken) -> Finding:
-    """How far the oldest record that a rebuild needs is from being deleted."""
+    """How many records lie between retention and the oldest one that a rebuild needs."""
     subject = f"partition {partition}: retention"
     headroom = low_water - taken.first_offset
     text = f"a rebuild reads from {low_water}, input is retained from {taken.first_offset}"
@@ -186,7 +186,7 @@ def _retention(partition: Partition, *, low_water: int, taken: Taken) -> Finding
 async def in_several_partitions(
     publications: Publications, stream: StreamTopics, *, epoch: int
 ) -> Finding:
-    """Whether producers agree about the partition of each key: a key in two has two learners."""
+    """Find keys in several partitions, which have a learner in each: do producers disagree?"""
     homes: dict[Key, set[int]] = {}
     async for batch in publications.actions(stream, follow=False):
         for line in map(decode_in_force, (record.value for record in batch)):
@@ -201,7 +201,7 @@ async def in_several_partitions(
     text = (
         f"{len(several)} of {len(homes)} have learners in several partitions, such as {example}:"
         " readers take the one with the most slots; do all producers use one partitioner?"
-        " (partitions that were added move keys too)"
+        " (adding partitions moves keys too)"
     )
     return Finding(subject, Verdict.WARNING, text)
 
@@ -233,14 +233,14 @@ async def records(
 
 
 def _nameless(batch: Records, format_: FeedbackFormat) -> int:
-    """How many records have a slot that names no action."""
+    """Count records with a slot that names no action."""
     observed = observe(format_, batch.values, batch.headers)
     owner = np.repeat(np.arange(len(batch)), observed.slots_per_record)
     return len(np.unique(owner[observed.played == NO_ARM]))
 
 
 def _named(stream: StreamTopics, format_: FeedbackFormat, *, looked: int, nameless: int) -> Finding:
-    """Whether records name the actions that were shown: without that nothing is learned."""
+    """Whether records name the actions that were shown; without that nothing is learned."""
     header = f"header {format_.feedback.header}{'s' if format_.frames else ''}"
     where = header if format_.feedback.played == "header" else "member action"
     text = f"{nameless} of {looked} records name no action of the stream in the {where}"
@@ -259,7 +259,7 @@ def _unusable(batch: Records, format_: Format | FeedbackFormat) -> list[tuple[in
 
 
 async def quarantined(tools: Administrator, stream: StreamTopics, *, count: int) -> list[Finding]:
-    """About the `count` newest records that were set aside. NOT PRIVATE."""
+    """About the `count` newest quarantined records. NOT PRIVATE."""
     subject = f"{NOT_PRIVATE}: quarantine of {stream.stream}"
     if not stream.quarantined:
         text = f"off: streams.{stream.stream}.quarantine = true sets unusable records aside"
@@ -274,7 +274,7 @@ async def quarantined(tools: Administrator, stream: StreamTopics, *, count: int)
 
 
 def _entries(batch: Records) -> Iterator[tuple[int, int, str]]:
-    """The position of each record, and its fault."""
+    """The position of each quarantined record, and its fault."""
     for key, value in zip(batch.keys, batch.values, strict=True):
         entry = read_quarantined(value)
         quoted = None if entry.value is None else entry.value[:MOST_QUOTED]

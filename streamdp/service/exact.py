@@ -1,7 +1,7 @@
-"""NOT PRIVATE: exact figures of a stream's learners, if its operator asked for them.
+"""NOT PRIVATE: exact figures of a stream's learners, if the operator asked for them.
 
-They exist only with ``operator_exact = true``, are shown on the operator's listener alone, and
-count from when this process took a partition. Nothing public reads them.
+They exist only with ``operator_exact = true``, are shown only on the operator's listener, and count
+from when this process took a partition. Nothing public reads them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ExactTotals:
     _partitions: dict[int, NotPrivate] = field(default_factory=dict, repr=False)
 
     def begin(self, partition: int) -> NotPrivate:
-        """A partition is taken: count anew."""
+        """Start to count when a partition is taken."""
         from streamdp.core.engine import NotPrivate
 
         self._partitions[partition] = NotPrivate(self.actions)

@@ -1,4 +1,4 @@
-"""Which faces a configuration asks for: what shows the process to people and machines."""
+"""The faces that a configuration asks for. A face shows the process to people or machines."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def faces_of(configuration: Configuration) -> Sequence[Face]:
-    """The faces of one process, in the order in which they are opened; they could be.
+    """The faces of one process, in the order in which they are opened.
 
-    What they read (tokens, certificates) is looked at here, so that a command that only checks a
-    configuration refuses what one that runs it would. It loads no server.
+    This reads their tokens and certificates, so a command that only checks a configuration refuses
+    what `run` would refuse. It loads no server.
     """
     faces: list[Face] = []
     http = configuration.tables.http

@@ -1,4 +1,4 @@
-"""Metric families, as prometheus-client wants them built: gauges, counters, histograms."""
+"""Builds metric families for prometheus-client: gauges, counters, histograms."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 Samples = Iterable[tuple[tuple[str, ...], float]]
-"""The values of a family's labels, and what is measured."""
+"""The values of a family's labels, and the measured value."""
 
 
 def gauge(name: str, help_: str, labels: Sequence[str], samples: Samples) -> GaugeMetricFamily:
-    """What may go up and down."""
+    """A value that may go up and down."""
     family = GaugeMetricFamily(name, help_, labels=labels)
     for values, value in samples:
         family.add_metric(values, value)
@@ -19,7 +19,7 @@ def gauge(name: str, help_: str, labels: Sequence[str], samples: Samples) -> Gau
 
 
 def counter(name: str, help_: str, labels: Sequence[str], samples: Samples) -> CounterMetricFamily:
-    """What only goes up while a process lives."""
+    """A value that only goes up while a process lives."""
     family = CounterMetricFamily(name, help_, labels=labels)
     for values, value in samples:
         family.add_metric(values, value)
@@ -27,7 +27,7 @@ def counter(name: str, help_: str, labels: Sequence[str], samples: Samples) -> C
 
 
 Durations = tuple[tuple[str, ...], Sequence[int], float]
-"""The values of a histogram's labels, the counts of its buckets, and all seconds together."""
+"""The values of a histogram's labels, the counts of its buckets, and the sum of seconds."""
 
 
 def histogram(
@@ -37,7 +37,7 @@ def histogram(
     bounds: Sequence[float],
     samples: Iterable[Durations],
 ) -> HistogramMetricFamily:
-    """How long something took; the last count is of what took longer than every bound."""
+    """A distribution of durations; the last count is of those above every bound."""
     family = HistogramMetricFamily(name, help_, labels=labels)
     upper = [*map(str, bounds), "+Inf"]
     for values, counts, seconds in samples:

@@ -1,17 +1,17 @@
-"""What a stream's ledger says so far: charges, and released estimates over the blocks.
+"""What a stream's ledger says so far: charges, and released estimates by block.
 
-Read from the public ledger topic, like anybody can, so that every process shows the same, a
-restart forgets nothing, and estimates are read back and never drawn again. Everything here is a
-function of published lines.
+Read from the public ledger topic, as anybody can: so every process shows the same, a restart
+forgets nothing, and estimates are read back and never drawn again. Everything here is a function of
+published lines.
 
 1. Charges of the same slots add up, those of different slots do not (parallel composition): the
-   cost of an event is the highest sum over any block.
-2. Means are over keys. Sums of noisy values have the root of the summed variances as their error.
-3. A larger epoch begins anew, in its partition; lines of older epochs count only as charges.
-4. Memory is bounded: so many keys, so many of them with a history, so many blocks of a curve.
-5. The time of a start is bounded too: of a long ledger only the newest lines are read, and pages
-   show these and what came since (`StreamReleases.whole` says whether that is everything). The
-   proof over the whole ledger is ``streamdp ledger verify``. An experiment says from which slot on
+   2. Means are over keys. The error of a sum of noisy values is the root of the summed variances.
+3. A larger epoch starts its partition's history anew; lines of older epochs count only as charges.
+4. Memory is bounded: the number of keys, of keys with a history, and of blocks in a curve.
+5. The time of a start is bounded: only the newest lines of a long ledger are read, and pages show
+   these and what came since (`StreamReleases.whole` says whether that is everything). ``streamdp
+   ledger verify`` reads the whole ledger. An experiment says from which slot on it knows
+   (`KeyHistory.since`); policies are computed only if their learner's opening was read.
    it knows (`KeyHistory.since`); policies are computed only where their learner's opening was read.
 """
 
@@ -38,7 +38,7 @@ from streamdp.wire.lines import ENDS_BLOCK, CarriedOver, Charge, PoolLine, Prior
 from streamdp.wire.published import decode_ledger
 
 NEWEST_LINES = 100_000
-"""How much of a ledger a start reads: 0.7 seconds of processor time (7 µs a line)."""
+"""The lines of a ledger that a start reads: 0.7 seconds of processor time (7 µs a line)."""
 
 MOST_KEYS = 1_000_000
 MOST_HISTORIES = 2_000
@@ -46,10 +46,10 @@ POINTS_A_KEY = 256
 ACTIONS_A_KEY = 20
 BLOCKS_A_CURVE = 512
 MOST_POLICY_BYTES = 32 << 20
-"""What the sums of a feedback stream's first keys may take: 1,638 keys of ten actions."""
+"""Bytes for the sums of a feedback stream's first keys: 1,638 keys of ten actions."""
 
 _NOTHING = CrowdPrior(0, 0, 0, b"")  # prior 0
-_BLOCK_BYTES = 16  # of an action in a block's sums and counts
+_BLOCK_BYTES = 16  # per action, in a block's sums and counts
 
 
 class Point(NamedTuple):
@@ -64,11 +64,11 @@ class Point(NamedTuple):
 
 
 class Acted(NamedTuple):
-    """A published action: in force for the slots from `stop` on, until the next one."""
+    """A published action: in force from slot `stop` until the next one."""
 
     block: int
     stop: int
-    action: int  # its place in the stream's list
+    action: int  # index in the stream's list of actions
 
 
 class NoisyMean(NamedTuple):
@@ -77,7 +77,7 @@ class NoisyMean(NamedTuple):
     value: float
     standard_error: float
     keys: int
-    stop: int = 0  # of a curve: the first slot after the block, of all keys alike
+    stop: int = 0  # in a curve: the first slot after the block
 
 
 @dataclass(slots=True)
@@ -88,10 +88,10 @@ class Sum:
     slots: int = 0
     value: float = 0.0
     variance: float = 0.0
-    stop: int = 0  # the largest: where all are of one block, its end
+    stop: int = 0  # the largest; the block's end if all estimates are of one block
 
     def add(self, other: Sum) -> None:
-        """More of them."""
+        """Add another sum."""
         self.keys += other.keys
         self.slots += other.slots
         self.value += other.value
@@ -99,7 +99,7 @@ class Sum:
         self.stop = max(self.stop, other.stop)
 
     def take_away(self, other: Sum) -> None:
-        """Fewer of them."""
+        """Subtract another sum."""
         self.add(Sum(-other.keys, -other.slots, -other.value, -other.variance))
 
     def per_slot(self) -> NoisyMean:
@@ -115,7 +115,7 @@ class Sum:
 
 @dataclass(slots=True)
 class KeyHistory:
-    """One key's learner in one partition."""
+    """The learner of one key in one partition."""
 
     epoch: int
     born: int
@@ -124,29 +124,29 @@ class KeyHistory:
     charged: Fraction = Fraction(0)  # on the slots [start, stop)
     blocks: int = 0
     latest: dict[str, Sum] = field(default_factory=dict)
-    points: deque[Point] | None = None  # of the first keys, as `actions` and `experiment`
+    points: deque[Point] | None = None  # first keys only, like `actions` and `experiment`
     actions: deque[Acted] | None = None
-    experiment: Experiment | None = None  # of a feedback stream's first keys
-    since: int = 1  # the first slot that the experiment knows of
-    carried: bool = False  # whether its learner began with what was public of an earlier one
-    policies: PolicyHistory | None = None  # of the same, if their ledger was read from its opening
+    experiment: Experiment | None = None  # feedback streams: first keys only
+    since: int = 1  # the first slot that the experiment covers
+    carried: bool = False  # whether its learner began with public facts of an earlier one
+    policies: PolicyHistory | None = None  # first keys, if their opening was read
 
 
 @dataclass(slots=True)
 class PartitionHistory:
-    """One partition's totals, and how far its epochs are: each partition may begin one alone."""
+    """One partition's totals and its epoch: a partition may begin an epoch alone."""
 
     epoch: int = 0
     highest: Fraction = Fraction(0)
-    highest_now: Fraction = Fraction(0)  # of the latest epoch
+    highest_now: Fraction = Fraction(0)  # of the newest epoch
     longest_block: int = 0
     last_slot: int = 0
     blocks: int = 0
     latest: dict[str, Sum] = field(default_factory=dict)
     curves: dict[str, dict[int, Sum]] = field(default_factory=dict)
-    whole: bool = True  # whether the first line heard was the ledger's first
-    prior: CrowdPrior | None = None  # the newest that was heard, where the stream has a crowd
-    pooled: int = 0  # votes of the pool that were heard, where keys donate
+    whole: bool = True  # whether the first line that was read was the ledger's first
+    prior: CrowdPrior | None = None  # the newest that was read, in a stream with a crowd
+    pooled: int = 0  # votes of the pool that were read, where keys donate
     priors: dict[int, CrowdPrior] = field(default_factory=dict)  # of a feedback stream: all
     agreements: Agreements = field(default_factory=Agreements)
 
@@ -173,7 +173,7 @@ class StreamReleases:
         self._histories = histories
 
     def apply(self, records: Sequence[Published]) -> None:
-        """Take in ledger lines, in the order of each partition."""
+        """Read ledger lines, in the order of each partition."""
         for record in records:
             try:
                 line = decode_ledger(record.value)
@@ -199,11 +199,11 @@ class StreamReleases:
         return all(part.whole for part in self.partitions.values())
 
     def charged(self, partitions: Iterable[int] | None = None) -> Fraction:
-        """The most that any event was charged."""
+        """The highest charge on any event."""
         return max((part.highest for part in self._of(partitions)), default=Fraction(0))
 
     def charged_in(self, epoch_of: Callable[[int], int]) -> Fraction:
-        """The most that any event was charged in its partition's configured epoch."""
+        """The highest charge on any event in its partition's configured epoch."""
         now = (
             part.highest_now
             for number, part in self.partitions.items()
@@ -212,7 +212,7 @@ class StreamReleases:
         return max(now, default=Fraction(0))
 
     def latest(self, kind: str, partitions: Iterable[int] | None = None) -> Sum:
-        """The latest estimate of each key, added up."""
+        """The newest estimate of each key, added up."""
         total = Sum()
         for part in self._of(partitions):
             if kind in part.latest:
@@ -253,7 +253,7 @@ class StreamReleases:
         part.epoch = epoch
 
     def _prior(self, number: int, line: PriorLine) -> None:
-        """Keep the newest; the ledger is read, not trusted."""
+        """Keep the newest prior; the ledger is read, not trusted."""
         part = self.partitions[number]
         try:
             prior = line.prior()
@@ -277,7 +277,7 @@ class StreamReleases:
         if (line.start, line.stop) != (history.start, history.stop):
             history.start, history.stop, history.charged = line.start, line.stop, Fraction(0)
         if line.kind == OPENING and isinstance(line.carried, CarriedOver):
-            history.blocks = line.carried.first_block  # those before were another learner's
+            history.blocks = line.carried.first_block  # earlier blocks were another learner's
             history.carried = True
         history.charged += _exact(line.epsilon)
         self._cost(part, line, history.charged)
@@ -295,13 +295,13 @@ class StreamReleases:
             self._estimate(part, history, line)
 
     def _cost(self, part: PartitionHistory, line: Charge | PoolLine, charged: Fraction) -> None:
-        """Note what the events of a line were charged so far."""
+        """Note the charges on a line's events so far."""
         part.highest = max(part.highest, charged)
         if line.epoch == part.epoch:
             part.highest_now = max(part.highest_now, charged)
 
     def _sums(self, part: PartitionHistory, history: KeyHistory, line: Charge) -> None:
-        """Add what a feedback stream's block released to the experiment of its key."""
+        """Add a feedback stream's block to the experiment of its key."""
         try:
             sums = line.block_sums()
             numbers = None if sums is None else sums.arrays()
@@ -329,7 +329,7 @@ class StreamReleases:
         before: KeyHistory | None,
         part: PartitionHistory,
     ) -> KeyHistory:
-        """A learner's first line; the one it replaces no longer counts among the latest."""
+        """Read a learner's first line; the learner that it replaces no longer counts."""
         if before is not None:
             for kind, total in before.latest.items():
                 part.latest[kind].take_away(total)
@@ -366,7 +366,7 @@ class StreamReleases:
 
 
 def _told(part: PartitionHistory, line: Charge) -> CrowdPrior | None:
-    """The prior that a line names, if there is one and it was read."""
+    """The prior that a line names, if it was read."""
     return _NOTHING if line.prior == 0 else part.priors.get(line.prior or 0)
 
 
@@ -380,7 +380,7 @@ class StreamHistory:
         self._next = self.shown
 
     def began(self) -> None:
-        """Begin a second reading beside the one that is shown."""
+        """Begin a second reading; keep showing the first."""
         self._next = StreamReleases(scales=self._scales, actions=self._actions)
         if not self.loaded:
             self.shown = self._next
@@ -398,7 +398,7 @@ class StreamHistory:
 
 
 def _note_action(history: KeyHistory, line: Charge) -> None:
-    """Keep which action a line put in force, if readers were told it: not in shadow or fallback."""
+    """Keep the action that a line put in force, if readers were told it (live mode only)."""
     if history.actions is None or line.withheld is True or line.fallback is True:
         return
     action = line.index if line.in_force is UNSET else line.in_force

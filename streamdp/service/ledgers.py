@@ -1,13 +1,12 @@
-"""Every ledger that may have charged the inputs of a configuration: found, and read when needed.
+"""Finds and reads every ledger that may have charged a configuration's inputs.
 
-A stream that is not configured any more charges nothing from now on, so its ledger is read once by
-a process; those of streams that run are read whenever they are asked for, where a partition begins
-or where an epoch before may have charged more. The list of ledgers is
-asked for each time, but at most once in `_FRESH_SECONDS`: all partitions of a process are taken
-together.
+A stream that is no longer configured charges nothing from now on, so its ledger is read once by a
+process. Ledgers of running streams are read each time they are needed: when a partition begins, or
+an earlier epoch may have charged more. The list of ledgers is fetched each time too, but at most
+once in `_FRESH_SECONDS`, since a process takes all its partitions together.
 
-What an assembly may begin with, and what the pair's budget leaves to a stream, is worked out from
-the same ledgers (`pair_past`).
+From the same ledgers follow where an assembly may begin and what a pair's budget leaves to a stream
+(`pair_past`).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Ledgers:
         self._read: dict[str, tuple[float, Tally]] = {}
 
     async def past(self, name: str, scope: Scope) -> Past:
-        """What all but this stream, or this assembly, have charged its input."""
+        """The charges of all others on the input of this stream or assembly."""
         tables = self._configuration.tables
         if name in tables.assemblies:
             return (await self._pairs(None)).of_assembly(name)
@@ -55,9 +54,9 @@ class Ledgers:
         return replace(past, room=min(past.room, left - _charge(self._configuration, name)))
 
     async def _pairs(self, topic: str | None) -> PairPast:
-        """The pairs of topics that are assembled, and the charges on them.
+        """The assembled pairs of topics, and the charges on them.
 
-        A stream whose topic has nothing to do with that spares itself the other ledgers.
+        A stream whose topic belongs to no pair does not read the other ledgers.
         """
         past, rest = PairPast(self._configuration), list[StreamTopics]()
         async with self._turn:
@@ -101,20 +100,20 @@ class Ledgers:
         )
 
     async def retired(self) -> list[StreamTopics]:
-        """Every ledger that is there and belongs to no configured stream."""
+        """Every ledger that belongs to no configured stream."""
         async with self._turn:
             return [topics for topics in await self._list() if self._is_retired(topics)]
 
     def _may_have_charged_more(self, topics: StreamTopics) -> bool:
         """Whether a ledger may hold charges above what its stream is configured to charge now.
 
-        A stream that is gone charges nothing now; one that has had an epoch before may have been
-        lowered since. In its first epoch it has charged what its configuration says.
+        A former stream charges nothing now. A stream that has had an earlier epoch may have been
+        lowered since. In its first epoch a stream has charged what its configuration says.
         """
         if self._is_retired(topics):
             return True
         if topics.stream in self._configuration.tables.assemblies:
-            return False  # it charges nothing by itself
+            return False  # an assembly charges nothing by itself
         table = self._configuration.stream(topics.stream)
         return max(table.epoch, *table.partition_epochs.values(), 1) > 1
 
@@ -133,7 +132,7 @@ class Ledgers:
         return self._listed[1]
 
     async def _tally(self, topics: StreamTopics) -> Tally:
-        """One ledger, read through."""
+        """Read one ledger through."""
         at, tally = self._read.get(topics.ledger, (0.0, None))
         fresh = self._is_retired(topics) or self._clock() - at < _FRESH_SECONDS
         if tally is not None and fresh:

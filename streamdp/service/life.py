@@ -1,19 +1,18 @@
-"""The life of one worker with its partition: take it, work, and take it again after what may pass.
+"""The life of one worker with its partition: take it, work, and take it again after some errors.
 
-What goes wrong with a partition is its own:
+An error stops only its own partition, except for the last:
 
-1. The outcome of a step is unknown (`TransportLost`): drop all memory, take the partition again.
-2. Another process has the partition (`Fenced`): stop; nothing of it may be touched any more.
-3. State and log contradict each other, a charge is refused, or something nobody thought of
-   happens: halt with a reason, once the transport has confirmed that the partition is still ours.
-   A process that was frozen may hold what it read before against what a later owner has made of
-   it since. The other partitions go on.
+1. The outcome of a step is unknown (`TransportLost`): forget everything, take the partition again.
+2. Another process has the partition (`Fenced`): stop, and do not touch it any more.
+3. State and log contradict each other, a charge is refused, or something unexpected happens: halt
+   with a reason, once the transport has confirmed that the partition is still this process's. (A
+   process that was frozen may compare what it read before with what a later owner has made of it.)
 4. The state is of a later epoch than the configuration (`Superseded`): stand by until the partition
-   is revoked or the process ends. In a rolling change of configuration that is what happens to a
-   process that is yet to be restarted, and an epoch never goes back, so trying again is no use.
-5. The disk is full (`DiskFull`): that is everybody's, so the whole process is told to give up.
+   is revoked or the process ends. In a rolling change of configuration this happens to a process
+   that is yet to be restarted. An epoch never goes back, so trying again is no use.
+5. The disk is full (`DiskFull`): this concerns all partitions, so the whole process ends.
 
-What the work is, its worker says: learning (`worker`) or joining (`assembling.worker`).
+The work itself is the worker's: learning (`worker`) or joining (`assembling.worker`).
 """
 
 from __future__ import annotations
@@ -48,25 +47,25 @@ class EventLog(Protocol):
     """Structured logging: an event's name and its fields, none of them from content."""
 
     def info(self, event: str, **fields: object) -> object:
-        """Something happened as it should."""
+        """Log normal operation."""
         ...
 
     def warning(self, event: str, **fields: object) -> object:
-        """Something that passes by itself."""
+        """Log trouble that passes by itself."""
         ...
 
     def error(self, event: str, **fields: object) -> object:
-        """Somebody must act."""
+        """Log trouble that somebody must act on."""
         ...
 
 
 Clock = Callable[[], float]
 Observe = Callable[[str, float], None]
-"""Told how long a public step took: its name and seconds."""
+"""Receives how long a public step took: its name and seconds."""
 
 
 def nothing_told(stream: str) -> Iterable[CrowdSnapshot]:
-    """No partition tells any other anything."""
+    """For streams whose partitions tell each other nothing."""
     return ()
 
 
@@ -84,15 +83,15 @@ class Surroundings:
     observe: Observe
     halted: Callable[[Partition, Reason], None]
     give_up: Callable[[StreamdpError], None]
-    heard: Callable[[], float]  # when records came last, of any partition
-    snapshots_of: Callable[[str], Iterable[CrowdSnapshot]] = nothing_told  # a stream's partitions'
+    heard: Callable[[], float]  # when records last came, of any partition
+    snapshots_of: Callable[[str], Iterable[CrowdSnapshot]] = nothing_told  # by stream
 
 
 _CALM_SECONDS = 60.0
-"""A partition that worked for so long begins its retries anew."""
+"""Seconds of work after which a partition's retries start from the first again."""
 
 _REASONS: tuple[tuple[type[StreamdpError], Reason], ...] = (
-    (ConfigurationMismatch, Reason.MISMATCH),  # before its own base
+    (ConfigurationMismatch, Reason.MISMATCH),  # a subclass, so before its base
     (StateMismatch, Reason.STATE),
     (BudgetExceeded, Reason.BUDGET),
     (InvalidConfig, Reason.CONFIG),
@@ -100,16 +99,16 @@ _REASONS: tuple[tuple[type[StreamdpError], Reason], ...] = (
 
 
 def check_not_stalled(partition: Partition, around: Surroundings, *, heard_at: float) -> None:
-    """A consumer can stall in silence: lag without progress is a lost transport.
+    """Raise `TransportLost` if records wait, but none came for long: a consumer stalled in silence.
 
-    As long as it delivers records of others, it has not stalled: they have to take turns.
+    While it delivers other partitions' records it has not stalled: partitions take turns.
     """
     silent = around.clock() - max(heard_at, around.heard())
     if silent > around.settings.stall_seconds:
         raise TransportLost(
             complaint(
                 f"partition {partition}",
-                "input does not come although there is some",
+                "records wait in the input, but none comes",
                 expected=f"records within {around.settings.stall_seconds} s",
                 got=f"none for {silent:.0f} s",
             )
@@ -128,15 +127,15 @@ class Life:
         drop: Callable[[], None],
     ) -> None:
         self.partition = partition
-        self.stirred = asyncio.Event()  # something has come that a waiting worker should look at
+        self.stirred = asyncio.Event()  # a waiting worker should look: records or an end have come
         self.draining = False
-        self.failure: BaseException | None = None  # what was found elsewhere to be wrong
+        self.failure: BaseException | None = None  # an error that was found elsewhere
         self._around = around
         self._live = live
         self._drop = drop
 
     def fail(self, error: BaseException) -> None:
-        """Let the worker raise this, unless something was wrong before."""
+        """Let the worker raise this error, unless there is one already."""
         self.failure = self.failure or error
         self.stirred.set()
 
@@ -146,7 +145,7 @@ class Life:
         self.stirred.set()
 
     async def run(self) -> None:
-        """From taking to the end."""
+        """Take the partition, work, and end."""
         attempt = 0
         while not self.draining:
             started = self._around.clock()
@@ -185,7 +184,7 @@ class Life:
             await self._around.transport.leave(self.partition)
 
     async def _stand_by(self, why: Superseded) -> None:
-        """Leave the partition alone, and say so, until it is revoked or the process drains."""
+        """Leave the partition alone, and show it, until it is revoked or the process drains."""
         self._around.view.wait(self.partition, str(why))
         self._around.log.warning(
             "partition_waiting", partition=str(self.partition), detail=str(why)
@@ -204,7 +203,7 @@ class Life:
         await asyncio.sleep(seconds)
 
     def _halt(self, error: Exception) -> None:
-        """Stop this partition and say why; an unexpected error's text may quote content."""
+        """Halt this partition and say why; an unexpected error's text may quote content."""
         reason = next((why for kind, why in _REASONS if isinstance(error, kind)), Reason.INTERNAL)
         message = str(error) if reason is not Reason.INTERNAL else type(error).__name__
         self._around.view.halt(self.partition, reason, message)
@@ -218,7 +217,7 @@ class Life:
         self._around.halted(self.partition, reason)
 
     async def _live_as_owner(self) -> None:
-        """Live, and let no error be believed that comes of another owner's work."""
+        """Work, and trust an error only if this process still owns the partition."""
         try:
             await self._live()
         except TransportLost:
@@ -234,7 +233,7 @@ class Life:
 
 
 def where_raised(error: BaseException) -> str:
-    """The place an error was raised at, without what it was about."""
+    """Where an error was raised, without its text."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,10 +1,10 @@
 """Logs: one event a line, with a documented name and fields that hold nothing from content.
 
-`EVENTS` is the whole list; a test holds it against the code. Lines go to standard error: JSON, or
-text on a terminal. What other libraries log is let through from warnings on, as the event
-``library``, and without anything that might quote content: only aiokafka's words, which name
-topics and nodes, are passed on; of others the unfilled template is, and of exceptions the type and
-the place they were raised at (an exception's text may quote what it was about).
+`EVENTS` is the whole list; a test compares it with the code. Lines go to standard error: JSON, or
+text on a terminal. Other libraries' messages from warnings on appear as the event ``library``,
+without anything that might quote content: aiokafka's text, which names topics and nodes, in full;
+of other libraries the unfilled template; of exceptions the type and where they were raised (an
+exception's text may quote what it was about).
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ from streamdp.service.worker import EventLog, where_raised
 from streamdp.wire.unprotected import NOT_PRIVATE
 
 EVENTS = {
-    "starting": "the configuration was read; with app, streams, assemblies, transport, version",
-    "joined": "the transport was reached and its topics are as they must be",
-    "partition_taking": "earlier owners are being fenced, the state is read",
+    "starting": "the configuration was read; fields: app, streams, assemblies, transport, version",
+    "joined": "the transport answers and its topics are correct",
+    "partition_taking": "earlier owners are being fenced, and the state is being read",
     "partition_rebuilding": "input is read again from the oldest saved row; `done` is a share",
-    "partition_running": "learning, or assembling, goes on from `position`",
-    "partition_paused": "too much is applied and not durable; only this partition waits",
-    "partition_resumed": "a commit has caught up",
-    "partition_lost": "the outcome of a step is unknown; the partition is taken again",
-    "partition_fenced": "another process has the partition",
-    "partition_revoked": "the partition goes to another process",
-    "partition_waiting": "its state is of a later epoch; a process configured for that takes over",
-    "partition_halted": "it stands still rather than guess; `reason` and `detail` say why",
-    "partition_drained": "everything drawn is public",
-    "join_lost": "the transport does not answer at the start; it is tried again",
-    "poll_lost": "records could not be asked for; it is tried again",
-    "crowd_unread": "what partitions tell each other cannot be read; it is tried again",
-    "snapshot_refused": "a record of a crowd topic is none of its partition; `detail` says why",
-    "mode_changed": "a stream is live, shadow or fallback from its next draw on",
-    "configuration_rejected": "on SIGHUP: the file is wrong, everything stays as it was",
-    "configuration_needs_restart": "on SIGHUP: more than modes has changed, that is ignored",
-    "signal": "SIGTERM or SIGINT: drain; a second one stops at once",
-    "draining": "no more records are read; what was drawn is published",
-    "drain_incomplete": "time was up; nothing durable is lost, the next start goes on from there",
-    "stopped": "everything is given up",
-    "failed": "the process ends; `detail` says why, `exit_code` for whom",
-    "insecure_seed": "randomness is seeded: nothing is guaranteed",
+    "partition_running": "learning or assembling goes on from `position`",
+    "partition_paused": "too many records are applied and not durable; only this partition waits",
+    "partition_resumed": "a commit has caught up after partition_paused",
+    "partition_lost": "a transport error; the partition is taken again",
+    "partition_fenced": "another process owns the partition now",
+    "partition_revoked": "a rebalance gives the partition to another process",
+    "partition_waiting": "its state is of a later epoch; a process with that epoch must take it",
+    "partition_halted": "the partition has stopped: see `reason`, `detail` and the runbook",
+    "partition_drained": "everything that was drawn is published",
+    "join_lost": "the transport does not answer at the start; retrying",
+    "poll_lost": "the transport does not answer a poll; retrying",
+    "crowd_unread": "the crowd topic cannot be read; retrying, learning goes on",
+    "snapshot_refused": "a record of a crowd topic is not valid; `detail` says why",
+    "mode_changed": "the stream's mode (live, shadow, fallback) changes from its next draw on",
+    "configuration_rejected": "on SIGHUP: the file is not valid; the running configuration stays",
+    "configuration_needs_restart": "on SIGHUP: changes beyond modes need a restart",
+    "signal": "SIGTERM or SIGINT: the process drains; a second one stops it at once",
+    "draining": "no more records are read; what was drawn is being published",
+    "drain_incomplete": "the drain was cut off; the next start goes on from the last commit",
+    "stopped": "the process has left all partitions",
+    "failed": "the process ends with an error: see `detail` and `exit_code`",
+    "insecure_seed": "randomness comes from a seed: nothing is private",
     "http_listening": "look-ups, metrics and the status page are served at `address`",
-    "connections_bounded": "fewer than `most_connections`, or this process may open no more files",
-    "http_ended": "the process that serves has ended by itself; it is started again",
+    "connections_bounded": "the limit of open files lowers `most_connections`",
+    "http_ended": "the serving process ended unexpectedly; it is started again",
     "operator_listening": f"{NOT_PRIVATE}: the operator's listener is at `address`",
-    "library": "another library's warning, without anything from content",
-    "loop_exception": "an exception that nobody awaited; a defect",
+    "library": "another library's warning, without its content",
+    "loop_exception": "an exception in a task that nothing awaited: a defect",
 }
-"""Every event's name, and what it says."""
+"""Every event's name, and what it means."""
 
 Level = Literal["info", "warning", "error"]
 Style = Literal["auto", "json", "text"]
@@ -68,7 +68,7 @@ _LEVELS: dict[Level, int] = {
 }
 _TRUSTED_WORDS = ("aiokafka",)
 _QUOTES = re.compile(r"(?<=callback) | <|\(|: ")
-"""Where a message of asyncio begins to quote what it is about."""
+"""Where a message of asyncio begins to quote its subject."""
 _QUIET_SECONDS = 10.0
 _MOST_SAID = 1000
 
@@ -98,12 +98,12 @@ def set_up(*, level: Level, style: Style, stream: TextIO = sys.stderr) -> EventL
 
 
 def _when_and_what_first(_: object, __: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
-    """The order in which people read a line."""
+    """Put time, level and event first: people read a line in this order."""
     return {name: event.pop(name) for name in ("time", "level", "event")} | dict(event)
 
 
 def _adopt_libraries(log: EventLog) -> None:
-    """Let the root of standard logging speak through ours, from warnings on."""
+    """Pass the root logger's warnings and errors to our log."""
     root = logging.getLogger()
     for handler in [handler for handler in root.handlers if isinstance(handler, LogRelay)]:
         root.removeHandler(handler)
@@ -112,9 +112,10 @@ def _adopt_libraries(log: EventLog) -> None:
 
 
 class LogRelay(logging.Handler):
-    """Passes on what other libraries log, without anything that might quote content.
+    """Passes on other libraries' messages, without anything that might quote content.
 
-    A client library can say the same many times a second; it is passed on once in `_QUIET_SECONDS`.
+    A client library can repeat a message many times a second; it is passed on once in
+    `_QUIET_SECONDS`.
     """
 
     def __init__(self, log: EventLog) -> None:
@@ -123,7 +124,7 @@ class LogRelay(logging.Handler):
         self._said: dict[tuple[str, str], float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One line of another library."""
+        """Log one message of another library."""
         if unheard.get() or self._repeats(record):
             return
         trusted = record.name.partition(".")[0] in _TRUSTED_WORDS
@@ -138,7 +139,7 @@ class LogRelay(logging.Handler):
         tell("library", **fields)
 
     def _repeats(self, record: logging.LogRecord) -> bool:
-        """Whether this was said a short while ago."""
+        """Whether the same message was passed on a short while ago."""
         line = (record.name, str(record.msg))
         if record.created - self._said.get(line, 0.0) < _QUIET_SECONDS:
             return True
@@ -149,9 +150,9 @@ class LogRelay(logging.Handler):
 
 
 def watch_loop(loop: asyncio.AbstractEventLoop, log: EventLog) -> None:
-    """Log exceptions of tasks that were never awaited; asyncio's own message would quote them.
+    """Log exceptions of tasks that nothing awaited.
 
-    Its message quotes a callback's arguments, so only what comes before is passed on.
+    asyncio's own message quotes a callback's arguments, so only the part before is passed on.
     """
 
     def log_exception(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -1,12 +1,12 @@
 """The loop: many streams (or assemblies) and partitions in one process.
 
-Applying goes on while commits are in flight.
+Batches are applied while commits are in flight.
 
-One task polls and applies; each taken partition has a task of its own that takes, rebuilds and
-commits (`worker`). A partition that is assigned again waits until the task that had it before has
-left it: leaving late would take it from its successor. What ends the process: a drain, a full
-disk, an error of the transport as a whole (such as `Fenced` from a poll: where there is no group
-nobody would ever give the partition back), and, if the settings say so, a halted partition.
+One task polls and applies; each taken partition has its own task that takes, rebuilds and commits
+(`worker`). A partition that is assigned again waits until its earlier task has left it: leaving
+later would take it from its successor. The process ends after a drain, on a full disk, on an error
+of the whole transport (such as `Fenced` from a poll: without a group nobody would ever give the
+partition back), and, if so configured, when a partition halts.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from streamdp.service.worker import (
 from streamdp.wire.published import Mode
 
 _TURNS = 4
-"""Turns of the event loop that others get before a batch is applied; each costs microseconds.
+"""Turns of the event loop that other tasks get before a batch is applied; each costs microseconds.
 
-A client that was emptied sends its next request in the meantime (aiokafka takes four turns), so
-the answer comes while this batch is applied. A commit takes some thirty turns, of which it would
-otherwise get one for each batch under load.
+A client whose buffer was emptied sends its next request in the meantime (aiokafka takes four
+turns), so the answer comes while this batch is applied. A commit takes some thirty turns; without
+these it would get one turn per batch under load.
 """
 
 
@@ -69,7 +69,7 @@ class Service:
         now: Callable[[], int] = wall_clock,
         snapshots_of: Callable[[str], Iterable[CrowdSnapshot]] = nothing_told,
     ) -> None:
-        self._now = now  # milliseconds as brokers count them, for assemblies
+        self._now = now  # the broker's clock in milliseconds, for assemblies
         self._specs = {spec.name: spec for spec in specs}
         self._transport = transport
         self._settings = settings or LoopSettings()
@@ -103,7 +103,7 @@ class Service:
             self._modes[stream] = self._view.streams[stream].mode = mode
 
     def set_modes(self, modes: Mapping[str, Mode]) -> None:
-        """From the next draw on, these streams are live, shadow or fallback."""
+        """Change streams' modes from the next draw on."""
         for stream, mode in modes.items():
             if self._mode(stream) is not mode:
                 self._log.info("mode_changed", stream=stream, mode=str(mode))
@@ -114,9 +114,10 @@ class Service:
         self._draining.set()
 
     async def run(self, *, ready: Callable[[], None] | None = None) -> Reason | None:
-        """Join, work, drain, leave; why a halted partition ended it, if one did.
+        """Join, work, drain, leave; return the reason if a halted partition ended it.
 
-        Raises what the user must mend, such as a missing topic, and what ends the whole process.
+        Raises errors that the user must mend, such as a missing topic, and those that end the
+        process.
         """
         try:
             if await self._join():
@@ -139,7 +140,7 @@ class Service:
     # -- the transport's listener ----------------------------------------------------------------
 
     def assigned(self, partitions: Sequence[Partition]) -> None:
-        """Begin to take these, in tasks of their own."""
+        """Start to take these partitions, each in its own task."""
         if self._draining.is_set():
             return
         self._view.assigned += len(partitions)
@@ -152,7 +153,7 @@ class Service:
             )
 
     def revoked(self, partitions: Sequence[Partition]) -> None:
-        """Stop working on these; what was drawn and is not durable was never seen."""
+        """Stop working on these; nobody has seen what was drawn and is not durable."""
         self._view.revoked += len(partitions)
         for partition in partitions:
             self._let_go(partition)
@@ -160,17 +161,17 @@ class Service:
             self._log.info("partition_revoked", partition=str(partition))
 
     def settled(self, stream: str) -> None:
-        """Every partition of the stream that is this process's has been announced."""
+        """Note that all of the stream's partitions of this process were announced."""
         self._view.shown(stream).settled = True
 
     def failed(self, partition: Partition, error: StreamdpError) -> None:
-        """The transport has failed for this partition."""
+        """Pass an error of the transport to the partition's worker."""
         worker = self._workers.get(partition)
-        if worker is not None:
-            worker.fail(error)
+        if worker is not None and worker.at_work:
+            worker.life.fail(error)
 
     def _let_go(self, partition: Partition) -> None:
-        """Cancel whatever works on a partition; it leaves in its own time."""
+        """Cancel a partition's task; it leaves in its own time."""
         self._workers.pop(partition, None)
         task = self._tasks.pop(partition, None)
         if task is not None and not task.done():
@@ -186,11 +187,11 @@ class Service:
         return Worker(spec, partition, self._around)
 
     async def _run_in_turn(self, worker: Worker | AssemblyWorker) -> None:
-        """Run a worker once the one before it on this partition has left."""
+        """Run a worker once the partition's earlier worker has left."""
         async with self._turns[worker.partition]:
-            await worker.run()
+            await worker.life.run()
 
-    # -- what workers tell -----------------------------------------------------------------------
+    # -- callbacks of workers ----------------------------------------------------------------------
 
     def _halted(self, partition: Partition, reason: Reason) -> None:
         if self._settings.on_halt is OnHalt.EXIT:
@@ -204,7 +205,7 @@ class Service:
     # -- tasks -----------------------------------------------------------------------------------
 
     async def _join(self) -> bool:
-        """Join as soon as the transport answers; False if told to drain before it does."""
+        """Join as soon as the transport answers; False if told to drain before that."""
         attempt = 0
         draining = asyncio.ensure_future(self._draining.wait())
         try:
@@ -216,7 +217,7 @@ class Service:
                     if joining.done():
                         joining.result()
                         return True
-                except (DiskFull, Fenced, Occupied):  # none of them passes by itself
+                except (DiskFull, Fenced, Occupied):  # a retry would not help
                     raise
                 except TransportLost as error:
                     seconds, attempt = self._retry_in(attempt), attempt + 1
@@ -236,7 +237,7 @@ class Service:
             try:
                 await self._poll_once()
                 attempt = 0
-            except (DiskFull, Fenced):  # neither passes by itself
+            except (DiskFull, Fenced):  # a retry would not help
                 raise
             except TransportLost as error:
                 seconds, attempt = self._retry_in(attempt), attempt + 1
@@ -255,7 +256,7 @@ class Service:
                 await self._draining.wait()
 
     async def _poll_once(self) -> None:
-        """One batch: poll until it is large enough or nothing more is ready, then apply."""
+        """Read one batch: poll until it is large enough or nothing more is ready, then apply it."""
         settings, clock = self._settings, self._around.clock
         gathered, timeout = 0, settings.poll_seconds
         appetites = [worker.appetite for worker in self._workers.values()]
@@ -280,10 +281,10 @@ class Service:
         await self._brake()
 
     async def _brake(self) -> None:
-        """Let commits take up a burst of releases before there is more of it, for a moment.
+        """Pause polling for a moment, so that commits can take up a burst of releases.
 
-        Not polling keeps what was fetched, which a pause throws away; but it is everybody's, so a
-        partition whose commits hang holds the others up no longer than that.
+        Not polling keeps what was fetched; a pause of the partition would throw it away. But it
+        stops all partitions, so one whose commits hang holds the others up for a bounded time only.
         """
         full = [worker for worker in self._workers.values() if not worker.has_room.is_set()]
         waiting = {asyncio.ensure_future(worker.has_room.wait()) for worker in full}
@@ -302,7 +303,7 @@ class Service:
         for partition, worker in list(self._workers.items()):
             if worker.at_work:
                 worker.apply()
-                worker.drain()
+                worker.life.drain()
             else:
                 self._let_go(partition)
         if self._tasks:

@@ -1,13 +1,13 @@
-"""The metrics page, in Prometheus' text format: a registry of our own, fed by published facts.
+"""The metrics page in Prometheus' text format: a registry of our own, filled with published facts.
 
-1. Three tiers. Public: configuration, charges, slots, blocks, lag, ages, how long public steps
-   take. Private estimates: means of what was released with noise, each beside its standard error.
-   The operator's exact figures are never here.
+1. Three tiers. Public: configuration, charges, slots, blocks, lag, ages, durations of public steps.
+   Private estimates: means of what was released with noise, each beside its standard error. The
+   operator's exact figures are never here.
 2. No process, platform or garbage-collection collectors: what they show depends on content.
-3. The number of series is bounded by `most_series`, whatever the number of keys and partitions:
-   no label is a key, and partitions beyond the bound are one, called ``rest``.
-4. Names, units, labels and help follow Prometheus' conventions; gauges are as of the latest
-   snapshot that the learning process sent.
+3. `most_series` bounds the number of series for any number of keys and partitions: no label is a
+   key, and partitions beyond the bound are merged into one, called ``rest``.
+4. Names, units, labels and help follow Prometheus' conventions. Gauges are as of the newest
+   snapshot from the learning process.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from streamdp.service.view import Reason, Status
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REST = "rest"
 LOST_SECONDS = 15.0
-"""A transport that has not answered a poll for so long is called down."""
+"""A transport that has not answered a poll for so many seconds counts as down."""
 
-_A_STREAM = 23  # series of each stream, at most, without its partitions
+_A_STREAM = 23  # most series of each stream, without its partitions
 _A_PARTITION = 10 + len(Reason)
 _A_PROCESS = SERIES + len(STEPS) * (len(BUCKETS) + 3) + 10  # histograms, build, the process
 
@@ -72,11 +72,11 @@ class Facts:
     shown: Mapping[str, StreamReleases] = field(default_factory=dict)
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
-    assemblies: Sequence[str] = ()  # that this process works on
+    assemblies: Sequence[str] = ()  # those that this process works on
 
 
 class MetricsPage:
-    """Makes the page."""
+    """Builds the page."""
 
     def __init__(self, facts: Callable[[], Facts], *, most_series: int) -> None:
         streams = len(facts().about) + len(facts().assemblies)
@@ -96,7 +96,7 @@ class MetricsPage:
         self._registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """Every family, as prometheus-client asks for it."""
+        """Every family, in the form that prometheus-client asks for."""
         facts = self._facts()
         yield gauge("streamdp_build_info", "The version that runs.", ["version"], [
             ((__version__,), 1)
@@ -113,7 +113,7 @@ class MetricsPage:
 
 
 def _streams(facts: Facts) -> Iterator[Metric]:
-    """What an event costs, and what was promised."""
+    """What an event costs, and the budgets."""
     label, releases = ["stream"], facts.shown
     yield gauge(
         "streamdp_epsilon_configured",
@@ -167,7 +167,7 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
     yield from assembling(_parts(process.assemblies, most))
     yield gauge(
         "streamdp_partition_halted",
-        "1 if the partition stands still for this reason: somebody must act.",
+        "1 if the partition has halted for this reason: somebody must act.",
         ["stream", "partition", "reason"],
         (
             ((stream, label, reason), float(part.reason == reason))
@@ -177,7 +177,7 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
     )
     yield gauge(
         "streamdp_partition_waiting",
-        "1 if the partition waits for a process of a later epoch, as in a roll-out.",
+        "1 if the partition waits for a process with a later epoch, as in a roll-out.",
         ["stream", "partition"],
         (
             ((stream, label), float(part.status == str(Status.WAITING)))
@@ -186,7 +186,7 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
     )
     yield gauge(
         "streamdp_action_age_seconds",
-        "Since this process last published for the stream. Blocks grow, so it does in good health.",
+        "Since this process last published for the stream. It grows as blocks grow.",
         ["stream"],
         _ages(process.streams),
     )
@@ -209,7 +209,7 @@ def _parts(streams: Sequence[StreamStatus], most: int) -> Parts:
 
 
 def _process(process: ProcessStatus) -> Iterator[Metric]:
-    """The learning process itself, as far as content cannot move it."""
+    """The learning process itself: only facts that content cannot change."""
     yield gauge(
         "streamdp_start_time_seconds",
         "When the learning process started, in seconds since 1970.",
@@ -218,19 +218,19 @@ def _process(process: ProcessStatus) -> Iterator[Metric]:
     )
     yield counter(
         "streamdp_partitions_assigned",
-        "Partitions that came to this process.",
+        "Partitions that were assigned to this process.",
         [],
         [((), process.assigned)],
     )
     yield counter(
         "streamdp_partitions_revoked",
-        "Partitions that went from this process to another.",
+        "Partitions that were revoked from this process.",
         [],
         [((), process.revoked)],
     )
     yield counter(
         "streamdp_http_restarts",
-        "How often the process that serves ended by itself and was started again.",
+        "How often the serving process ended unexpectedly and was started again.",
         [],
         [((), process.listener_restarts)],
     )
@@ -269,11 +269,11 @@ def _gauges(parts: Parts) -> Iterator[Metric]:
 
 
 def _ways_back(parts: Parts) -> Iterator[Metric]:
-    """How far taking a partition is, and what it needs of the input: of assemblies too."""
+    """How far the taking of partitions is, and what it needs of the input; assemblies included."""
     labels = ["stream", "partition"]
     yield gauge(
         "streamdp_rebuild_progress_ratio",
-        "How much of the way back to learning is done: 0 while it is taken, 1 once it learns.",
+        "Progress of taking a partition: 0 while its state is read, 1 once it learns.",
         labels,
         (((stream, label), part.progress) for stream, label, part in parts),
     )
@@ -303,9 +303,9 @@ def _ages(streams: Sequence[StreamStatus]) -> Iterator[tuple[tuple[str, ...], fl
 
 
 def is_up(process: ProcessStatus) -> bool:
-    """Whether the transport answers: polls return, and no partition waits for it after a loss.
+    """Whether the transport answers: polls return, and no lost partition waits for it.
 
-    A partition that is merely taken, which every rebalance brings, says nothing of the transport.
+    A partition that is merely being taken, as in every rebalance, says nothing of the transport.
     """
     lost = any(part.lost for stream in process.work for part in stream.partitions)
     ago = process.polled_ago
@@ -322,7 +322,7 @@ def _labelled(parts: Sequence[PartitionStatus], most: int) -> Iterator[tuple[str
 
 
 def _together(one: PartitionStatus, other: PartitionStatus) -> PartitionStatus:
-    """Two partitions as one: counts add up, and the one nearer to trouble is shown."""
+    """Merge two partitions: counts add up, and of states the worse one is shown."""
     worse = one if one.reason is not None else other
     near, far = sorted((one, other), key=lambda part: part.headroom or 0)
     ages = [age for age in (one.published_ago, other.published_ago) if age is not None]
@@ -350,7 +350,7 @@ def _together(one: PartitionStatus, other: PartitionStatus) -> PartitionStatus:
 
 
 def _estimates(facts: Facts) -> Iterator[Metric]:
-    """The released estimates of this process's partitions or (serving only) of all."""
+    """The released estimates of this process's partitions; when only serving, of all."""
     for kind, (name, help_) in _PRIVATE.items():
         readings = []
         for stream in facts.about:
@@ -377,7 +377,7 @@ def _estimates(facts: Facts) -> Iterator[Metric]:
 def _bounds(facts: Facts) -> Iterator[tuple[tuple[str, ...], float]]:
     for stream in facts.about:
         if isinstance(stream.learner, PolicyLearner):
-            continue  # no theorem is claimed
+            continue  # no theorem applies
         releases = facts.shown.get(stream.name)
         parts = [] if releases is None else list(releases.partitions.values())
         last = max((part.last_slot for part in parts), default=0)

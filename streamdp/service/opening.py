@@ -1,31 +1,29 @@
-"""Taking a partition: what is durable is checked before anything is believed.
+"""Takes a partition: everything durable is checked before any of it is used.
 
-Epoch, digest, that the ledger has no line that the checkpoint does not know of, and that the input
-from `low_water` on is still there. Where they contradict each other the partition halts
-(`StateMismatch`); it never resets an offset and never skips. The way out is a larger `epoch` in the
-configuration, or, where only one partition has lost something, in its `partition_epochs`: learners
-of the others go on. Where not even that could be sure to read no event twice, it is an input of
-another name.
+Checked are the epoch, the digest, that the checkpoint knows every line of the ledger, and that the
+input from `low_water` on is still there. On a contradiction the partition halts (`StateMismatch`);
+it never resets or skips an offset. The way out is a larger `epoch` in the configuration or, if only
+one partition has lost something, in its `partition_epochs`: then the other partitions' learners go
+on. If no epoch could be sure to read no event twice, the way out is an input with another name.
 
 Keys open in a new epoch with what is public of the one before (`carrying`), unless the option says
-otherwise. A state that was lost or rolled back says nothing of that kind: there they begin anew.
+otherwise. A state that was lost or rolled back carries nothing: its keys begin anew.
 
-The position never moves back, by any way (P11). A new epoch begins behind all that anything knows
-of: checkpoint, group offset and ledger. So a state that was rolled back, whose own position is too
-old, lets no event be read for a second release. Offsets and charges belong to a topic, so a stream
-keeps its input for life. And what streams of other names have charged counts too, also that of
-streams which are gone (`past`): renaming a stream must not spend a budget twice. No epoch takes
-back what was recorded: releases that wait are published, so the records they charge need room.
+No way moves the position back (P11). A new epoch begins behind the checkpoint, the group offset and
+the ledger, so a state that was rolled back, whose own position is too old, causes no second release
+of an event. Offsets and charges belong to a topic, so a stream keeps its input for life. The
+charges of other streams count too, also of streams that are gone (`past`): renaming a stream must
+not spend a budget twice. No epoch takes back recorded releases: they are published, so the records
+that they charge need room in the budget.
 
-Whether the input is still the same topic is known by its id, where the transport has one: it stands
-in the checkpoint, and a checkpoint that has none adopts it. Not even a new epoch may go on in
-another topic. Where the state is gone too, the ledger says which topic was read: its first line
-does, and each line where an epoch begins. Where there are no ids `sameness` looks for the last
-record that was read.
+A topic id, where the transport has one, tells whether the input is still the same topic. The
+checkpoint holds it; a checkpoint without one adopts it. Not even a new epoch may go on in another
+topic. If the state is gone too, the ledger says which topic was read: in its first line, and in
+each line where an epoch begins. Without ids, `sameness` looks for the last record that was read.
 
-`start` is said of the stream: a partition that is added later begins at its first record, or what
-came before anybody heard of it would be learned by nobody. With how many partitions the stream
-began stands in each checkpoint, and beside the offsets that the group remembers.
+`start` is for a stream's first partitions. A partition that is added later begins at its first
+record; otherwise records that came before any process knew of it would be skipped. Each checkpoint,
+and the group's offsets, say with how many partitions the stream began.
 """
 
 from __future__ import annotations
@@ -59,20 +57,20 @@ _NONE = Fraction(0)
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What taking a partition found, and how it goes on."""
+    """The result of taking a partition: how it goes on."""
 
-    position: int  # where the engine must arrive, and where new input begins
+    position: int  # the position that a rebuild must reach, and where new input begins
     low_water: int  # the first record that a rebuild reads
     commit_seq: int
-    lines_recorded: int  # the last ordinal that a ledger line has got
-    lines_published: int  # the last one that is published
+    lines_recorded: int  # the last ordinal that was given to a ledger line
+    lines_published: int  # the last ordinal that was published
     rows: int
     saved: SavedState
-    new_epoch: int | None  # the epoch before this one, if this taking begins one
-    began_with: int  # how many partitions there were when the stream began
+    new_epoch: int | None  # the epoch before this one, if a new one begins here
+    began_with: int  # the number of partitions when the stream began
     input_id: str | None  # of the topic that this is a taking of
-    adopts: bool  # an id that the checkpoint does not have yet
-    carries: bool = False  # whether the epoch that begins carries over what is public
+    adopts: bool  # whether the id is new to the checkpoint
+    carries: bool = False  # whether the new epoch carries over what is public
 
     @property
     def goes_on(self) -> bool:
@@ -80,16 +78,16 @@ class Opening:
         return self.new_epoch is None and self.saved.checkpoint is not None
 
     def waits(self, recorded: Recorded | SavedPrior | SavedVote) -> bool:
-        """Whether what was recorded still has to be published."""
+        """Whether a recorded release still has to be published."""
         if recorded.ordinal is not None:
             return recorded.ordinal > self.lines_published
-        assert isinstance(recorded, Recorded), "all else has an ordinal"
+        assert isinstance(recorded, Recorded), "the other kinds have an ordinal"
         return recorded.commit_seq == self.commit_seq  # none, if the ledger knows a later commit
 
     def waiting(self) -> list[tuple[str, int, Fraction]]:
-        """What charges records and still has to be published: kind, first record, and charge.
+        """The releases that still have to be published: kind, first record, charge.
 
-        A slot is charged by a vote of its key or of the pool: both are one kind.
+        A vote of the key and a vote of the pool charge a slot alike: both count as one kind.
         """
         releases = [r.release for r in self.saved.releases.values() if self.waits(r)]
         charging = [release for release in releases if release.stop > release.start]
@@ -112,7 +110,7 @@ def scope(spec: StreamSpec, partition: Partition, taken: Taken) -> Scope:
 
 
 def open_partition(spec: StreamSpec, partition: Partition, taken: Taken, *, past: Past) -> Opening:
-    """Check what is durable, and say how the partition goes on; or halt."""
+    """Check what is durable and decide how the partition goes on; raise if it must halt."""
     opening = _open(spec, partition, taken, past)
     _check_waiting(spec, partition, opening.waiting(), past)
     if opening.goes_on:
@@ -167,7 +165,7 @@ def _open(spec: StreamSpec, partition: Partition, taken: Taken, past: Past) -> O
 
 
 def check_configuration(spec: StreamSpec, partition: Partition, taken: Taken) -> None:
-    """Refuse a configuration that the state was not made by, whatever else may be wrong with it."""
+    """Refuse a configuration that did not make the state, whatever else may be wrong with it."""
     saved = read_state(taken.state, stream=partition.stream, partition=partition.number)
     line = None if taken.last_ledger_line is None else decode_ledger(taken.last_ledger_line)
     _check_topic(spec, partition, line)
@@ -182,20 +180,21 @@ def _check_topic(spec: StreamSpec, partition: Partition, line: LedgerLine | None
     if line is not None and line.input != spec.topics.input:
         raise _differs(
             partition,
-            "the input is another topic now; only a stream of another name may read that",
+            "the configured input is not the topic that was read; only a stream with another"
+            " name may read the new one",
             line.input,
             spec.topics.input,
         )
 
 
 def _check_epoch(spec: StreamSpec, partition: Partition, checkpoint: Checkpoint) -> None:
-    """The epoch must be the state's or a later one, and if later, new to this partition."""
+    """The epoch must be the state's or a later one; a later one must be new to this partition."""
     before, epoch = checkpoint.stream_epoch, spec.epoch_of(partition.number)
     raised = before is not None and before < spec.epoch <= checkpoint.epoch
     if raised and epoch <= checkpoint.epoch:
         raise _differs(
             partition,
-            "the stream's epoch was raised to one that this partition has had by itself",
+            "the stream's epoch was raised to one that this partition has already had",
             f"epoch {checkpoint.epoch + 1} or a later one",
             spec.epoch,
         )
@@ -231,7 +230,7 @@ def _check_continues(
     if line is not None and _is_later(line, checkpoint):
         raise _halt(
             partition,
-            "the state was rolled back: the ledger has a later line; going on needs a new epoch",
+            "the state was rolled back: the ledger has a later line; raise the epoch to go on",
             f"a state of {_named(line)} or later, or epoch {line.epoch + 1}",
             f"line {checkpoint.lines_published}"
             if line.schema > 1
@@ -241,15 +240,15 @@ def _check_continues(
     if taken.partitions < checkpoint.partitions:
         raise _halt(
             partition,
-            "partitions went away: the input is another; send its events to a topic of another"
-            " name, which a stream of another name may read",
+            "the input has fewer partitions than before; send its events to a topic with another"
+            " name, and read that by a stream with another name",
             checkpoint.partitions,
             taken.partitions,
         )
     if taken.first_offset > checkpoint.low_water:
         raise _halt(
             partition,
-            "input that a rebuild needs is no longer retained; going on needs a new epoch",
+            "input that a rebuild needs is no longer retained; raise the epoch to go on",
             f"offset {checkpoint.low_water}",
             f"{taken.first_offset} as the oldest",
         )
@@ -264,7 +263,7 @@ def _without_checkpoint(
     line: LedgerLine | None,
     past: Past,
 ) -> Opening:
-    """A first start; or a state that was lost, which only a new epoch may pass."""
+    """A first start; or a state that was lost, which needs a new epoch."""
     if line is None and taken.group_offset is None:
         began_with = _began_with(taken)
         added = partition.number >= began_with
@@ -292,7 +291,7 @@ def _without_checkpoint(
         evidence = "a group offset" if line is None else f"a ledger with {_named(line)}"
         raise _halt(
             partition,
-            "the state is gone; going on needs a new epoch",
+            "the state is gone; raise the epoch to go on",
             f"a checkpoint, or epoch {before + 1}",
             evidence,
         )
@@ -308,7 +307,7 @@ def _anew(
     *,
     before: int,
 ) -> Opening:
-    """A new epoch, behind everything that anybody knows to have been read (P11)."""
+    """Begin a new epoch, behind every record that may have been read (P11)."""
     known = [taken.first_offset, taken.group_offset or 0]
     commits, published, recorded = [0], [0], [0]
     if saved.checkpoint is not None:
@@ -339,54 +338,54 @@ def _anew(
 
 
 def _began_with(taken: Taken) -> int:
-    """How many partitions there were when the stream began, by what the others say."""
+    """The number of partitions when the stream began, as other partitions remember it."""
     remarks = [decode_remark(text) for text in taken.remarks.values()]
     return min([taken.partitions, *(remark.began_with for remark in remarks if remark)])
 
 
 def _check_input(partition: Partition, taken: Taken, known: str | None) -> None:
-    """A topic that was deleted and made again gives out offsets of its own."""
+    """Refuse a topic that was deleted and recreated: it gives its offsets out again."""
     now = taken.input_id
     if known is not None and now is not None and known != now:
         raise _halt(
             partition,
-            "the input was deleted and made again; send its events to a topic of another name,"
-            " which a stream of another name may read",
+            "the input was deleted and recreated; send its events to a topic with another name,"
+            " and read that by a stream with another name",
             f"topic id {known}",
             now,
         )
 
 
 def _check_end(partition: Partition, taken: Taken, position: int) -> None:
-    """Not even a new epoch may wait for offsets that a shorter input would give out again."""
+    """Refuse an input that ends before the position: its offsets would be given out again."""
     if taken.end_offset < position:
         raise _halt(
             partition,
-            "the input was cut back or replaced, and its offsets are given out again; send its"
-            " events to a topic of another name, which a stream of another name may read",
+            "the input was truncated or replaced, and its offsets are given out again; send"
+            " its events to a topic with another name, and read that by a stream with another name",
             f"an end at {position} or later",
             taken.end_offset,
         )
 
 
 def _check_reaches(partition: Partition, taken: Taken, position: int, past: Past) -> None:
-    """Nor may a first start, where other streams have read further than the input reaches."""
+    """Refuse a first start if other streams have read beyond the end of the input."""
     if taken.end_offset < position:
         ledgers = ", ".join(past.ahead(partition.number, taken.end_offset))
         raise _halt(
             partition,
-            f"other streams have read further than the input reaches ({ledgers}), and its budget"
-            " does not cover their charges again; send its events to a topic of another name",
+            f"other streams have read beyond the end of the input ({ledgers}), and its budget"
+            " does not cover their charges again; send its events to a topic with another name",
             f"an end at {position} or later",
             taken.end_offset,
         )
 
 
-_OTHERS = "streams that are not configured any more have read on"
+_OTHERS = "streams that are no longer configured have read more"
 
 
 def check_alone(partition: Partition, position: int, past: Past, others: str = _OTHERS) -> None:
-    """What others have charged must not be charged again beyond the budget (P11).
+    """Refuse to charge records that others have charged, beyond the budget (P11).
 
     `position`: the oldest record that this stream or assembly may charge from now on.
     """
@@ -394,8 +393,8 @@ def check_alone(partition: Partition, position: int, past: Past, others: str = _
         ledgers = ", ".join(past.ahead(partition.number, position))
         raise _halt(
             partition,
-            f"{others}, and the budget does not cover their charges beside its own; going on needs"
-            " a new epoch, which begins behind them",
+            f"{others}, and the budget does not cover their charges beside its own; raise"
+            " the epoch to go on: the new epoch begins behind them",
             f"others to charge at most {past.room} from record {position} on",
             f"{past.charged(partition.number, position)}: {ledgers}",
         )
@@ -404,10 +403,10 @@ def check_alone(partition: Partition, position: int, past: Past, others: str = _
 def _check_waiting(
     spec: StreamSpec, partition: Partition, waiting: list[tuple[str, int, Fraction]], past: Past
 ) -> None:
-    """What was recorded is published by whichever epoch comes next: it must have room (P11).
+    """Check that recorded releases, which the next epoch publishes, have room in the budget (P11).
 
-    Streams that took this one's place while it was away began behind its ledger, which says nothing
-    of releases that wait. To drop those is no way out: a draw that was recorded counts as seen.
+    Streams that took this one's place while it was away began behind its ledger, which does not
+    mention releases that wait. These may not be dropped: a draw that was recorded counts as seen.
     """
     kinds: dict[str, Fraction] = {}
     for kind, _, epsilon in waiting:
@@ -421,14 +420,14 @@ def _check_waiting(
             partition,
             f"{len(waiting)} "
             "recorded releases wait to be published, and others charge the same records;"
-            " no epoch takes the releases back: raise the topic's budget",
+            " no epoch can drop the releases: raise the topic's budget",
             f"a budget of at least {total} on records from {oldest} on",
             f"{budget}, of which others charge {charged}: {ledgers}",
         )
 
 
 def _is_later(line: LedgerLine, checkpoint: Checkpoint) -> bool:
-    """Whether a commit after the checkpoint's has published this line."""
+    """Whether a commit after the checkpoint's published this line."""
     ordinal = ordinal_of(line)
     if ordinal is None:
         return _published_by(line) > checkpoint.commit_seq
@@ -436,7 +435,7 @@ def _is_later(line: LedgerLine, checkpoint: Checkpoint) -> bool:
 
 
 def _published_by(line: LedgerLine) -> int:
-    """The first commit that can have published a line of schema 1; 0 for others.
+    """The first commit that can have published a line of schema 1; 0 for other schemas.
 
     A charge waits for the commit after the one that recorded it.
     """
@@ -446,7 +445,7 @@ def _published_by(line: LedgerLine) -> int:
 
 
 def _named(line: LedgerLine) -> str:
-    """Which line of the ledger, in words."""
+    """A line of the ledger, in words."""
     ordinal = ordinal_of(line)
     return f"commit {_published_by(line)}" if ordinal is None else f"line {ordinal}"
 

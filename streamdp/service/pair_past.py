@@ -1,19 +1,20 @@
-"""The charges on requests and outcomes, of every assembly and stream that ever read them (P11).
+"""The charges on requests and outcomes, of every assembly and stream that has read them (P11).
 
 A request with its outcomes is charged through each topic that is assembled from it. Ledgers say who
-assembled what: an assembly's own which requests became events of which topic, those of streams what
-the events of a topic were charged. From them follows
+assembled what: an assembly's ledger says which requests became events of which topic, a stream's
+ledger what the events of a topic were charged. From them follow:
 
-1. where an assembly may **begin**, or whether it may go on: at the earliest request from which on
-   the budget covers what streams charge its events beside what all others do. What it writes itself
-   nobody may have written before: a request is at most once in a topic, whatever the budget.
+1. where an assembly may **begin**, and whether it may go on: at the earliest request from which on
+   the budget covers what streams charge its events, beside the charges of all others. No other
+   assembly may have written to its own output: a request is in a topic at most once, whatever the
+   budget.
 2. what is **left to a stream** that reads an assembled topic, or the requests: the pair's budget
-   less what every other way to the same requests is charged, at its highest. Offsets of different
-   topics cannot be compared, so this counts whichever records they are.
+   less the highest charge of every other way to the same requests. Offsets of different topics
+   cannot be compared, so this counts for all records.
 
-Assemblies that share only outcomes have requests whose offsets cannot be compared either: what goes
-through them counts for every request. Streams that have read outcomes directly, which no
-configuration allows, count likewise.
+The requests of assemblies that share only outcomes cannot be compared by offset either, so what
+goes through them counts for every request. So do streams that have read outcomes directly, which no
+configuration allows.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class _Way(NamedTuple):
 
 
 class PairPast:
-    """The pairs of topics, from the configuration and from ledgers."""
+    """The pairs of topics, by the configuration and by ledgers."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
@@ -47,16 +48,16 @@ class PairPast:
         self._tallies: list[Tally] = []
 
     def add(self, tally: Tally) -> None:
-        """One ledger: of an assembly, or of a stream that may have charged more than now."""
+        """Add the ledger of an assembly, or of a stream that may have charged more than now."""
         claims = tally.claims()
         self._claims += claims
         if not claims:
             self._tallies.append(tally)
 
-    # -- of an assembly ----------------------------------------------------------------------------
+    # -- for an assembly ---------------------------------------------------------------------------
 
     def of_assembly(self, name: str) -> Past:
-        """What all but this assembly have done with its requests."""
+        """What all others have done with an assembly's requests."""
         own = self._way(name)
         topics = self._tables.topics
         budget = min(topics[end].budget for end in own[:2] if end in topics)
@@ -77,7 +78,7 @@ class PairPast:
             if other != name and way.requests == own.requests:
                 charges[self._ledger(other)] = event_charge(self._configuration, way.output)
         ways = {way for way in self._ways() if way.requests != own.requests}
-        for way in self._together(own) & ways:  # they share outcomes
+        for way in self._together(own) & ways:  # those that share outcomes
             charges[f"{way.requests} to {way.output}"] = self._highest(way.output)
         for stream, table in self._tables.streams.items():
             if table.input == own.requests:
@@ -96,10 +97,10 @@ class PairPast:
         for tally in self._tallies:
             yield from tally.readings(own.requests)
 
-    # -- of a stream -------------------------------------------------------------------------------
+    # -- for a stream ------------------------------------------------------------------------------
 
     def left_to(self, topic: str) -> Fraction | None:
-        """What the budgets of pairs leave to all streams of a topic; None if it is of no pair."""
+        """What the budgets of pairs leave to all streams of a topic; None if it is in no pair."""
         lefts = [
             table.budget - self._through_others(topic, group)
             for end, table in self._tables.topics.items()
@@ -113,7 +114,7 @@ class PairPast:
         return any(topic in way for way in self._ways())
 
     def _through_others(self, topic: str, group: set[_Way]) -> Fraction:
-        """The most that a request is charged by every way but one."""
+        """The highest charge on a request by every way but one."""
         outputs = {way.output for way in group} - {topic}
         inputs = {end for way in group for end in way[:2]} - {topic}
         charged = sum((self._highest(output) for output in outputs), NONE)
@@ -124,7 +125,7 @@ class PairPast:
     # -- parts -------------------------------------------------------------------------------------
 
     def _around(self, end: str) -> set[_Way]:
-        """Every way that leads from a topic, or from what shares an end with one that does."""
+        """Every way that starts from a topic, or from one that shares an end with it."""
         first = next((way for way in self._ways() if end in way[:2]), None)
         return set() if first is None else self._together(first)
 
@@ -139,7 +140,7 @@ class PairPast:
             connected = connected | more
 
     def _ways(self) -> set[_Way]:
-        """Configured ones and those that ledgers tell of."""
+        """Configured ways, and those that ledgers name."""
         ways = {_Way(claim.requests, claim.outcomes, claim.output) for claim in self._claims}
         return ways | {self._way(name) for name in self._tables.assemblies}
 
@@ -157,11 +158,11 @@ class PairPast:
         return self._tables.topics[topic].elsewhere if topic in self._tables.topics else NONE
 
     def _highest(self, topic: str) -> Fraction:
-        """The most that any record of a topic was or will be charged, elsewhere too."""
+        """The highest charge on any record of a topic so far or from now on, elsewhere included."""
         return self._read_directly(topic) + self._elsewhere(topic)
 
     def _read_directly(self, topic: str) -> Fraction:
-        """The same by the streams whose ledgers are here, each at its highest."""
+        """The highest charges of the streams whose ledgers are here, added up."""
         streams = [name for name, table in self._tables.streams.items() if table.input == topic]
         charged = {self._ledger(name): self._share(name) for name in streams}
         for tally in self._tallies:

@@ -1,26 +1,26 @@
 """What other streams have charged the records of an input, as their ledgers say.
 
-The budget belongs to the input topic, not to a stream's name (P11). A stream that is renamed has
-no state under its new name, and would read everything again; the ledger under the old name knows
-what that would spend twice. So whoever takes a partition looks at every ledger of the application
-(and, where ledgers share a place, as in a file, at every ledger there) that read the same input:
+The budget belongs to the input topic, not to a stream's name (P11). A stream that is renamed has no
+state under its new name and would read everything again; the ledger under the old name shows what
+that would spend twice. So whoever takes a partition reads every ledger of the application that read
+the same input (and, where ledgers share a place such as a file, every ledger there):
 
-1. Where a stream *begins*, for the first time or with a new epoch, it begins at the earliest record
-   from which on the topic's budget covers everything: its own charge, what the other streams that
-   are configured charge or have charged before, and what streams since gone have charged.
-2. Where it *goes on*, streams that are not configured any more, and configured ones in an earlier
-   epoch, must not have charged more than the budget covers of what it has not charged yet: what
-   lies ahead of it, and what lies behind it in blocks that have not ended or in releases that wait.
-   Otherwise the partition halts: a new epoch begins behind them.
+1. A stream *begins*, for the first time or with a new epoch, at the earliest record from which on
+   the topic's budget covers everything: its own charge, the charges past and future of other
+   configured streams, and what former streams have charged.
+2. A stream *goes on* only if former streams, and configured ones in an earlier epoch, have charged
+   no more than the budget covers beside what it will charge itself: the records ahead of it, and
+   those behind it in open blocks or in releases that wait. Otherwise the partition halts; a new
+   epoch begins behind the others' charges.
 
-What is assembled from requests and outcomes has their budget too (`pair_past`): to an assembly, the
-other assemblies of its requests are what other streams are to a stream.
+What is assembled from requests and outcomes has a budget too (`pair_past`): the other assemblies of
+its requests are to an assembly what other streams are to a stream.
 
-Charges are taken at their highest: of an epoch the highest of each kind, added up. What other
-applications charge is at least what the configuration says is charged `elsewhere`.
+Charges are taken at their highest: of an epoch the highest of each kind, added up. Other
+applications charge at least what the configuration says is charged `elsewhere`.
 
-This looks at ledgers as they are now. Two streams that run at the same time under configurations
-that do not name each other can pass each other by: stop the old stream before its successor starts.
+This looks at ledgers as they are now. Two streams that run at the same time, under configurations
+that do not name each other, can miss each other: stop the old stream before its successor starts.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from streamdp.wire.published import decode_any_ledger
 class Scope(Enum):
     """Which other ledgers matter to a partition that is taken."""
 
-    ALL = "all"  # where a stream begins
-    EARLIER = "earlier"  # where it goes on: of streams that are gone, or have had an epoch before
-    LOST = "lost"  # where its state is gone: all, and its own, which says what the input was
+    ALL = "all"  # when a stream begins
+    EARLIER = "earlier"  # when it goes on: former streams, and those that have had an earlier epoch
+    LOST = "lost"  # when its state is lost: all, and its own, which says what the input was
 
 
 @dataclass(frozen=True, slots=True)
 class EpochReading:
-    """What one epoch of another stream has read of one partition, and charged."""
+    """What one epoch of another stream has read and charged of one partition."""
 
     app: str
     ledger: str
@@ -81,10 +81,10 @@ class Past:
     elsewhere: Fraction  # what other applications are said to charge
     configured: Mapping[str, Fraction] = field(default_factory=dict)  # by ledger, from now on
     readings: tuple[EpochReading, ...] = ()
-    input_ids: Mapping[int, str] = field(default_factory=dict)  # by partition, in its own ledger
+    input_ids: Mapping[int, str] = field(default_factory=dict)  # by partition, from its own ledger
 
     def begin(self, partition: int, position: int) -> int:
-        """The earliest record, from a position on, from which on everything fits the budget."""
+        """The earliest record, at or after a position, from which on everything fits the budget."""
         ends = [reading.last_offset + 1 for reading in self._from(partition, position)]
         starts = [position, *sorted(ends)]
         fitting = (start for start in starts if self.charged(partition, start) <= self.room)
@@ -94,7 +94,7 @@ class Past:
                 complaint(
                     f"partition {partition}",
                     "what is assembled from the same requests or outcomes has been charged so much"
-                    " that no beginning is within their budget; use topics of other names, or a"
+                    " that no beginning is within their budget; use topics with other names, or a"
                     " larger budget",
                     expected=f"others to charge at most {self.room}",
                     got=self.charged(partition, starts[-1]),
@@ -103,7 +103,7 @@ class Past:
         return start
 
     def charged(self, partition: int, start: int) -> Fraction:
-        """The most that others have charged, or will charge, a record from `start` on."""
+        """The most that others have charged, or will charge, a record at or after `start`."""
         own, foreign = dict(self.configured), dict[str, Fraction]()
         for reading in self._from(partition, start):
             into = own if reading.app == self.app else foreign
@@ -125,10 +125,10 @@ class Past:
 
 
 PastOf = Callable[[str, Scope], Awaitable[Past]]
-"""Asked by whoever takes a partition of a stream, each time anew."""
+"""Answers what others have charged, whenever a partition is taken."""
 
 ALONE = Past("", room=Fraction(0), elsewhere=Fraction(0))
-"""The past of an input that nobody else reads or has read."""
+"""The past of an input that no other stream reads or has read."""
 
 
 async def alone(stream: str, scope: Scope) -> Past:
@@ -137,17 +137,17 @@ async def alone(stream: str, scope: Scope) -> Past:
 
 
 class Tally:
-    """Reads one ledger, and says what it has charged which input."""
+    """Reads one ledger, and adds up what it has charged on which input."""
 
     def __init__(self, topics: StreamTopics) -> None:
         self._topics = topics
         self._kinds: defaultdict[tuple[str, int, int], dict[str, Fraction]] = defaultdict(dict)
         self._last: dict[tuple[str, int, int], int] = {}
-        self._input_ids: dict[str, dict[int, str]] = {}  # by input and partition, the newest
+        self._input_ids: dict[str, dict[int, str]] = {}  # by input and partition: the newest
         self._claims: dict[int, Claim] = {}  # by partition: an assembly keeps its topics
 
     def read(self, records: Iterable[Published]) -> None:
-        """Some of its lines; one that cannot be read may hide a charge, so it is an error."""
+        """Read some lines; one that cannot be read is an error, since it may hide a charge."""
         for record in records:
             try:
                 line = decode_any_ledger(record.value)
@@ -164,14 +164,15 @@ class Tally:
                 continue
             epoch = (line.input, line.partition, line.epoch)
             kinds = self._kinds[epoch]
-            kind = ACTION if isinstance(line, PoolLine) else line.kind  # of a slot it is one or one
+            kind = ACTION if isinstance(line, PoolLine) else line.kind  # a slot has one of them
             kinds[kind] = max(kinds.get(kind, Fraction(0)), line.charge)
             self._last[epoch] = max(self._last.get(epoch, 0), line.last_offset)
 
     def _claim(self, line: Assembled) -> None:
-        """A new epoch begins at the exact end of the one before, which the line before overstates.
+        """Note how far an assembly may have made events.
 
-        What it says itself counts from then on: `stop` of the newest line.
+        A new epoch begins at the exact end of the one before, which that one's last line
+        overstates.
         """
         self._claims[line.partition] = Claim(
             self._topics.app,
@@ -185,23 +186,23 @@ class Tally:
 
     @property
     def ledger(self) -> str:
-        """Which ledger this is."""
+        """The ledger's name."""
         return self._topics.ledger
 
     def claims(self) -> list[Claim]:
-        """Of an assembly: what it may have made events of."""
+        """How far an assembly may have made events, by partition."""
         return list(self._claims.values())
 
     def highest(self, topic: str) -> Fraction:
-        """The most that any record of an input was charged by this ledger's stream."""
+        """The highest charge of this ledger on any record of an input."""
         return max((reading.charge for reading in self.readings(topic)), default=Fraction(0))
 
     def input_ids(self, topic: str) -> Mapping[int, str]:
-        """Which topic of that name each partition of an input belonged to, where lines tell it."""
+        """The topic id of each partition of an input, where lines name it."""
         return self._input_ids.get(topic, {})
 
     def readings(self, topic: str) -> list[EpochReading]:
-        """Of one input."""
+        """The readings of one input."""
         return [
             EpochReading(
                 app=self._topics.app,

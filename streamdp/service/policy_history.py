@@ -1,11 +1,10 @@
 """The policies of one key over time, recomputed from the ledger's sums on demand.
 
-The policy after a block is a public function of all sums of the learner so far. To compute it takes
-a good tenth of a millisecond for each block, which a start that reads a long ledger must not
-spend; so only the sums are kept, and of a key with more than `MOST_BLOCKS` blocks nothing. Nor can
-anything be computed of a learner whose opening was not read, or after a line that was withheld. An
-opening that carried a history over says it; the policies begin with that. With a crowd each policy
-follows from a prior too: without it nothing can be computed.
+The policy after a block is a public function of all sums of the learner so far. Computing it takes
+over a tenth of a millisecond for each block, too long for a start that reads a long ledger; so only
+the sums are kept, and none for a key with more than `MOST_BLOCKS` blocks. No policy can be computed
+if the learner's opening was not read, after a line that was withheld, or with a crowd if a prior
+was not read. A carried-over history stands in the opening's line, and the policies begin with it.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from streamdp.wire.lines import Charge
 from streamdp.wire.retracing import NEW, begun_with, policies_after
 
 MOST_BLOCKS = 128
-"""Of a key whose policies can be computed: more than blocks that double ever are."""
+"""Most blocks of a key whose policies are computed: doubling blocks never reach it."""
 
 MOST_POINTS = 32
-"""Policies that are computed at once, evenly over the blocks; the newest comes beside them."""
+"""Policies that are computed at once, spread evenly over the blocks, beside the newest."""
 
 
 class PolicyPoint(NamedTuple):
-    """The policy in force from a slot on, after this many blocks."""
+    """The policy in force from a slot on, after a number of blocks."""
 
     slot: int
     blocks: int
@@ -44,15 +43,15 @@ class PolicyHistory:
     def __init__(self) -> None:
         self._learner = ""
         self._begun = NEW
-        self._slots: list[int] = []  # that each policy is in force from
-        self._sums: list[BlockSums] | None = []  # None: nothing can be computed
-        self._computed: list[PolicyPoint] = []  # when somebody looked last
-        self._told: list[CrowdPrior] = []  # to each policy, where there is a crowd
+        self._slots: list[int] = []  # the slot from which each policy is in force
+        self._sums: list[BlockSums] | None = []  # None: no policy can be computed
+        self._computed: list[PolicyPoint] = []  # by the newest call
+        self._told: list[CrowdPrior] = []  # the prior of each policy, with a crowd
 
     def add(self, line: Charge, sums: BlockSums | None, prior: CrowdPrior | None = None) -> None:
-        """Keep what a line of an opening or of a block's sums says.
+        """Keep what the line of an opening or of a block's sums says.
 
-        `prior` is the one that it names, where there is a crowd and that was read.
+        `prior` is the prior that the line names, if there is a crowd and it was read.
         """
         if self._sums is None:
             return
@@ -84,7 +83,7 @@ class PolicyHistory:
             self._sums = None
 
     def points(self, actions: int) -> list[PolicyPoint]:
-        """The policies, the oldest first; none, if they cannot be computed."""
+        """The policies, the oldest first; empty if they cannot be computed."""
         if not self._sums or any(
             len(prior.encoded) not in (0, 16 * actions) for prior in self._told
         ):

@@ -1,20 +1,20 @@
-"""The life of one partition, pure: what is committed when, and how it is brought back.
+"""The pure life of one partition: what is committed when, and how it is restored.
 
-No clock, no transport, no task: a partition is taken with what is durable of it (`Taken`), fed
-with records, and asked for cuts. Whoever runs it makes each cut durable before the next, or drops
-it and takes the partition again. Everything that must hold through crashes is decided here and in
+No clock, no transport, no task: a partition is taken with its durable state (`Taken`), fed with
+records, and asked for cuts. Its caller makes each cut durable before the next, or drops the object
+and takes the partition again. Everything that must hold through crashes is decided here and in
 `opening`.
 
-**The cut.** One kind of commit. All that is in it is as of one position:
+**The cut** is the only kind of commit. All of it is as of one position:
 
 1. the releases drawn since the last cut, recorded with their final bytes;
 2. the releases that the last cut recorded, now published to actions and ledger;
 3. the checkpoint;
-4. a share of saved rows, the longest unsaved first; recorded releases that are published and
-   behind their saved row are taken away.
+4. a share of saved rows, the longest unsaved first; recorded releases that are published and older
+   than their saved row are deleted.
 
-Nothing is published by the commit that records it: what an aborted transaction wrote can be read
-by those who ask for it, so everything public must have been durable before it was first sent.
+Nothing is published by the commit that records it: anybody may read what an aborted transaction
+wrote, so everything public must be durable before it is first sent.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ from streamdp.wire.state import (
 )
 
 _MOST_GONE = 20_000
-"""Entries that one cut takes away at most, so that a transaction stays short."""
+"""Entries that one cut deletes at most, so that a transaction stays short."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A commit, and what it publishes: to be shown only once it is durable."""
+    """A commit, and the releases that it publishes: show these only once it is durable."""
 
     commit: Commit = field(repr=False)
     checkpoint: Checkpoint
@@ -71,9 +71,9 @@ class Cut:
 
 @dataclass(slots=True)
 class Withholding:
-    """Keys that nothing is carried over of, because their newest release was shown to nobody."""
+    """Keys that nothing is carried over for, because their newest release was withheld."""
 
-    noted: set[Key] = field(default_factory=set)  # an entry of the state says so
+    noted: set[Key] = field(default_factory=set)  # those that an entry of the state names
     untold: set[Key] = field(default_factory=set)  # of learners from before there were such entries
 
     def __contains__(self, key: object) -> bool:
@@ -81,7 +81,7 @@ class Withholding:
         return key in self.noted or key in self.untold
 
     def __len__(self) -> int:
-        """How many keys there may be."""
+        """The number of such keys, at most."""
         return len(self.noted) + len(self.untold)
 
 
@@ -90,12 +90,12 @@ class _Waiting:
     """What one commit recorded and the next will publish."""
 
     entries: list[Entry] = field(repr=False)
-    held: list[bool]  # whether the row's save of that commit is past the release
+    held: list[bool]  # whether that commit saved a row past the release
     shown: list[Sequence[Release]] = field(repr=False)
 
 
 class Restoring:
-    """Brings a taken partition back to where it was: feed it the input, then finish."""
+    """Restores a taken partition: feed it the input, then finish."""
 
     def __init__(self, spec: StreamSpec, partition: Partition, taken: Taken, *, past: Past) -> None:
         self._partition, self._taken, self._past = partition, taken, past
@@ -133,18 +133,19 @@ class Restoring:
 
     @property
     def proof(self) -> range:
-        """The input offsets that must be read before, only to see that the input is the same."""
+        """The input offsets that must be read first, only to see whether the input is the same."""
         return self._sameness.span
 
     def prove(self, records: Records) -> None:
-        """Some of those."""
+        """Take in some of the proof's records."""
         self._sameness.check(records)
 
     def feed(self, records: Records) -> None:
-        """Some of that input, in order.
+        """Take in some of the span's records, in order.
 
-        Who has a learner was decided when it was read first: a limit that was lowered since must
-        not take a learner's slots away, for its blocks would end, and be drawn, a second time.
+        A key has a learner if it had one when its records were first read. A limit that was lowered
+        since must not take a learner's slots away: its blocks would end, and be drawn, a second
+        time.
         """
         check_goes_on(records, position=self._read)
         self._sameness.check(records)
@@ -153,11 +154,11 @@ class Restoring:
         self._read = records.next_offset
 
     def foresee(self) -> list[str]:
-        """The ledgers because of which the rebuild's end may halt, known without any input.
+        """The ledgers because of which `finish` may halt, as far as known before any input is read.
 
-        Which records the open blocks hold is known of rows that nothing came after, and of the
-        pool; of others a bound is. Where there is nothing to read again, the end itself is looked
-        at: it may raise.
+        It is known which records the open blocks hold for rows that no record followed, and for the
+        pool; for others there is a bound. If nothing has to be read again, the check of `finish`
+        itself is made and may raise.
         """
         position, low_water = self._opening.position, self._opening.low_water
         if low_water == position:
@@ -189,14 +190,14 @@ class Restoring:
         """The oldest record that was read and is in no release yet.
 
         It lies behind the position, in a block that has not ended. A stream that began while this
-        one was away began behind its ledger, and may have charged such records. (What the releases
-        charge that wait was looked at by `open_partition`.)
+        one was away began behind this one's ledger, and may have charged such records.
+        (`open_partition` has checked the charges of releases that wait.)
         """
         return min(engine.open_since(), engine.position)
 
 
 def _crowd(saved: SavedState) -> CrowdStanding | None:
-    """How far the crowd was, where there is one."""
+    """The crowd's saved standing, if there is a crowd."""
     point = saved.checkpoint
     if point is None or point.votes is UNSET:
         return None
@@ -213,11 +214,11 @@ def _crowd(saved: SavedState) -> CrowdStanding | None:
 
 
 def _introduced(spec: StreamSpec, opening: Opening) -> EpochLearner | None:
-    """What says what the epoch's rows mean, where it is to be written now.
+    """The entry that says what the epoch's rows mean, if it is to be written now.
 
-    It comes with the epoch: of one that was under way without it nothing says which keys' newest
-    was withheld, so nothing of that is carried over. `idle` needs it all the same, for keys that
-    open from now on.
+    It is written when the epoch begins. If an epoch ran without it, nothing says whose newest
+    release was withheld, so nothing of that epoch is carried over. `idle` needs it all the same,
+    for keys that open from now on.
     """
     if opening.goes_on:
         if opening.saved.now.learner is not None or spec.idle is None:
@@ -237,10 +238,10 @@ def _as_saved(spec: StreamSpec, opening: Opening) -> StreamSpec:
 
 
 class PartitionWork:
-    """A partition at work: absorbs records, and makes cuts.
+    """A partition at work: it absorbs records and makes cuts.
 
-    At most one cut may be on its way; absorbing goes on meanwhile. When a cut's outcome is unknown
-    this object must be dropped and the partition taken again.
+    At most one cut may be in flight; absorbing goes on meanwhile. When a cut's result is unknown,
+    drop this object and take the partition again.
     """
 
     def __init__(
@@ -274,13 +275,13 @@ class PartitionWork:
         self._drawn: list[tuple[Releases, Mode]] = []
         self._tombstones: list[bytes] = [*opening.saved.stale, *heritage.gone]
         self._heritage = heritage
-        self._withheld = withheld  # keys whose newest was shown to nobody; the engine asks it
-        self._withheld_now: dict[Key, bytes | None] = {}  # what the next cut says of that
-        self._published: dict[Key, bytes] = {}  # the marks of their entries, a line each
+        self._withheld = withheld  # keys whose newest release was withheld; the engine asks it
+        self._withheld_now: dict[Key, bytes | None] = {}  # the changes to it for the next cut
+        self._published: dict[Key, bytes] = {}  # per key, the marks of its entries, one a line
         self._waiting = _Waiting([], [], [])
         self._mark: bytes | None = None  # the ledger's line where an epoch begins
         self._first = not opening.goes_on or opening.adopts or learner is not None
-        self._learner = learner  # what the epoch's rows mean, to be written
+        self._learner = learner  # what the epoch's rows mean, still to be written
         saved_learner = opening.saved.now.learner if opening.goes_on else None
         self._notes_withheld = learner is not None or saved_learner is not None
         self._last_save: float | None = None
@@ -294,7 +295,7 @@ class PartitionWork:
             self._mark = self._epoch_mark(opening, previous=opening.new_epoch)
 
     def _adopt(self, opening: Opening, saved_at: Mapping[Key, int]) -> None:
-        """Sort what was recorded before: what still has to be published, and what may go."""
+        """Sort earlier recorded releases: those still to be published, and those to delete."""
         saved = opening.saved
         priors = [prior for prior in saved.now.priors.values() if opening.waits(prior)]
         pooled = saved.now.pooled.values()
@@ -315,16 +316,17 @@ class PartitionWork:
                 self._waiting.held.append(gone)
                 self._waiting.shown.append([record.release])
             elif opening.new_epoch is not None:
-                pass  # the heritage knows what goes, and when
+                pass  # the heritage knows what is deleted, and when
             elif gone:
                 self._tombstones.append(place)
             else:
                 self._keep(identity.key, place)
 
     def _tell(self, recorded: SavedPrior | SavedVote, opening: Opening) -> None:
-        """A prior, or a vote of the pool, that was recorded is published by the next cut.
+        """Let the next cut publish a recorded prior or vote of the pool.
 
-        A prior's entry stays, a vote's goes then. (Where an epoch begins both go anyway.)
+        A prior's entry stays; a vote's is deleted then. (Where an epoch begins both are deleted
+        anyway.)
         """
         if isinstance(recorded, SavedPrior):
             lasts = Lasts.FOR_THE_EPOCH
@@ -340,9 +342,9 @@ class PartitionWork:
             self._tombstones.append(place)
 
     def read(self, records: Records) -> Records:
-        """What need be kept of records that have come until they are absorbed."""
+        """What must be kept of records until they are absorbed."""
         if self.spec.quarantine is not None:
-            return records  # whoever looks for bad ones sets them aside as they are
+            return records  # the quarantine needs whole records
         return observed_early(self.spec.format, records)
 
     def absorb(self, records: Sequence[Records], *, mode: Mode) -> None:
@@ -351,7 +353,7 @@ class PartitionWork:
             raise InvalidConfig(
                 complaint(
                     f"partition {self.partition}",
-                    "a crowd needs votes that readers see: nobody could compute priors from others",
+                    "a crowd needs published votes: nobody could recompute priors from others",
                     expected="mode live or fallback",
                     got="shadow",
                 )
@@ -392,7 +394,7 @@ class PartitionWork:
 
     @property
     def behind(self) -> bool:
-        """Whether the durable position, `low_water` or what may go is behind."""
+        """Whether the durable position, `low_water` or deletions are behind."""
         moved = self.engine.position > self.committed or self.low_water < self.engine.position
         return moved or bool(self._tombstones)
 
@@ -401,7 +403,7 @@ class PartitionWork:
         return self.engine.position - self.low_water > pace.records
 
     def cut(self, *, now: float, pace: Pace) -> Cut:
-        """Everything as of this moment; `now` only paces how many rows are saved."""
+        """A cut of everything as of now; `now` only paces how many rows are saved."""
         self.commit_seq += 1
         rows = self.engine.save(most=self._share(now, pace))
         saved = {key for key, _ in rows}
@@ -411,7 +413,7 @@ class PartitionWork:
         if self._mark is not None:
             ledger.append((None, self._mark))
             self._mark = None
-        self._lines_published = self._lines_recorded  # of all cuts before
+        self._lines_published = self._lines_recorded  # of all earlier cuts
         self._waiting = self._record(saved)
         gone, self._tombstones = self._tombstones[:_MOST_GONE], self._tombstones[_MOST_GONE:]
         self.low_water, self.committed = self.engine.low_water(), self.engine.position
@@ -445,7 +447,7 @@ class PartitionWork:
         )
 
     def _record(self, saved: Set[Key]) -> _Waiting:
-        """What was drawn, with its final bytes, as recorded by this commit."""
+        """What was drawn, with its final bytes, as this commit records it."""
         drawn, self._drawn = self._drawn, []
         entries: list[Entry] = []
         for releases, mode in drawn:
@@ -462,7 +464,7 @@ class PartitionWork:
         return _Waiting(entries, held, [releases for releases, _ in drawn])
 
     def _note(self, releases: Releases, *, mode: Mode) -> None:
-        """Let go what keys have carried over, and remember whose newest release is withheld."""
+        """Drop what keys have carried over, and note whose newest release is withheld."""
         shadow = mode is Mode.SHADOW
         if not (self._heritage.places or self._withheld or shadow):
             return
@@ -478,14 +480,14 @@ class PartitionWork:
                 self._withheld_now[key] = encode_withheld() if shadow else None
 
     def _shows(self, kind: str) -> bool:
-        """Whether a release that is shown makes all known that is public of its key's learner.
+        """Whether publishing such a release publishes all that is public of its key's learner.
 
-        A feedback stream's history is of every release since the learner was born.
+        A feedback stream's history depends on every release since the learner was born.
         """
         return kind == OPENING or self.spec.lines.observes == "losses"
 
     def _introduced(self) -> list[tuple[bytes, bytes | None]]:
-        """What later epochs need to know beside the rows."""
+        """The entries that later epochs need beside the rows."""
         entries = [
             (self._entries.withheld(key, epoch=self._epoch), value)
             for key, value in self._withheld_now.items()
@@ -497,7 +499,7 @@ class PartitionWork:
         return entries
 
     def _let_go(self, publishing: _Waiting, saved: Set[Key]) -> None:
-        """Published releases whose saved row is past them need not be kept any more."""
+        """Delete published releases that are older than their saved row."""
         for entry, held in zip(publishing.entries, publishing.held, strict=True):
             if entry.lasts is Lasts.FOR_THE_EPOCH:
                 continue
@@ -510,12 +512,12 @@ class PartitionWork:
             self._tombstones += [self._entries.release(mark, key) for mark in marks]
 
     def _keep(self, key: Key, place: bytes) -> None:
-        """Remember the entry of a published release that no saved row is past."""
+        """Remember the entry of a published release that is newer than its saved row."""
         before, mark = self._published.get(key), self._entries.mark(place, key)
         self._published[key] = mark if before is None else b"%b\n%b" % (before, mark)
 
     def _share(self, now: float, pace: Pace) -> int:
-        """How many rows this cut saves."""
+        """The number of rows that this cut saves."""
         since = 0.0 if self._last_save is None else now - self._last_save
         self._last_save = now
         due = self.engine.unsaved(before=self.engine.position - pace.records // 2)
@@ -523,9 +525,9 @@ class PartitionWork:
         return min(max(due, share), max(1, pace.bytes_a_cut // self.spec.row_bytes))
 
     def _pool(self, crowd: CrowdStanding | None) -> list[tuple[bytes, bytes | None]]:
-        """The pool of what keys donate: with each checkpoint, as of its position.
+        """The pool of donated slots: saved with each checkpoint, as of its position.
 
-        So a rebuild reads no record again for it, whichever rows were saved when.
+        So a rebuild reads no record again for the pool, whichever rows were saved when.
         """
         if crowd is None or not crowd.pool:
             return []
@@ -555,11 +557,11 @@ class PartitionWork:
 
     @property
     def _stream_epoch(self) -> int | None:
-        """The stream's epoch, where the partition has one of its own."""
+        """The stream's epoch, if the partition has one of its own."""
         return None if self._epoch == self.spec.epoch else self.spec.epoch
 
     def _order(self, recorded: Recorded | SavedPrior | SavedVote) -> tuple[int, int, int, int]:
-        """Releases in the order in which they were drawn, also where no ordinal says it."""
+        """Sorts releases in the order in which they were drawn, also those without an ordinal."""
         if isinstance(recorded, SavedPrior | SavedVote):
             return recorded.ordinal, 0, 0, 0
         release = recorded.release
@@ -568,7 +570,7 @@ class PartitionWork:
         return recorded.ordinal or 0, release.last_offset, release.stop, kind
 
     def _epoch_mark(self, opening: Opening, *, previous: int) -> bytes:
-        """The ledger's line where an epoch begins; it comes behind all that waits."""
+        """The ledger's line where an epoch begins; it comes after all releases that wait."""
         self._lines_recorded += 1
         before = opening.saved.now.learner
         return replace(self.spec.lines, input_id=self._input_id).epoch(
@@ -583,15 +585,15 @@ class PartitionWork:
 
 
 def check_goes_on(records: Records, *, position: int) -> None:
-    """Refuse records that leave some out or come twice: each slot is counted once (P4).
+    """Refuse records with a gap or a repetition: each slot is counted once (P4).
 
-    Only who delivers them can be at fault, and a new taking asks for them anew.
+    Only the sender of the records can be at fault; taking the partition again asks for them anew.
     """
     if records.start != position:
         raise TransportLost(
             complaint(
                 f"partition {records.partition}",
-                "records do not go on where the ones before ended",
+                "records do not begin where the records before them ended",
                 expected=f"offset {position}",
                 got=records.start,
             )

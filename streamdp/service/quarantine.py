@@ -1,17 +1,17 @@
-"""NOT PRIVATE: unusable records, set aside for an operator to look at. Off by default.
+"""NOT PRIVATE: unusable records, kept for an operator to look at. Off by default.
 
-That there is an entry tells of content, so a quarantine is as sensitive as the input, and nothing
-public may depend on it:
+Whether there is an entry depends on content, so a quarantine is as sensitive as the input, and
+nothing public may depend on it:
 
-1. It stands outside the commit. Noticing comes after the batch was applied, looks at every batch
-   alike, waits for nothing and never raises.
-2. What waits is bounded in number and bytes. What does not fit is dropped; how much was, only the
-   operator's listener tells.
-3. A task of its own says why and writes, at the clock's pace, by a producer of its own that is
-   opened whether there is anything to write or not. What fails is dropped and counted likewise.
-4. What client libraries have to say on its account is kept out of the log (`unheard`).
-5. A rebuild notices nothing, and what is applied again after a lost commit is noticed once. Only a
-   new process may write an entry again; partition and offset say so.
+1. It is outside the commit. Noticing comes after the batch was applied, looks at every batch alike,
+   waits for nothing and never raises.
+2. What waits is bounded in number and bytes. What does not fit is dropped; only the operator's
+   listener says how much.
+3. A task of its own finds reasons and writes, at the clock's pace, by its own producer, which is
+   opened whether there is anything to write or not. On a failure entries are dropped and counted.
+4. What client libraries log because of it is kept out of the log (`unheard`).
+5. A rebuild notices nothing, and records that are applied again after a lost commit are noticed
+   once. Only a new process may write an entry again; partition and offset identify it.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ MOST_WAITING = 500
 """Records that wait to be written."""
 
 MOST_BYTES = 16 << 20
-"""Bytes that they may take together: a reason can only be told of a whole value."""
+"""Bytes that they may take together: finding a reason needs the whole value."""
 
 MOST_KEPT = 1000
-"""Entries of a partition that stay where the technology has no retention of its own."""
+"""Entries of a partition that stay, if the transport has no retention of its own."""
 
 _AT_ONCE = 50  # entries of one turn
 _EVERY_SECONDS = 1.0  # between two turns …
 _AFTER_FAILURE_SECONDS = 30.0  # … and after one that failed
 _SEND_SECONDS = 10.0
-_LAST_SECONDS = 1.0  # for what still waits when the process ends, and as much for giving up
+_LAST_SECONDS = 1.0  # for what still waits at the end, and as much for closing
 
 unheard: ContextVar[bool] = ContextVar("unheard", default=False)
-"""Whether what libraries log in this context tells of content, and must not be passed on."""
+"""Whether libraries' messages in this context depend on content, and must not be logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A record that has rows of null loss."""
+    """A record with rows of null loss."""
 
     partition: int
     offset: int
@@ -76,7 +76,7 @@ class Quarantine:
         self.dropped = 0
         self._waiting: deque[Suspect] = deque()
         self._bytes = 0
-        self._noticed: dict[int, int] = {}  # by partition: where the next news begin
+        self._noticed: dict[int, int] = {}  # by partition: offsets below were looked at
 
     def notice(self, partition: int, records: Sequence[Records], batch: Batch) -> None:
         """Look for null losses in a batch that was applied. Never raises."""
@@ -85,23 +85,23 @@ class Quarantine:
         try:
             offsets = _suspicious(batch)
             self._set_aside(partition, records, offsets[bisect_left(offsets, since) :])
-        except Exception:  # whatever it is, it must not be noticed
+        except Exception:  # no error may show outside
             self.dropped += 1
 
     def take(self, most: int) -> list[Suspect]:
-        """The oldest of what waits."""
+        """Take the oldest of what waits."""
         taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
         self._bytes -= sum(map(_size, taken))
         return taken
 
     def line(self) -> str:
-        """For the operator: how many were written and dropped by this process."""
+        """For the operator: how many records this process has written and dropped."""
         return f"quarantine: {self.written} records written, {self.dropped} dropped"
 
     def _set_aside(
         self, partition: int, records: Sequence[Records], offsets: Sequence[int]
     ) -> None:
-        """Let them wait, as far as there is room."""
+        """Let records wait, as far as there is room."""
         for number, offset in enumerate(offsets):
             if len(self._waiting) >= MOST_WAITING:
                 self.dropped += len(offsets) - number
@@ -115,17 +115,17 @@ class Quarantine:
             self._bytes += _size(suspect)
 
     def __repr__(self) -> str:
-        """Say whose it is, never what or how much is in it."""
+        """Show the stream's name only, not what or how much waits."""
         return f"Quarantine({self.topics.stream})"
 
 
 def _suspicious(batch: Batch) -> list[int]:
-    """The offsets of records with rows that cannot be used, rising.
+    """The offsets of records with unusable rows, rising.
 
-    A batch of feedback says itself which slots were unusable: a gain of 0 may be a loss of 1/2.
+    A feedback batch itself says which slots were unusable: a gain of 0 may be a loss of 1/2.
 
-    A row's sum tells, in a sixth of the time that a look at each loss takes (0.05 ms for 8192 rows
-    of 100). Huge finite losses may add up to infinity, too: nothing will be found wrong with them.
+    A row's sum shows a null loss in a sixth of the time of a look at each loss (0.05 ms for 8192
+    rows of 100). Huge finite losses may add up to infinity too; no fault is found in those later.
     """
     if isinstance(batch, FeedbackBatch):
         unusable = (
@@ -140,7 +140,7 @@ def _suspicious(batch: Batch) -> list[int]:
 
 
 def _at(records: Sequence[Records], offset: int) -> tuple[Key, Value]:
-    """The record of an offset."""
+    """The record at an offset."""
     part = next(batch for batch in records if offset < batch.next_offset)
     place = bisect_left(part.offsets, offset)
     return part.keys[place], part.values[place]
@@ -154,7 +154,7 @@ def _size(suspect: Suspect) -> int:
 async def quarantining(
     quarantines: Iterable[Quarantine | None], technology: Technology
 ) -> AsyncIterator[None]:
-    """Write what these notice for as long as the block lasts, then what waits, but not for long."""
+    """Write what these notice for as long as the block lasts, then briefly what still waits."""
     ending = asyncio.Event()
     tasks = {
         asyncio.create_task(_Writer(quarantine, technology).run(ending), name=repr(quarantine))
@@ -181,7 +181,7 @@ class _Writer:
         self._producer = technology.producer(kept=MOST_KEPT)
 
     async def run(self, ending: asyncio.Event) -> None:
-        """Turn by turn, and once more at the end."""
+        """Write in turns, and once more at the end."""
         unheard.set(True)
         try:
             while not ending.is_set():
@@ -194,13 +194,13 @@ class _Writer:
             await self._give_up()
 
     async def _turn(self, most: int) -> bool:
-        """Write the oldest of what waits; whether that went well, even if it was nothing."""
+        """Write the oldest of what waits; return whether that went well, even if it was nothing."""
         suspects = self._quarantine.take(most)
         try:
             async with asyncio.timeout(_SEND_SECONDS):
                 entries = await self._entries(suspects)
                 await self._producer.send(self._quarantine.topics.quarantine, entries)
-        except Exception:  # nothing may come of it
+        except Exception:  # no error may show outside
             self._quarantine.dropped += len(suspects)
             await self._give_up()
             self._producer = self._technology.producer(kept=MOST_KEPT)
@@ -209,7 +209,7 @@ class _Writer:
         return True
 
     async def _entries(self, suspects: Sequence[Suspect]) -> list[tuple[Key, Value]]:
-        """What is wrong with each, with turns for everybody else in between."""
+        """Each record's fault; other tasks get turns in between."""
         entries: list[tuple[Key, Value]] = []
         for suspect in suspects:
             reason = _explained(self._quarantine.format, suspect.value)
@@ -225,14 +225,14 @@ class _Writer:
         return entries
 
     async def _give_up(self) -> None:
-        """Close the producer, whatever it says to that, within a bounded time."""
+        """Close the producer within a bounded time; ignore its errors."""
         with suppress(Exception):
             async with asyncio.timeout(_LAST_SECONDS):
                 await self._producer.close()
 
 
 def _explained(format_: Format | FeedbackFormat, value: Value) -> str | None:
-    """Why a record is unusable; a format that fails to say so has its reasons."""
+    """Why a record is unusable; if the format fails to say so, the error's type."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -1,11 +1,11 @@
-"""One process of the service, assembled: configuration → transport, loop, log, signals, faces.
+"""One process of the service: configuration, transport, loop, log, signals and faces together.
 
-- SIGTERM and SIGINT drain: no more records are read, what was drawn is published, then it ends. A
-  second one stops at once, which is safe: it only costs a rebuild.
-- SIGHUP rereads the configuration and takes over the streams' modes, nothing else.
-- *Faces* are what shows the process to people and machines (metrics, HTTP). A face is an async
-  context: it is entered before the transport is joined, so that it can say "starting", and left
-  after the drain. It gets the view of what was published, never the engine.
+- SIGTERM and SIGINT drain: no more records are read, what was drawn is published, then the process
+  ends. A second signal stops it at once, which is safe: it only costs a rebuild.
+- SIGHUP rereads the configuration and adopts the streams' modes, nothing else.
+- *Faces* show the process to people and machines (metrics, HTTP). A face is an async context: it is
+  entered before the transport is joined, so that it can say "starting", and left after the drain.
+  It gets the view of what was published, never the engine.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class Work(Enum):
 
     LEARN = "learn"
     ASSEMBLE = "assemble"
-    BOTH = "both"  # where one process alone may have the embedded log
+    BOTH = "both"  # for the embedded log, which only one process may open
 
 
 class TransportRefuses(InvalidConfig):
-    """What the transport found: missing topics, credentials, rights. The file itself is right."""
+    """An error that the transport found: topics, credentials, rights. The file itself is valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What a face may know of the process it shows."""
+    """What a face may know of the process that it shows."""
 
     configuration: Configuration
     specs: Sequence[StreamSpec]
@@ -65,7 +65,7 @@ class Running:
 
 
 Face = Callable[[Running], AbstractAsyncContextManager[Observe | None]]
-"""Shows a process; the context gives what wants to know how long public steps take, or None."""
+"""Shows a process; the context yields a receiver of durations of public steps, or None."""
 
 
 async def run_service(
@@ -79,7 +79,7 @@ async def run_service(
 ) -> Reason | None:
     """Run until a signal, a fatal error or, if so configured, a halted partition.
 
-    Returns why a halted partition ended it, if one did.
+    Returns the reason if a halted partition ended it.
     """
     specs = configuration.specs(seeds=seeds) if work is not Work.ASSEMBLE else []
     assemblies = configuration.assemblies() if work is not Work.LEARN else []
@@ -126,7 +126,7 @@ async def run_service(
 
 
 def run(work: Callable[[], Awaitable[T]], *, log: EventLog) -> T:
-    """Run on uvloop where there is one."""
+    """Run on uvloop if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -145,13 +145,13 @@ def run(work: Callable[[], Awaitable[T]], *, log: EventLog) -> T:
 
 
 def log_of(configuration: Configuration) -> EventLog:
-    """The process's log, as the configuration wants it."""
+    """The process's log, as configured."""
     table = configuration.tables.log
     return set_up(level=table.level, style=table.format)
 
 
 def piped_by_default(configuration: Configuration) -> bool:
-    """Whether the log is JSON only because standard error is no terminal."""
+    """Whether the log is JSON only because standard error is not a terminal."""
     return configuration.tables.log.format == "auto" and not sys.stderr.isatty()
 
 
@@ -172,7 +172,7 @@ def _announce(running: Running) -> None:
 
 
 def _all_of(observers: Sequence[Observe]) -> Observe:
-    """Tell every observer."""
+    """Pass durations to every observer."""
 
     def observe(step: str, seconds: float) -> None:
         for observer in observers:
@@ -182,7 +182,7 @@ def _all_of(observers: Sequence[Observe]) -> Observe:
 
 
 class _Signals:
-    """What signals do to a running service, for as long as the block lasts."""
+    """Handles signals to a running service, for as long as the block lasts."""
 
     def __init__(self, running: Running, service: Service) -> None:
         self._running = running
@@ -200,7 +200,7 @@ class _Signals:
             self._loop.remove_signal_handler(number)
 
     def _stop(self, number: signal.Signals) -> None:
-        """Drain; the second time stop at once."""
+        """Drain; on the second signal stop at once."""
         self._running.log.info("signal", name=number.name)
         if self._running.draining.is_set() and self._task is not None:
             self._task.cancel()
@@ -208,7 +208,7 @@ class _Signals:
         self._service.drain()
 
     def _reread(self) -> None:
-        """Take over the modes of the file as it is now."""
+        """Adopt the modes that the file has now."""
         log, before = self._running.log, self._running.configuration
         try:
             after = Configuration.load(before.path)

@@ -1,18 +1,17 @@
-"""Is the input still the one that was read? Known by the last record of it, where there are no ids.
+"""Is the input still the one that was read? Without topic ids, its last record tells.
 
 The checkpoint, which is trusted like the input, keeps the offset of the newest record that was read
-and a digest of its key and value; of its headers and timestamp too where the stream reads headers,
-because a feedback record's key and value are nearly always the same. (Checkpoints of the version
-before have key and value only, and are compared so.) A taking looks whether that record is still
-there:
+and a digest of its key and value; if the stream reads headers, of its headers and timestamp too,
+because the key and value of feedback records are nearly always the same. (Checkpoints of the
+version before have key and value only, and are compared by these.) Taking a partition checks that
+this record is still there:
 
-1. Where the topic has an id and it is the checkpoint's, nothing has to be read for it. The record
-   is compared all the same if a rebuild reads it anyway: a log that was cut back and filled again
-   keeps its id.
-2. Where nothing else tells, the record is read by itself, before a rebuild finds other things wrong
-   with what is not the same input.
-3. A record that has expired proves nothing, and neither does a checkpoint that has none, nor one
-   that knows headers where the stream reads none any more.
+1. If the topic's id is the checkpoint's, nothing is read just for the check. The record is still
+   compared if a rebuild reads it anyway: a log that was truncated and filled again keeps its id.
+2. Otherwise the record is read by itself, before a rebuild finds other faults in an input that is
+   not the same.
+3. A record that has expired proves nothing; neither does a checkpoint without one, nor a digest of
+   headers if the stream no longer reads headers.
 
 The digest is never logged or shown, and no message says what a record holds. Its length is fixed,
 so the size of a checkpoint does not depend on content.
@@ -31,19 +30,19 @@ from streamdp.wire.state import Checkpoint, LastRecord
 
 
 class Newest:
-    """Remembers the newest record that was read; its digest is made when it is asked for."""
+    """Remembers the newest record that was read; computes its digest on demand."""
 
     def __init__(self, known: LastRecord | None) -> None:
         self._known = known
-        self._record: Records | None = None  # it alone
+        self._record: Records | None = None  # that record only
 
     def read(self, records: Records) -> None:
-        """These came after all that were remembered."""
+        """Take in records that came after all earlier ones."""
         if len(records):
             self._record = _last_of(records)
 
     def last_record(self) -> LastRecord | None:
-        """For a checkpoint."""
+        """The newest record, for a checkpoint."""
         if self._record is not None:
             record, self._record = self._record, None
             self._known = fingerprint(record, 0, whole=len(record.headers) > 0)
@@ -51,7 +50,7 @@ class Newest:
 
 
 class Sameness:
-    """Looks for the checkpoint's last record among what a taking reads of the input."""
+    """Looks for the checkpoint's last record among the input that a taking reads."""
 
     def __init__(self, partition: Partition, taken: Taken, checkpoint: Checkpoint | None) -> None:
         self._where = f"partition {partition}"
@@ -63,20 +62,20 @@ class Sameness:
 
     @property
     def span(self) -> range:
-        """The offsets to be read for this alone: the record's, or none."""
+        """The offsets that are read only for this check: the record's, or none."""
         if self._last is None or self._settled:
             return range(0)
         return range(self._last.offset, self._last.offset + 1)
 
     def check(self, records: Records) -> None:
-        """Halt unless the record, if it is to be among these, is the one that was read."""
+        """Halt unless the record, if these records should contain it, is the one that was read."""
         last = self._last
         if last is None or not records.start <= last.offset < records.next_offset:
             return
         self._last = None
         whole = last.whole is True
         if whole and len(records) and not len(records.headers):
-            return  # the stream reads none now
+            return  # the stream no longer reads headers
         for at, offset in enumerate(records.offsets):
             if offset == last.offset:
                 read_again = fingerprint(records, at, whole=whole)
@@ -86,7 +85,7 @@ class Sameness:
             complaint(
                 self._where,
                 "the input was replaced: it does not hold what was read; send its events to a topic"
-                " of another name, which a stream of another name may read",
+                " with another name, and read that by a stream with another name",
                 expected=f"the same record at offset {last.offset}",
                 got="another",
             )
@@ -94,7 +93,7 @@ class Sameness:
 
 
 def _last_of(records: Records) -> Records:
-    """The last record alone: the others need not be kept for it."""
+    """The last record only: the others need not be kept."""
     return Records(
         partition=records.partition,
         start=records.start,
@@ -108,7 +107,7 @@ def _last_of(records: Records) -> Records:
 
 
 def fingerprint(records: Records, at: int, *, whole: bool) -> LastRecord:
-    """What one of the records is known again by; `whole` with its headers and timestamp."""
+    """What identifies one of the records; `whole` includes its headers and timestamp."""
     hashed = blake2b(digest_size=16, person=b"streamdp record")
     for part in _parts(records, at, whole=whole):
         hashed.update(b"-" if part is None else b"%d:" % len(part))
@@ -118,7 +117,7 @@ def fingerprint(records: Records, at: int, *, whole: bool) -> LastRecord:
 
 
 def _parts(records: Records, at: int, *, whole: bool) -> Iterator[bytes | None]:
-    """What is digested, each with its length first, so that no two records are told the same."""
+    """What is digested, each part after its length, so that no two records look the same."""
     yield records.keys[at]
     yield records.values[at]
     if whole:

@@ -1,6 +1,6 @@
 """Metrics of the listener: known keys, requests, and refused connections.
 
-Public: they depend on who asks and on what was published. Durations are of HTTP answers.
+Public: they depend on who asks and on what was published. Durations are those of HTTP answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _look_ups(known: Mapping[str, Condition]) -> Iterator[Metric]:
     ))  # fmt: skip
     yield gauge(
         "streamdp_cache_keys_in_several_partitions",
-        "Keys with a learner in more than one partition; the one with most slots answers.",
+        "Keys with a learner in several partitions; the learner with most slots answers.",
         ["stream"],
         (((stream,), condition.several) for stream, condition in known.items()),
     )
@@ -49,14 +49,14 @@ def _traffic(traffic: Traffic) -> Iterator[Metric]:
     ))  # fmt: skip
     yield histogram(
         "streamdp_http_request_seconds",
-        "How long the answer to a request took, by what was asked for.",
+        "Duration of requests, by kind.",
         ["kind"],
         SECONDS,
         (((kind,), took.counts, took.seconds) for kind, took in traffic.durations.items()),
     )
     yield counter(
         "streamdp_http_connections_refused",
-        "Connections that were turned away or cut off: no room, no TLS in time, too slow.",
+        "Connections that were refused or cut off: no room, no TLS in time, too slow.",
         ["reason"],
         (((reason,), traffic.refused[reason]) for reason in Refusal),
     )

@@ -1,4 +1,4 @@
-"""What a stream is, resolved: learner, format, topics, budget, and the digest of all that."""
+"""A stream with everything resolved: learner, format, topics, budget, and a digest of these."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StreamSpec:
-    """One stream of the service, as its configuration says."""
+    """One stream of the service, as configured."""
 
     topics: StreamTopics
     learner: Learner
@@ -49,15 +49,15 @@ class StreamSpec:
     partition_epochs: Mapping[int, int] = field(default_factory=dict)  # beyond the stream's
     most_keys: int = 1_000_000  # learners per partition
     most_key_bytes: int = 1024
-    exact: ExactTotals | None = None  # NOT PRIVATE: what an operator asked to see
+    exact: ExactTotals | None = None  # NOT PRIVATE: exact figures, if the operator asked for them
     quarantine: Quarantine | None = None  # NOT PRIVATE: unusable records, set aside
     idle: int | None = None  # milliseconds after which a key's learner is dropped
     carry: bool = True  # whether an epoch begins with what is public of the one before
     earlier: Leader | None = None
-    """What the same configuration meant in the versions before, where it names no recipe."""
+    """Earlier versions' meaning of the same configuration, if it names no recipe."""
 
     def __post_init__(self) -> None:
-        """Refuse what must not run as a service."""
+        """Refuse a stream that must not run as a service."""
         if not self.learner.private:
             raise InvalidConfig(
                 complaint(
@@ -69,14 +69,14 @@ class StreamSpec:
             )
         self._check_observed()
         if donated_below(self.learner):
-            from streamdp.core.engine.charges import check_estimates  # others need no bank
+            from streamdp.core.engine.charges import check_estimates  # loads the bank
 
             check_estimates(self.estimates, shortest=donated_below(self.learner))
         if self.idle is not None and not self.topics.headers:
             raise InvalidConfig(
                 complaint(
                     f"streams.{self.name}.idle",
-                    "needs the records' timestamps, and the stream does not read them",
+                    "needs the records' timestamps, which the stream does not read",
                     expected="topics with headers and timestamps",
                     got="topics without",
                 )
@@ -90,17 +90,17 @@ class StreamSpec:
                 raise InvalidConfig(
                     complaint(
                         f"streams.{self.name}.partition_epochs.{number}",
-                        "not beyond the stream's epoch (one that is raised must be beyond those of"
-                        " all partitions, and their table goes)",
+                        "not beyond the stream's epoch (raise that beyond all of these, and remove"
+                        " their table)",
                         expected=f"≥ {self.epoch + 1}",
                         got=epoch,
                     )
                 )
 
     def _check_observed(self) -> None:
-        """The learner's noise must be made for what the format reads: losses, headers or payloads.
+        """The learner's noise must fit what the format reads: losses, headers or payloads.
 
-        Counts of actions that stand in payloads are protected; those of headers are published.
+        Counts of actions from payloads are protected; counts from headers are published.
         """
         learner, format_ = self.learner, self.format
         wanted = (learner.played, learner.actions) if isinstance(learner, PolicyLearner) else None
@@ -109,7 +109,7 @@ class StreamSpec:
             raise InvalidConfig(
                 complaint(
                     f"streams.{self.name}.format",
-                    "reads something else than the learner's noise is made for",
+                    "reads something that the learner's noise does not fit",
                     expected="losses" if wanted is None else f"its actions, played = {wanted[0]}",
                     got="losses"
                     if read is None
@@ -118,11 +118,11 @@ class StreamSpec:
             )
 
     def continuing(self, digest: str) -> StreamSpec:
-        """The stream as the state of this digest has it.
+        """The stream as the state with this digest has it.
 
-        The default recipe may get better from one version to the next. A configuration that names
-        none must not stop a stream that runs, nor change its learner unasked: state that was
-        written under the default of the version before goes on under it, until the next epoch.
+        The default recipe may improve from one version to the next. A configuration that names none
+        must neither stop a running stream nor change its learner unasked: state from the default of
+        an earlier version goes on under that default until the next epoch.
         """
         if self.earlier is None or digest == self.digest:
             return self
@@ -140,7 +140,7 @@ class StreamSpec:
 
     @property
     def charge(self) -> Fraction:
-        """The most that the stream charges an event: the action and every estimate."""
+        """The most that the stream charges an event: for the action and every estimate."""
         return full_charge(self.learner, self.estimates)
 
     @property
@@ -151,7 +151,7 @@ class StreamSpec:
 
     @cached_property
     def digest(self) -> str:
-        """A fingerprint of what state and releases depend on; another one needs a new epoch."""
+        """A hash of all that state and releases depend on; another one needs a new epoch."""
         parts = {
             "learner": configuration_digest(self.learner, self.estimates),
             "format": dict(sorted(self.format.settings().items())),
@@ -162,7 +162,7 @@ class StreamSpec:
 
     @cached_property
     def lines(self) -> Lines:
-        """What writes the stream's public lines."""
+        """The writer of the stream's public lines."""
         return Lines(
             stream=self.name,
             input=self.topics.input,
@@ -181,7 +181,7 @@ class StreamSpec:
         )
 
     def epoch_learner(self, *, carries: bool, noted_from: int | UnsetType = UNSET) -> EpochLearner:
-        """What the rows of an epoch of this learner mean, for later epochs to read."""
+        """What the rows of an epoch with this learner mean, for later epochs."""
         layout, schedule = row_layout(self.learner, self.estimates, epoch=0), self.learner.schedule
         return EpochLearner(
             carries=carries,
@@ -212,13 +212,13 @@ class StreamSpec:
 
     @property
     def row_bytes(self) -> int:
-        """What a saved row takes."""
+        """The bytes of a saved row."""
         time = 0 if self.idle is None else 8
         return row_layout(self.learner, self.estimates, epoch=self.epoch).size + time
 
     @cached_property
     def largest_value(self) -> int:
-        """No value of a commit is larger with its key, whatever is drawn and however keys look."""
+        """The most bytes of a commit's value and key, whatever is drawn and whatever the keys."""
         key, latest = ESCAPED * self.most_key_bytes, max(self.partition_epochs.values(), default=0)
         longest = Entries(self.name, LONG).row(key, epoch=max(self.epoch, latest))
         recorded = largest_recorded(self.lines, key_bytes=self.most_key_bytes)
@@ -230,7 +230,7 @@ class StreamSpec:
 
     @property
     def pool_bytes(self) -> int:
-        """What the pool of donated slots takes in the state, with its key."""
+        """The bytes of the pool of donated slots in the state, with its key."""
         pool = self.learner.pool if isinstance(self.learner, Leader) else None
         if pool is None:
             return 0
@@ -245,7 +245,7 @@ class StreamSpec:
         withheld: Container[Key] = frozenset(),
     ) -> Engine:
         """A new engine for one partition, whose keys may carry something over."""
-        from streamdp.core.engine import Engine  # whoever only checks a stream needs none
+        from streamdp.core.engine import Engine  # a check of the configuration needs none
 
         return Engine(
             stream=self.name,
@@ -269,7 +269,7 @@ def mechanism(learner: Learner) -> str:
 
 
 def giving(learner: Learner) -> Giving | None:
-    """Which blocks its keys donate; None where they donate none."""
+    """Which blocks a learner's keys donate; None if none."""
     shortest = donated_below(learner)
     if not shortest or learner.charge is None:
         return None
@@ -277,10 +277,10 @@ def giving(learner: Learner) -> Giving | None:
 
 
 def crowd_name(learner: Learner) -> str:
-    """How priors follow from releases, by name; "" where a learner has no crowd."""
+    """The name of the rule by which priors follow from releases; "" without a crowd."""
     return "" if learner.crowd is None else learner.crowd.name
 
 
 def learner_text(learner: PolicyLearner) -> str:
-    """A feedback learner's recipe and options, from which `feedback_learner_of` makes it again."""
+    """A feedback learner's recipe and options as text, for `feedback_learner_of`."""
     return json.dumps(learner.to_config(), separators=(",", ":"))

@@ -1,9 +1,9 @@
 """The action in force, recomputed from a ledger's votes, for `verification`.
 
-A line of a learner with a memory carries the vote that was drawn, the memory's name and the action
-in force after it. Name and votes suffice to compute the action again; here each line is held
-against that. A withheld vote (shadow mode) ends it: what is remembered after it depends on what
-nobody was shown, so later lines of that learner are counted and not judged.
+A line of a learner with a memory carries the vote that was drawn, the memory's name, and the action
+in force after it. Name and votes suffice to compute the action again; each line is compared with
+that. After a withheld vote (shadow mode) nobody can compute what is remembered, so later lines of
+that learner are counted, not judged.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Follower:
         self._name: str | None = None
         self._memory: VoteFilter | None = None
         self._known: Standing | None = None
-        self.unjudged = False  # whether the latest line comes after a withheld vote
+        self.unjudged = False  # whether the newest line comes after a withheld vote
 
     def read(self, line: Charge) -> Iterator[str]:
-        """The fault of a line, given those before it; None for a right one."""
+        """Yield the faults of a line, given the lines before it."""
         name = "" if line.memory is UNSET else line.memory
         if self._name is None:
             self._name = name
@@ -45,7 +45,7 @@ class Follower:
             yield f"another memory than before: {name[:80]!r}, not {self._name[:80]!r}"
         if self._memory is None:
             if line.in_force is not UNSET:
-                yield "an action in force beside the vote, but no memory that says why"
+                yield "names an action in force beside the vote, but no memory"
             return
         yield from self._judged(self._memory, line)
 
@@ -55,7 +55,7 @@ class Follower:
             self._known = None
             return
         if not isinstance(line.index, int) or not isinstance(line.in_force, int):
-            yield f"block {line.block} ({line.kind}) does not say what was drawn and is in force"
+            yield f"block {line.block} ({line.kind}) does not name vote and action in force"
             return
         if line.index >= memory.actions:
             yield f"block {line.block}: a vote for action {line.index} of {memory.actions}"
@@ -73,16 +73,16 @@ class Follower:
         if computed != line.in_force:
             yield (
                 f"block {line.block}: the votes put action {computed} in force,"
-                f" but readers were told {line.in_force}"
+                f" but the line names {line.in_force}"
             )
 
 
 def _begun(memory: VoteFilter, vote: Ints, line: Charge) -> Ints:
-    """The memory that a learner opens with: sure of the action that was carried over."""
+    """The memory with which a learner opens: certain of the action that was carried over."""
     if not isinstance(line.carried, CarriedOver):
         return np.zeros((1, memory.width), dtype=np.int64)
     schedule = schedule_in(line.carried)
-    if schedule is None:  # `successions` tells that
+    if schedule is None:  # `successions` reports it
         return np.zeros((1, memory.width), dtype=np.int64)
     return memory.sure_of(vote, schedule.lengths(np.array([line.carried.first_block])))
 

@@ -1,8 +1,8 @@
-"""The view at one moment, as bytes: what a learning process tells the process that serves.
+"""The view at one time, as bytes: what a learning process sends the process that serves.
 
-`Status` holds public facts only, because it is made from the `View` alone, and it is all that
-`/metrics`, the status page and the probes know of the learning. Times are ages in seconds, so that
-two processes need not agree on a clock.
+`ProcessStatus` holds public facts only, since it is made from the `View` alone. `/metrics`, the
+status page and the probes know nothing else of the learning. Times are ages in seconds, so the two
+processes need not agree on a clock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import Struct
 from streamdp.service.view import AssemblyView, PartitionView, Status, StreamView, View
 
 ASSEMBLES = "assembles"
-"""In the place of a mode: an assembly has none."""
+"""Stands for the mode of an assembly, which has none."""
 
 STEPS = ("poll", "commit")
 """The public steps whose durations are shown."""
@@ -25,8 +25,8 @@ BUCKETS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0),
 )
-"""Upper bounds in seconds: a commit takes 3.5 ms on a healthy broker, and a request to one that is
-in trouble ends after 40 s."""
+"""Upper bounds in seconds: a commit takes 3.5 ms on a healthy broker, and a request to one in
+trouble ends after 40 s."""
 
 
 class PartitionStatus(Struct, frozen=True):
@@ -47,10 +47,10 @@ class PartitionStatus(Struct, frozen=True):
     blocks: int
     published_ago: float | None
     lag_seconds: float = 0.0
-    lost: bool = False  # the transport was lost, and has not answered since
+    lost: bool = False  # the transport was lost and has not answered since
     open: int = 0  # of an assembly: requests that wait for their deadline
     events: int = 0  # of an assembly: written since this process took the partition
-    overdue: float = 0.0  # of an assembly: seconds for which an event should have been written
+    overdue: float = 0.0  # of an assembly: seconds by which the oldest event is late
 
 
 class StreamStatus(Struct, frozen=True):
@@ -59,8 +59,8 @@ class StreamStatus(Struct, frozen=True):
     name: str
     mode: str
     partitions: list[PartitionStatus]
-    settled: bool = True  # whether it is known which partitions are this process's
-    snapshots_refused: int = 0  # of a crowd across partitions
+    settled: bool = True  # whether this process's partitions are known
+    snapshots_refused: int = 0  # with a crowd across partitions
     crowd_unread: bool = False  # whether its topic cannot be read
 
 
@@ -77,11 +77,11 @@ class ProcessStatus(Struct, frozen=True):
 
     streams: list[StreamStatus]
     steps: list[StepStatus]
-    polled_ago: float | None  # since the transport last answered
+    polled_ago: float | None  # seconds since the transport last answered
     started_at: float = 0.0  # seconds since 1970
-    assigned: int = 0  # partitions, ever
+    assigned: int = 0  # partitions, since the start
     revoked: int = 0
-    listener_restarts: int = 0  # of the process that serves
+    listener_restarts: int = 0  # of the serving process
     assemblies: list[StreamStatus] = []
 
     @property
@@ -104,7 +104,7 @@ _decoder = msgspec.json.Decoder(ProcessStatus)
 
 
 class Steps:
-    """Counts how long public steps take: what the service observes into."""
+    """Counts how long public steps take."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -124,7 +124,7 @@ class Steps:
         return [StepStatus(step, list(self._counts[step]), self._seconds[step]) for step in STEPS]
 
     def polled_ago(self, *, now: float) -> float | None:
-        """Since the transport last answered."""
+        """Seconds since the transport last answered."""
         return None if self._polled_at is None else now - self._polled_at
 
 
@@ -163,7 +163,7 @@ def _partitions(shown: StreamView | AssemblyView, now: float) -> list[PartitionS
 
 
 def _progress(part: PartitionView) -> float:
-    """How much of the way back to work is done: all of it, unless it is on its way."""
+    """How far taking the partition is, from 0 to 1; 1 unless it is being taken."""
     if part.status in (Status.TAKING, Status.RETRYING):
         return 0.0
     return part.progress if part.status is Status.REBUILDING else 1.0

@@ -1,16 +1,16 @@
-"""Whether openings carry over what they must, by a ledger's lines alone: for `verification`.
+"""Checks by a ledger's lines alone that openings carry over what they must: for `verification`.
 
-What a key's learner may carry over is public: the action in force by its name, the length of the
-last block that ended, and of a feedback stream the history that the released sums make. Here each
-opening is held against the newest learner of its key:
+What a key's learner may carry over is public: the name of the action in force, the length of the
+last block that ended, and in a feedback stream the history that follows from released sums. Each
+opening is compared with the newest learner of its key:
 
-1. A carried opening names that learner as it was left, and what it carries is that, recomputed.
-2. Nothing is carried of what was withheld, and nothing into an epoch whose mark does not say so.
-3. Where the mark says so, a key that could carry something over does; and so does one that was idle
-   and comes back within an epoch, unless it may have opened before `idle` was switched on: of such
-   keys nothing says what was withheld, so they open anew.
+1. A carried opening names that learner, and carries what can be recomputed from its lines.
+2. Nothing withheld is carried over, and nothing into an epoch whose mark does not allow it.
+3. Where the mark allows it, a key that can carry something over does. So does a key that was idle
+   and comes back within an epoch, unless it may have opened before `idle` was switched on: nothing
+   says what was withheld from such keys, so they open anew.
 
-A name that no line has told (an action that is in force and was never voted for) is not judged.
+An action whose name stands in no line (in force, but never voted for) is not judged.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class PublicRow:
 
     after: After
     length: int = 0  # of the block before the one that is due
-    action: str | None = None  # in force, where lines have told its name
+    action: str | None = None  # in force, if a line has named it
     withheld: bool = False
     learner: str = ""  # of a feedback stream
-    history: Floats | None = None  # None where it cannot be computed
+    history: Floats | None = None  # None if it cannot be computed
 
 
 @dataclass(slots=True)
@@ -59,13 +59,13 @@ class Succession:
 
     epoch: int = 0
     carries: Carries | None = None
-    _marks: list[tuple[int, Carries]] = field(default_factory=list)  # that carry, one by one
+    _marks: list[tuple[int, Carries]] = field(default_factory=list)  # those that carry over
     _keys: dict[object, PublicRow] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)  # of this epoch's actions
     _noted_from: int | None = None  # learners born from here on carry over within the epoch
 
     def begin(self, epoch: int, carries: Carries | None) -> None:
-        """Begin an epoch; forget the one before unless the epoch carries over."""
+        """Begin an epoch; forget the one before unless this epoch carries over."""
         self.epoch, self.carries = epoch, carries
         self._names, self._noted_from = {}, None
         if carries is None:
@@ -74,8 +74,9 @@ class Succession:
             self._marks.append((epoch, carries))
 
     def read(self, line: Charge, history: Floats | None) -> Iterator[str]:
-        """What is wrong with an opening; other lines are remembered. `history`: what the sums of a
-        feedback stream's learner make of it up to this line (`Retraced` computes it once for all).
+        """Yield the faults of an opening; remember other lines.
+
+        `history`: the result of a feedback stream's sums up to this line (from `Retraced`).
         """
         if isinstance(line.index, int) and isinstance(line.action, str):
             self._names[line.index] = line.action
@@ -93,14 +94,14 @@ class Succession:
             before.history = history
 
     def _came_back(self, line: Charge) -> None:
-        """A key was idle: from here on, or from where it was born that it carries over from."""
+        """Note an idle key that came back: `idle` applies from there, or from where it was born."""
         born, known = line.born, self._noted_from
         if isinstance(line.carried, CarriedOver) and line.carried.epoch == line.epoch:
             born = line.carried.born
         self._noted_from = born if known is None else min(known, born)
 
     def _tell(self, public: PublicRow, line: Charge) -> None:
-        """What a line says is in force."""
+        """Note the action that a line puts in force."""
         if line.learner is not UNSET:
             public.withheld = public.withheld or line.withheld is True
             return
@@ -124,7 +125,7 @@ class Succession:
     def _opened(self, line: Charge, before: PublicRow | None) -> Iterator[str]:
         carried = line.carried
         if (line.mechanism == CARRIED) != isinstance(carried, CarriedOver):
-            yield f"an opening by {line.mechanism!r} that does not say the same of what it carries"
+            yield f"an opening by {line.mechanism!r} that contradicts what it carries"
             return
         if not isinstance(carried, CarriedOver):
             if before is not None and self._must_carry(line, before):
@@ -144,7 +145,7 @@ class Succession:
         yield from self._matches(line, carried, before)
 
     def _matches(self, line: Charge, carried: CarriedOver, before: PublicRow) -> Iterator[str]:
-        """Whether what is carried over is what was there."""
+        """Compare what is carried over with the learner before."""
         schedule = schedule_in(carried)
         first = None if schedule is None else schedule.first_as_long(before.length)
         start = None if schedule is None or first is None else schedule.start(first)
@@ -161,7 +162,7 @@ class Succession:
             yield from self._same_history(line, carried, before)
 
     def _same_history(self, line: Charge, carried: CarriedOver, before: PublicRow) -> Iterator[str]:
-        """Whether a feedback stream's arms keep their numbers, and new ones have none."""
+        """Check that a feedback stream's arms keep their numbers, and that new ones have none."""
         now = carried.history if isinstance(carried.history, str) else ""
         actions = len(from_base64(now, "history")) // (8 * KEPT_PER_ARM)
         expected = np.zeros((KEPT_PER_ARM, actions))
@@ -177,9 +178,9 @@ class Succession:
             yield "another history carried over than the released sums make"
 
     def _moves(self, since: int, actions: int) -> NDArray[np.int64] | None:
-        """The new number of each action of an epoch, as marks say; None where they do not suffice.
+        """The new number of each action of an epoch, by marks; None if they do not suffice.
 
-        An action that was away for an epoch and is back is known by its name, which no mark says.
+        Marks do not show an action that was absent for an epoch and is back: only its name does.
         """
         moves, marks = np.arange(actions), [mark for at, mark in self._marks if at > since]
         for mark in marks:
@@ -212,12 +213,12 @@ class Succession:
 
 
 def _given(line: Charge) -> int:
-    """How many blocks the key donates behind a line, as the line says."""
+    """How many blocks a key donates after a line, as the line says."""
     return line.donates.blocks if isinstance(line.donates, Donates) else 0
 
 
 def _donated_below(line: Charge) -> int:
-    """The length below which blocks are donated, as the line names its crowd; 0: none is."""
+    """The length below which blocks are donated, by the line's crowd; 0: none are."""
     return _shortest(line.crowd) if isinstance(line.crowd, str) else 0
 
 
@@ -225,7 +226,7 @@ def _donated_below(line: Charge) -> int:
 def _shortest(crowd: str) -> int:
     try:
         return named(crowd).donates
-    except InvalidConfig:  # `crowd_lines` tells that
+    except InvalidConfig:  # `crowd_lines` reports it
         return 0
 
 
@@ -235,7 +236,7 @@ def _named(after: After) -> str:
 
 @lru_cache(maxsize=64)
 def _learner(config: str, actions: int) -> PolicyLearner | None:
-    """A feedback learner by what lines say of it; names of actions make no difference to it."""
+    """A feedback learner as lines name it; the names of actions make no difference to it."""
     try:
         return feedback_learner_of(json.loads(config), actions=[str(n) for n in range(actions)])
     except (InvalidConfig, ValueError, TypeError):

@@ -1,16 +1,16 @@
-"""What a partition tells the others of its votes, and keeps of what they tell: cut by cut.
+"""What a partition tells the others of its votes, and keeps of what they tell, cut by cut.
 
 Where a crowd reaches across partitions (`core.evidence.adoption`):
 
-1. The snapshot that belongs to a prior is told by the cut that publishes that prior's line, which
-   is the one behind the cut that recorded it. So it counts no vote that is not durable, and nothing
-   that is drawn in the same cut: that cut's size is the same whatever was drawn (P5).
-2. The state has it from then on. Who takes the partition tells it again: a topic that was lost
-   fills by and by.
-3. What was adopted is recorded in the cut that records the prior that was made of it, which is the
-   cut of the first draw that was told that prior. Of a prior that was lost in a crash nobody has
-   seen anything: what it is made of may be decided anew. Of one that is durable the state has both
-   the prior and what it was made of, and nothing is decided again.
+1. The cut that publishes a prior's line tells the snapshot that belongs to it. That cut follows the
+   one that recorded the prior. So a snapshot counts no vote that is not durable and nothing that is
+   drawn in the same cut: that cut's size is the same whatever was drawn (P5).
+2. The state keeps it from then on. The next owner of the partition tells it again, so a topic that
+   was lost fills up again.
+3. What was adopted is recorded in the cut that records the prior made of it, which is the cut of
+   the first draw that used the prior. Nobody has seen anything of a prior that a crash lost, so its
+   snapshots may be chosen anew. Of a durable prior the state keeps the snapshots too, and nothing
+   is chosen again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from streamdp.wire.state_version import ADOPTION_VERSION, CROWD_VERSION, POOL_VE
 
 
 def layout_version(spec: StreamSpec, crowd: CrowdStanding | None) -> int:
-    """Which layout a checkpoint has: the oldest that holds what the stream needs."""
+    """The layout version of a checkpoint: the oldest that holds what the stream needs."""
     if crowd is None:
         return VERSION
     if spec.reaches:
@@ -38,18 +38,18 @@ def layout_version(spec: StreamSpec, crowd: CrowdStanding | None) -> int:
 
 @dataclass(slots=True)
 class SnapshotTelling:
-    """Snapshots of one partition at work: its own, and what others told it."""
+    """The snapshots of one partition at work: its own, and those that others told it."""
 
     lines: Lines
     entries: Entries
     epoch: int
     offers: Offers
-    due: CrowdSnapshot | None = None  # to be told by the next cut
-    _told: CrowdSnapshot | None = None  # the newest that was told, or is to be
-    _kept: dict[int, CrowdSnapshot] = field(default_factory=dict)  # what the state has of others
+    due: CrowdSnapshot | None = None  # for the next cut to tell
+    _told: CrowdSnapshot | None = None  # the newest that was told, or is to be told
+    _kept: dict[int, CrowdSnapshot] = field(default_factory=dict)  # of others, as in the state
 
     def go_on(self, saved: EpochEntries) -> None:
-        """Go on from a state of the same epoch: what was told last is told again."""
+        """Go on from a state of the same epoch; tell its snapshot again."""
         self.due = self._told = saved.snapshot
         self._kept = dict(saved.adopted)
 

@@ -1,7 +1,7 @@
-"""What a listener has done so far: counts and durations, whatever was asked for.
+"""Counts and durations of a listener's requests.
 
-All of it is public: it depends on who asks and on what was published, never on an event. A
-duration runs from a request's complete head to its answer being handed to the connection.
+All of it is public: it depends on who asks and on what was published, never on an event. A duration
+runs from a request's complete head to the handing over of its answer to the connection.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 class RequestKind(StrEnum):
-    """What a request is, as far as its duration goes."""
+    """The kind of a request, as far as its duration goes."""
 
     LOOK_UP = "look_up"
     BATCH = "batch"
@@ -25,16 +25,16 @@ class RequestKind(StrEnum):
 
 
 class Refusal(StrEnum):
-    """Why a connection was ended by this side."""
+    """Why this side ended a connection."""
 
-    FULL = "full"  # no room, or it asked for what the reserved room is not for
-    HANDSHAKE = "handshake"  # no TLS, or not in time
-    SLOW = "slow"  # a head that does not come, or an answer that is not taken
+    FULL = "full"  # no room, or a request that a reserved place does not allow
+    HANDSHAKE = "handshake"  # no TLS, or too late
+    SLOW = "slow"  # a head that does not come, or an answer that is not read
 
 
 @dataclass(slots=True)
 class Durations:
-    """How many requests took up to each bound of `SECONDS` and beyond."""
+    """How many requests took up to each bound of `SECONDS`, and longer."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
     seconds: float = 0.0
@@ -49,8 +49,8 @@ class Durations:
 class Traffic:
     """The counts of one listener."""
 
-    most: int = 0  # connections that may be open at once, without the reserved ones
-    open: int = 0  # connections that are, handshakes and reserved ones included
+    most: int = 0  # connections that may be open at once, without reserved ones
+    open: int = 0  # open connections, handshakes and reserved ones included
     requests: Counter[str] = field(default_factory=Counter)  # by class of status
     refused: Counter[Refusal] = field(default_factory=Counter)
     durations: dict[RequestKind, Durations] = field(

@@ -1,30 +1,29 @@
-"""The guarantee, computed again from ledgers alone: what any record of a topic paid at most.
+"""The guarantee, recomputed from ledgers alone: the most that any record of a topic was charged.
 
-What is held against the ledgers of the streams that were given:
+For the given streams, these rules are checked:
 
-1. Within a partition each line's ordinal is the one after the line before it, from 1, so none is
-   missing, and an identity has one line. Lines of schema 1 say a `commit_seq` in place of it, which
-   never falls; they come before all others.
+1. Within a partition ordinals count from 1 without a gap, and an identity has one line. Lines of
+   schema 1 have a `commit_seq` instead, which never falls; they come before all others.
 2. A learner begins with its opening; its blocks are consecutive and its slots tile.
-3. An epoch begins where its mark says: nothing before it is read again (P11).
+3. An epoch begins where its mark says; no record before it is read again (P11).
 4. The charges of all streams and applications that read a record, added exactly, stay within the
    topic's budget. The sum is over slots, so overlapping ranges of records count at their worst.
-5. δ is 0 in every line: the promise is pure, and no budget would pay for anything else.
+5. δ is 0 in every line: the promise is pure DP, and no budget allows for anything else.
 6. Lines drawn from a seed guarantee nothing.
-7. Where a learner has a memory, what is in force follows from its votes (`standings`). A feedback
-   stream's lines name a learner that releases so, and its policies follow from its sums
+7. With a memory, the action in force follows from the votes (`standings`). A feedback stream's
+   lines name a learner that releases sums, and its policies follow from them
    (`streamdp.wire.retracing`).
-8. What readers were told, as far as the compacted actions topic still has it, is what the ledger's
-   lines put in force, and the topic has nothing that no line tells of (`read_published`).
+8. What the compacted actions topic still has is what the ledger's lines put in force, and every
+   record there has its line (`read_published`).
 9. Priors follow from the votes before them, and each draw names the newest and charges what a draw
-   at the crowd's rate costs (`crowd_lines`). The blocks of the pool tile the slots that keys
-   donate, as many as there are by then; these are charged where a key's line says that it donates
-   them.
-10. What openings carry over is what was public of the key's newest learner (`successions`).
+   at the crowd's rate costs (`crowd_lines`). The pool's blocks tile the slots that keys have
+   donated, no more and no fewer; a donated slot is charged where the key's line says that it is
+   donated.
+10. What openings carry over was public of the key's newest learner (`successions`).
 11. Requests with their outcomes, over all topics that were assembled from them, stay within their
-   budget, and none was assembled again (`assembled`).
+   budget, and no request was assembled twice (`assembled`).
 
-Nothing here reads the configuration but budgets: a ledger is proof on its own.
+Nothing here reads the configuration except budgets: a ledger is proof by itself.
 """
 
 from __future__ import annotations
@@ -68,44 +67,45 @@ from streamdp.wire.published import decode_any_ledger, decode_in_force
 from streamdp.wire.retracing import Retraced
 
 MOST_COMPARED = 1_000_000
-"""Records of a partition's actions topic that are held against its ledger: the newest. A topic that
-has not been compacted for long has many more."""
+"""Records of a partition's actions topic that are compared with its ledger: the newest ones. A
+topic
+that was not compacted for long has many more."""
 
 MOST_LISTED = 20
-"""Violations of one kind of place that are told in full; the rest are counted."""
+"""Violations of one kind in one place that are listed in full; the rest are counted."""
 
 LONGEST = 1000
-"""Characters of an ε: far above all that we charge, below what Python refuses to read (4,300)."""
+"""Characters of an ε: far more than any charge of ours, fewer than Python refuses (4,300)."""
 
 
 NO_END = 2**63
-"""An offset behind all records."""
+"""An offset beyond all records."""
 
 _NOTHING = Fraction(0)
-_PART_BYTES = 4  # of a policy for each action
+_PART_BYTES = 4  # per action of a policy
 
 _OfApp = tuple[str, TopicCharge]
-"""A charge, and the application that it is of."""
+"""A charge and its application."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicVerdict:
-    """What the records of one input paid at most."""
+    """The most that records of one input were charged."""
 
     topic: str
-    highest: Fraction  # over all records, as the ledgers say
-    own: Fraction  # the same, of the applications alone that were asked for
-    elsewhere: Fraction  # what the configuration says that others charge
+    highest: Fraction  # over all records, by ledgers
+    own: Fraction  # the same, of only the applications that were asked for
+    elsewhere: Fraction  # charged by others, as configured
     budget: Fraction
     lines: int
-    seeded: int  # lines that guarantee nothing
+    seeded: int  # lines drawn from a seed, which guarantee nothing
     assembled: tuple[str, ...] = ()  # topics whose events its records became
 
     @property
     def kept(self) -> bool:
-        """Whether the promise holds: within budget, and nothing seeded.
+        """Whether the promise holds: within budget, and no line drawn from a seed.
 
-        What is charged elsewhere may be in the ledgers too: it counts once, at its higher.
+        Charges elsewhere may be in the ledgers too: the higher of both counts, once.
         """
         return max(self.highest, self.own + self.elsewhere) <= self.budget and not self.seeded
 
@@ -113,28 +113,28 @@ class TopicVerdict:
 class _PublishedPolicy(NamedTuple):
     """The part of an actions record that is compared with the ledger."""
 
-    choice: bytes | int  # a policy's fingerprint, or an action's place
+    choice: bytes | int  # a policy's digest, or an action's index
     actions: int  # that the policy is about
     fallback: bool
 
 
 @dataclass(slots=True)
 class Compared:
-    """How many records of actions topics were held against the ledger's lines."""
+    """How many records of actions topics were compared with the ledger's lines."""
 
-    actions: int = 0  # in force, as the lines say
-    policies: int = 0  # computed again from the sums, and equal
-    unjudged: int = 0  # policies after withheld sums: they cannot be computed
+    actions: int = 0  # equal to the action in force
+    policies: int = 0  # recomputed from the sums, and equal
+    unjudged: int = 0  # policies after withheld sums: nobody can compute them
 
 
 @dataclass(slots=True)
 class _Learner:
-    """How far one learner's lines were read."""
+    """The lines of one learner so far."""
 
     blocks: int = 0
     stop: int = 1
-    last: int = -1  # the latest record that a block read
-    block: int = 0  # of the latest line
+    last: int = -1  # the latest record in a block
+    block: int = 0  # of the newest line
     kinds: set[str] = field(default_factory=set)  # of that block's lines
     follower: Follower = field(default_factory=Follower)
     policies: Retraced = field(default_factory=Retraced)
@@ -142,21 +142,21 @@ class _Learner:
 
 @dataclass(slots=True)
 class _Part:
-    """How far the lines of one partition were read."""
+    """The lines of one partition so far."""
 
     offset: int = -1  # of the last record that was read
-    ordinal: int = 0  # of the last line; 0 before the first and for those of schema 1
+    ordinal: int = 0  # of the last line; 0 before the first and for schema 1
     commit_seq: int = 0  # of the last line of schema 1
     epoch: int = 0
-    position: int = 0  # an epoch's first record
-    last: int = -1  # the last record that any line has read
-    unjudged: int = 0  # lines after withheld votes: what they put in force cannot be computed
+    position: int = 0  # the epoch's first record
+    last: int = -1  # the latest record in any line
+    unjudged: int = 0  # lines after withheld votes: nobody can compute what they put in force
     learners: dict[Identity, _Learner] = field(default_factory=lambda: defaultdict(_Learner))
-    published: dict[Identity, _PublishedPolicy] = field(default_factory=dict)  # for lines to come
+    published: dict[Identity, _PublishedPolicy] = field(default_factory=dict)  # for later lines
     compared: Compared = field(default_factory=Compared)
     succession: Succession = field(default_factory=Succession)
     crowd: CrowdLines = field(default_factory=CrowdLines)
-    given: dict[Key, TopicCharge] = field(default_factory=dict)  # behind keys' newest lines
+    given: dict[Key, TopicCharge] = field(default_factory=dict)  # after keys' newest lines
 
 
 class Verification:
@@ -173,10 +173,10 @@ class Verification:
         self._assembled = AssembledRequests()
 
     def read_published(self, stream: StreamTopics, records: Iterable[Published]) -> None:
-        """Read a stream's actions topic, all of it before any line of its ledger.
+        """Read a stream's whole actions topic, before any line of its ledger.
 
-        In this order a running service may add lines whose record was not read here, but a record
-        that was read here always has its line.
+        In this order a running service may add lines whose record was not read, but a record that
+        was read always has its line.
         """
         for record in records:
             part = self._part(stream.app, stream.stream, record.partition)
@@ -190,7 +190,7 @@ class Verification:
                 self._tell(where, str(error))
 
     def read(self, stream: StreamTopics, records: Iterable[Published]) -> None:
-        """Some of a stream's ledger, each partition in its order."""
+        """Read some lines of a stream's ledger, each partition's in their order."""
         for record in records:
             part = self._part(stream.app, stream.stream, record.partition)
             part.offset = record.offset
@@ -234,12 +234,12 @@ class Verification:
 
     @property
     def unjudged(self) -> int:
-        """Lines whose action in force cannot be computed, since votes before them were withheld."""
+        """Lines whose action in force nobody can compute, because earlier votes were withheld."""
         return sum(part.unjudged for part in self._parts.values())
 
     @property
     def compared(self) -> Compared:
-        """How much of what readers were told was held against the ledgers."""
+        """How much of what readers were told was compared with the ledgers."""
         parts = [part.compared for part in self._parts.values()]
         return Compared(
             actions=sum(compared.actions for compared in parts),
@@ -248,7 +248,7 @@ class Verification:
         )
 
     def agreements(self) -> dict[tuple[str, str], Agreements]:
-        """Of each stream with a control group, by application and name, in its newest epochs."""
+        """Each stream's control group in its newest epochs, by application and stream."""
         parts: defaultdict[tuple[str, str], list[Agreements]] = defaultdict(list)
         for (app, stream, _), part in self._parts.items():
             if part.crowd.crowd is not None and part.crowd.crowd.control.share:
@@ -256,23 +256,23 @@ class Verification:
         return {name: of_all(agreements) for name, agreements in parts.items()}
 
     def _part(self, app: str, stream: str, number: int) -> _Part:
-        """How far a partition was read; partitions of a stream may have adopted of each other."""
+        """A partition's lines so far; partitions of a stream may have adopted of each other."""
         at = app, stream, number
         if at not in self._parts:
             self._parts[at].crowd.adoptions = self._adoptions[app, stream]
         return self._parts[at]
 
     def finish(self) -> None:
-        """Finish: a published action or policy that no ledger line confirms is a violation.
+        """Finish: a published action or policy without a ledger line is a violation.
 
-        So is a prior that was made of votes which another partition's ledger does not have.
+        So is a prior made of votes that another partition's ledger does not have.
         """
         for (app, stream, number), part in self._parts.items():
             for identity in part.published:
                 self._tell(
                     f"{app}.{stream} partition {number}",
                     f"readers were told of block {identity.block} ({identity.kind}, born at"
-                    f" {identity.born}, epoch {identity.epoch}), which no ledger line tells of",
+                    f" {identity.born}, epoch {identity.epoch}), which has no ledger line",
                 )
             part.published.clear()
         for (app, stream), adoptions in self._adoptions.items():
@@ -286,11 +286,11 @@ class Verification:
         *,
         foreign: Collection[str] = (),
     ) -> list[TopicVerdict]:
-        """What the records of each topic paid at most; `foreign`: applications not asked for."""
+        """The most that records of each topic were charged, without `foreign` applications too."""
         return [self._verdict(topic, budgets[topic], elsewhere, foreign) for topic in budgets]
 
     def persons(self, elsewhere: dict[str, Fraction]) -> list[PersonsClaim]:
-        """What caps on persons buy, by what requests with their outcomes were charged."""
+        """What caps bound for persons, by the charges on requests with their outcomes."""
 
         def highest(topic: str) -> Fraction:
             charged = self._with_outcomes(topic, elsewhere, ())
@@ -321,7 +321,7 @@ class Verification:
     def _with_outcomes(
         self, topic: str, elsewhere: dict[str, Fraction], without: Collection[str]
     ) -> Fraction:
-        """The most that a record paid, through everything that was assembled from it too."""
+        """The most that a record was charged, through everything assembled from it too."""
         directly = partial(self._highest, without=without)
         if not self._assembled.outputs(topic):
             return directly(topic)
@@ -332,10 +332,10 @@ class Verification:
         return self._assembled.highest(topic, charged, directly, without=without)
 
     def _book(self, stream: StreamTopics, line: Charge, part: _Part) -> None:
-        """What a line charges: its own slots, and those that its key donates behind it.
+        """Book a line's charges: on its own slots, and on those that its key donates after it.
 
-        The records of donated slots lie between this line's last and the key's next line's first.
-        A record is of one learner, but of two blocks where it is a frame.
+        The records of donated slots lie between this line's last and the first of the key's next
+        line. A record belongs to one learner, but to two blocks if it is a frame.
         """
         identity = line.identity
         charge = TopicCharge(
@@ -350,7 +350,7 @@ class Verification:
             epsilon=line.charge,
         )
         given = part.given.get(identity.key)
-        drawn = line.kind in (OPENING, ACTION)  # an estimate ends nothing that a key donates
+        drawn = line.kind in (OPENING, ACTION)  # an estimate does not end donated slots
         shared = given is not None and given.learner == charge.learner
         if drawn and given is not None and (not shared or line.stop > given.start):
             last = line.first_offset if shared else line.first_offset - 1
@@ -369,7 +369,7 @@ class Verification:
             )
 
     def _close(self, stream: StreamTopics, part: _Part, end: int) -> None:
-        """No record from here on is of a slot that a key has donated so far."""
+        """No record from here on belongs to a slot that a key has donated so far."""
         for given in part.given.values():
             self._charge(stream, replace(given, last_offset=end - 1))
         part.given.clear()
@@ -380,7 +380,7 @@ class Verification:
             of_key.append((stream.app, charge))
 
     def _highest(self, topic: str, *, without: Collection[str] = ()) -> Fraction:
-        """A record has one key in one partition, so keys are added up one by one."""
+        """The highest charge on a record; a record has one key, so each key is added up alone."""
         highest, open_ = Fraction(0), self._given_last(topic)
         charged = self._charges[topic]
         for of_key in charged.keys() | open_.keys():
@@ -389,14 +389,14 @@ class Verification:
             try:
                 highest = max(highest, topic_total(counted))
             except StateMismatch as error:
-                if not without:  # else it was told of all of them
+                if not without:  # reported once: when no application is left out
                     self._tell(f"topic {topic}", str(error))
         return highest
 
     def _given_last(self, topic: str) -> dict[tuple[int, Key], list[_OfApp]]:
-        """What keys donate behind their newest lines, as far as their pool has voted.
+        """What keys donate after their newest lines, as far as the pool has voted.
 
-        Records behind its newest vote lie in its open block, which nothing was released of.
+        Records after the pool's newest vote lie in its open block, of which nothing was released.
         """
         given_last: defaultdict[tuple[int, Key], list[_OfApp]] = defaultdict(list)
         for (app, _, number), part in self._parts.items():
@@ -411,7 +411,7 @@ class Verification:
 
 
 def _follows(part: _Part, line: LedgerLine) -> Iterator[str]:
-    """The fault of a line, given those before it in its partition; None for a right one."""
+    """Yield the faults of a line, given those before it in its partition."""
     yield from _numbered(part, line)
     if line.epoch < part.epoch:
         yield f"epoch falls from {part.epoch} to {line.epoch}"
@@ -433,7 +433,7 @@ def _follows(part: _Part, line: LedgerLine) -> Iterator[str]:
         yield f"record {line.first_offset} is read again, epoch {line.epoch} began after it"
     part.last = max(part.last, line.last_offset)
     if line.delta.partition("/")[0].strip("0"):
-        yield f"δ is charged, where the promise is pure; expected 0, got {line.delta[:40]}"
+        yield f"δ is charged, but the promise is pure; expected 0, got {line.delta[:40]}"
     if isinstance(line, PoolLine):
         yield from part.crowd.pooled(line)
         return
@@ -442,7 +442,7 @@ def _follows(part: _Part, line: LedgerLine) -> Iterator[str]:
 
 
 def _longest(line: LedgerLine) -> int:
-    """How many characters an ε of the line has at most."""
+    """The length in characters of a line's longest ε."""
     charges = [line.epsilon] if isinstance(line, Charge | PoolLine) else []
     if isinstance(line, Charge) and isinstance(line.donates, Donates):
         charges.append(line.donates.epsilon)
@@ -450,7 +450,7 @@ def _longest(line: LedgerLine) -> int:
 
 
 def _numbered(part: _Part, line: LedgerLine) -> Iterator[str]:
-    """Whether the line is the one after the line before it."""
+    """Check that the line has the next ordinal."""
     ordinal = ordinal_of(line)
     if ordinal is not None:
         if ordinal != part.ordinal + 1:
@@ -467,14 +467,14 @@ def _numbered(part: _Part, line: LedgerLine) -> Iterator[str]:
 
 
 def _tiles(part: _Part, line: Charge) -> Iterator[str]:
-    """One line an identity, blocks one after the other, slots without a gap."""
+    """One line per identity, consecutive blocks, slots without a gap."""
     learner = part.learners[line.identity._replace(block=0, kind="")]
     if not learner.kinds and line.kind != OPENING:
         yield f"block {line.block} of a learner without an opening"
     if line.block > learner.block:
         learner.block, learner.kinds = line.block, set()
     if line.block < learner.block or line.kind in learner.kinds:
-        yield f"block {line.block} ({line.kind}) again"
+        yield f"block {line.block} ({line.kind}) has a second line"
         return
     learner.kinds.add(line.kind)
     if line.learner is not UNSET or line.kind == SUMS:
@@ -520,19 +520,19 @@ def _fingerprint(policy: bytes) -> bytes:
 
 
 def _as_published(part: _Part, learner: _Learner, line: Charge) -> Iterator[str]:
-    """Whether the topic's record, if it is still there, puts in force what this line does."""
+    """Check that the topic's record, if it is still there, puts in force what this line does."""
     published = part.published.pop(line.identity, None)
     if published is None:
         return
     if line.withheld is True:
-        yield f"block {line.block} ({line.kind}) was withheld, but readers were told of it"
+        yield f"block {line.block} ({line.kind}) was withheld by the ledger, but published"
         return
     if published.fallback != (line.fallback is True):
-        yield f"block {line.block}: readers were told another mode than the ledger"
+        yield f"block {line.block}: the published mode is not the ledger's"
     if isinstance(published.choice, int):
         standing = line.index if line.in_force is UNSET else line.in_force
         if published.choice != standing:
-            yield f"block {line.block}: readers were told action {published.choice}, not {standing}"
+            yield f"block {line.block}: published action {published.choice}, expected {standing}"
         part.compared.actions += published.choice == standing
         return
     try:
@@ -545,14 +545,14 @@ def _as_published(part: _Part, learner: _Learner, line: Charge) -> Iterator[str]
         if learner.policies.unjudged:
             part.compared.unjudged += 1
         else:
-            yield f"block {line.block}: readers were told a policy that no sums can give"
+            yield f"block {line.block}: a policy was published that no sums can give"
     elif _fingerprint(policy) != published.choice:
-        yield f"block {line.block}: the sums give another policy than readers were told"
+        yield f"block {line.block}: the published policy does not follow from the sums"
     else:
         part.compared.policies += 1
 
 
 def shortened(violations: Sequence[str]) -> list[str]:
-    """The first violations, and how many more there are."""
+    """The first violations, and the number of the others."""
     rest = len(violations) - MOST_LISTED
     return [*violations[:MOST_LISTED], *([f"and {rest} more"] if rest > 0 else [])]

@@ -1,8 +1,8 @@
 """The view of published releases: the only source of metrics, pages and HTTP.
 
-The view is told of a commit after it is durable, and of nothing before. What is in it is public:
-charges, blocks, slots, keys, positions, and estimates that were released and paid for. It cannot
-be asked for a loss or a sum, because it was never told one.
+The view is told of a commit after it is durable, and of nothing earlier. All of it is public:
+charges, blocks, slots, keys, positions, and released estimates that were paid for. It never
+receives a loss or a sum, so it cannot show one.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ if TYPE_CHECKING:  # pages and metrics read the view: their process needs no eng
 
 
 _KEPT_ESTIMATES = 512
-_OVERDUE_SECONDS = 60.0  # in such steps it is told how late an event is
-_KEPT_ENDS = 256  # looks at the input's end; of more every other one is forgotten
+_OVERDUE_SECONDS = 60.0  # the step in which lateness is shown
+_KEPT_ENDS = 256  # notes of the input's end; beyond this every other one is dropped
 
 
 class Status(StrEnum):
-    """Where a partition is in its life."""
+    """The stages of a partition's life."""
 
     TAKING = "taking"
     REBUILDING = "rebuilding"
     RUNNING = "running"
     RETRYING = "retrying"
-    WAITING = "waiting"  # for a process of a later configuration
+    WAITING = "waiting"  # for a process with a later configuration
     HALTED = "halted"
     DRAINED = "drained"
 
 
 class Reason(StrEnum):
-    """Why a partition is halted: who must act."""
+    """Why a partition is halted; this says who must act."""
 
     STATE = "state_mismatch"
     MISMATCH = "configuration_mismatch"  # the state was made by another configuration
@@ -69,12 +69,12 @@ class ShownEstimate:
 
 @dataclass(slots=True)
 class PartitionView:
-    """What may be known of one partition."""
+    """The public facts of one partition."""
 
     status: Status = Status.TAKING
     reason: Reason | None = None
     message: str = ""
-    progress: float = 0.0  # of a rebuild, 0 … 1
+    progress: float = 0.0  # of a rebuild, 0 to 1
     position: int = 0
     low_water: int = 0
     end_offset: int | None = None
@@ -86,16 +86,17 @@ class PartitionView:
     releases: int = 0
     charge: Fraction = Fraction(0)
     published_at: float | None = None
-    lost: bool = False  # whether the transport was lost, and has not answered since
+    lost: bool = False  # whether the transport was lost and has not answered since
     open: int = 0  # of an assembly: requests that wait for their deadline
     events: int = 0  # of an assembly: written since this process took the partition
-    due_at: float | None = None  # of an assembly: when the oldest open request becomes an event
+    due_at: float | None = None  # of an assembly: when the oldest open request is due
     estimates: deque[ShownEstimate] = field(default_factory=lambda: deque(maxlen=_KEPT_ESTIMATES))
-    _ends: deque[tuple[float, int]] = field(default_factory=deque)  # when the input reached which
+    # When the input was seen to reach which offset.
+    _ends: deque[tuple[float, int]] = field(default_factory=deque)
 
     @property
     def lag(self) -> int | None:
-        """Records that are not yet durable in the state."""
+        """Records that are not durable in the state yet."""
         return None if self.end_offset is None else max(0, self.end_offset - self.position)
 
     def look(self, *, first: int | None, end: int | None, now: float) -> None:
@@ -112,25 +113,25 @@ class PartitionView:
             ends.extend(kept)
 
     def overdue(self, *, now: float) -> float:
-        """For how many seconds the oldest open request of an assembly should have been an event.
+        """Seconds by which an assembly's oldest open request is overdue.
 
-        In whole minutes: it goes on while outcomes are read, and that takes seconds.
+        In whole minutes: it is overdue while outcomes are read, and that takes seconds.
         """
         late = 0.0 if self.due_at is None else max(0.0, now - self.due_at)
         return late - late % _OVERDUE_SECONDS
 
     def lag_seconds(self, *, now: float) -> float:
-        """Since this process first saw that the oldest record that waits is there.
+        """Seconds since this process first saw the oldest waiting record.
 
-        Found from offsets alone, so it says nothing of any event; what waited before the process
-        came is as old as its first look.
+        Computed from offsets alone, so it says nothing of any event. Records that waited before the
+        process came are as old as its first look.
         """
         waiting = (at for at, end in self._ends if end > self.position)
         return max(0.0, now - next(waiting, now))
 
     @property
     def headroom(self) -> int | None:
-        """Records between the oldest that is retained and the oldest that a rebuild needs.
+        """Records between the oldest retained one and the oldest that a rebuild needs.
 
         None while nothing was ever deleted: then retention is not near, however short the log is.
         """
@@ -139,14 +140,14 @@ class PartitionView:
 
 @dataclass(slots=True)
 class StreamView:
-    """What may be known of one stream."""
+    """The public facts of one stream."""
 
     spec: StreamSpec
     mode: Mode
-    settled: bool = False  # whether it is known which partitions are this process's
+    settled: bool = False  # whether this process's partitions are known
     partitions: dict[int, PartitionView] = field(default_factory=dict)
-    snapshots_refused: int = 0  # that this process read and could not be a partition's
-    crowd_unread: bool = False  # whether what partitions tell each other cannot be read now
+    snapshots_refused: int = 0  # by this process: records that are no valid snapshot of a partition
+    crowd_unread: bool = False  # whether the crowd topic cannot be read now
 
     @property
     def charge(self) -> Fraction:
@@ -156,7 +157,7 @@ class StreamView:
 
 @dataclass(slots=True)
 class AssemblyView:
-    """What may be known of one assembly: where its partitions are in their lives."""
+    """The public facts of one assembly: the lives of its partitions."""
 
     settled: bool = False
     partitions: dict[int, PartitionView] = field(default_factory=dict)
@@ -172,7 +173,7 @@ class View:
         assemblies: Iterable[str] = (),
         mode: Mode = Mode.LIVE,
     ) -> None:
-        self.assigned = 0  # partitions, ever
+        self.assigned = 0  # partitions, since the start
         self.revoked = 0
         self.assemblies: Mapping[str, AssemblyView] = {name: AssemblyView() for name in assemblies}
         self.streams: Mapping[str, StreamView] = {
@@ -185,29 +186,29 @@ class View:
         return parts.setdefault(partition.number, PartitionView())
 
     def shown(self, name: str) -> StreamView | AssemblyView:
-        """A stream or an assembly by its name."""
+        """The stream or assembly with this name."""
         return self.assemblies[name] if name in self.assemblies else self.streams[name]
 
     def forget(self, partition: Partition) -> None:
-        """The partition is another process's now."""
+        """Forget a partition that another process has now."""
         self.shown(partition.stream).partitions.pop(partition.number, None)
 
     def turn(self, partition: Partition, status: Status) -> None:
-        """The partition has come to a new stage of its life."""
+        """Show a new stage of a partition's life."""
         part = self.part(partition)
         part.status, part.reason, part.message = status, None, ""
-        if status is not Status.TAKING:  # which says nothing of the transport yet
+        if status is not Status.TAKING:  # taking says nothing of the transport yet
             part.lost = status is Status.RETRYING
 
     def running(self, partition: Partition, work: PartitionWork) -> None:
-        """The partition is where it was: what is durable of it may be said again."""
+        """Show what is durable of a partition that was restored."""
         self.turn(partition, Status.RUNNING)
         part = self.part(partition)
         part.position, part.low_water = work.committed, work.low_water
         part.keys = len(work.engine)
 
     def wait(self, partition: Partition, message: str) -> None:
-        """The partition waits for a process of a later configuration."""
+        """Show that the partition waits for a process with a later configuration."""
         self.turn(partition, Status.WAITING)
         self.part(partition).message = message
 
@@ -220,7 +221,7 @@ class View:
     def committed(
         self, partition: Partition, cut: Cut, *, slots: int, keys_refused: int, now: float
     ) -> None:
-        """A commit is durable: what it published may be seen from now on."""
+        """Show what a commit published, once it is durable."""
         part = self.part(partition)
         part.slots = slots
         point = cut.checkpoint
@@ -238,7 +239,7 @@ class View:
 
 
 _BLOCK, _FIRST_ESTIMATE = 1, 2
-"""Codes of kinds: opening 0, what ends a block (an action, or sums) 1, estimates from 2 on."""
+"""Codes of kinds: 0 an opening, 1 what ends a block (a vote or sums), from 2 on estimates."""
 
 
 def _columns(spec: StreamSpec, releases: Sequence[Release]) -> tuple[NDArray[Any], Ints]:
@@ -251,7 +252,7 @@ def _columns(spec: StreamSpec, releases: Sequence[Release]) -> tuple[NDArray[Any
 
 
 def _count(part: PartitionView, spec: StreamSpec, codes: NDArray[Any], lengths: Ints) -> None:
-    """Count blocks and slots, and see what the longest block was charged."""
+    """Count blocks and slots, and note the charge on the longest block."""
     blocks = lengths[codes == _BLOCK]
     part.releases += len(codes)
     part.blocks += len(blocks)

@@ -1,13 +1,13 @@
-"""One partition of a stream on a transport: take, rebuild, work (its `Life` says what goes wrong).
+"""One partition of a stream on a transport: take, rebuild, work. (`Life` handles the errors.)
 
-Commits: at once when something was drawn or waits to be published, or when `low_water` falls
+Commits come at once when something was drawn or waits to be published, or when `low_water` falls
 behind; otherwise once in `idle_commit_seconds` while the position moves.
 
-Back-pressure is for one partition too: when more than `most_waiting` records were applied and are
-not durable, it alone is paused until a commit has caught up. (Pausing throws away what was fetched
-ahead, hence so rarely.) A burst of releases, such as every key's first blocks, takes far more room
-than the records that it came from, so a partition also tells when it has no room for more of them
-before its next commit.
+Back-pressure is by partition: when more than `most_waiting` records are applied and not durable,
+this partition alone is paused until a commit has caught up. (A pause throws away what was fetched
+ahead, so it should be rare.) A burst of releases, such as every key's first blocks, takes far more
+room than its records, so a partition also says when it has no room for more of them before its next
+commit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from streamdp.service.spec import StreamSpec
 from streamdp.service.view import PartitionView, Status
 
 _TOLD_SECONDS = 2.0
-"""Between two lines about the progress of a take or a rebuild."""
+"""Seconds between two log lines about the progress of taking or rebuilding."""
 
 
 class Worker:
@@ -42,12 +42,12 @@ class Worker:
         self.partition = partition
         self.has_room = asyncio.Event()  # for more releases before the next commit
         self.has_room.set()
-        self.appetite = around.settings.batch_records  # records that may draw about `most_drawn`
+        self.appetite = around.settings.batch_records  # records that draw about `most_drawn`
         self._spec = spec
         self._around = around
         self._work: PartitionWork | None = None
         self._inbox: list[Records] = []
-        self._life = Life(partition, around, live=self._live, drop=self._drop)
+        self.life = Life(partition, around, live=self._live, drop=self._drop)
         self._heard_at = 0.0
         self._committed_at = 0.0
         self._paused = False
@@ -58,20 +58,20 @@ class Worker:
         return self._work is not None
 
     def deliver(self, records: Records) -> None:
-        """Records of this partition, in order; a failure is this partition's alone."""
-        if self._work is None or self._life.failure is not None:
+        """Take in records of this partition, in order; a failure is this partition's alone."""
+        if self._work is None or self.life.failure is not None:
             return
         try:
             self._inbox.append(self._work.read(records))
         except Exception as error:
-            self.fail(error)
+            self.life.fail(error)
         self._heard_at = self._around.clock()
 
     def apply(self) -> None:
         """Apply what was delivered; a failure is this partition's alone."""
         inbox, self._inbox = self._inbox, []
         self.appetite = self._around.settings.batch_records
-        if not inbox or self._work is None or self._life.failure is not None:
+        if not inbox or self._work is None or self.life.failure is not None:
             return
         before = self._work.unrecorded
         for snapshot in self._around.snapshots_of(self._spec.name):
@@ -79,38 +79,25 @@ class Worker:
         try:
             self._work.absorb(inbox, mode=self._around.mode(self._spec.name))
         except Exception as error:
-            self.fail(error)
+            self.life.fail(error)
         else:
             self._hold_back(self._work)
             most, drawn = self._most_drawn, self._work.unrecorded
             self.appetite = max(1, most * sum(map(len, inbox)) // max(1, drawn - before))
             if drawn > most:
                 self.has_room.clear()
-        self._life.stirred.set()
+        self.life.stirred.set()
 
     @property
     def _most_drawn(self) -> int:
-        """Releases that may wait for a commit: a feedback stream's grow with its actions."""
+        """Most releases that may wait for a commit: a feedback stream's grow with its actions."""
         settings = self._around.settings
         return max(
             1, min(settings.most_drawn, settings.most_drawn_bytes // self._spec.largest_value)
         )
 
-    def fail(self, error: BaseException) -> None:
-        """Stop with an error that was found elsewhere; ignored if the partition was left."""
-        if self._work is not None:
-            self._life.fail(error)
-
-    def drain(self) -> None:
-        """Make durable and publish what was drawn, then stop."""
-        self._life.drain()
-
-    async def run(self) -> None:
-        """The partition's life in this process."""
-        await self._life.run()
-
     def _drop(self) -> None:
-        """Forget everything: it is taken anew, or another's."""
+        """Forget everything: the partition is taken anew, or has another owner."""
         self._work, self._inbox = None, []
         self.has_room.set()
 
@@ -151,7 +138,7 @@ class Worker:
         return restoring.finish()
 
     async def _prove(self, restoring: Restoring) -> None:
-        """See that the input is the one that was read; what expires meanwhile proves nothing."""
+        """Check that the input is the one that was read; an expired record proves nothing."""
         span, batches = restoring.proof, []
         if not span:
             return
@@ -163,7 +150,7 @@ class Worker:
             restoring.prove(records)
 
     async def _rebuild(self, restoring: Restoring) -> None:
-        """Read again what the saved rows have not seen."""
+        """Read again what the saved rows do not contain."""
         around, span = self._around, restoring.span
         around.view.turn(self.partition, Status.REBUILDING)
         around.log.info("partition_rebuilding", partition=str(self.partition), records=len(span))
@@ -178,7 +165,7 @@ class Worker:
             await asyncio.sleep(0)
 
     def _teller(self, event: str) -> Callable[..., None]:
-        """Tells the log of progress, but not too often."""
+        """Returns a function that logs progress, but not too often."""
         clock, log = self._around.clock, self._around.log
         last = clock()
 
@@ -194,11 +181,11 @@ class Worker:
         """Wait until there is something to commit; False when drained."""
         settings, clock = self._around.settings, self._around.clock
         while True:
-            if self._life.failure is not None:
-                raise self._life.failure
+            if self.life.failure is not None:
+                raise self.life.failure
             if work.urgent or work.late(settings.pace) or self._pressed(work):
                 return True
-            if self._life.draining:
+            if self.life.draining:
                 return work.engine.position > work.committed
             due = self._committed_at + settings.idle_commit_seconds
             if clock() >= due:
@@ -207,13 +194,13 @@ class Worker:
                 if work.behind:
                     return True
                 continue
-            self._life.stirred.clear()
+            self.life.stirred.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, due - clock())):
-                    await self._life.stirred.wait()
+                    await self.life.stirred.wait()
 
     def _watch(self, work: PartitionWork) -> None:
-        """Notice a consumer that stalls in silence."""
+        """Raise if the consumer has stalled in silence."""
         part = self._look()
         lagging = part.end_offset is not None and part.end_offset > work.engine.position
         if not lagging or self._paused:
@@ -244,20 +231,20 @@ class Worker:
         self._look()
         self._let_go(work)
         left = around.settings.commit_seconds - (ended - begun)
-        if left > 0 and not self._life.draining:
+        if left > 0 and not self.life.draining:
             await asyncio.sleep(left)
 
     # -- back-pressure -----------------------------------------------------------------------------
 
     def _hold_back(self, work: PartitionWork) -> None:
-        """Pause the partition when too much of it is not durable yet."""
+        """Pause the partition while too much of it is not durable yet."""
         if not self._paused and self._backlog(work) > self._around.settings.most_waiting:
             self._paused = True
             self._around.transport.pause(self.partition)
             self._around.log.info("partition_paused", partition=str(self.partition))
 
     def _let_go(self, work: PartitionWork) -> None:
-        """Go on once a commit has caught up."""
+        """Resume once a commit has caught up."""
         if self._paused and not self._pressed(work):
             self._paused = False
             self._heard_at = self._around.clock()
@@ -269,22 +256,22 @@ class Worker:
         return self._backlog(work) > self._around.settings.most_waiting // 2
 
     def _backlog(self, work: PartitionWork) -> int:
-        """Records that are applied and not durable, or that a rebuild would read beyond bounds."""
+        """Records that are applied and not durable, or beyond the bound of a rebuild."""
         beyond = work.engine.position - work.low_water - 2 * self._around.settings.pace.records
         return max(work.engine.position - work.committed, beyond)
 
 
 def check_sizes(spec: StreamSpec, transport: Transport) -> None:
-    """Refuse a stream one of whose values a commit could not hold: it would fail for what it drew.
+    """Refuse a stream with values too large for a commit, which would fail for what it drew.
 
-    Sizes are the worst case over all draws, so this says nothing of any (P5).
+    Sizes are the worst case over all draws, so this says nothing of any draw (P5).
     """
     largest = transport.largest_value(spec.name)
     if spec.largest_value > largest:
         raise InvalidConfig(
             complaint(
                 f"streams.{spec.name}",
-                "its largest value does not fit (fewer actions, shorter names or keys help)",
+                "its largest value does not fit; use fewer actions, or shorter names or keys",
                 expected=f"≤ {largest} bytes, what the topics that it writes to take"
                 " (Kafka: max.message.bytes; `streamdp topics check` says of which)",
                 got=spec.largest_value,

@@ -163,7 +163,7 @@ def test_does_everything_work_from_nothing_to_a_proof(config: Path, call: Call) 
 
 
 def expect_behind(config: Path, call: Call) -> None:
-    """A stream of another name would begin behind what this one has charged (P11)."""
+    """A stream with another name would begin behind what this one has charged (P11)."""
     shown = call("ledger", "show", "--json").out.splitlines()
     lines = [json.loads(line) for line in shown]
     ends = {

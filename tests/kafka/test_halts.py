@@ -126,7 +126,7 @@ async def test_an_input_that_was_made_again_halts(broker: Borrowed, fresh_app: F
     before = await site.evidence()
     await site.send(events(10, keys=KEYS, seed=8))
     async with site.serving() as service:
-        await service.halted("deleted and made again")
+        await service.halted("deleted and recreated")
     assert await site.evidence() == before
 
 
@@ -142,7 +142,7 @@ async def test_an_input_that_was_made_again_and_has_outgrown_the_position_halts(
     before = await site.evidence()
     await site.send(events(100, keys=KEYS, seed=8))
     async with site.serving(epoch=epoch) as service:
-        await service.halted("deleted and made again")
+        await service.halted("deleted and recreated")
     assert await site.evidence() == before
 
 
@@ -157,7 +157,7 @@ async def test_an_input_that_was_made_again_halts_where_the_state_is_gone_too(
     before = await site.evidence()
     await site.send(events(100, keys=KEYS, seed=8))
     async with site.serving(epoch=2, past=site.own_past) as service:
-        await service.halted("deleted and made again")
+        await service.halted("deleted and recreated")
     assert await site.evidence() == before
 
 
@@ -192,9 +192,9 @@ async def test_an_input_that_is_made_again_under_a_running_service_halts(
         await service.read(40)
         with ThreadPoolExecutor(1) as other:  # this thread's own loop stands still meanwhile
             other.submit(lambda: asyncio.run(make_again())).result(timeout=60)
-        await service.halted("deleted and made again")
+        await service.halted("deleted and recreated")
     async with site.serving(epoch=2) as service:
-        await service.halted("deleted and made again")
+        await service.halted("deleted and recreated")
 
 
 # Sizes

@@ -439,7 +439,7 @@ async def test_expired_input_stops_its_partition(
     await producer.send(topics.input, [(b"key", b"value")] * 5, partition=0)
     await producer.close()
     await worker.transport.take(_home())
-    worker.transport.resume(_home(), 99)  # as if the topic had been deleted and made again
+    worker.transport.resume(_home(), 99)  # as if the topic had been deleted and recreated
     while not worker.heard.failures:
         assert not await worker.transport.poll(max_records=10, timeout=0.2)
     ((partition, error),) = worker.heard.failures

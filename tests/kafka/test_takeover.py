@@ -58,7 +58,7 @@ class Life:
             self.worker.deliver(records)
             self.worker.apply()
         await self._until(lambda: self.part.position >= stop)
-        self.worker.drain()
+        self.worker.life.drain()
         await self.task
 
     async def _until(self, what: Callable[[], bool]) -> None:
@@ -88,7 +88,7 @@ async def life(site: Site, name: str, *, reached: Reached = no_fault) -> AsyncIt
         heard=lambda: 0.0,
     )
     worker = Worker(made, HOME, around)
-    task = asyncio.create_task(worker.run())
+    task = asyncio.create_task(worker.life.run())
     try:
         yield Life(transport, worker, view, log, task)
     finally:

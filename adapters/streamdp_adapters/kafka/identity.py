@@ -1,6 +1,6 @@
 """Which topic it is: the id that tells a topic from another of its name.
 
-A topic that is deleted and made again begins its offsets anew. Kafka gives each topic an id since
+A topic that is deleted and recreated begins its offsets anew. Kafka gives each topic an id since
 version 2.8; `requests` has the question. A broker that knows no ids gives none: then the service
 looks for the last record that it read.
 
@@ -102,11 +102,11 @@ async def _ask(client: AIOKafkaClient, names: Iterable[str]) -> dict[str, str]:
 
 
 def replaced(partition: Partition, *, known: str, now: str) -> StateMismatch:
-    """The error of an input that was deleted and made again while it was read."""
+    """The error of an input that was deleted and recreated while it was read."""
     return StateMismatch(
         complaint(
             f"partition {partition}",
-            "the input was deleted and made again; a stream of another name may read what is there",
+            "the input was deleted and recreated; a stream with another name may read it",
             expected=f"topic id {known}",
             got=now,
         )

@@ -186,7 +186,7 @@ class KafkaTransport:
         return self._delivered(batches)
 
     def _check_inputs(self) -> None:
-        """Stop partitions whose input was deleted and made again."""
+        """Stop partitions whose input was deleted and recreated."""
         owners = (owner for owner in self._owners.values() if not owner.lost)
         client = next((owner.client for owner in owners), None)
         for partition, error in self._watch.look(client).items():

@@ -1,7 +1,7 @@
-"""What an administrator's tools show of an assembly, judged: would its partitions start?
+"""What an administrator's tools find about an assembly, judged: would its partitions start?
 
-How far outcomes reach, and which keys they have, is for operators: what says anything of that is
-marked NOT PRIVATE, or says only whether it is well.
+How far outcomes reach and which keys they have is for operators only. A finding that says so is
+marked NOT PRIVATE; all others say only whether all is well.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streamdp.wire.unprotected import NOT_PRIVATE
 async def compare_assemblies(tools: Administrator, specs: Sequence[AssemblySpec]) -> None:
     """Raise `ConfigurationMismatch` if a partition would halt for its configuration."""
     for spec in specs:
-        with suppress(InvalidConfig):  # topics that are not there contradict nothing
+        with suppress(InvalidConfig):  # a topic that does not exist contradicts nothing
             for number, taken in enumerate(await _peeked(tools, spec)):
                 _compare(spec, Partition(spec.name, number), taken)
 
@@ -33,11 +33,11 @@ def _compare(spec: AssemblySpec, partition: Partition, taken: Taken) -> None:
     except ConfigurationMismatch:
         raise
     except StreamdpError:
-        return  # whatever else is wrong may be what the roll-out mends
+        return  # the roll-out may be what mends any other fault
 
 
 async def partitions(tools: Administrator, spec: AssemblySpec, past: PastOf) -> list[Finding]:
-    """Would each partition of an assembly start, and is what it needs retained?"""
+    """Check that each partition would start and that the input still has what it needs."""
     others = await past(spec.name, Scope.ALL)
     return [
         finding
@@ -67,7 +67,7 @@ def _partition(spec: AssemblySpec, partition: Partition, taken: Taken, past: Pas
 
 
 def _retention(partition: Partition, positions: Positions, taken: Taken) -> Finding:
-    """How far the oldest records that a start reads again are from being deleted."""
+    """How many records lie between retention and the oldest one that a start reads again."""
     subject = f"partition {partition}: retention"
     requests = _is_near(positions.history, taken.first_offset, taken.end_offset)
     outcomes = _is_near(positions.outcomes, taken.beside_first, taken.beside_end)
@@ -86,7 +86,7 @@ def _is_near(needed: int, first: int, end: int) -> bool:
 
 
 async def keys(tools: Administrator, topics: StreamTopics, *, count: int) -> Finding:
-    """Whether the newest requests and outcomes of one key lie in one partition. NOT PRIVATE."""
+    """Check that the newest requests and outcomes of a key share a partition. NOT PRIVATE."""
     subject = f"{NOT_PRIVATE}: keys of {topics.input} and {topics.beside}"
     homes: dict[Key, set[int]] = {}
     for end in (topics.input, topics.beside):
@@ -100,7 +100,7 @@ async def keys(tools: Administrator, topics: StreamTopics, *, count: int) -> Fin
     key, partitions = min(several.items(), key=lambda item: item[0] or b"")
     text = (
         f"{len(several)} of {len(homes)} in several partitions, such as {key!r} in"
-        f" {', '.join(map(str, partitions))}: such outcomes find no request. All producers, of both"
-        " topics, must use one partitioner"
+        f" {', '.join(map(str, partitions))}: an outcome in another partition finds no request. All"
+        " producers, of both topics, must use one partitioner"
     )
     return Finding(subject, Verdict.PROBLEM, text)

@@ -1,9 +1,9 @@
 """Families of the metrics page about assemblies: functions of requests and clocks alone.
 
-An assembly's name stands in the label `stream`, so that what is shown of every partition's life
-(halted, waiting, rebuild, retention) has one name for both. Nothing here counts outcomes or says
-how far they were read: that is for operators. How long that takes could only show as an event that
-is overdue, which is why that is told in whole minutes.
+The label `stream` holds the assembly's name, so that a partition's life (halted, waiting, rebuild,
+retention) has the same metrics for streams and assemblies. Nothing here counts outcomes or says how
+far they were read: that is for operators. A slow reading of outcomes could show only as an overdue
+event, so delays are given in whole minutes.
 """
 
 from __future__ import annotations

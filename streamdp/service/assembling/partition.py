@@ -1,23 +1,23 @@
-"""A partition of an assembly at work: requests are delivered, rounds make events of them.
+"""A partition of an assembly at work: requests are delivered, rounds turn them into events.
 
-A round, in this order:
+The steps of a round:
 
-1. It is decided how many of the oldest requests may leave: by the clock and by requests alone.
-2. If there are any that no ledger line has told of, one commit tells of all requests that were read
-   by now, and nothing else. So the ledger knows of every event before it is there (`saved`).
-3. The outcomes are read up to where none can count for these requests any more.
-4. They become events, and one commit makes events, both positions and counts durable together.
+1. Decide how many of the oldest requests may leave: by the clock and by requests alone.
+2. If the newest ledger line does not cover them, commit a line that covers all requests read by
+   now, and nothing else. So the ledger knows of every event before the event exists (`saved`).
+3. Read the outcomes up to where none can count for these requests any more.
+4. Make events of the requests; one commit makes events, both positions and counts durable together.
 
-A request that nobody could write again as it is takes its slot all the same, by a rule that looks
-at its public side alone: a key longer than any stream's `most_key_bytes` is cut to one byte beyond
-that (it has no learner either way), and headers that make an event larger than the output takes are
-left out (it names no action then).
+A request that cannot be written as it is still takes its slot, by a rule that looks at its public
+side alone. A key longer than any stream's `most_key_bytes` is cut to one byte beyond that limit (it
+has no learner either way). Headers that make an event too large for the output are left out (the
+event names no action then).
 
-So what an outcome says decides neither when a round comes nor how many events are in it. When it is
-not known how a round ended, this object must be dropped and the partition taken again.
+So an outcome's content decides neither when a round comes nor how many events it has. When the
+result of a round is unknown, drop this object and take the partition again.
 
-How far the outcomes reach is for operators: no message of here has an offset of theirs, and how
-long a commit takes is measured without the time in which outcomes are read.
+How far the outcomes reach is for operators: no message here contains an offset of outcomes, and the
+measured time of a commit leaves out the reading of outcomes.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from streamdp.wire.lines import LEDGER_SCHEMA, Assembled, PersonsCap
 from streamdp.wire.published import encode_assembled
 
 Observe = Callable[[str, float], None]
-"""Told how long a public step took."""
+"""Receives how long a public step took."""
 
 LONGEST_KEY = 65_536  # bytes: the most that `limits.most_key_bytes` may be
 _HEADER_ROOM = 16  # bytes of a header beside its name and value, at most
-_MOST_GONE = 20_000  # entries that one commit takes away at most
+_MOST_GONE = 20_000  # entries that one commit deletes at most
 
 
 def unobserved(step: str, seconds: float) -> None:
@@ -91,7 +91,7 @@ class PartitionAssembly:
         self._lines, self._declared = self._opened.lines, self._opened.declared
         self.committed = self._opened.positions.requests
         self.history = self._opened.positions.history
-        self.events = 0  # that have left since it was taken
+        self.events = 0  # events written since the partition was taken
 
     @property
     def position(self) -> int:
@@ -109,11 +109,11 @@ class PartitionAssembly:
         return self._join.open >= self._spec.most_open
 
     def next_due(self) -> int | None:
-        """The moment from which a round has something to do by the clock."""
+        """The time, in milliseconds, at which the next round is due."""
         return self._join.next_due()
 
     async def bring_back(self) -> None:
-        """Read again the requests that have left and still decide who repeats whom."""
+        """Read again the requests that have left but still decide which later ones are repeats."""
         positions = self._opened.positions
         reading = self._transport.read(self.partition, positions.history, positions.requests)
         async for records in reading:
@@ -121,7 +121,7 @@ class PartitionAssembly:
         self._join.skip_requests(positions.requests)
 
     def absorb(self, records: Records) -> None:
-        """Requests, where those before ended."""
+        """Read requests that follow the ones before."""
         check_goes_on(records, position=self._join.request_at)
         _check_columns(records)
         columns = (records.keys, records.headers, records.values)
@@ -132,7 +132,7 @@ class PartitionAssembly:
         self._join.skip_requests(records.next_offset)
 
     async def round(self, now: int) -> int:
-        """Let leave what may at this moment (milliseconds); how many events left."""
+        """Let requests leave that may at this time (milliseconds); return the number of events."""
         count = self._join.due(now, most=self._spec.most_at_once)
         if count == 0 and not self._begins and not self._stale:
             return 0
@@ -146,7 +146,7 @@ class PartitionAssembly:
         return count
 
     async def _declare(self) -> None:
-        """Say up to where requests may become events, before the first of them does."""
+        """Commit a ledger line that covers these requests, before the first of them is an event."""
         start = max(self._join.positions.requests, self._declared)
         stop, cap = self._join.request_at, self._spec.cap
         line = Assembled(
@@ -201,7 +201,7 @@ class PartitionAssembly:
         )
 
     async def _read_outcomes(self, until: int) -> None:
-        """All that are older than a moment."""
+        """Read all outcomes that are older than a time."""
         start = self._join.outcome_at
         stop = await self._transport.stop_beside(self.partition, start, timestamp=until)
         try:
@@ -236,19 +236,19 @@ class PartitionAssembly:
 
 
 def _persons_cap(cap: Cap) -> PersonsCap:
-    """A cap as the ledger tells it."""
+    """A cap in the form of the ledger."""
     if cap.slots is None:
         return PersonsCap(most=cap.most, per="day")
     return PersonsCap(most=cap.most, slots=cap.slots)
 
 
 def _cut(key: Key) -> Key:
-    """A key that is too long to have a learner, still too long for that."""
+    """Cut a key that is too long to have a learner, to a length that is still too long."""
     return key if key is None else key[: LONGEST_KEY + 1]
 
 
 def _fitted(event: Event, room: int) -> Event:
-    """An event that the output takes: without its headers, if they are too large."""
+    """An event that fits the output: without its headers, if they are too large."""
     key, value, headers = event
     size = len(key or b"") + len(value or b"")
     for name, content in headers:
@@ -257,7 +257,7 @@ def _fitted(event: Event, room: int) -> Event:
 
 
 def _check_columns(records: Records) -> None:
-    """Headers and timestamps come with every record, or nothing of this is right."""
+    """Refuse records that lack headers or timestamps."""
     columns = {len(records.headers), len(records.timestamps)}
     if columns != {len(records)}:
         raise StateMismatch(

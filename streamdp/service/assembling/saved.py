@@ -1,18 +1,18 @@
 """What is durable of a partition of an assembly, and how it goes on from there.
 
 The trusted state holds a checkpoint (the positions of both inputs, the configuration's digest, the
-topics' ids) and, under a cap, each key's counts. No open request and no outcome: these are read
-again from the logs. The state is one topic more than two positions in a group would need, because
-what a group remembers expires, and any tool may set it back; a request that is emitted again would
-be charged again (P11).
+topics' ids) and, under a cap, each key's counts. It holds no open request and no outcome: these are
+read again from the logs. A consumer group could remember two positions without a state topic, but
+group offsets expire and any tool may reset them, and a request that is emitted again would be
+charged again (P11).
 
-**Nothing moves back.** Without a checkpoint, but with a position that a group remembers or a ledger
-line, the partition halts. So it does if its inputs were made again or cut back, or no longer hold
-what has to be read again. A new epoch goes on behind everything that anything knows to have been
-emitted, and an assembly that begins behind everything that others have (`Past`, P11).
+**Positions never move back.** If there is no checkpoint, but a group offset or a ledger line, the
+partition halts. It also halts if its inputs were recreated or truncated, or no longer hold what has
+to be read again. A new epoch goes on behind every request that any record says was emitted. A new
+assembly begins behind all requests that other assemblies have emitted (`Past`, P11).
 
 **The ledger says it first.** A line that says up to where requests may become events is durable
-before any of these events is. So an assembly of another name, which knows nothing of this state,
+before any of these events is. So an assembly with another name, which knows nothing of this state,
 can begin behind them.
 
 The size of what is saved is a function of requests alone: positions have a fixed width.
@@ -63,19 +63,19 @@ class Opened:
 
     positions: Positions
     counts: Mapping[Key, bytes] = field(repr=False)
-    stale: tuple[bytes, ...]  # entries of an earlier epoch, to be taken away
-    begins: bool  # whether nothing is durable of this epoch yet
+    stale: tuple[bytes, ...]  # entries of an earlier epoch, to be deleted
+    begins: bool  # whether nothing of this epoch is durable yet
     lines: int  # of the ledger
     declared: int
 
 
 def entry_of(key: Key, *, epoch: int) -> bytes:
-    """Where a key's counts are kept."""
+    """The state's entry for a key's counts."""
     return entries(epoch) + (b"" if key is None else b":" + key)
 
 
 def entries(epoch: int) -> bytes:
-    """How the places of an epoch's counts begin."""
+    """The prefix of all entries for an epoch's counts."""
     return b"%b %d" % (_COUNTS, epoch)
 
 
@@ -103,10 +103,10 @@ def encode_point(
 def open_assembly(
     spec: AssemblySpec, partition: Partition, taken: Taken, *, past: Past = ALONE
 ) -> Opened:
-    """Check what is durable, and say how the partition goes on; or halt."""
+    """Check what is durable and decide how the partition goes on; raise if it must halt."""
     opened = _open(spec, partition, taken, past)
     if not opened.begins:
-        others = "others have assembled, or read, these requests meanwhile"
+        others = "other assemblies or streams have used these requests since"
         check_alone(partition, opened.positions.requests, past, others)
     return opened
 
@@ -154,7 +154,7 @@ def _open(spec: AssemblySpec, partition: Partition, taken: Taken, past: Past) ->
 
 
 def read_point(partition: Partition, taken: Taken) -> _Point | None:
-    """The checkpoint, if there is one; or halt."""
+    """The checkpoint, if there is one."""
     value = taken.state.get(POINT)
     if value is None:
         return None
@@ -162,14 +162,14 @@ def read_point(partition: Partition, taken: Taken) -> _Point | None:
         point = msgspec.json.decode(value, type=_Point)
     except msgspec.MsgspecError:
         damage = "other bytes"
-        raise _halt(partition, "the checkpoint cannot be read", "one", damage) from None
+        raise _halt(partition, "the checkpoint cannot be read", "a readable one", damage) from None
     if point.version != VERSION:
         raise _halt(partition, "unknown version of the state", VERSION, point.version)
     return point
 
 
 def _line(spec: AssemblySpec, partition: Partition, taken: Taken) -> Assembled | None:
-    """The newest ledger line, which must be about the same topics: an assembly keeps them."""
+    """The newest ledger line. Its topics must be this assembly's: an assembly keeps its topics."""
     if taken.last_ledger_line is None:
         return None
     line = decode_assembled(taken.last_ledger_line)
@@ -179,7 +179,7 @@ def _line(spec: AssemblySpec, partition: Partition, taken: Taken) -> Assembled |
         raise ConfigurationMismatch(
             complaint(
                 f"partition {partition}",
-                "the topics are others now; only an assembly of another name may join those",
+                "the topics have changed; only an assembly with another name may join the new ones",
                 expected=" and ".join(named[:2]) + f" to {named[2]}",
                 got=" and ".join(topics[:2]) + f" to {topics[2]}",
             )
@@ -190,7 +190,7 @@ def _line(spec: AssemblySpec, partition: Partition, taken: Taken) -> Assembled |
 def _without_point(
     spec: AssemblySpec, partition: Partition, taken: Taken, line: Assembled | None, past: Past
 ) -> Opened:
-    """A first start; or a state that was lost, which only a new epoch may pass."""
+    """A first start; or a state that was lost, which needs a new epoch."""
     if line is None and taken.group_offset is None:
         earliest = spec.start is Start.EARLIEST
         at = taken.first_offset if earliest else taken.end_offset
@@ -203,7 +203,7 @@ def _without_point(
     if spec.epoch <= known:
         raise _halt(
             partition,
-            "the state is gone; going on needs a new epoch",
+            "the state is gone; raise the epoch to go on",
             f"a checkpoint, or epoch {known + 1}",
             "a group offset" if line is None else "a ledger line",
         )
@@ -213,10 +213,10 @@ def _without_point(
 def _anew(
     partition: Partition, taken: Taken, position: int, line: Assembled | None, past: Past
 ) -> Opened:
-    """A new epoch, behind every request that anything knows to have been emitted (P11).
+    """Begin a new epoch, behind every request that may have been emitted (P11).
 
-    The checkpoint knows it to the last; only where there is none, or one that was rolled back, is
-    the ledger's word needed, which reaches further.
+    The checkpoint knows the exact request. The ledger reaches further, so it is used only if the
+    checkpoint is missing or was rolled back.
     """
     point = read_point(partition, taken)
     whole = point is not None and (line is None or line.ordinal <= point.lines)
@@ -234,19 +234,19 @@ def _anew(
 
 
 def _check_ledger(partition: Partition, point: _Point, line: Assembled | None) -> None:
-    """The state knows every line of the ledger, and the ledger every line that the state has."""
+    """State and ledger must know the same lines."""
     newest = line.ordinal if line else 0
     if newest > point.lines:
         raise _halt(
             partition,
-            "the state was rolled back: the ledger has a later line; going on needs a new epoch",
+            "the state was rolled back: the ledger has a later line; raise the epoch to go on",
             f"line {point.lines}",
             f"line {newest}",
         )
     if newest < point.lines:
         raise _halt(
             partition,
-            "the ledger has lost lines; put it back: without it nobody can tell what was assembled",
+            "the ledger has lost lines; restore it: nothing else says what was assembled",
             f"line {point.lines}",
             f"line {newest}" if newest else "an empty ledger",
         )
@@ -256,15 +256,15 @@ def _overtaken(partition: Partition, begin: int, end: int, past: Past) -> StateM
     ledgers = ", ".join(past.ahead(partition.number, end))
     return _halt(
         partition,
-        "others have read further than the requests reach, and the budget does not cover their"
-        f" charges again ({ledgers}); use topics of other names",
+        "others have read beyond the end of the requests, and the budget does not cover their"
+        f" charges again ({ledgers}); use topics with other names",
         f"an end at {begin} or later",
         end,
     )
 
 
 def _check_inputs(partition: Partition, taken: Taken, point: _Point) -> None:
-    """Neither a new epoch goes on in another topic, nor in one with fewer partitions."""
+    """The topics must be the same ones, with no fewer partitions; a new epoch changes neither."""
     for what, known, now in (
         ("requests", point.requests_id, taken.input_id),
         ("outcomes", point.outcomes_id, taken.beside_id),
@@ -272,14 +272,14 @@ def _check_inputs(partition: Partition, taken: Taken, point: _Point) -> None:
         if known is not None and now is not None and known != now:
             raise _halt(
                 partition,
-                "requests or outcomes were deleted and made again; use topics of other names, in"
-                " an assembly of another name",
+                "requests or outcomes were deleted and recreated; use topics with other names, in"
+                " an assembly with another name",
                 f"{what} with topic id {known}",
                 now,
             )
     if taken.partitions < point.partitions:
         raise _halt(
-            partition, "partitions went away: the inputs are others", point.partitions,
+            partition, "the inputs have fewer partitions than before", point.partitions,
             taken.partitions,
         )  # fmt: skip
 
@@ -288,8 +288,8 @@ def _check_retained(partition: Partition, taken: Taken, positions: Positions) ->
     if (taken.group_offset or 0) > positions.requests:
         raise _halt(
             partition,
-            "the state was rolled back: the group remembers a later position; going on needs a"
-            " new epoch",
+            "the state was rolled back: the group remembers a later position; raise the epoch to go"
+            " on",
             f"offset {taken.group_offset} or later",
             positions.requests,
         )
@@ -301,8 +301,8 @@ def _check_retained(partition: Partition, taken: Taken, positions: Positions) ->
         if first > needed:
             raise _halt(
                 partition,
-                "requests or outcomes that are needed again are no longer retained; going on needs"
-                " a new epoch",
+                "requests or outcomes that are needed again are no longer retained; raise the epoch"
+                " to go on",
                 f"request {needed}" if public else "the outcomes that open requests need",
                 f"{first} as the oldest" if public else "later ones",
             )
@@ -313,11 +313,11 @@ def _check_retained(partition: Partition, taken: Taken, positions: Positions) ->
 
 
 def _cut_back(partition: Partition, what: str, expected: int | str, got: int) -> StateMismatch:
-    """Offsets of requests are public; how far the outcomes reach is for operators."""
+    """An input ends too early. Offsets of requests are public, those of outcomes are not shown."""
     return _halt(
         partition,
-        "requests or outcomes were cut back or replaced, and offsets are given out again; use"
-        " topics of other names, in an assembly of another name",
+        "requests or outcomes were truncated or replaced, and their offsets are given out again;"
+        " use topics with other names, in an assembly with another name",
         f"an end of {what} at {expected} or later",
         got if isinstance(expected, int) else "an earlier one",
     )

@@ -28,7 +28,7 @@ class AssemblySpec:
     epoch: int = 1
     cap: Cap | None = None
     most_open: int = 1_000_000
-    """Requests that may wait for their deadline; then no more are read until some have left."""
+    """Requests that may wait for their deadline. At this number reading pauses until some left."""
     most_at_once: int = 1000
     """Events of one commit."""
 
@@ -46,7 +46,7 @@ class AssemblySpec:
 
     @property
     def digest(self) -> str:
-        """Tells what decides about events from what decided before; of a secret only a hash."""
+        """A hash of all settings that decide about events; a secret enters only as a hash."""
         cap = None
         if self.cap is not None:
             secret = blake2b(self.cap.secret, digest_size=16, person=b"streamdp cap").hexdigest()

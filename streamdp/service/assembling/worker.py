@@ -1,10 +1,10 @@
-"""One partition of an assembly on a transport: take, bring back, and let leave what may.
+"""One partition of an assembly on a transport: take, restore, and make events when they are due.
 
-Rounds come when requests may leave: by the clock, or because a later request was read. What an
-outcome says moves none of them. Between two rounds lies `commit_seconds` at least, unless there was
-more than one commit may hold.
+A round comes when requests may leave: by the clock, or because a later request was read. Outcomes
+never trigger one. Two rounds are at least `commit_seconds` apart, unless there was more than one
+commit may hold.
 
-A consumer that stalls in silence is a lost transport, as for a worker that learns.
+A consumer that stalls in silence counts as a lost transport, as for a worker that learns.
 
 Back-pressure: when as many requests wait for their deadline as `most_open` allows, no more are read
 until some have left. Nothing is ever dropped.
@@ -43,13 +43,13 @@ class AssemblyWorker:
         now: Callable[[], int] = wall_clock,
     ) -> None:
         self.partition = partition
-        self.has_room = asyncio.Event()  # a round takes what there is, so always
+        self.has_room = asyncio.Event()  # always set: a round takes all there is
         self.has_room.set()
         self.appetite = around.settings.batch_records
         self._spec = spec
         self._around = around
         self._now = now
-        self._life = Life(partition, around, live=self._live, drop=self._drop)
+        self.life = Life(partition, around, live=self._live, drop=self._drop)
         self._work: PartitionAssembly | None = None
         self._inbox: list[Records] = []
         self._paused = False
@@ -57,44 +57,31 @@ class AssemblyWorker:
 
     @property
     def at_work(self) -> bool:
-        """Whether the partition was taken and brought back."""
+        """Whether the partition was taken and restored."""
         return self._work is not None
 
     def deliver(self, records: Records) -> None:
-        """Requests of this partition, in order."""
-        if self._work is not None and self._life.failure is None:
+        """Take in requests of this partition, in order."""
+        if self._work is not None and self.life.failure is None:
             self._inbox.append(records)
 
     def apply(self) -> None:
         """Read what was delivered; a failure is this partition's alone."""
         inbox, self._inbox = self._inbox, []
-        if not inbox or self._work is None or self._life.failure is not None:
+        if not inbox or self._work is None or self.life.failure is not None:
             return
         self._heard_at = self._around.clock()
         try:
             for records in inbox:
                 self._work.absorb(records)
         except Exception as error:
-            self._life.fail(error)
+            self.life.fail(error)
             return
         if self._work.full and not self._paused:
             self._paused = True
             self._around.transport.pause(self.partition)
             self._around.log.info("partition_paused", partition=str(self.partition))
-        self._life.stirred.set()
-
-    def fail(self, error: BaseException) -> None:
-        """What was found elsewhere to be wrong with this partition; too late if it was left."""
-        if self._work is not None:
-            self._life.fail(error)
-
-    def drain(self) -> None:
-        """End after the round that is under way: what is open is read again by who comes next."""
-        self._life.drain()
-
-    async def run(self) -> None:
-        """The partition's life in this process."""
-        await self._life.run()
+        self.life.stirred.set()
 
     def _drop(self) -> None:
         self._work, self._inbox = None, []
@@ -112,9 +99,9 @@ class AssemblyWorker:
             position=work.committed,
             open=work.open,
         )
-        while not self._life.draining:
-            if self._life.failure is not None:
-                raise self._life.failure
+        while not self.life.draining:
+            if self.life.failure is not None:
+                raise self.life.failure
             count = await self._round(work)
             if count < self._spec.most_at_once:
                 await self._wait(work)
@@ -154,7 +141,7 @@ class AssemblyWorker:
         return count
 
     async def _wait(self, work: PartitionAssembly) -> None:
-        """Until something may leave, or may have come."""
+        """Wait until something may leave, or may have come."""
         await asyncio.sleep(self._around.settings.commit_seconds)
         self._show(work)
         self._watch(work)
@@ -162,11 +149,11 @@ class AssemblyWorker:
         seconds = self._around.settings.idle_commit_seconds
         if due is not None:
             seconds = min(seconds, max(0.0, (due - self._now()) / 1000))
-        if self._life.failure is None and not self._life.draining:
+        if self.life.failure is None and not self.life.draining:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self._life.stirred.wait()
-        self._life.stirred.clear()
+                    await self.life.stirred.wait()
+        self.life.stirred.clear()
 
     def _watch(self, work: PartitionAssembly) -> None:
         """Notice a consumer that stalls in silence."""
@@ -176,7 +163,7 @@ class AssemblyWorker:
         check_not_stalled(self.partition, self._around, heard_at=self._heard_at)
 
     def _show(self, work: PartitionAssembly) -> None:
-        """What may be told: how far requests were read and have become events."""
+        """Show how far requests were read and have become events."""
         part = self._around.view.part(self.partition)
         part.position, part.low_water = work.position, work.history
         part.open, part.events = work.open, work.events
@@ -191,7 +178,7 @@ class AssemblyWorker:
 
 
 def check_event_sizes(spec: AssemblySpec, transport: Transport) -> None:
-    """Refuse an assembly that this transport cannot keep, or one of whose values would not fit."""
+    """Refuse an assembly whose values this transport cannot hold, or that it cannot run at all."""
     where = f"assemblies.{spec.name}"
     if not isinstance(transport, PairedTransport):
         kind = type(transport).__name__

@@ -1,8 +1,8 @@
-"""How an assembly's table becomes its spec: topics, rules, recipe, and an encoding of one length.
+"""Turns an assembly's table into its spec: topics, rules, recipe, and an encoding of one length.
 
-Events are written in the format of the stream whose input they are. JSON is filled to one width,
-whatever the stream's own `padding` says: readers take both, and an event's length must not tell
-what came of it. A format of one's own whose rows differ in length is refused.
+Events are written in the format of the stream that reads them. JSON is padded to one width,
+whatever the stream's own `padding` says: readers accept both, and an event's length must not tell
+what came of it. A third party's format whose rows differ in length is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from streamdp.service.config.configuration import Configuration
 
 _TRIED = (0.0, 1.0, 0.5, 0.1, 1 / 3, 1e-7, 0.123456789)
-"""Losses whose events must have one length, tried before anything starts; the join looks at all."""
+"""Losses that are encoded before anything starts, to see that their events have one length."""
 
 
 def topics_of(configuration: Configuration, name: str) -> StreamTopics:
@@ -72,12 +72,12 @@ def _recipe(configuration: Configuration, name: str) -> Recipe:
     observes = configuration.stream(table.stream).observes
     needed = "feedback" if table.mode == "feedback" else "losses"
     if observes != needed:
-        problem = f"this mode makes events for a stream with observes = {needed}"
+        problem = f"this mode writes events for streams with observes = {needed}"
         got = f"{table.mode} for {table.stream}, which observes {observes}"
-        raise _wrong(configuration, name, "mode", problem, "another mode, or another stream", got)
+        raise _wrong(configuration, name, "mode", problem, "another mode or another stream", got)
     for key, mode in (("gain", "rankers"), ("scale", "errors")):
         if getattr(table, key) is not None and table.mode != mode:
-            problem, got = f"belongs to mode = {mode} alone", f"mode = {table.mode}"
+            problem, got = f"is only for mode = {mode}", f"mode = {table.mode}"
             raise _wrong(configuration, name, key, problem, f"no {key}", got)
     actions = tuple(configuration.actions(table.stream))
     match table.mode:
@@ -107,12 +107,12 @@ def _encoding(configuration: Configuration, name: str) -> Encode:
                          options=options)  # fmt: skip
         return _losses(made)
     if feedback.played != "header":
-        problem = "the stream looks for the action that was shown in an event's content"
-        raise _wrong(configuration, name, "stream", problem, "one that reads it from a header",
+        problem = "the stream reads the shown action from an event's content"
+        raise _wrong(configuration, name, "stream", problem, "a stream that reads it from a header",
                      stream_name)  # fmt: skip
     made = configure_feedback(stream.format.name, feedback=feedback, options=options)
     if made.frames:
-        problem, expected = "an event is one slot", "a stream without frames"
+        problem, expected = "an event is one slot, a frame is many", "a stream without frames"
         raise _wrong(configuration, name, "stream", problem, expected, stream_name)
     return _feedback(made)
 
@@ -125,7 +125,7 @@ def _losses(made: Format) -> Encode:
 
 
 def _feedback(made: FeedbackFormat) -> Encode:
-    """One number: the loss, or the reward where the stream reads rewards."""
+    """Encode one number: the loss, or the reward where the stream reads rewards."""
     rewards = made.feedback.content == "reward"
 
     def encode(losses: Sequence[float]) -> bytes:
@@ -141,7 +141,7 @@ def _check_one_length(
 ) -> None:
     lengths = {len(encode([loss] * recipe.gains)) for loss in _TRIED}
     if len(lengths) > 1:
-        problem = "an event's length would tell what came of a request"
+        problem = "an event's length would reveal the outcome"
         expected = "a stream whose format writes events of one length, such as json or float32"
         got = f"events of {min(lengths)} to {max(lengths)} bytes"
         raise _wrong(configuration, name, "stream", problem, expected, got)
@@ -160,11 +160,11 @@ def _cap(configuration: Configuration, name: str) -> Cap | None:
             complaint(where, "cannot be read", expected=expected, got=type(error).__name__)
         ) from None
     if (persons.slots is None) == (persons.per is None):
-        problem, got = "a stretch is so many slots, or a day", _given(persons.slots, persons.per)
-        raise _wrong(configuration, name, "persons", problem, "either slots or per = day", got)
+        problem, got = "the cap needs one kind of stretch", _given(persons.slots, persons.per)
+        raise _wrong(configuration, name, "persons", problem, "slots = … or per = day", got)
     if persons.most_persons is not None and persons.per is None:
-        problem = "belongs to per = day alone"
-        raise _wrong(configuration, name, "persons.most_persons", problem, "none", "slots")
+        problem = "is only for per = day"
+        raise _wrong(configuration, name, "persons.most_persons", problem, "no such key", "slots")
     try:
         return Cap(persons.most, persons.slots, secret, persons.most_persons or MOST_PERSONS)
     except InvalidConfig as error:

@@ -1,8 +1,8 @@
 """The errors of a configuration, one line each: where, what, expected, got.
 
-All that pydantic found is told at once. What stands in the open tables (a transport's password
-among them) is never validated here, so never quoted here; nor is anything that stands where a
-transport's table or a seed ought to be.
+All of pydantic's complaints are shown together. The values in the open tables (a transport's
+password among them) are never validated here, so they are never quoted; nor is any value in the
+place of a transport's table or of a seed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.service.config.environment import Origins, Place
 
 Detail = Mapping[str, Any]
-"""What pydantic says of one thing that is wrong."""
+"""One of pydantic's complaints."""
 
 
 def as_ours(
     error: ValidationError, *, model: type[BaseModel], file: str, origins: Origins
 ) -> InvalidConfig:
-    """The house's error for all that is wrong."""
+    """Turn pydantic's complaints into one `InvalidConfig`."""
     details = error.errors(include_url=False)
     return InvalidConfig("\n".join(_lines(details, model=model, file=file, origins=origins)))
 
@@ -62,12 +62,12 @@ def _line(where: str, detail: Detail, place: Place, model: type[BaseModel]) -> s
 
 
 def _is_secret(place: Place) -> bool:
-    """Whether what stands there may be, or hold, a secret."""
+    """Whether the value in this place may be, or hold, a secret."""
     return place[0] == "transport" or (place[0] == "streams" and place[2:3] == ("seed",))
 
 
 def shown(value: object) -> str:
-    """A value in a few characters."""
+    """A value, shortened to a few characters."""
     if isinstance(value, str | int | float):
         text = repr(value)
         return text if len(text) <= 60 else f"{text[:57]}…"
@@ -75,7 +75,7 @@ def shown(value: object) -> str:
 
 
 def _known(model: type[BaseModel], place: Place) -> str:
-    """The keys of the table that a place is in, or the one that was probably meant."""
+    """The keys of the table around a place, or the one that was probably meant."""
     table = _table(model, place[:-1])
     names = list(table.model_fields) if table is not None else []
     close = get_close_matches(place[-1], names, n=1)
@@ -104,7 +104,7 @@ def _table(model: type[BaseModel], place: Place) -> type[BaseModel] | None:
 
 
 def _plain(annotation: Any) -> Any:
-    """A type without what is said about it and without None."""
+    """A type without its annotations and without None."""
     if get_origin(annotation) is Annotated:
         return _plain(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):

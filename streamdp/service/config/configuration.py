@@ -1,16 +1,16 @@
 """The configuration of a process: one TOML file, the environment over it, checked as a whole.
 
-1. Unknown keys are fatal. A message says where, what, expected and got; all that is wrong with
-   types and keys is told at once.
-2. **The budget belongs to the input topic** (P11): what all streams that read it charge an event,
-   shadow ones and estimates included, must not exceed it, in exact fractions. A stream's own share
-   is what it charges, so that its ledger refuses anything beyond. Requests and outcomes have one
-   budget together, over all topics that are assembled from them (`pairs`).
-3. No two names derived from streams may be the same, nor be an input.
+1. Unknown keys are fatal. A message says where, what, expected and got; all wrong types and keys
+   are reported together.
+2. **The budget belongs to the input topic** (P11): the charges of all streams that read it, shadow
+   ones and estimates included, must not exceed it, in exact fractions. A stream's own share is what
+   it charges, so its ledger refuses anything beyond. Requests and outcomes have one budget
+   together, over all topics that are assembled from them (`pairs`).
+3. No two topics derived from streams may have the same name, nor the name of an input.
 4. A seed is refused unless the command line allows it: seeded randomness protects nobody.
 
-Secrets come from files (``password_file`` and the like, read by whoever needs them); paths are
-relative to the working directory.
+Secrets come from files (``password_file`` and the like), read by the code that needs them. Paths
+are relative to the working directory.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from streamdp.service.spec import StreamSpec
 
 TRANSPORTS = "streamdp.transports"
-"""The entry-point group of technologies."""
+"""The entry-point group of transports."""
 
 
 _NAME = re.compile(r"[\w-]{1,40}")
@@ -66,7 +66,7 @@ _SETTING = re.compile(r"transport\.(\w+)(?=: )")
 
 
 class Seeds(Enum):
-    """Whether a configuration may ask for randomness that can be had again."""
+    """Whether a configuration may ask for seeded, hence reproducible, randomness."""
 
     REFUSED = "refused"
     ALLOWED = "allowed"  # --insecure-seed: for tests and replay
@@ -74,7 +74,7 @@ class Seeds(Enum):
 
 @dataclass(frozen=True)
 class Configuration:
-    """A configuration that was read and checked; nothing is opened before it is asked for."""
+    """A configuration that was read and checked. It opens nothing until it is asked to."""
 
     path: Path
     tables: Tables
@@ -82,7 +82,7 @@ class Configuration:
 
     @classmethod
     def load(cls, path: Path, environment: Mapping[str, str] = os.environ) -> Self:
-        """From a file and the environment; `InvalidConfig` tells what is wrong and where."""
+        """Read a file and the environment; `InvalidConfig` says what is wrong and where."""
         tree, origins = overlaid(_read(path), environment)
         try:
             tables = Tables.model_validate(tree)
@@ -122,7 +122,7 @@ class Configuration:
         return [spec_of(self, name) for name in self.tables.assemblies]
 
     def modes(self) -> dict[str, Mode]:
-        """What each stream does with what it draws; the only thing that is read again."""
+        """Each stream's mode: the only setting that SIGHUP reads again."""
         return {name: stream.mode for name, stream in self.tables.streams.items()}
 
     def specs(self, *, seeds: Seeds = Seeds.REFUSED) -> list[StreamSpec]:
@@ -131,7 +131,7 @@ class Configuration:
 
     def spec(self, name: str, *, seeds: Seeds = Seeds.REFUSED) -> StreamSpec:
         """One stream, resolved."""
-        from streamdp.service.quarantine import Quarantine  # brings the engine with it
+        from streamdp.service.quarantine import Quarantine  # loads the engine, so import it here
         from streamdp.service.spec import StreamSpec
 
         stream = self.stream(name)
@@ -170,7 +170,7 @@ class Configuration:
         if (stream.actions is None) == (stream.actions_file is None):
             got = "neither" if stream.actions is None else "both"
             raise InvalidConfig(
-                complaint(where, "not one list", expected="actions or actions_file", got=got)
+                complaint(where, "needs one list", expected="actions or actions_file", got=got)
             )
         listed = self._where(name, "actions_file")
         names = stream.actions or _lines(stream.actions_file, where=listed)
@@ -181,7 +181,7 @@ class Configuration:
         if fallback is not None and fallback not in names:
             where = self._where(name, "fallback_action")
             raise InvalidConfig(
-                complaint(where, "no action", expected="one of the actions", got=repr(fallback))
+                complaint(where, "not an action", expected="one of the actions", got=repr(fallback))
             )
         return names
 
@@ -197,7 +197,7 @@ class Configuration:
                 control, reach = Control(stream.control), stream.crowd
                 together = crowded(learner, groups=groups, control=control, reach=reach)
                 return donating(together) if stream.donate else together
-            # here: streams of losses need not load the papers' bandit learners
+            # imported here: streams of losses need not load the papers' bandit learners
             from streamdp.core.learners.bandits import refuse_in_blocks
 
             refuse_in_blocks(_options(stream.learner).get("recipe", ""))
@@ -207,7 +207,7 @@ class Configuration:
             return pooling(policies, control=Control(stream.control))
 
     def _earlier(self, name: str) -> Leader | None:
-        """What a stream's table meant before the default recipe changed, if it names none."""
+        """The default recipe of an earlier version, for a table that names no recipe."""
         stream = self.stream(name)
         if stream.observes != "losses" or stream.crowd != "off":
             return None
@@ -220,7 +220,7 @@ class Configuration:
             raise InvalidConfig(
                 complaint(
                     self._where(name, "observes"),
-                    "this command is for streams of losses",
+                    "this command needs a stream of losses",
                     expected="losses",
                     got="feedback",
                 )
@@ -257,9 +257,9 @@ class Configuration:
             raise InvalidConfig(
                 complaint(
                     self._where(name, "feedback"),
-                    "belongs to observes = feedback, and to nothing else",
+                    "goes together with observes = feedback",
                     expected="observes = feedback" if there else 'content = "loss" or "reward"',
-                    got=f"observes = {stream.observes}" if there else "no such table",
+                    got=f"observes = {stream.observes}" if there else "no table",
                 )
             )
         if stream.feedback is None or not isinstance(learner, PolicyLearner):
@@ -268,7 +268,7 @@ class Configuration:
         return Feedback(learner.actions, table.content, learner.played, table.action_header)
 
     def technology(self, **settings: object) -> Technology:
-        """What moves the records, opened with the file's settings and these beside them."""
+        """Open the transport with the file's settings, and with these in addition."""
         table = self.tables.transport
         for entry in entry_points(group=TRANSPORTS, name=table.kind):
             factory: type[Technology] = entry.load()
@@ -278,7 +278,8 @@ class Configuration:
                 raise self._of_transport(error) from error
         known = " or ".join(sorted(entry.name for entry in entry_points(group=TRANSPORTS)))
         where = self.place("transport", "kind")
-        got = table.kind if _NAME.fullmatch(table.kind) else "what is no name"  # an address, maybe
+        # An address, maybe with a password, may stand here by mistake.
+        got = table.kind if _NAME.fullmatch(table.kind) else "text that is no name"
         raise InvalidConfig(complaint(where, "unknown", expected=known, got=got))
 
     def loop_settings(self) -> LoopSettings:
@@ -297,13 +298,13 @@ class Configuration:
         )
 
     def differs_beyond_modes(self, other: Configuration) -> bool:
-        """Whether another reading of the file has changes that need a restart."""
+        """Whether the other configuration differs in more than modes, and so needs a restart."""
         return _without_modes(self.tables) != _without_modes(other.tables)
 
     # -- checks ----------------------------------------------------------------------------------
 
     def check_names(self) -> None:
-        """Refuse derived names that are not distinct; brokers take `.` and `_` for the same."""
+        """Refuse derived names that are the same to a broker, which takes `.` and `_` for one."""
         own = [(f"streams.{topics.stream}", topics) for topics in self.topics()]
         own += [(f"assemblies.{topics.stream}", topics) for topics in self.assembly_topics()]
         read = [t.input for _, t in own] + [t.beside for _, t in own if t.beside]
@@ -318,12 +319,12 @@ class Configuration:
                 if taken is not None:
                     where = f"{self.path}: {place}"
                     raise InvalidConfig(
-                        complaint(where, "a name twice", expected="distinct topics", got=taken)
+                        complaint(where, "shares a name", expected="distinct topics", got=taken)
                     )
                 derived[_plain(name)] = name
 
     def check_crowds(self) -> None:
-        """Refuse crowds whose priors nobody could compute again."""
+        """Refuse crowds whose priors nobody could recompute."""
         for name, stream in self.tables.streams.items():
             if stream.crowd == "off":
                 self._check_nothing_of_a_crowd(name)
@@ -332,25 +333,25 @@ class Configuration:
                 self._refuse_donation(name)
             elif stream.mode is Mode.SHADOW:
                 key, expected, got = "crowd", 'mode = "live" or "fallback"', 'mode = "shadow"'
-                what = "needs votes that readers see: nobody could compute priors from others"
+                what = "needs published votes: nobody could recompute priors from withheld ones"
             elif stream.observes == "feedback" and (stream.crowd_groups or stream.donate):
                 key = "crowd_groups" if stream.crowd_groups else "donate"
-                what, expected, got = "is for votes", 'observes = "losses"', 'observes = "feedback"'
+                what, expected, got = "needs votes", 'observes = "losses"', 'observes = "feedback"'
             elif stream.observes == "feedback" and stream.crowd == "stream":
-                key, what, got = "crowd", "across partitions is for votes", 'crowd = "stream"'
+                key, what, got = "crowd", "across partitions needs votes", 'crowd = "stream"'
                 expected = 'crowd = "partition", or observes = "losses"'
             else:
                 continue
             raise InvalidConfig(complaint(self._where(name, key), what, expected=expected, got=got))
 
     def _refuse_donation(self, name: str) -> NoReturn:
-        """The pool is of all keys: it has no group, and no key learns alone beside it."""
+        """Refuse a pool beside groups or a control group: all keys share one pool."""
         stream = self.stream(name)
         beside = "crowd_groups" if stream.crowd_groups else "control"
         raise InvalidConfig(
             complaint(
                 self._where(name, "donate"),
-                f"not beside {beside}: all keys of a partition share one pool",
+                f"excludes {beside}: all keys of a partition share one pool",
                 expected=f"donate = false, or no {beside}",
                 got=f"donate = true and {beside}",
             )
@@ -359,9 +360,9 @@ class Configuration:
     def _check_nothing_of_a_crowd(self, name: str) -> None:
         stream = self.stream(name)
         for key, what, got in (
-            ("control", "a control group of no crowd", stream.control),
-            ("crowd_groups", "groups of no crowd", len(stream.crowd_groups)),
-            ("donate", "a donation to no crowd", stream.donate),
+            ("control", "a control group needs a crowd", stream.control),
+            ("crowd_groups", "groups need a crowd", len(stream.crowd_groups)),
+            ("donate", "a donation needs a crowd", stream.donate),
         ):
             if got:
                 where, expected = self._where(name, key), 'crowd = "partition"'
@@ -395,22 +396,22 @@ class Configuration:
             raise InvalidConfig(
                 complaint(
                     self.budget_place(topic),
-                    "the streams that read the topic may charge a record more than that",
+                    "the topic's streams may charge a record more than the budget",
                     expected=f"a total of at most {table.budget}",
                     got=f"{total}: {'; '.join(shares)}",
                 )
             )
 
     def budget_place(self, topic: str) -> str:
-        """The place of a topic's budget, whose name may have dots."""
+        """Where a topic's budget stands, as messages name it; the name may have dots."""
         place = ("topics", topic, "budget")
         quoted = f'{self.path}: topics."{topic}".budget'
         return self.place(*place) if place in self.origins.values else quoted
 
     def charged(self, topic: str) -> Fraction:
-        """What each record of a topic is charged; of requests and outcomes, wherever they go.
+        """The charge on each record of a topic; of requests and outcomes, over all their events.
 
-        What other applications charge the topic itself (`elsewhere`) is not in it.
+        What other applications charge the topic itself (`elsewhere`) is left out.
         """
         pair = pair_with(self.tables, topic)
         if pair is None:
@@ -419,12 +420,12 @@ class Configuration:
         return total - self.tables.topics[topic].elsewhere if topic in self.tables.topics else total
 
     def charged_directly(self, topic: str) -> Fraction:
-        """What all streams that read a topic charge each of its records."""
+        """The charge that all streams of a topic put on each of its records."""
         readers = [name for name, stream in self.tables.streams.items() if stream.input == topic]
         return sum((sum(self.shares(name).values(), Fraction(0)) for name in readers), Fraction(0))
 
     def shares(self, name: str) -> dict[str, Fraction]:
-        """What a stream charges an event: for the action, and for each estimate."""
+        """The charges of a stream on an event: for the action, and for each estimate."""
         return shares(self.learner(name), self.estimates(name))
 
     # -- parts -----------------------------------------------------------------------------------
@@ -441,7 +442,7 @@ class Configuration:
         )
 
     def _exact(self, learner: Learner) -> ExactTotals | None:
-        """NOT PRIVATE: what an operator asked to see; of a feedback stream there is nothing."""
+        """NOT PRIVATE: exact totals, if the operator asked for them; None for a feedback stream."""
         from streamdp.service.exact import ExactTotals
 
         if not self.tables.http.operator_exact or isinstance(learner, PolicyLearner):
@@ -456,22 +457,22 @@ class Configuration:
             raise InvalidConfig(
                 complaint(
                     self._where(name, "seed"),
-                    "a seed protects nobody",
-                    expected="none, or --insecure-seed for a test",
+                    "seeded randomness protects nobody",
+                    expected="no seed, or --insecure-seed for a test",
                     got="a seed",
                 )
             )
         return SeededRandomness(seed)
 
     def place(self, *place: str) -> str:
-        """A place as a message names it: by the file, or by the variable that it came from."""
+        """The name of a place in messages: the file's, or that of the variable that set it."""
         return self.origins.where(self.path, place)
 
     def _where(self, name: str, key: str) -> str:
         return self.place("streams", name, key)
 
     def _of_transport(self, error: InvalidConfig) -> InvalidConfig:
-        """What a technology refuses, which knows its settings but not where they came from."""
+        """Prefix a transport's error with the file or the variable that set the value."""
         message = str(error)
         said = _SETTING.match(message)
         if said is not None:
@@ -485,7 +486,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class _Within:
-    """Says in an error from below which stream it is about, or which variable."""
+    """Adds the stream, or the variable, to an error that a lower layer raises."""
 
     path: Path
     origins: Origins
@@ -505,7 +506,7 @@ class _Within:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The file's tree."""
+    """Parse the file."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -519,12 +520,12 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _place_and_fault(error: ValueError) -> str:
-    """What a parser says, without the text it was reading."""
+    """A parser's message, without the text that it was reading."""
     return str(error) if isinstance(error, tomllib.TOMLDecodeError) else "bytes that are not UTF-8"
 
 
 def _lines(path: Path | None, *, where: str) -> list[str]:
-    """Names, one a line."""
+    """Read names, one a line."""
     assert path is not None
     try:
         return path.read_text("utf-8").splitlines()
@@ -535,9 +536,9 @@ def _lines(path: Path | None, *, where: str) -> list[str]:
 
 
 def _options(table: LearnerTable) -> dict[str, str]:
-    """A learner's table in writing; numbers must be exact.
+    """A learner's table as text; numbers must be exact.
 
-    A recipe that is not named stays so: what the default is depends on what the stream observes.
+    An absent recipe stays absent: the default depends on what the stream observes.
     """
     options: dict[str, str] = {} if table.recipe is None else {"recipe": table.recipe}
     for name, value in table.options.items():
@@ -560,7 +561,7 @@ def _plain(name: str) -> str:
 
 
 def _sum(shares: Mapping[str, Fraction]) -> str:
-    """A stream's shares in writing.
+    """A stream's shares as text.
 
     >>> _sum({"action": Fraction(1, 2), "block_regret": Fraction(1, 4)})
     '3/4 (action 1/2 + block_regret 1/4)'

@@ -1,10 +1,10 @@
-"""The environment over the file: ``STREAMDP__STREAMS__HOME__MODE=shadow``.
+"""Lets environment variables override the file: ``STREAMDP__STREAMS__HOME__MODE=shadow``.
 
-Each part of a variable's name, parted by two underscores, is a table or key. Case does not matter,
-and where the file has a name with hyphens an underscore stands for them. A value is text, read as
-its key wants it; one that begins with ``[`` or ``{`` is read as TOML. Unknown names are refused
-like unknown keys, and errors name the variable: also of what is in a list or table that a variable
-gave, and of a table that no file has, which a mistyped name makes.
+The parts of a variable's name, separated by two underscores, are tables and a key. Case does not
+matter, and an underscore matches a hyphen in the file's name. A value is text, read as its key
+needs it; one that begins with ``[`` or ``{`` is read as TOML. Unknown names are refused like
+unknown keys. Errors name the variable, also for values inside a list or table that a variable set,
+and for a table that exists only because of a mistyped variable.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Place = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """Which variable each value came from, and each table that the file does not have."""
+    """Which variable set each value, and each table that the file does not have."""
 
     values: dict[Place, str] = field(default_factory=dict)
     tables: dict[Place, str] = field(default_factory=dict)
 
     def where(self, file: object, place: Place) -> str:
-        """How a message names a place: by its variable, if a variable is why it is as it is.
+        """How a message names a place: by its variable, if a variable is the cause.
 
         >>> Origins({("http",): "STREAMDP__HTTP"}).where("x.toml", ("http", "listen"))
         'STREAMDP__HTTP: http.listen'
@@ -45,17 +45,17 @@ class Origins:
         return f"{file}: {dotted}"
 
     def table(self, place: Place) -> Place | None:
-        """The table around a place that only a variable made."""
+        """The table around a place, if only a variable made it."""
         above = (place[:length] for length in range(1, len(place) + 1))
         return next((prefix for prefix in above if prefix in self.tables), None)
 
     def within(self, place: Place) -> list[str]:
-        """The variables that say something of a table."""
+        """The variables that set something in a table."""
         return [name for at, name in self.values.items() if at[: len(place)] == place]
 
 
 def overlaid(tree: Tree, environment: Mapping[str, str]) -> tuple[Tree, Origins]:
-    """The file's tree with the environment's values in it, and where these came from.
+    """Merge the environment's values into the file's tree; return also which variable set which.
 
     >>> tree = {"streams": {"my-home": {"epoch": 1}}}
     >>> tree, origins = overlaid(tree, {"STREAMDP__STREAMS__MY_HOME__EPOCH": "2"})
@@ -81,7 +81,7 @@ def overlaid(tree: Tree, environment: Mapping[str, str]) -> tuple[Tree, Origins]
 
 
 def _named(tree: object, parts: list[str]) -> Place:
-    """A variable's parts by the tree's own names, as far as it has them."""
+    """A variable's parts, each spelled as in the tree if the tree has it."""
     if not parts:
         return ()
     names = tree if isinstance(tree, dict) else {}
@@ -90,7 +90,7 @@ def _named(tree: object, parts: list[str]) -> Place:
 
 
 def _has(tree: object, place: Place) -> bool:
-    """Whether something is there."""
+    """Whether the tree has this place."""
     for name in place:
         if not isinstance(tree, dict) or name not in tree:
             return False
@@ -106,17 +106,17 @@ def _put(tree: Tree, place: Place, value: object, variable: str) -> Tree:
     below = tree.get(name, {})
     if not isinstance(below, dict):
         got = f"{type(below).__name__} at {name}"
-        raise InvalidConfig(complaint(variable, "no such table", expected="a table", got=got))
+        raise InvalidConfig(complaint(variable, "not a table", expected="a table", got=got))
     return {**tree, name: _put(below, tuple(rest), value, variable)}
 
 
 def _same(key: str, part: str) -> bool:
-    """Whether a part of a variable's name stands for a key."""
+    """Whether a part of a variable's name means this key."""
     return key.lower().replace("-", "_").replace(".", "_") == part.lower()
 
 
 def _value(variable: str, text: str) -> object:
-    """Text, or a list or table in TOML."""
+    """The value of a variable: text, or a list or table in TOML."""
     if not text.startswith(("[", "{")):
         return text
     try:
@@ -127,6 +127,6 @@ def _value(variable: str, text: str) -> object:
                 variable,
                 "unreadable",
                 expected="a list or table in TOML",
-                got=f"{len(text)} characters that are none",
+                got=f"{len(text)} characters that are not TOML",
             )
         ) from None

@@ -1,18 +1,18 @@
-"""Requests and outcomes that share one budget, and what is charged for them (P11).
+"""Requests and outcomes that share one budget, and the charges on them (P11).
 
 A request with all its outcomes is one thing to protect, and every topic that is assembled from it
-carries it once more. So what counts together are all assemblies that are connected by a topic of
-requests or of outcomes:
+carries it once more. So assemblies that are connected by a topic of requests or of outcomes count
+together:
 
-1. what streams charge an event of each topic that they write, and what other applications are said
-   to charge it (`elsewhere`);
-2. what streams charge that read the requests themselves;
-3. what other applications are said to charge requests or outcomes (`elsewhere`), such as those
+1. what streams charge the events of each assembled topic, and what other applications are said to
+   charge them (`elsewhere`);
+2. what streams that read the requests themselves charge;
+3. what other applications are said to charge requests or outcomes (`elsewhere`), such as streams
    behind a second assembler.
 
-The sum must stay within the budget of each of these topics of requests, and of outcomes where a
-budget is written for one. No stream may read the outcomes: it would publish how many there are,
-and that an outcome exists is what an assembly protects.
+The sum must stay within the budget of each of these request topics, and of each outcome topic that
+has a budget. No stream may read the outcomes: it would publish how many there are, and whether an
+outcome exists is what an assembly protects.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NONE = Fraction(0)
 
 @dataclass(frozen=True, slots=True)
 class TopicPair:
-    """Topics of requests and of outcomes that belong together, and who assembles them."""
+    """Topics of requests and of outcomes that belong together, and the assemblies between them."""
 
     assemblies: tuple[str, ...]
     requests: tuple[str, ...]
@@ -67,13 +67,13 @@ def _pair(tables: Tables, group: Mapping[str, AssemblyTable]) -> TopicPair:
 
 
 def pair_with(tables: Tables, topic: str) -> TopicPair | None:
-    """The pair whose requests or outcomes lie in a topic."""
+    """The pair whose requests or outcomes a topic holds."""
     pairs = (pair for pair in pairs_of(tables) if topic in (*pair.requests, *pair.outcomes))
     return next(pairs, None)
 
 
 def shares_of(configuration: Configuration, pair: TopicPair) -> list[tuple[str, Fraction]]:
-    """What a request with all its outcomes is charged, by whom."""
+    """The charges on a request with all its outcomes, by their cause."""
     tables = configuration.tables
     shares = [
         (f"events of {name} in {output}", event_charge(configuration, output))
@@ -92,12 +92,12 @@ def shares_of(configuration: Configuration, pair: TopicPair) -> list[tuple[str, 
 
 
 def event_charge(configuration: Configuration, topic: str) -> Fraction:
-    """What each event of an assembled topic is charged, by other applications too."""
+    """The charge on each event of an assembled topic, other applications' included."""
     return configuration.charged_directly(topic) + configuration.tables.topics[topic].elsewhere
 
 
 def check_assemblies(configuration: Configuration) -> None:
-    """Refuse assemblies whose topics would carry an outcome where no budget counts it."""
+    """Refuse assemblies whose topics would carry an outcome that no budget counts."""
     tables = configuration.tables
     for name, table in tables.assemblies.items():
         if table.stream not in tables.streams:
@@ -109,7 +109,7 @@ def check_assemblies(configuration: Configuration) -> None:
     for name, table in tables.assemblies.items():
         output = tables.streams[table.stream].input
         if output in writers:
-            problem = "its input has one assembly already: a request would be in it twice"
+            problem = "another assembly writes the same input: a request would be in it twice"
             expected, got = "an input of its own", f"{output}, which {writers[output]} writes"
             raise _wrong(configuration, name, "stream", problem, expected, got)
         writers[output] = name
@@ -118,9 +118,11 @@ def check_assemblies(configuration: Configuration) -> None:
                 problem = "requests of one assembly cannot be outcomes of another"
                 raise _wrong(configuration, name, key, problem, "another topic", topic)
         if table.outcomes in inputs:
-            problem = "a stream reads the outcomes, and so publishes how many there are"
+            problem = "a stream reads the outcomes, and would publish how many there are"
             got = f"{table.outcomes}, which {inputs[table.outcomes]} reads"
-            raise _wrong(configuration, name, "outcomes", problem, "a topic of their own", got)
+            raise _wrong(
+                configuration, name, "outcomes", problem, "a topic that no stream reads", got
+            )
         if table.requests not in tables.topics:
             raise InvalidConfig(
                 complaint(
@@ -134,14 +136,14 @@ def check_assemblies(configuration: Configuration) -> None:
         _check_partitions(configuration, name, table, output)
     for output, name in writers.items():
         if output in roles:
-            problem = f"its input is {roles[output]} of an assembly too"
+            problem = f"the stream's input holds the {roles[output]} of an assembly"
             raise _wrong(configuration, name, "stream", problem, "an input of its own", output)
 
 
 def _check_partitions(
     configuration: Configuration, name: str, table: AssemblyTable, output: str
 ) -> None:
-    """Partition p of the output is written from p of both inputs, so they have one number."""
+    """Refuse topics that differ in partitions: output p is written from p of both inputs."""
     topics = configuration.tables.topics
     there = [topic for topic in (table.requests, table.outcomes, output) if topic in topics]
     counts = {topic: topics[topic].partitions for topic in there}
@@ -167,7 +169,7 @@ def check_pair_budgets(configuration: Configuration) -> None:
                 raise InvalidConfig(
                     complaint(
                         configuration.budget_place(topic),
-                        "streams may charge a request with its outcomes more than that",
+                        "streams may charge a request with its outcomes more than the budget",
                         expected=f"a total of at most {table.budget}",
                         got=f"{total}: " + "; ".join(f"{who} {amount}" for who, amount in shares),
                     )

@@ -1,10 +1,10 @@
-"""The tables of the configuration file, as types: what may stand in it, and what each key means.
+"""The tables of the configuration file as types: what each may hold, and what each key means.
 
-Unknown keys are refused in every table. Three tables are open because something else knows their
-keys and refuses what it does not know: a transport's settings, a learner's options, a format's
-options. An ε or a budget is exact: a string or a whole number, never a binary float.
+Unknown keys are refused in every table. Three tables are open, because other code knows their keys
+and refuses unknown ones: a transport's settings, a learner's options, a format's options. An ε or a
+budget is exact: a string or a whole number, never a binary float.
 
-Every key is explained in ``example.toml`` beside this file; a test holds the two together.
+``example.toml`` beside this file explains every key; a test holds the two together.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streamdp.wire.feedback import ACTION_HEADER
 from streamdp.wire.published import Mode
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
-"""Names become part of topic names, of addresses and of metric labels; `.` parts them there."""
+"""A name becomes part of topic names, addresses and metric labels, which `.` separates."""
 
 _CLOSED = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True)
 _PORT = re.compile(r"[0-9]{1,5}")
@@ -37,17 +37,17 @@ _OPEN = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True, defer_
 
 
 def _exact(value: object) -> Fraction:
-    """An ε or a budget; where it stands is said by whoever reports the error."""
+    """An ε or a budget; pydantic adds the place to the error."""
     return parse_epsilon(value, "")
 
 
 def _share(value: object) -> object:
-    """A part of the keys; "0" for none."""
+    """A part of the keys; "0" means none."""
     return Fraction(0) if value in (0, "0") else _exact(value)
 
 
 def _as_table(value: object) -> object:
-    """``format = "json"`` is short for a table with that name alone."""
+    """``format = "json"`` is short for a table with only a name."""
     return {"name": value} if isinstance(value, str) else value
 
 
@@ -56,13 +56,13 @@ def _address(value: str) -> str:
     host, _, port = value.rpartition(":")
     if not (host and _PORT.fullmatch(port) and int(port) < 1 << 16):
         raise InvalidConfig(
-            complaint("", "no address", expected="host:port, to 65535", got=shown(value))
+            complaint("", "not an address", expected="host:port, to 65535", got=shown(value))
         )
     return value
 
 
 def _number(value: object) -> object:
-    """What may be a number: ``true`` is not 1."""
+    """Refuse ``true`` where a number belongs."""
     if isinstance(value, bool):
         raise InvalidConfig(
             complaint("", "not usable", expected="a number", got=str(value).lower())
@@ -71,7 +71,7 @@ def _number(value: object) -> object:
 
 
 def _milliseconds(value: object) -> object:
-    """A length of time, as ``"30d"``; shorter than a second is nothing that a key can be idle for.
+    """A length of time such as ``"30d"``, of at least a second.
 
     >>> _milliseconds("90s"), _milliseconds("30d")
     (90000, 2592000000)
@@ -80,7 +80,7 @@ def _milliseconds(value: object) -> object:
 
 
 def _brief(value: object) -> object:
-    """The same of a window or a grace, which may be shorter than a second.
+    """A length of time for a window or a grace, which may be shorter than a second.
 
     >>> _brief("50ms"), _brief("30m")
     (50, 1800000)
@@ -89,11 +89,11 @@ def _brief(value: object) -> object:
 
 
 def _length(value: object, written: re.Pattern[str], *, such_as: str) -> int:
-    """Milliseconds of a length of time, written as a number and a unit."""
+    """Milliseconds of a length of time that is written as a number and a unit."""
     match = written.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise InvalidConfig(
-            complaint("", "no length of time", expected=f"such as {such_as}", got=shown(value))
+            complaint("", "not a length of time", expected=f"such as {such_as}", got=shown(value))
         )
     return int(match[1]) * _UNITS[match[2]]
 
@@ -107,7 +107,7 @@ Address = Annotated[str, AfterValidator(_address)]
 
 
 class TransportTable(BaseModel):
-    """Which technology moves the records; all other keys are its own settings."""
+    """Which transport moves the records; all other keys are its own settings."""
 
     model_config = _OPEN
 
@@ -115,12 +115,12 @@ class TransportTable(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the technology is opened with."""
+        """What the transport is opened with."""
         return dict(self.model_extra or {})
 
 
 class TopicTable(BaseModel):
-    """An input topic: its budget belongs to it, whoever reads it."""
+    """An input topic and its budget, which all its readers share."""
 
     model_config = _CLOSED
 
@@ -133,23 +133,23 @@ class TopicTable(BaseModel):
 
 
 def _elsewhere(value: object) -> Fraction:
-    """An exact charge, or none."""
+    """An exact charge; nothing means 0."""
     return Fraction(0) if value in (0, "0") and value is not False else _exact(value)
 
 
 class LearnerTable(BaseModel):
-    """A recipe; all other keys are its options, ε among them."""
+    """A recipe's name; all other keys are its options, ε among them."""
 
     model_config = _OPEN
 
     recipe: str | None = Field(
         default=None,
-        description=f"which learner; a new stream's is {DEFAULT_RECIPE} if none is said",
+        description=f"which recipe; {DEFAULT_RECIPE} for a new stream that names none",
     )
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the recipe is called with."""
+        """The options of the recipe."""
         return dict(self.model_extra or {})
 
 
@@ -162,7 +162,7 @@ class FormatTable(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the format is configured with."""
+        """The options of the format."""
         return dict(self.model_extra or {})
 
 
@@ -214,10 +214,10 @@ class StreamTable(BaseModel):
     input: str = Field(min_length=1, description="the input topic")
     start: Start = Field(description="where a stream without any state begins")
     observes: Literal["losses", "feedback"] = Field(
-        default="losses", description="losses of all actions, or only of the one that was shown"
+        default="losses", description="the losses of all actions, or only that of the shown one"
     )
     feedback: FeedbackTable | None = Field(
-        default=None, description="with observes = feedback: how records say what came of it"
+        default=None, description="with observes = feedback: where records name the action"
     )
     actions: list[str] | None = Field(default=None, description="the actions' names, in order")
     actions_file: Path | None = Field(default=None, description="or a file with one name a line")
@@ -226,15 +226,15 @@ class StreamTable(BaseModel):
     format: Annotated[FormatTable, BeforeValidator(_as_table)] = Field(
         default=FormatTable(name="json"), description="how a record is read"
     )
-    epoch: Count = Field(default=1, description="raise it to change what learners are")
+    epoch: Count = Field(default=1, description="raise it to change learner, actions or format")
     partition_epochs: dict[Annotated[int, Field(ge=0)], Count] = Field(
-        default={}, description="an epoch of one partition, where it alone has to begin anew"
+        default={}, description="epochs of single partitions that have to begin anew"
     )
     idle: Annotated[int, BeforeValidator(_milliseconds)] | None = Field(
         default=None, description="drop the learner of a key after no record came for so long"
     )
     carry: bool = Field(
-        default=True, description="begin an epoch with what is public of the one before"
+        default=True, description="whether an epoch begins with what is public of the one before"
     )
     crowd: Literal["off", "partition", "stream"] = Field(
         default="off",
@@ -245,20 +245,20 @@ class StreamTable(BaseModel):
     )
     crowd_groups: dict[str, Annotated[str, Field(min_length=1)]] = Field(
         default={},
-        description="how keys begin, and which group those keys are in: each group has a prior",
+        description="prefixes of keys, and the group of each prefix: every group has its own prior",
     )
     donate: bool = Field(
-        default=False, description="whether blocks of a few slots go to a pool of all keys"
+        default=False, description="whether keys give short blocks to a learner that they share"
     )
-    mode: Mode = Field(default=Mode.LIVE, description="what becomes of what is drawn")
+    mode: Mode = Field(default=Mode.LIVE, description="whether readers are told what is drawn")
     fallback_action: str | None = Field(
-        default=None, description="what readers use where there is no action"
+        default=None, description="what readers use while no action is known"
     )
     gap: Annotated[float, Field(gt=0, le=1), Number] | None = Field(
         default=None, description="Δ, how much worse the second-best action is, for regret bounds"
     )
     quarantine: bool = Field(
-        default=False, description="set unusable records aside, for an operator: NOT PRIVATE"
+        default=False, description="keep unusable records for the operator: NOT PRIVATE"
     )
     limits: LimitsTable = Field(default=LimitsTable(), description="what the stream may take")
     seed: Annotated[str | int | None, Number] = Field(
@@ -267,7 +267,7 @@ class StreamTable(BaseModel):
 
 
 class PersonsTable(BaseModel):
-    """A cap on how many events of one person count in so many slots of a key, or in a day."""
+    """A cap on the events of one person: in a number of slots of a key, or in a day."""
 
     model_config = _CLOSED
 
@@ -298,7 +298,7 @@ class AssemblyLimitsTable(BaseModel):
 
 
 class AssemblyTable(BaseModel):
-    """One assembly: requests and outcomes become the input of a stream."""
+    """An assembly: it makes the input of a stream from requests and outcomes."""
 
     model_config = _CLOSED
 
@@ -322,7 +322,7 @@ class AssemblyTable(BaseModel):
     grace: Annotated[int, BeforeValidator(_brief)] = Field(
         default=2000, description="by how much any two clocks may differ"
     )
-    combine: Combine = Field(description="what several outcomes of one request say together")
+    combine: Combine = Field(description="how several outcomes of one request are combined")
     default_loss: Annotated[float, Field(ge=0, le=1), Number] = Field(
         default=1.0, description="the loss of a request for which nothing came"
     )
@@ -334,31 +334,31 @@ class AssemblyTable(BaseModel):
 
 
 class ServiceTable(BaseModel):
-    """How the service paces itself; none of it can change what is released."""
+    """How the service paces itself. None of this can change what is released."""
 
     model_config = _CLOSED
 
     worker: str | None = Field(
-        default=None, description="a name of its own that this process keeps when it starts again"
+        default=None, description="this process's own name, the same after a restart"
     )
-    on_halt: OnHalt = Field(default=OnHalt.STAY, description="what a halted partition does to it")
-    commit_seconds: Seconds = Field(default=0.02, description="between two commits")
-    idle_commit_seconds: Seconds = Field(default=1.0, description="when nothing was drawn")
-    drain_seconds: Seconds = Field(default=30.0, description="to publish what was drawn")
-    stall_seconds: Seconds = Field(default=60.0, description="records wait and none comes")
+    on_halt: OnHalt = Field(default=OnHalt.STAY, description="if a halted partition ends it")
+    commit_seconds: Seconds = Field(default=0.02, description="seconds between two commits")
+    idle_commit_seconds: Seconds = Field(default=1.0, description="while nothing was drawn")
+    drain_seconds: Seconds = Field(default=30.0, description="most seconds of a drain")
+    stall_seconds: Seconds = Field(default=60.0, description="then a stalled input is retaken")
     poll_records: Count = Field(default=2000, description="records asked for at once")
     batch_records: Count = Field(default=8192, description="records applied at once")
     most_waiting: Count = Field(
-        default=200_000, description="applied and not durable, then the partition is paused"
+        default=200_000, description="records not durable at which a partition is paused"
     )
     rebuild_records: Count = Field(
-        default=2_000_000, description="about what a rebuild reads again at most"
+        default=2_000_000, description="about the most records that a rebuild reads again"
     )
     save_seconds: Seconds = Field(default=30.0, description="about how often a row is saved")
 
 
 class HttpTable(BaseModel):
-    """Where look-ups, metrics and the status page are served, and what may be asked of them."""
+    """Where look-ups, metrics and the status page are served, and their limits."""
 
     model_config = _CLOSED
 
@@ -368,31 +368,35 @@ class HttpTable(BaseModel):
     key_file: Path | None = Field(default=None, description="the certificate's key")
     requests_per_second: Seconds = Field(default=20_000, description="more are refused (429)")
     most_connections: Count = Field(
-        default=1_000, description="beyond them probes and metrics alone"
+        default=1_000, description="connections beyond them are answered probes and metrics only"
     )
     request_seconds: Seconds = Field(default=10.0, description="a slower request is cut off")
     stale_after: Seconds | None = Field(
-        default=None, description="answer by the fallback action once actions are lost so long"
+        default=None,
+        description="give the fallback action once the actions topic was lost for so long",
     )
-    most_keys: Count = Field(default=1_000_000, description="keys of a stream that are answered")
+    most_keys: Count = Field(
+        default=1_000_000, description="keys of each stream that look-ups know"
+    )
     most_series: Count = Field(default=5_000, description="series of the metrics page")
     operator_listen: Address | None = Field(
         default=None, description="host:port on loopback for what is NOT PRIVATE"
     )
     operator_token_file: Path | None = Field(default=None, description="the token that it asks for")
     operator_exact: bool = Field(
-        default=False, description="show exact regret and counts there: NOT PRIVATE"
+        default=False,
+        description="show exact regret and counts on the operator's listener: NOT PRIVATE",
     )
 
 
 class LogTable(BaseModel):
-    """What is written to standard error."""
+    """The log on standard error."""
 
     model_config = _CLOSED
 
     level: Literal["info", "warning", "error"] = Field(default="info", description="the least")
     format: Literal["auto", "json", "text"] = Field(
-        default="auto", description="auto: text on a terminal, otherwise JSON, an event a line"
+        default="auto", description="auto: text on a terminal, otherwise one JSON object a line"
     )
 
 
@@ -402,11 +406,11 @@ class Tables(BaseModel):
     model_config = _CLOSED
 
     app: Name = Field(description="the application's name, which derived topics begin with")
-    transport: TransportTable = Field(description="what moves the records")
+    transport: TransportTable = Field(description="the transport that moves the records")
     topics: dict[str, TopicTable] = Field(description="the budget of each input")
-    streams: dict[Name, StreamTable] = Field(min_length=1, description="what is learned")
+    streams: dict[Name, StreamTable] = Field(min_length=1, description="the streams")
     assemblies: dict[Name, AssemblyTable] = Field(
-        default={}, description="how requests and outcomes become the inputs of streams"
+        default={}, description="assemblies: each makes a stream's input from requests and outcomes"
     )
     service: ServiceTable = ServiceTable()
     http: HttpTable = HttpTable()

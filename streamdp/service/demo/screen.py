@@ -1,4 +1,4 @@
-"""The demonstration's terminal: what streamdp published, and apart from it what only we know."""
+"""The demonstration's terminal: what streamdp published and, apart, the simulator's facts."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One segment, as anybody may see it."""
+    """One segment: its public facts, and whether the shelf is really best."""
 
     name: str
     action: str | None  # None until the first one is published
     block: int
     slots: int
-    regrets: Sequence[float]  # a slot, block by block: released, noisy
-    standard_error: float  # of the latest
-    is_best: bool | None  # the simulator's own knowledge
+    regrets: Sequence[float]  # per slot, block by block: released, noisy
+    standard_error: float  # of the newest regret
+    is_best: bool | None  # only the simulator knows
 
 
 @dataclass(frozen=True, slots=True)
 class Banner:
-    """One banner, as anybody may see it."""
+    """One banner, by public facts alone."""
 
     name: str
-    share: float | None  # of visitors that are shown it; None until a policy is published
+    share: float | None  # part of the visitors that are shown it; None before the first policy
     shown: int  # so far, in blocks that have ended
-    clicks: tuple[float, float] | None  # of 100 shown: released, noisy; between these with 95 %
+    clicks: tuple[float, float] | None  # per 100 shown: bounds of a 95 % interval; released, noisy
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Frame:
 
 
 def sparkline(values: Iterable[float], *, top: float) -> str:
-    """Numbers as bars; below zero (noise) is the lowest one.
+    """Numbers as bars; one below zero, which is noise, is the lowest bar.
 
     >>> sparkline([-0.1, 0.0, 0.2, 0.4], top=0.4)
     '▁▁▅█'
@@ -84,7 +84,7 @@ def _running_table(caption: str) -> Table:
 
 
 def _final_table(title: str, known: str) -> Table:
-    """What only the simulator can know, and how it is marked."""
+    """A table of what only the simulator can know, marked as such."""
     return Table(
         box=SIMPLE_HEAD,
         title=title,
@@ -127,7 +127,7 @@ def _regret(row: Row) -> Text:
 
 def _banners(frame: Frame) -> Table:
     table = _running_table(
-        f"only the shown one's click is heard of; intervals of 95 %; ε = {frame.banner_charged}"
+        f"only clicks on the shown banner are known; intervals of 95 %; ε = {frame.banner_charged}"
     )
     table.add_column("banner", style="bold", no_wrap=True)
     table.add_column("shown to", no_wrap=True)
@@ -172,7 +172,7 @@ def _time(frame: Frame) -> Table:
 
 
 def as_line(frame: Frame) -> str:
-    """The frame in one line, for output that is no terminal."""
+    """The frame in one line, for output that is not a terminal."""
     shelves = ", ".join(
         f"{row.name}: {row.action or '…'} (block {row.block})" for row in frame.rows
     )
@@ -215,7 +215,7 @@ def summary(scores: dict[str, Score], *, charged: Fraction, budget: Fraction) ->
 
 def clicks_summary(clicks: Clicks, *, charged: Fraction) -> RenderableType:
     """The banners' result, from the simulator's own knowledge."""
-    table = _final_table("Clicks of 100 visits, where only the shown banner's was heard of", "")
+    table = _final_table("Clicks of 100 visits; streamdp saw only those on the shown banner", "")
     table.min_width = 70
     visits = max(1, clicks.visits)
     ways = {

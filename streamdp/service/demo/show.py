@@ -1,10 +1,10 @@
-"""Runs the demonstration: visits into the inputs, the service beside, the screen in between.
+"""Runs the demonstration: it sends visits, runs the service beside them, and draws the screen.
 
 Two streams learn at once: shelves from what every shelf would have sold (losses), banners from
-what came of the one that was shown (feedback).
+whether the shown one was clicked (feedback).
 
 The shop is a reader like any other: it learns what to show from the published actions, by
-`streamdp.client`. When time is up it sends itself SIGTERM, as whoever stops a service does.
+`streamdp.client`. When time is up it sends itself SIGTERM, as an operator would.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Show:
     def __init__(self, console: Console, *, seconds: float, address: str) -> None:
         self.world = ShopWorld(_SEED)
         self.frame: screen.Frame | None = None
-        self.first_action: float | None = None  # seconds after the beginning
+        self.first_action: float | None = None  # seconds until one was published
         self._console = console
         self._seconds = seconds
         self._address = address
@@ -133,7 +133,7 @@ class Show:
 
     @asynccontextmanager
     async def face(self, running: Running) -> AsyncIterator[Observe | None]:
-        """Visits come and the screen is drawn for as long as the service runs."""
+        """Send visits and draw the screen for as long as the service runs."""
         names = (STREAM, BANNER_STREAM)
         about = [about_of(running.configuration, name) for name in names]
         publications = running.technology.publications
@@ -151,7 +151,7 @@ class Show:
             await producer.close()
 
     async def _perform(self, running: Running, knowledge: Knowledge, producer: Producer) -> None:
-        """Make visits until time is up or an error ends the show."""
+        """Send visits until time is up or an error ends the show."""
         try:
             await running.joined.wait()
             async with knowledge.following():
@@ -201,7 +201,7 @@ class Show:
         )  # fmt: skip
 
     def _look(self, knowledge: Knowledge, progress: float) -> None:
-        """What can be seen now."""
+        """A frame of what can be seen now."""
         about, releases = knowledge.about[STREAM], knowledge.histories[STREAM].shown
         rows = [_row(segment, knowledge, self.world, progress) for segment in SEGMENTS]
         if self.first_action is None and any(row.action for row in rows):
@@ -225,7 +225,7 @@ Draw = Callable[[screen.Frame], None]
 
 @contextmanager
 def _drawing(console: Console) -> Iterator[Draw]:
-    """A live picture on a terminal, a line once in a while elsewhere."""
+    """Draw a live picture on a terminal; elsewhere print a line now and then."""
     if console.is_terminal:
         with Live(console=console, refresh_per_second=8, transient=True) as live:
             yield lambda frame: live.update(screen.drawn(frame))

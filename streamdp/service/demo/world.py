@@ -1,11 +1,11 @@
 """A made-up shop: three segments of visitors, five shelves, tastes that drift. Pure and seeded.
 
-Each visit tells for every shelf whether the visitor would have bought from it (loss 0) or not
-(loss 1): full information. The shop shows one shelf, the one that streamdp published; what the
-others would have earned is known to the simulator, so it can keep an exact score.
+Each visit says for every shelf whether the visitor would have bought from it (loss 0) or not (loss
+1): full information. The shop shows one shelf, the one that streamdp published. What the others
+would have earned only the simulator knows, so it can keep an exact score.
 
-Above the shelves is a banner, of which each visitor sees one and clicks it or not: feedback. What
-visitors of the others would have done nobody hears; the simulator knows that too.
+Above the shelves is a banner; each visitor sees one and clicks it or not: feedback. Whether a
+visitor would have clicked another banner only the simulator knows.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ FALLBACK = "bestsellers"
 
 BANNERS = ("autumn sale", "free delivery", "gift cards", "newsletter")
 CLICK_RATES = (0.04, 0.10, 0.05, 0.03)
-"""Of each banner; no visitor's depends on a segment."""
+"""Each banner's probability of a click, the same for all segments."""
 
 PAGE = b"home page"
 """The key of the banners' learner: a placement, never a person."""
 
 Means = tuple[float, ...]
-"""Each shelf's probability of not being bought from."""
+"""Each shelf's probability that the visitor buys nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class Segment:
     """A group of visitors with one taste, until it drifts."""
 
     name: str
-    share: float  # of all visits
+    share: float  # part of all visits
     before: Means
     after: Means
-    drifts_at: float = 0.5  # of the demonstration; 1 means never
+    drifts_at: float = 0.5  # part of the demonstration's time; 1 means never
 
     @property
     def key(self) -> bytes:
@@ -44,7 +44,7 @@ class Segment:
         return self.name.encode()
 
     def means(self, progress: float) -> Means:
-        """The taste at a moment of the demonstration."""
+        """The taste at a time of the demonstration."""
         return self.before if progress < self.drifts_at else self.after
 
 
@@ -62,7 +62,7 @@ SEGMENTS = (
 
 @dataclass(slots=True)
 class Score:
-    """What the simulator alone knows, exactly, of one segment."""
+    """One segment's exact score, which only the simulator knows."""
 
     visits: int = 0
     shown: float = 0.0  # loss of what was shown
@@ -79,18 +79,18 @@ class Score:
 
     @property
     def random(self) -> float:
-        """Loss of showing any shelf at random, in expectation."""
+        """The expected loss of showing shelves at random."""
         return sum(self.totals) / len(self.totals)
 
     @property
     def best_fixed(self) -> float:
-        """Loss of the one shelf that was best in hindsight."""
+        """The loss of the shelf that was best in hindsight."""
         return min(self.totals)
 
 
 @dataclass(slots=True)
 class Clicks:
-    """What the simulator alone knows of the banners: clicks, and what others would have had."""
+    """The banners' exact score, which only the simulator knows, of shown and other ones."""
 
     visits: int = 0
     clicked: int = 0
@@ -98,12 +98,12 @@ class Clicks:
 
     @property
     def best_fixed(self) -> int:
-        """Clicks of the one banner that was best in hindsight."""
+        """The clicks of the banner that was best in hindsight."""
         return max(self.would_have)
 
     @property
     def random(self) -> float:
-        """Clicks of a banner shown at random, in expectation."""
+        """The expected clicks of banners shown at random."""
         return sum(self.would_have) / len(BANNERS)
 
 
@@ -117,7 +117,7 @@ class ShopWorld:
         self._chance = random.Random(seed)  # noqa: S311  # a simulation, no secret
 
     def clicked(self, shown: Sequence[str]) -> list[bool]:
-        """One visit for each banner that is shown: whether it was clicked."""
+        """One visit for each shown banner: whether it was clicked."""
         clicks = []
         for banner in shown:
             would = [self._chance.random() < rate for rate in CLICK_RATES]
@@ -130,7 +130,7 @@ class ShopWorld:
         return clicks
 
     def visits(self, segment: Segment, count: int, *, progress: float, shown: str) -> list[Means]:
-        """So many visits while a shelf is shown: every shelf's loss at each of them."""
+        """Visits while a shelf is shown: every shelf's loss at each of them."""
         means, score = segment.means(progress), self.scores[segment.name]
         best, at = means.index(min(means)), SHELVES.index(shown)
         losses_of_visits = []
@@ -141,6 +141,6 @@ class ShopWorld:
         return losses_of_visits
 
     def best(self, segment: Segment, progress: float) -> str:
-        """The shelf that is really best at a moment."""
+        """The shelf that is truly best at a time."""
         means = segment.means(progress)
         return SHELVES[means.index(min(means))]

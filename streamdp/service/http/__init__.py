@@ -6,13 +6,13 @@
 
 1. The public listener lives in a process of its own, so that learning and serving do not starve
    each other. It knows the published topics, which anybody may read, and snapshots of the `View`;
-   nothing else ever reaches it.
-2. Every process answers for every key, also while a partition is halted, and `streamdp serve`
-   answers without learning.
+      no other object ever reaches it.
+2. Every process answers for every key, even while a partition is halted; `streamdp serve` answers
+   without learning.
 3. The operator's listener lives in the learning process, on loopback, behind a token; each of its
    lines says NOT PRIVATE.
 
-Rooms: `lookups` answers for keys (the hot path), `app` everything else, `gate` decides who is let
-in, `guard` bounds connections, `knowledge` is what is known, `server` listens, `process` and
-`child` are the two ends of the socket, `operator` is the other listener, ``page.html`` the page.
+Rooms: `lookups` answers for keys (the hot path), `app` everything else; `gate` checks token and
+rate, `guard` bounds connections, `knowledge` holds the data, `server` listens; `process` and
+`child` are the two ends of the socket; `operator` is the other listener; ``page.html`` is the page.
 """

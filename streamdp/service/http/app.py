@@ -1,6 +1,6 @@
 """The public application without look-ups: page, data, metrics, probes, API description.
 
-Addresses are fixed and few, so a dictionary routes them; look-ups come before.
+Addresses are fixed and few, so a dictionary routes them. Look-ups are tried first.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PublicApp:
         if parts is not None:
             return await self._lookups.answer(scope, receive, parts)
         if scope["method"] not in ("GET", "HEAD"):
-            raise Refused(405, "only GET and HEAD", (b"allow", b"GET, HEAD"))
+            raise Refused(405, "only GET and HEAD are allowed", (b"allow", b"GET, HEAD"))
         route = self._routes.get(scope["raw_path"])
         return self._of_stream(scope) if route is None else route(scope)
 
@@ -66,7 +66,7 @@ class PublicApp:
         )
 
     def _health(self, scope: Scope) -> Answered:
-        """Alive: a rebuild that takes its time and a halted partition are no reason to restart."""
+        """Whether it is alive: a long rebuild or a halted partition is no reason to restart."""
         if self._knowledge.is_alive:
             return Answered(200, [_TEXT, _NO_STORE], b"alive\n")
         return Answered(503, [_TEXT, _NO_STORE], b"the learning process is silent\n")
@@ -94,14 +94,14 @@ class PublicApp:
         parts: list[bytes] = scope["raw_path"].split(b"/")
         known = {name.encode(): name for name in self._knowledge.about}
         if parts[1:3] != [b"v1", b"streams"] or len(parts) < 5 or parts[3] not in known:
-            raise Refused(404, "no such address")
+            raise Refused(404, "unknown path")
         match parts[4:]:
             case [b"keys"]:
                 return self._keys(scope, known[parts[3]])
             case [b"keys" | b"keys-base64url", _, b"history"] | [b"null-key", b"history"]:
                 shown = shown_key(self._knowledge, known[parts[3]], key_of(parts))
                 return Answered(200, [JSON, _NO_STORE], encode(shown))
-        raise Refused(404, "no such address")
+        raise Refused(404, "unknown path")
 
     def _keys(self, scope: Scope, stream: str) -> Answered:
         """The first keys that contain a text, in the order in which they appeared."""
@@ -141,7 +141,7 @@ def description() -> bytes:
 
 @cache
 def status_page() -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
-    """The page, and headers that let it run its own script and reach its own origin, no more."""
+    """The page, with headers that let it run only its own script and reach only its own origin."""
     page = files("streamdp.service.http").joinpath("page.html").read_bytes()
     text = page.decode()
     scripts = " ".join(map(_hashed, findall(r"<script>(.*?)</script>", text, DOTALL)))

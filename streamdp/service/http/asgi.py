@@ -1,4 +1,4 @@
-"""The few pieces of ASGI that every room here uses, and answers as values."""
+"""The few pieces of ASGI that this package uses, and answers as values."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ encode = msgspec.json.Encoder().encode
 
 
 class Refused(Exception):
-    """A request that is answered by a problem (RFC 9457)."""
+    """A request that is refused with a problem document (RFC 9457)."""
 
     def __init__(self, status: int, title: str, *headers: tuple[bytes, bytes]) -> None:
         super().__init__(title)
         self.status, self.title, self.headers = status, title, headers
 
     def answer(self) -> Answered:
-        """As an answer."""
+        """The refusal as an answer."""
         problem = {"type": "about:blank", "title": self.title, "status": self.status}
         return Answered(self.status, [PROBLEM, *self.headers], encode(problem))
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An answer, whole."""
+    """A whole answer."""
 
     status: int
     headers: Headers
     body: bytes
 
     async def send(self, scope: Scope, send: Send) -> None:
-        """Send it; to HEAD without its body."""
+        """Send it; without its body if the request is HEAD."""
         headers = self.headers
         if self.status != 304:
             headers = [*headers, (b"content-length", b"%d" % len(self.body))]
@@ -54,7 +54,7 @@ class Answered:
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """The first header of this (lower-case) name."""
+    """The first header with this (lower-case) name."""
     for known, value in scope["headers"]:
         if known == name:
             content: bytes = value
@@ -63,7 +63,7 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 
 async def body_of(receive: Receive, *, most: int, seconds: float) -> bytes:
-    """The whole body, if it is small enough and comes in time."""
+    """The whole body, if it is small enough and arrives in time."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -80,4 +80,4 @@ async def body_of(receive: Receive, *, most: int, seconds: float) -> bytes:
                 if not message.get("more_body", False):
                     return b"".join(parts)
     except TimeoutError:
-        raise Refused(408, "the body came too slowly", (b"connection", b"close")) from None
+        raise Refused(408, "the body arrived too slowly", (b"connection", b"close")) from None

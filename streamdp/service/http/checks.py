@@ -1,7 +1,7 @@
-"""What can be known of the listeners before they listen: tokens, TLS, addresses, room for metrics.
+"""Checks the listeners' settings before they listen: tokens, TLS, addresses, room for metrics.
 
-`streamdp check` and `streamdp run` both come through here, so that one never accepts what the other
-refuses. Whether an address is free is known only by taking it. Loads no server.
+`streamdp check` and `streamdp run` both call these, so neither accepts what the other refuses. Only
+listening can tell whether an address is free. This loads no server.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from streamdp.service.metrics import Facts, MetricsPage
 
 
 def check_public(configuration: Configuration) -> None:
-    """Refuse what the public listener could not serve with."""
+    """Refuse settings that the public listener cannot serve with."""
     http = configuration.tables.http
     token_of(http.token_file, where="http.token_file")
     tls_of(http.certificate_file, http.key_file)
@@ -27,7 +27,7 @@ def check_public(configuration: Configuration) -> None:
 
 
 def check_operator(configuration: Configuration) -> bytes:
-    """Refuse what the operator's listener could not serve with; its token."""
+    """Refuse settings that the operator's listener cannot serve with; return its token."""
     http = configuration.tables.http
     assert http.operator_listen is not None
     check_loopback(http.operator_listen, where="http.operator_listen")
@@ -40,14 +40,14 @@ def check_operator(configuration: Configuration) -> bytes:
 
 
 def tls_of(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """The TLS that a listener speaks, if any."""
+    """A listener's TLS, if it has any."""
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
         raise InvalidConfig(
             complaint(
                 "http",
-                "half of TLS",
+                "TLS needs both files",
                 expected="certificate_file and key_file",
                 got="key_file alone" if certificate is None else "certificate_file alone",
             )
@@ -66,7 +66,7 @@ def tls_of(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
 
 
 def token_of(path: Path | None, *, where: str) -> bytes | None:
-    """The token in a file, if there is to be one."""
+    """The token in a file, if one is configured."""
     if path is None:
         return None
     try:
@@ -77,13 +77,13 @@ def token_of(path: Path | None, *, where: str) -> bytes | None:
         ) from None
     if len(token) < 16 or not token.isascii():
         raise InvalidConfig(
-            complaint(where, "too weak a token", expected="≥ 16 ASCII characters", got=len(token))
+            complaint(where, "token too weak", expected="≥ 16 ASCII characters", got=len(token))
         )
     return token
 
 
 def check_loopback(address: str, *, where: str) -> None:
-    """Refuse an address that others can reach."""
+    """Refuse an address that other machines can reach."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         local = ip_address(host).is_loopback

@@ -1,10 +1,10 @@
 """The serving process: follows the public topics, and reads snapshots until the channel closes.
 
 Started as ``python -m streamdp.service.http.child LISTENER CHANNEL`` by `process`, with two
-inherited sockets. The first frame on the channel is its setup, every later one a snapshot; when
-the channel ends, so does it. It never outlives the process that learns, and leaves signals to it: a
+inherited sockets. The first frame on the channel is its setup, every later one a snapshot; when the
+channel ends, the process ends. So it never outlives the process that learns. It ignores signals: a
 terminal's Ctrl-C means a drain, during which it still answers. (A session of its own would keep
-such signals away too, but Linux shares processors out by session, and it would get too little.)
+such signals away too, but Linux shares processors out by session, so it would get too little.)
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from streamdp.service.run import run
 from streamdp.service.worker import EventLog
 
 FRAME = Struct(">I")
-"""A frame's length in bytes, before it."""
+"""The prefix of a frame: its length in bytes."""
 
 RESERVED_PLACES = 16
-"""Connections beyond `most_connections`, for probes and metrics alone."""
+"""Connections beyond `most_connections`, only for probes and metrics."""
 
 
 def public(setup: Setup) -> tuple[Knowledge, Gate]:
-    """What answers, as a setup wants it."""
+    """The data and the gate of a listener with this setup."""
     http = setup.http
     knowledge = Knowledge(
         setup.about,
@@ -51,7 +51,7 @@ def public(setup: Setup) -> tuple[Knowledge, Gate]:
     gate = Gate(
         answers.answer,
         token=token_of(http.token_file, where="http.token_file"),
-        # Not the event loop's clock: uvloop's stands still while a request is answered.
+        # Not the event loop's clock: uvloop's does not move while a request is answered.
         bucket=Bucket(http.requests_per_second, time.perf_counter),
         traffic=knowledge.traffic,
     )
@@ -65,7 +65,7 @@ async def serve(
     log: EventLog,
     until: Callable[[Knowledge], Awaitable[None]],
 ) -> None:
-    """Serve until something ends."""
+    """Serve until the channel or the server ends."""
     http = setup.http
     knowledge, gate = public(setup)
     limits = fitted(Limits(http.most_connections, http.request_seconds, RESERVED_PLACES))
@@ -88,7 +88,7 @@ async def serve(
 
 
 async def frame(reader: asyncio.StreamReader) -> bytes | None:
-    """The next frame; None when the channel ended."""
+    """The next frame; None once the channel has ended."""
     try:
         (size,) = FRAME.unpack(await reader.readexactly(FRAME.size))
         return await reader.readexactly(size)

@@ -1,9 +1,9 @@
-"""Accepts connections on a listening socket: each gets a place, or is closed at once.
+"""Accepts connections on a listening socket: each gets a place or is closed at once.
 
-The event loop's own server is not used: it accepts without asking, so a flood would take every file
-that this process may open, and it tells nobody of connections whose TLS handshake hangs. Here a
-connection has its place before its handshake begins, one that gets none is closed in the same
-breath, and a handshake that is not done within `HANDSHAKE_SECONDS` is over.
+The event loop's own server is not used: it accepts without limit, so a flood would take every file
+that this process may open, and it does not report connections whose TLS handshake hangs. Here a
+connection has a place before its handshake begins, is closed immediately if there is none, and
+loses it if the handshake takes longer than `HANDSHAKE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ HANDSHAKE_SECONDS = 3.0
 """A handshake takes two round trips and some milliseconds of processor time."""
 
 SPARE_FILES = 256
-"""What a process opens beside connections: brokers' sockets, log files, the embedded log."""
+"""Files that a process opens beside connections: brokers' sockets, logs, the embedded log."""
 
 LIMITS = Path("/proc/self/limits")
 
 _AT_ONCE = 32
-"""Connections accepted before others get their turn."""
+"""Connections that are accepted before other tasks get a turn."""
 
 _PAUSE_SECONDS = 0.5
-"""Until accepting is tried again after the system had no file or no memory for a connection."""
+"""Seconds before accepting again after the system had no file or memory for a connection."""
 
 
 def fitted(limits: Limits) -> Limits:
@@ -57,7 +57,7 @@ def fitted(limits: Limits) -> Limits:
         raise InvalidConfig(
             complaint(
                 "http.listen",
-                "too few open files are allowed to serve",
+                "the limit of open files is too low to serve",
                 expected=f"a limit above {limits.reserved + SPARE_FILES} (ulimit -n, LimitNOFILE)",
                 got=soft,
             )
@@ -66,10 +66,10 @@ def fitted(limits: Limits) -> Limits:
 
 
 def _allowed_files() -> tuple[int, int]:
-    """How many files this process may open: the limit now, and how far it may be raised."""
+    """How many files this process may open now, and how far that may be raised."""
     try:
         return resource.getrlimit(resource.RLIMIT_NOFILE)
-    except OSError:  # a sandbox may forbid the call, which can change limits too
+    except OSError:  # a sandbox may forbid the call, which can also change limits
         (line,) = re.findall(r"Max open files +(\S+) +(\S+)", LIMITS.read_text())
         soft, hard = (resource.RLIM_INFINITY if it == "unlimited" else int(it) for it in line)
         return soft, hard
@@ -80,7 +80,7 @@ def _less(limit: int, wanted: int) -> bool:
 
 
 class Door:
-    """Lets connections in until it is shut."""
+    """Accepts connections until it is shut."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Door:
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
     async def shut(self) -> None:
-        """Accept no more, and end what has not become a connection yet."""
+        """Stop accepting, and close sockets that are not connections yet."""
         self._loop.remove_reader(self._listener.fileno())
         if self._paused is not None:
             self._paused.cancel()
@@ -114,13 +114,13 @@ class Door:
         await asyncio.gather(*self._beginning, return_exceptions=True)
 
     def _accept(self) -> None:
-        """Take what waits, some of it."""
+        """Accept some of the waiting connections."""
         for _ in range(_AT_ONCE):
             try:
                 connection, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError:  # no file, or no memory: it would be tried again at once, for ever
+            except OSError:  # no file or no memory: an immediate retry would loop
                 self._loop.remove_reader(self._listener.fileno())
                 self._paused = self._loop.call_later(_PAUSE_SECONDS, self.open)
                 return
@@ -138,13 +138,13 @@ class Door:
         task.add_done_callback(self._beginning.discard)
 
     async def _begin(self, guard: Guard, connection: socket.socket) -> None:
-        """Make a connection of a socket, with TLS if there is to be TLS."""
+        """Turn a socket into a connection, with TLS if configured."""
         seconds = None if self._tls is None else HANDSHAKE_SECONDS
         try:
             await self._loop.connect_accepted_socket(
                 lambda: guard, connection, ssl=self._tls, ssl_handshake_timeout=seconds
             )
-        except OSError:  # TLS errors and a handshake out of time are such
+        except OSError:  # includes TLS errors and a timeout of the handshake
             self._watch.traffic.refused[Refusal.HANDSHAKE] += 1
             self._watch.forget(guard)
             with suppress(OSError):

@@ -1,10 +1,10 @@
 """Access: a token, a rate, and the headers of every answer. Plain ASGI around the application.
 
-The token is compared in constant time, and whether it fits is decided before anything else is
-looked at. Three things need none: the two probes, and the page itself, which holds no data and
-asks for the token. The rate is a token bucket of the whole process; probes do not count, and for
-the metrics a few requests a second are kept, so that too many look-ups cannot blind an operator.
-A connection in a reserved place (see `guard`) is answered a probe or the metrics and nothing else.
+The token is compared in constant time, before anything else of the request is looked at. Three
+things need none: the two probes, and the page itself, which holds no data and asks for the token.
+The rate is one token bucket for the whole process. Probes do not count, and a few requests a second
+are kept for metrics, so that look-ups cannot blind an operator. A connection in a reserved place
+(see `guard`) gets a probe or the metrics and nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROBES = frozenset({b"/healthz", b"/readyz"})
 METRICS = b"/metrics"
 
 RESERVED = "reserved"
-"""Where a request's `state` says whether its connection has a reserved place."""
+"""The key of a request's `state` that marks a connection in a reserved place."""
 
 _SCRAPES_PER_SECOND = 10.0
 _CLOSE = (b"connection", b"close")
@@ -36,7 +36,7 @@ Answer = Callable[[Scope, Receive], Awaitable[Answered]]
 
 @dataclass(slots=True)
 class Bucket:
-    """So many requests a second, and as many at once."""
+    """A token bucket: a rate of requests, and as many at once as fit one second."""
 
     rate: float
     clock: Callable[[], float]
@@ -44,11 +44,11 @@ class Bucket:
     _filled_at: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """A bucket begins full."""
+        """Start full."""
         self._left, self._filled_at = max(1.0, self.rate), self.clock()
 
     def take(self) -> bool:
-        """Whether one more may pass."""
+        """Take one token, if there is one."""
         now = self.clock()
         self._left = min(max(1.0, self.rate), self._left + (now - self._filled_at) * self.rate)
         self._filled_at = now
@@ -80,7 +80,7 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         if scope["type"] != "http":
-            raise AssertionError("only HTTP is spoken here")
+            raise AssertionError("the server passes only HTTP requests on")
         begun, path = self._bucket.clock(), scope["raw_path"]
         reserved = scope.get("state", {}).get(RESERVED, False)
         try:
@@ -98,10 +98,10 @@ class Gate:
         self._traffic.answered(answered.status, method=scope["method"], path=path, seconds=took)
 
     def _check_reserved(self, path: bytes) -> None:
-        """Refuse what the reserved places are not for."""
+        """Refuse anything but probes and metrics on a reserved connection."""
         if path not in PROBES and path != METRICS:
             self._traffic.refused[Refusal.FULL] += 1
-            raise Refused(503, "as many connections as allowed are open", (b"retry-after", b"1"))
+            raise Refused(503, "the limit of connections is reached", (b"retry-after", b"1"))
 
     def _admit(self, scope: Scope) -> None:
         path = scope["raw_path"]
@@ -113,4 +113,4 @@ class Gate:
             return
         given = header(scope, b"authorization") or b""
         if not compare_digest(given, self._expected):
-            raise Refused(401, "a bearer token is needed", (b"www-authenticate", b"Bearer"))
+            raise Refused(401, "a bearer token is required", (b"www-authenticate", b"Bearer"))

@@ -1,15 +1,15 @@
-"""Bounds what connections may take: who gets a place, and a protocol around uvicorn's that watches.
+"""Bounds what connections may take: their number, their time and the size of a request's head.
 
 Number: `most_connections` have a place, from the moment they are accepted, TLS handshake included.
-Beyond them a few places are *reserved*: a connection there may ask for one probe or the metrics,
-then it is closed. So a listener that is full of polite clients still answers those who decide
-whether to restart it. When the reserved places are taken as well, the newest takes the oldest's:
-a probe asks at once, whoever holds a place without asking loses it.
+A few places beyond them are *reserved*: a connection there may ask for one probe or the metrics,
+then it is closed. So a full listener still answers whoever decides whether to restart it. When the
+reserved places are taken too, the newest connection takes the oldest's place: a probe asks at once,
+so only a connection that holds a place without asking loses it.
 
-Size of a request's head: h11's own bound, given to uvicorn. Time: a head that does not come, and a
-request that is not done (because its body drips in, or its answer is not taken), are cut off after
+Size: h11's own bound on a head, given to uvicorn. Time: a head that does not come, and a request
+that is not done (because its body drips in, or its answer is not read), are cut off after
 `request_seconds`, in a reserved place after a second. One sweep a second looks at all connections,
-so the hot path pays a comparison.
+so the hot path pays one comparison.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ RESERVED_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What connections may take."""
+    """The bounds of a listener's connections."""
 
     most_connections: int
     request_seconds: float
-    reserved: int = 0  # places beyond, for probes and metrics
+    reserved: int = 0  # further places, for probes and metrics only
 
 
 class Place(Enum):
     """What a connection may ask for."""
 
     ORDINARY = auto()
-    RESERVED = auto()  # a probe or the metrics, once
+    RESERVED = auto()  # one probe or the metrics
 
 
 class Cycle(Protocol):
-    """One request being answered, as uvicorn keeps it."""
+    """One request and its answer, as uvicorn keeps them."""
 
     response_complete: bool
 
 
 class Inner(Protocol):
-    """uvicorn's protocol, as far as it matters here."""
+    """The part of uvicorn's protocol that is used here."""
 
     cycle: Cycle | None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """A client came."""
+        """A client connected."""
         ...
 
     def data_received(self, data: bytes) -> None:
@@ -64,7 +64,7 @@ class Inner(Protocol):
         ...
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client went."""
+        """The connection has ended."""
         ...
 
     def pause_writing(self) -> None:
@@ -86,11 +86,11 @@ class Watch:
     reserved: dict[Guard, None] = field(default_factory=dict)  # the oldest first
 
     def __post_init__(self) -> None:
-        """Say how many there may be."""
+        """Report how many connections there may be."""
         self.traffic.most = self.limits.most_connections
 
     def place(self) -> Place | None:
-        """Where the next connection may go; None if there is no room."""
+        """The kind of place for the next connection; None if there is no room."""
         if len(self.ordinary) < self.limits.most_connections:
             return Place.ORDINARY
         if len(self.reserved) >= self.limits.reserved:
@@ -109,7 +109,7 @@ class Watch:
         self._count()
 
     def forget(self, guard: Guard) -> None:
-        """Count it no longer; its place is free."""
+        """Stop counting a connection; its place is free."""
         self.ordinary.discard(guard)
         self.reserved.pop(guard, None)
         self._count()
@@ -145,19 +145,19 @@ class Guard(asyncio.Protocol):
         self._watch = watch
         self._loop = loop
         self._transport: asyncio.Transport | None = None
-        self._head_at: float | None = None  # since when a head is awaited, if one is
-        self._cycle: Cycle | None = None  # the latest request
-        self._began_at = 0.0  # when that began
+        self._head_at: float | None = None  # since when the next head is awaited, if it is
+        self._cycle: Cycle | None = None  # the newest request
+        self._began_at = 0.0  # when that request began
         watch.add(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is there, with TLS if there is to be TLS."""
-        self._transport = taken = cast(asyncio.Transport, transport)  # uvloop's is none by name
+        """The connection is established, TLS included."""
+        self._transport = taken = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self._head_at = self._loop.time()
         self._inner.connection_made(taken)
 
     def data_received(self, data: bytes) -> None:
-        """Hand on, and note whether a head or a request has begun."""
+        """Pass data on, and note whether a head or a request has begun."""
         self._inner.data_received(data)
         cycle = self._inner.cycle
         if cycle is None or cycle.response_complete:
@@ -184,7 +184,7 @@ class Guard(asyncio.Protocol):
         self._inner.resume_writing()
 
     def is_late(self, now: float) -> bool:
-        """Whether what has begun is not done in time; between requests nothing has begun."""
+        """Whether a head or a request takes too long; nothing runs between two requests."""
         ordinary = self.place is Place.ORDINARY
         seconds = self._watch.limits.request_seconds
         if self._head_at is not None:
@@ -194,7 +194,7 @@ class Guard(asyncio.Protocol):
         return waits and now - self._began_at > seconds
 
     def cut_off(self) -> None:
-        """End it without waiting, and free its place at once."""
+        """Close the connection at once, and free its place."""
         self._watch.forget(self)
         if self._transport is not None:
             self._transport.abort()

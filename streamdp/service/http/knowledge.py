@@ -1,4 +1,4 @@
-"""What the public listener knows: published topics, and the latest snapshot of the learning."""
+"""What the public listener knows: the published topics and the newest snapshot of the learning."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streamdp.service.view import Reason, Status
 Clock = Callable[[], float]
 
 SILENT_SECONDS = 60.0
-"""A learning process that has sent no snapshot for so long is taken for hung."""
+"""A learning process that has sent no snapshot for so many seconds counts as hung."""
 
 
 _ON_ITS_WAY = {Status.TAKING, Status.REBUILDING, Status.RETRYING}
@@ -38,7 +38,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the knowledge may take, and when it is too old to be used."""
+    """The size of the knowledge, and the age from which it is not used."""
 
     most_keys: int = 1_000_000
     stale_after: float | None = None
@@ -66,7 +66,7 @@ class Knowledge:
             [stream.source for stream in about],
             most_keys=bounds.most_keys,
             stale_after=bounds.stale_after,
-            ready_within=0.0,  # what is not ready says so
+            ready_within=0.0,  # `why_not_ready` covers loading
             clock=clock,
             retries=retries,
         )
@@ -75,7 +75,7 @@ class Knowledge:
             for stream in about
         }
         self.process: ProcessStatus | None = None
-        self._begun = False  # whether every partition that was this process's at first was taken
+        self._begun = False  # whether every partition that this process had at first was taken
         self.traffic = Traffic()
         self._heard_at = clock()
         self._clock = clock
@@ -103,7 +103,7 @@ class Knowledge:
             await followers.stop()
 
     def hear(self, snapshot: bytes) -> None:
-        """The learning process says how it is."""
+        """Take in a snapshot of the learning process."""
         self.process = ProcessStatus.decode(snapshot)
         self._begun = self._begun or not _not_begun(self.process)
         self._heard_at = self._clock()
@@ -115,18 +115,18 @@ class Knowledge:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process need not be restarted."""
+        """Whether the process can go on without a restart."""
         return self.silent_seconds < SILENT_SECONDS
 
     def why_not_ready(self) -> list[str]:
-        """The reasons why this process is not ready for questions; empty if it is.
+        """The reasons why this process is not ready for requests; empty if it is.
 
-        A process is ready once it answers for every key and every partition that it was given at
-        first is taken, so a roll-out waits for it. A partition that it takes later, or loses with
-        the transport, is no reason to stop asking it: it answers from what is published. One that
-        halts because its state was made by another configuration is: such a roll-out must stop.
+        A process is ready once it answers for every key and has taken every partition that it was
+        given at first, so a roll-out waits for that. A partition that it takes later, or loses with
+        the transport, does not make it unready: it answers from what is published. A partition that
+        halts because another configuration made its state does: such a roll-out must stop.
         """
-        missing = [] if self.cache.is_ready else ["published actions are being loaded"]
+        missing = [] if self.cache.is_ready else ["the published actions are being loaded"]
         if self.role is Role.LEARNS:
             missing += self._not_learning()
         if not self.is_alive:
@@ -145,7 +145,7 @@ class Knowledge:
         ]
 
     def halted(self) -> list[str]:
-        """What stands still and why; its published actions stay in force."""
+        """The halted partitions and their reasons; their published actions stay in force."""
         streams = [] if self.process is None else self.process.work
         return [
             f"{stream.name}/{part.number}: {part.reason}: {part.message}"
@@ -155,7 +155,7 @@ class Knowledge:
         ]
 
     def facts(self) -> Facts:
-        """For the metrics page."""
+        """The facts of the metrics page."""
         return Facts(
             about=list(self.about.values()),
             process=self.process,
@@ -167,9 +167,9 @@ class Knowledge:
 
 
 def _not_begun(process: ProcessStatus) -> list[str]:
-    """What a process still has to take, or why nothing of it can be."""
+    """The partitions that a process still has to take, or why it can take none."""
     missing = [
-        f"{stream.name}: it is not known yet which partitions are this process's"
+        f"{stream.name}: its partitions are not assigned yet"
         for stream in process.work
         if not stream.settled
     ]

@@ -5,19 +5,19 @@
     GET  /v1/streams/{stream}/null-key/action             the null key
     POST /v1/streams/{stream}/actions                     up to 1,000 keys at once
 
-Of a feedback stream a request asks for its choice instead, which is drawn from the policy in force:
+For a feedback stream a request asks for its choice, which is drawn from the policy in force:
 
     GET  /v1/streams/{stream}/keys/{key}/choice?request={id}   and likewise for the other keys
     POST /v1/streams/{stream}/choices                     up to 1,000 requests at once
 
-Addresses are taken apart as they came, before any decoding, so an encoded slash is part of a key
-and nothing else. Nothing is kept for a key that is asked for.
+Addresses are split before any decoding, so an encoded slash is part of a key. A look-up leaves no
+trace of its key.
 
-An answer's ETag names the release behind it (partition, epoch, born, stop): it changes when, and
-only when, another release is in force. How old the knowledge is stands in headers:
-``streamdp-feed`` (loading, current, lost), ``streamdp-stale-seconds`` (since the published topic
-was lost; 0 while it is not) and ``streamdp-source`` (published; or why the fallback action is
-answered). A stream without a fallback action answers 404 where nothing is known.
+An answer's ETag names the release behind it (partition, epoch, born, stop): it changes exactly when
+another release is in force. Headers say how old the knowledge is: ``streamdp-feed`` (loading,
+current, lost), ``streamdp-stale-seconds`` (since the published topic was lost; 0 while it is not)
+and ``streamdp-source`` (published, or why the fallback action is given). A stream without a
+fallback action answers 404 where nothing is known.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ from streamdp.service.http.asgi import (
 from streamdp.service.http.knowledge import Knowledge
 
 MOST_BODY = 2 << 20
-"""Bytes of a batch of keys: a thousand of the longest that streams allow by default, in base64."""
+"""Bytes of a batch: a thousand of the longest keys that streams allow by default, in base64."""
 
 _BATCH = 5
-"""How many parts the address of a batch has, the empty one before the first slash included."""
+"""Parts of a batch's address, the empty one before the first slash included."""
 
 _FRESH = (b"cache-control", b"no-cache")
 _ONLY_GET = (b"allow", b"GET, HEAD")
@@ -70,7 +70,7 @@ _ONLY_POST = (b"allow", b"POST")
 
 
 class Lookups:
-    """Answers for keys, out of the published actions."""
+    """Answers look-ups from the published actions."""
 
     def __init__(self, knowledge: Knowledge, *, body_seconds: float) -> None:
         self._knowledge = knowledge
@@ -81,7 +81,7 @@ class Lookups:
         }
 
     def parts(self, scope: Scope) -> list[bytes] | None:
-        """The address taken apart, if it is a look-up's."""
+        """The parts of the address, if it is a look-up's."""
         parts: list[bytes] = scope["raw_path"].split(b"/")
         if len(parts) < 5 or parts[1] != b"v1" or parts[2] != b"streams":
             return None
@@ -97,7 +97,7 @@ class Lookups:
         try:
             stream, fingerprint = self._streams[parts[3]]
         except KeyError:
-            raise Refused(404, "no such stream") from None
+            raise Refused(404, "unknown stream") from None
         self._check_kind(stream, parts)
         if len(parts) == _BATCH:
             body = await self._posted(scope, receive)
@@ -110,18 +110,18 @@ class Lookups:
                 200, [JSON, (b"cache-control", b"no-store"), *self._age(stream)], answers
             )
         if scope["method"] not in ("GET", "HEAD"):
-            raise Refused(405, "look-ups are GET", _ONLY_GET)
+            raise Refused(405, "a look-up is a GET", _ONLY_GET)
         if parts[-1] == b"choice":
             return self._choice(scope, stream, key_of(parts))
         return self._one(scope, stream, fingerprint, key_of(parts))
 
     def _check_kind(self, stream: str, parts: list[bytes]) -> None:
-        """A feedback stream has choices, another one has actions."""
+        """Refuse a choice of a stream of losses, and an action of a feedback stream."""
         wants_choice = parts[-1].startswith(b"choice")
         if wants_choice != (self._knowledge.about[stream].source.names is not None):
-            kind = "publishes actions and no policies: ask for the action"
+            kind = "publishes actions, not policies: ask for /action"
             if not wants_choice:
-                kind = "is a feedback stream: ask for the choice of a request"
+                kind = "is a feedback stream: ask for /choice?request=ID"
             raise Refused(404, f"this stream {kind}")
 
     def _one(self, scope: Scope, stream: str, fingerprint: str, key: Key) -> Answered:
@@ -138,11 +138,11 @@ class Lookups:
         return Answered(200, headers, encode(body))
 
     def _choice(self, scope: Scope, stream: str, key: Key) -> Answered:
-        """Draw for the request that the query names."""
+        """Draw a choice for the request that the query names."""
         query = parse_qs(scope["query_string"].decode("ascii", "replace"), keep_blank_values=True)
         requests = query.get("request", [])
         if len(requests) != 1 or not requests[0]:
-            raise Refused(400, "expected ?request=ID, an id of the request's own, once")
+            raise Refused(400, "expected ?request=ID once, with the request's own id")
         choice = self._cache.choose(stream, key, requests[0])
         headers = [JSON, (b"cache-control", b"no-store"), *self._age(stream)]
         headers.append((b"streamdp-source", choice.why.value.encode()))
@@ -168,7 +168,7 @@ class Lookups:
     async def _posted(self, scope: Scope, receive: Receive) -> bytes:
         """The body of a batch."""
         if scope["method"] != "POST":
-            raise Refused(405, "a batch of look-ups is POST", _ONLY_POST)
+            raise Refused(405, "a batch of look-ups is a POST", _ONLY_POST)
         return await body_of(receive, most=MOST_BODY, seconds=self._body_seconds)
 
     def _actions(self, body: bytes, stream: str) -> bytes:
@@ -183,7 +183,7 @@ class Lookups:
         return encode(AllTold(stream, [answer_for_http(action(stream, key)) for key in keys]))
 
     def _age(self, stream: str) -> list[tuple[bytes, bytes]]:
-        """How old the knowledge is."""
+        """Headers that say how old the knowledge is."""
         known = self._cache.condition(stream)
         return [
             (b"streamdp-feed", known.feed.value.encode()),
@@ -192,7 +192,7 @@ class Lookups:
 
 
 def key_of(parts: list[bytes]) -> Key:
-    """The key that an address names."""
+    """The key in an address."""
     if parts[4] == b"null-key":
         return None
     written = parts[5]
@@ -201,14 +201,14 @@ def key_of(parts: list[bytes]) -> Key:
     try:
         return urlsafe_b64decode(_checked(written) + b"=" * (-len(written) % 4))
     except ValueError:
-        raise Refused(400, "the key is no base64url") from None
+        raise Refused(400, "the key is not base64url") from None
 
 
 _BASE64URL = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
 def _checked(written: bytes) -> bytes:
-    """Python would leave out what is no base64."""
+    """Refuse other characters: Python's decoder would ignore them."""
     if not _BASE64URL.issuperset(written):
         raise ValueError("no base64url")
     return written

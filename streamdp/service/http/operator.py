@@ -1,10 +1,10 @@
 """NOT PRIVATE: the operator's listener, on loopback, behind a token.
 
-It says what no public face may: how much memory and processor time the process takes, which bad
-records can move; how many records it has set aside; and (with ``operator_exact``) exact regret and
-counts of null slots. Each line says NOT PRIVATE, and that decisions taken on it leave the
-guarantee. ``/metrics`` has memory and processor time for an operator's own Prometheus, under names
-that say so too. Off by default.
+It shows what no public face may: the memory and processor time of the process, which bad records
+can move; how many records it quarantined; and (with ``operator_exact``) exact regret and counts of
+null slots. Each line says NOT PRIVATE, and that decisions taken on it leave the guarantee.
+``/metrics`` has memory and processor time for the operator's own Prometheus, under names that say
+NOT PRIVATE too. Off by default.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def operator_face(running: Running) -> AsyncIterator[Observe | None]:
 
 
 def memory_bytes() -> int:
-    """What this process has in memory; where the system does not say, the most that it had."""
+    """This process's memory now; if the system does not say it, the highest so far."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
@@ -72,10 +72,10 @@ class _Figures:
     """The families of the operator's own metrics page."""
 
     def collect(self) -> Iterator[Metric]:
-        """As prometheus-client asks for them."""
+        """The families, in the form that prometheus-client asks for."""
         yield gauge(
             "streamdp_not_private_memory_bytes",
-            f"{_EACH_LINE}what the learning process has in memory.",
+            f"{_EACH_LINE}memory of the learning process.",
             [],
             [((), memory_bytes())],
         )
@@ -95,19 +95,19 @@ def metrics() -> bytes:
 
 
 class Operator:
-    """Answers the operator."""
+    """Answers the operator's requests."""
 
     def __init__(self, running: Running) -> None:
         self._running = running
 
     async def answer(self, scope: Scope, receive: Receive) -> Answered:
-        """All findings, as text."""
+        """All figures, as text."""
         if scope["method"] not in ("GET", "HEAD"):
-            raise Refused(405, "only GET and HEAD", (b"allow", b"GET, HEAD"))
+            raise Refused(405, "only GET and HEAD are allowed", (b"allow", b"GET, HEAD"))
         if scope["raw_path"] == METRICS:
             return Answered(200, [(b"content-type", CONTENT_TYPE.encode()), *_HEADERS], metrics())
         if scope["raw_path"] != b"/":
-            raise Refused(404, "no such address")
+            raise Refused(404, "unknown path")
         text = "".join(f"{_EACH_LINE}{line}\n" for line in self._lines())
         headers = [(b"content-type", b"text/plain; charset=utf-8"), *_HEADERS]
         return Answered(200, headers, text.encode())

@@ -1,9 +1,9 @@
 """The face that serves over HTTP, as the learning process sees it.
 
-It binds the address itself, so that a taken one is told at once; starts the process that serves
-and gives it the listening socket; sends it a snapshot of the view twice a second; and starts it
-again if it ends. Nothing here waits for the other side: while a snapshot has not been taken, no
-further one is sent.
+It binds the address itself, so that a taken address is reported at once; starts the serving process
+and gives it the listening socket; sends it a snapshot of the view twice a second; and restarts it
+if it ends. Nothing here waits for the other side: while one snapshot is not taken, no further one
+is sent.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def http_face(running: Running) -> AsyncIterator[Observe]:
 
 @dataclass(slots=True)
 class Serving:
-    """The process that serves, kept alive and told."""
+    """Keeps the serving process alive and sends it snapshots."""
 
     setup: Setup
     listener: socket.socket
@@ -67,7 +67,7 @@ class Serving:
     restarts: int = 0
 
     async def keep(self) -> None:
-        """Start it, tell it, and start it again."""
+        """Start the process, send it snapshots, and start it again when it ends."""
         while True:
             ours, theirs = socket.socketpair()
             with theirs:
@@ -94,7 +94,7 @@ class Serving:
         )
 
     async def _tell(self, child: asyncio.subprocess.Process, writer: asyncio.StreamWriter) -> None:
-        """Snapshots, until it ends."""
+        """Send snapshots until the process ends."""
         ended = asyncio.get_running_loop().create_task(child.wait())
         try:
             _send(writer, pickle.dumps(self.setup))
@@ -120,7 +120,7 @@ def _send(writer: asyncio.StreamWriter, status: bytes) -> None:
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:
-    """Wait for the child, whose channel was closed; kill it if it does not end."""
+    """Wait for the child, whose channel is closed; kill it if it does not end."""
     if child.returncode is not None:
         return
     try:

@@ -1,7 +1,7 @@
-"""Listens: uvicorn's HTTP protocol on a socket of ours, with every connection under guard.
+"""Listens: uvicorn's HTTP protocol on our own socket, with a guard around every connection.
 
-uvicorn's own server object is not used: it takes the process's signals for itself, and here two
-listeners live beside other work. Connections come in by a `Door`, which bounds them.
+uvicorn's own server object is not used: it takes over the process's signals, and here two listeners
+live beside other work. A `Door` accepts connections and bounds them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _MAY_PASS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
 def bound(address: str, *, where: str) -> socket.socket:
-    """A socket that listens there; `Occupied` where another process does, or there is no such
-    interface yet, both of which may pass.
+    """A socket that listens on an address; `Occupied` if another process does, or if there is no
+    such interface yet: both may pass.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -58,7 +58,7 @@ async def serving(
     traffic: Traffic,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[None]:
-    """Serve on a socket for as long as the block lasts; then finish what was begun."""
+    """Serve on a socket for as long as the block lasts; then finish requests that have begun."""
     loop = asyncio.get_running_loop()
     config = http_of(app)
     state, watch = ServerState(), Watch(limits, traffic)

@@ -31,7 +31,7 @@ class Setup:
         role: Role,
         assemblies: Sequence[str] = (),
     ) -> Setup:
-        """From a configuration; seeds are shown for what they are, and used for nothing here."""
+        """The setup of a configuration. Seeds are only displayed here, so they are allowed."""
         about = [about_of(configuration, name) for name in configuration.tables.streams]
         tables = configuration.tables
         return cls(about, technology, tables.http, tables.log, role, assemblies)

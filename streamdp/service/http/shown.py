@@ -1,7 +1,7 @@
 """The status page's data: `/v1/status` and a key's history, as JSON-ready values.
 
-Each number is either exact and public, or a released estimate that stands beside the standard
-error of its noise. Nothing else is here.
+Each number is either exact and public, or a released estimate beside the standard error of its
+noise.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from streamdp.service.spec import mechanism
 from streamdp.service.status import StreamStatus
 
 CONFIDENCE = 0.95
-"""Of the intervals of an experiment: of all arms and all looks together."""
+"""The confidence of an experiment's intervals: for all arms and all looks together."""
 
 MOST_BEST = 5
 """Actions of a crowd's prior that the page names."""
@@ -43,7 +43,7 @@ MOST_GROUPS = 50
 """Groups of a crowd's keys that the page names."""
 
 MOST_ACTIONS = 100
-"""Actions that the page names; of more only those with most keys."""
+"""Actions that the page names; of more actions only those with most keys."""
 
 
 def shown_status(knowledge: Knowledge) -> dict[str, Any]:
@@ -61,12 +61,12 @@ def shown_status(knowledge: Knowledge) -> dict[str, Any]:
 
 
 def _assembly(status: StreamStatus) -> dict[str, Any]:
-    """What an assembly's partitions here have done: of requests, never of outcomes."""
+    """What this process's partitions of an assembly have done: requests only, never outcomes."""
     return {"name": status.name, "partitions": status.partitions}
 
 
 def shown_key(knowledge: Knowledge, stream: str, key: Key) -> dict[str, Any]:
-    """One key: what is in force, and what was released along the way."""
+    """One key: what is in force, and what was released so far."""
     answer = knowledge.cache.answer(stream, key)
     releases = knowledge.histories[stream].shown
     return {
@@ -92,7 +92,7 @@ def _policy(answer: Answer) -> list[float] | None:
 
 
 def _topics(knowledge: Knowledge) -> list[dict[str, Any]]:
-    """What streams together charge an event of each input, of its budget."""
+    """The budget of each input, and what its streams charge an event together."""
     inputs = dict.fromkeys(about.topics.input for about in knowledge.about.values())
     return [_topic(knowledge, name) for name in inputs]
 
@@ -110,7 +110,7 @@ def _topic(knowledge: Knowledge, name: str) -> dict[str, Any]:
 
 
 def _exact(epsilon: Fraction) -> dict[str, Any]:
-    """An exact number for people and for drawing."""
+    """An exact number, as text and as a float for drawing."""
     return {"exact": str(epsilon), "value": float(epsilon)}
 
 
@@ -138,7 +138,7 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
         "feed": condition.feed.value,
         "stale_seconds": round(condition.stale_seconds, 1),
         "blocks": sum(part.blocks for part in releases.partitions.values()),
-        "ledger_whole": releases.whole,  # else more blocks may have been finished, by other keys
+        "ledger_whole": releases.whole,  # if not, `blocks` may miss some
         "estimates": [_estimate(estimate.name, releases) for estimate in about.estimates],
         "crowd": _crowd(about, releases),
         **_running(knowledge, about),
@@ -146,10 +146,10 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
 
 
 def _crowd(about: About, releases: StreamReleases) -> dict[str, Any] | None:
-    """What the keys of each partition know of new ones; None of a stream without a crowd.
+    """What each partition's newest prior says; None for a stream without a crowd.
 
-    Only priors among the lines that were read: after a start of a very long ledger that may be
-    none until the next one is made.
+    Only priors among the lines that were read count: after the start on a very long ledger there
+    may be none until the next one is made.
     """
     learner = about.learner
     crowd = learner.crowd
@@ -188,10 +188,10 @@ def _crowd(about: About, releases: StreamReleases) -> dict[str, Any] | None:
 
 
 def _adopted(prior: CrowdPrior, newest: Mapping[int, int]) -> dict[str, int]:
-    """Of how many other partitions' votes a prior was made too, and how old these were.
+    """How many other partitions' votes went into a prior, and how old these were.
 
-    `behind`: how many priors the partitions have made since, the one that has made most of them. An
-    age in counts: a clock would tell how fast events come.
+    `behind`: priors that such a partition has made since, the most of all. An age in counts: a
+    clock would tell how fast events come.
     """
     behind = [newest.get(name.partition, name.number) - name.number for name in prior.adopted]
     return {"partitions": len(prior.adopted), "behind": max(behind, default=0)}
@@ -200,7 +200,7 @@ def _adopted(prior: CrowdPrior, newest: Mapping[int, int]) -> dict[str, int]:
 def _best(
     actions: Sequence[str], crowd: Crowd | PooledMeans, prior: CrowdPrior
 ) -> Iterator[list[dict[str, Any]]]:
-    """Of each group the actions that are thought the best of most of its keys, with that share."""
+    """Per group, the actions that most of its keys are thought to prefer, with their share."""
     if not crowd.fits(prior):  # the ledger is read, not trusted
         yield []
         return
@@ -229,7 +229,7 @@ def _epsilon(about: About, releases: StreamReleases) -> dict[str, Any]:
 
 
 def _estimate(kind: str, releases: StreamReleases) -> dict[str, Any]:
-    """A released estimate over the blocks: means over keys, a slot, with their noise's error."""
+    """A released estimate by block: means over keys, per slot, with the error of their noise."""
     return {
         "kind": kind,
         "a_slot": ESTIMATES[kind].a_slot,
@@ -250,7 +250,7 @@ def _reading(reading: NoisyMean) -> dict[str, Any]:
 
 
 def _names(about: About, partition: int, history: KeyHistory) -> Sequence[str]:
-    """What a learner's actions are called; only those of the configured epoch are known."""
+    """The names of a learner's actions; only those of the configured epoch are known."""
     return about.learner.actions if history.epoch == about.epoch_of(partition) else ()
 
 
@@ -275,7 +275,7 @@ def _learner(number: int, history: KeyHistory, names: Sequence[str]) -> dict[str
 
 
 def _policies(history: KeyHistory, actions: int) -> list[dict[str, Any]] | None:
-    """A feedback stream's policies over time; None where they cannot be computed."""
+    """A feedback stream's policies over time; None if they cannot be computed."""
     if history.policies is None or not actions:
         return None
     try:
@@ -287,8 +287,8 @@ def _policies(history: KeyHistory, actions: int) -> list[dict[str, Any]] | None:
 def _arms(experiment: Experiment, since: int) -> dict[str, Any]:
     """A feedback stream's key as an experiment: each arm's mean loss, with an interval.
 
-    A start reads a long ledger's newest lines only, and a learner that carried over begins with
-    longer blocks, which have larger slots: `since_slot` is the first slot that counts.
+    `since_slot` is the first slot that counts: a start reads only a long ledger's newest lines, and
+    a learner that carried over begins with longer blocks, whose slot numbers are larger.
     """
     arms = experiment.arms(confidence=CONFIDENCE)
     return {
