@@ -289,7 +289,7 @@ def test_does_a_fenced_process_end_where_there_are_no_locks(shop: Shop) -> None:
             assert second.end() == 0
     (entry,) = first.said("failed")
     assert not first.other  # it had started: this is the log's
-    assert "fenced; let one process at a time work on these files" in str(entry["detail"])
+    assert "fenced; let one process at a time use these files" in str(entry["detail"])
     assert shop.wrong() == []
 
 

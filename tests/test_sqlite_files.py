@@ -479,7 +479,7 @@ def test_a_published_file_that_lost_lines_is_refused(tmp_path: Path, how: str) -
             shutil.copy(old, chosen.published)
 
         transport, _ = await joined(chosen)
-        with pytest.raises(StateMismatch, match="has lost what was public"):
+        with pytest.raises(StateMismatch, match="has lost published records"):
             await transport.take(AT)
         await transport.close()
         shutil.copy(newest, chosen.published)  # the way out: put it back

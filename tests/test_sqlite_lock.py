@@ -83,7 +83,7 @@ def test_is_a_second_process_refused_until_the_first_is_killed(tmp_path: Path) -
     try:
         message = refused(tmp_path)
         assert message == (
-            f"{tmp_path}/trusted.db: another process is at work on it: stop that one first;"
+            f"{tmp_path}/trusted.db: another process uses it: stop that one first;"
             f" expected a free file, got one locked by worker first, process {first.pid}"
         )
     finally:

@@ -280,7 +280,7 @@ def test_a_bad_setting_is_named(mapping: dict[str, object], named: str) -> None:
 def test_an_environment_gives_numbers_as_text() -> None:
     chosen = Settings.from_mapping({"path": "a.db", "partitions": "2", "retain": "100"})
     assert (chosen.partitions, chosen.retain) == (2, 100)
-    with pytest.raises(InvalidConfig, match=r"transport.retain: no count"):
+    with pytest.raises(InvalidConfig, match=r"transport.retain: not a count"):
         Settings.from_mapping({"path": "a.db", "retain": "-1"})
 
 

@@ -1,1 +1,1 @@
-"""Technologies behind streamdp's ports: one file or folder each, found by entry point."""
+"""The technologies behind streamdp's ports: one folder each, found by entry point."""

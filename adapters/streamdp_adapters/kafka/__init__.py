@@ -1,18 +1,21 @@
 """Kafka, by aiokafka: the port of `streamdp.ports` on a cluster.
 
-settings        how to reach the cluster, and as whom
-troubles        the client's errors as ours, causes found, noise kept out
-topics          what the topics must be and what they are
-sending         batches under way; keys that a compacted topic takes
+settings        the cluster's address and our credentials
+troubles        the client's errors as ours; silent causes found; noise kept out
+internals       all uses of the client's undocumented parts; requests: versions that it lacks
+topics          what the topics must be, and what they are
+identity        topic ids, which show that a topic was recreated
+sending         batches in flight; keys that a compacted topic takes
 owner           the one transactional producer of a partition: take and commit
-lean            records as decoded, without a costly object for each
-reading         bounded looks: the state, the ledger's tail, stretches of the input
+reading         bounded reads: the state, the ledger's tail, stretches of the input
+grouping        the seat in a consumer group; namesakes: dead processes with its name
 membership      a stream's share of its input: rebalances, polling, blame
-transport       the three together, as the port wants them
+beside          the second input of an assembly
+transport       membership, owner and reading together, as the port wants them
 publications    readers of actions and ledgers
-producer        writes input
-administrator   creates, checks, expands, looks; doctor: harmless probes of rights
-technology      what the entry point names
+producer        writes input; partitioners: where a key goes
+administrator   creates, checks, expands, inspects; doctor: harmless probes of rights
+technology      the entry point's class
 """
 
 from streamdp_adapters.kafka.settings import KafkaSettings

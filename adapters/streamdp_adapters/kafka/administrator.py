@@ -1,4 +1,4 @@
-"""Makes, checks, expands and looks into what streams need on a cluster; takes nothing."""
+"""Creates, checks, expands and inspects what streams need on a cluster; owns no partition."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from streamdp_adapters.kafka.topics import (
     wanted,
 )
 
-_SEEN_SECONDS = 20.0  # within which every broker has heard of a new topic
+_SEEN_SECONDS = 20.0  # within which every broker knows a new topic
 _SEEN_AGAIN = 0.02
 
 
 class KafkaAdministrator:
-    """The administrator's tools; each call connects for itself."""
+    """The administrator's tools; each call makes its own connection."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
@@ -51,10 +51,10 @@ class KafkaAdministrator:
     async def create(
         self, streams: Sequence[StreamTopics], *, partitions: int
     ) -> Sequence[Finding]:
-        """Make what is missing, the input included, and change nothing that is there.
+        """Create what is missing, the input included; change no existing topic.
 
-        An input that is there decides how many partitions its derived topics get. What is there
-        and is not as it must be is a problem; one that this user may not look at is only said.
+        An existing input decides how many partitions its derived topics get. An existing topic with
+        wrong settings is a problem; one that this user may not inspect is only mentioned.
         """
         done: list[Finding] = []
         async with administration(self._settings) as client:
@@ -78,7 +78,7 @@ class KafkaAdministrator:
         return done
 
     async def check(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
-        """Compare what is there with what the promise needs, changing nothing."""
+        """Compare what exists with what the promise needs; change nothing."""
         async with administration(self._settings) as client:
             there = await describe(client, self._names(streams))
         return [
@@ -86,10 +86,10 @@ class KafkaAdministrator:
         ]
 
     async def mend(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
-        """Set what bounds a takeover's reading, setting by setting; then check.
+        """Set the settings that bound a takeover's reading, one by one; then check.
 
-        It changes nothing that the promise rests on: what is kept, and how often, is for those who
-        own the cluster.
+        It changes nothing that the promise rests on: what is kept and how often it is copied is for
+        the cluster's owners.
         """
         mended: dict[str, Finding] = {}
         async with administration(self._settings) as client:
@@ -103,9 +103,9 @@ class KafkaAdministrator:
     async def expand(
         self, streams: Sequence[StreamTopics], *, partitions: int
     ) -> Sequence[Finding]:
-        """Give the input and what is derived from it more partitions; never fewer.
+        """Give the input and its derived topics more partitions; never fewer.
 
-        The input comes last: a partition of it must find its state when it first appears.
+        The input comes last: when a partition of it first appears, its state must exist.
         """
         done: list[Finding] = []
         async with administration(self._settings) as client:
@@ -127,7 +127,7 @@ class KafkaAdministrator:
         return done
 
     def commands(self, streams: Sequence[StreamTopics], *, partitions: int) -> str:
-        """What to type with Kafka's own tools, and the same as a manifest in comments."""
+        """The commands of Kafka's own tools, and the same as a manifest in comments."""
         topics = list(
             {
                 topic.name: topic for stream in streams for topic in wanted(stream, self._settings)
@@ -147,7 +147,7 @@ class KafkaAdministrator:
         return "\n".join([*lines, "", *as_comments, ""])
 
     async def probe(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
-        """Try reachability, credentials and rights without leaving anything that counts."""
+        """Try reachability, credentials and rights; leave nothing behind that counts."""
         return await doctor.probe(self._settings, streams)
 
     async def peek(self, stream: StreamTopics, partition: int) -> Taken:
@@ -173,7 +173,7 @@ class KafkaAdministrator:
     async def _input(
         self, stream: StreamTopics, partitions: int, start_of: Callable[[int, int], int]
     ) -> AsyncIterator[Records]:
-        """The retained input from an offset on that depends on the partition and its end."""
+        """The retained input from an offset that is computed from the partition and its end."""
         async with reading.reader(
             self._settings, (stream.input,), where=f"topic {stream.input}"
         ) as look:
@@ -186,11 +186,11 @@ class KafkaAdministrator:
                         yield records
 
     async def _partitions(self, stream: StreamTopics) -> int:
-        """How many partitions the input has; `InvalidConfig` if there is none."""
+        """The number of the input's partitions; `InvalidConfig` if there is none."""
         return (await self._present([stream.input]))[stream.input][0]
 
     async def _require(self, stream: StreamTopics, partition: int) -> None:
-        """Refuse a look at what is not there: a client would ask for it until its time is up."""
+        """Refuse a partition that does not exist: a client would ask until its time is up."""
         beside = [stream.beside] if stream.output else []
         there = await self._present([stream.input, stream.state, stream.ledger, *beside])
         for name, (count, _) in there.items():
@@ -198,7 +198,7 @@ class KafkaAdministrator:
                 raise no_such_partition(name, partition, count=count)
 
     async def _present(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """How many partitions and replicas topics have; `InvalidConfig` if one is missing."""
+        """The partitions and replicas of topics; `InvalidConfig` if one is missing."""
         async with administration(self._settings) as client:
             there = await describe_shapes(client, names)
         for name in names:
@@ -207,7 +207,7 @@ class KafkaAdministrator:
         return {name: there[name] for name in names}
 
     async def close(self) -> None:
-        """Nothing to close: each call connects anew."""
+        """Do nothing: each call makes its own connection."""
 
     def _names(self, streams: Sequence[StreamTopics]) -> list[str]:
         """The names of all topics of these streams."""
@@ -215,13 +215,13 @@ class KafkaAdministrator:
 
     @staticmethod
     def _refuse_fewer(names: Sequence[str], there: dict[str, int], partitions: int) -> None:
-        """Refuse to expand what is missing or larger, before anything is changed."""
+        """Refuse to expand a topic that is missing or larger, before anything is changed."""
         for name in names:
             if there.get(name, partitions + 1) > partitions:
                 raise InvalidConfig(
                     complaint(
                         f"topic {name}",
-                        "cannot be expanded so",
+                        "cannot be made smaller",
                         expected=f"a topic with at most {partitions} partitions",
                         got=there.get(name, "no such topic"),
                     )
@@ -242,7 +242,7 @@ class KafkaAdministrator:
 async def _mend(
     client: AIOKafkaAdminClient, topic: Wanted, is_there: Described | Hidden | None
 ) -> dict[str, Finding]:
-    """Set what should be no larger than it is; what was set, by subject."""
+    """Lower settings that are larger than they should be; return what was set, by subject."""
     if not isinstance(is_there, Described) or is_there.settings is None:
         return {}
     names = beyond(topic, is_there.settings)
@@ -267,7 +267,7 @@ async def _mend(
 def _was_there(
     topic: Wanted, there: Mapping[str, Described | Hidden], *, source: str
 ) -> list[Finding]:
-    """What is wrong with a topic that existed already."""
+    """The faults of a topic that existed already."""
     is_there = there[topic.name]
     if not isinstance(is_there, Described) or is_there.settings is None:
         detail = "was there, unchecked: no right to DescribeConfigs"
@@ -278,7 +278,7 @@ def _was_there(
 
 
 def _shape(topic: Wanted, partitions: int) -> str:
-    """The created topic, in a few words."""
+    """A created topic in a few words."""
     return f"made with {partitions} partitions, {topic.replicas} replicas, {topic.cleanup}"
 
 
@@ -293,7 +293,7 @@ async def _until_seen(client: AIOKafkaAdminClient, partitions: dict[str, int]) -
 
 
 def _raise_first(errors: Sequence[tuple[str, int, str | None]]) -> None:
-    """Raise the first error of an answer; a topic that was made meanwhile is no error."""
+    """Raise the first error of an answer; a topic that somebody else just created is no error."""
     for name, code, message in errors:
         error = for_code(code)
         if error is InvalidReplicationFactorError:

@@ -1,13 +1,13 @@
 """The second input of a stream, read on demand by a consumer of its own.
 
-- It is no matter of the group: partition p goes with partition p of the first input. So each
-  partition that is worked on has a consumer here that is assigned it by hand, and goes on
-  fetching between two reads: what comes is at hand when it is asked for.
-- What is read is committed. Where to stop is asked with the eyes of `read_uncommitted`: a record
-  whose transaction is open counts as there, and reading up to it waits for the outcome. Else what
-  is found would depend on when one looks.
-- After an error or an interrupted read the next one seeks.
-- How far this input reaches may tell what nobody should know, so no message has an offset of it.
+- It does not take part in the group: partition p goes with partition p of the first input. So each
+  partition that is worked on has a consumer here, with a manual assignment, which goes on fetching
+  between two reads: records are at hand when they are asked for.
+- Only committed records are read, but the place to stop is asked under `read_uncommitted`: a record
+  whose transaction is open counts as existing, and reading up to it waits for the transaction's
+  end. Otherwise the result would depend on the time of the read.
+- After an error or an interrupted read the next read seeks.
+- The length of this input may reveal content, so no message contains an offset of it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from streamdp_adapters.kafka.reading import (
 )
 from streamdp_adapters.kafka.settings import KafkaSettings
 
-_WAIT_MS = 20  # markers move the position without a record that would end a wait
+_WAIT_MS = 20  # transaction markers move the position without a record that would end a wait
 
 
 class Ends:
-    """Where inputs begin, end, and are as old as a moment; undecided records included."""
+    """Where inputs end, and where they reach a time; records of open transactions included."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
@@ -46,7 +46,7 @@ class Ends:
     async def stop(self, place: TopicPartition, start: int, *, timestamp: int) -> int | None:
         """The first record from `start` on that is not older, else the end; None before `start`.
 
-        Without an answer for the moment the end is asked afterwards: what is older is before it.
+        If no record is that young, the end is asked afterwards: all older records are before it.
         """
         consumer = await self._connected()
         first = (await consumer.offsets_for_times({place: timestamp}))[place]
@@ -75,7 +75,7 @@ class Ends:
             return self._consumer
 
     async def close(self) -> None:
-        """Give the consumer up, within a bounded time."""
+        """Close the consumer within a bounded time."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             await troubles.stop(consumer)
@@ -97,7 +97,7 @@ class Beside:
         self._at: int | None = None  # where the consumer is, if that is certain
 
     async def stop(self, start: int, *, timestamp: int) -> int:
-        """Where reading may stop that wants everything older than a moment."""
+        """Where reading may stop so that everything older than a time is read."""
         with troubles.translated(self._where):
             stop = await self._ends.stop(self._place, start, timestamp=timestamp)
         if stop is None:
@@ -112,7 +112,7 @@ class Beside:
             consumer = await self._connected()
             if self._at != start:
                 consumer.seek(self._place, start)
-            self._at = None  # until this has come to its end
+            self._at = None  # until this read has come to its end
             try:
                 async for records in self._batches(consumer, start, stop):
                     yield records
@@ -149,7 +149,7 @@ class Beside:
                 raise TransportLost(
                     complaint(
                         self._where,
-                        "reading stands still",
+                        "reading makes no progress",
                         expected=f"progress within {IDLE_SECONDS:g} s",
                         got=f"none for {clock() - moved:.0f} s",
                     )
@@ -171,7 +171,7 @@ class Beside:
         return self._consumer
 
     async def close(self) -> None:
-        """Give the consumer up, within a bounded time."""
+        """Close the consumer within a bounded time."""
         consumer, self._consumer, self._at = self._consumer, None, None
         if consumer is not None:
             await troubles.stop(consumer)

@@ -1,14 +1,14 @@
-"""Harmless probes: can this user do what the service will do?
+"""Harmless probes of what this user may do on the cluster.
 
-- Rights to write are tried by a transaction that only says where it is going to write and is then
-  aborted. It leaves a marker in each partition 0, which every reader skips, and no record at all.
-- It has a transactional id of its own, ``<app>.<stream>.doctor``: the service's own would fence a
-  running owner. Rights are usually granted by the prefix ``<app>.<stream>.``; the id of partition
-  0 is looked up besides, which needs the right to describe it.
+- Rights to write are tried by a transaction that only announces where it is going to write, and is
+  then aborted. It leaves a marker in each partition 0, which every reader skips, and no record.
+- It has its own transactional id, ``<app>.<stream>.doctor``: the service's id would fence a running
+  owner. Rights are usually granted by the prefix ``<app>.<stream>.``; the id of partition 0 is
+  looked up too, which needs the right to describe it.
 - Rights to read are tried by asking for one record.
-- What is not there is not tried: the client would ask for it until time is up. Whoever checks the
-  topics says that they are missing. What may not be seen is not tried either: every right on a
-  topic brings the one to see it, so all are missing.
+- A topic that does not exist is not tried: the client would ask until its time is up, and the check
+  of topics reports it. A topic that this user may not see is not tried either: every right on a
+  topic brings the right to see it, so all are missing.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import administration, seen_shapes, wanted
 
 _PROBE_SECONDS = 20.0
-"""How long one probe may take."""
+"""Seconds that one probe may take."""
 
 _AGAIN_SECONDS = 0.1
-"""Between two questions to a cluster that has no answer yet."""
+"""Seconds between two questions to a cluster that has no answer yet."""
 
 
 async def probe(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> list[Finding]:
-    """Reachability and credentials first; rights of each stream if these are good."""
+    """Try reachability and credentials first, then the rights of each stream."""
     connection = await _try("connection", "connected and authenticated", troubles.reach(settings))
     findings = [connection]
     if connection.verdict is Verdict.GOOD:
@@ -51,9 +51,9 @@ async def probe(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> lis
 
 
 async def _there(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> dict[str, bool]:
-    """The topics that are there, and whether this user may see them."""
+    """The topics that exist, and whether this user may see them."""
     names = [topic.name for stream in streams for topic in wanted(stream, settings)]
-    if not names:  # the client would ask for all that there are
+    if not names:  # the client would ask for all topics
         return {}
     async with administration(settings) as client:
         shapes = await seen_shapes(client, names)
@@ -63,7 +63,7 @@ async def _there(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> di
 async def _rights(
     settings: KafkaSettings, stream: StreamTopics, there: Mapping[str, bool]
 ) -> AsyncIterator[Finding]:
-    """What the service will do with a stream, tried one by one."""
+    """Try what the service will do with a stream, right by right."""
     crowd = [stream.snapshots] if stream.crowd else []
     for topic in (stream.input, stream.beside, stream.state, stream.ledger, *crowd):
         if topic in there:
@@ -88,7 +88,7 @@ async def _rights(
 
 
 async def _try(subject: str, good: str, step: Awaitable[None]) -> Finding:
-    """One probe as a finding."""
+    """Run one probe, and report it as a finding."""
     try:
         async with asyncio.timeout(_PROBE_SECONDS):
             with troubles.translated(subject):
@@ -114,7 +114,7 @@ async def _read(settings: KafkaSettings, topic: str) -> None:
 
 
 async def _write(settings: KafkaSettings, stream: StreamTopics, topic: str | None) -> None:
-    """Say where a transaction is going to write, or whose offset to commit; then abort it."""
+    """Announce a write or an offset commit in a transaction, then abort it."""
     producer = AbandonableProducer(
         **settings.client(), transactional_id=f"{stream.app}.{stream.stream}.doctor"
     )
@@ -130,9 +130,9 @@ async def _write(settings: KafkaSettings, stream: StreamTopics, topic: str | Non
 
 
 async def _look_up(settings: KafkaSettings, name: str) -> None:
-    """Ask who coordinates a transactional id, which needs a right on it.
+    """Look up who coordinates a transactional id, which needs a right on it.
 
-    A cluster that has never been asked makes the coordinators' topic first, and says so.
+    A cluster that was never asked creates the coordinators' topic first, and says so.
     """
     async with administration(settings) as client:
         while True:

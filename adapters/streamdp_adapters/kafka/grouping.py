@@ -1,18 +1,17 @@
-"""A membership in a stream's consumer group: it learns which partitions this process has, no more.
+"""A membership in a stream's consumer group: it only learns this process's partitions.
 
 Rules:
 
-- The group's consumer never fetches: all that it is given is paused at once. The client stops
-  everything from the first word of a rebalance until its end, and a rebalance lasts as long as the
-  slowest member, up to a session time-out. Fetching by another consumer (`membership`) goes on.
-- A rebalance callback only notes; no heartbeat is sent while it runs.
-- The group takes everything from everybody at each rebalance and gives most of it back. Until the
-  new assignment is heard, the old one counts: whoever was given a partition meanwhile has fenced
-  us, which the next commit finds out.
-- A consumer that is not asked for records leaves the group, and its complaints (missing rights, a
-  coordinator that cannot be used) come out only where it is asked. So it is asked once a second,
-  in a task of its own, because an ask waits for the end of a rebalance. After two complaints in
-  a row a new consumer takes the seat.
+- The group's consumer never fetches: every partition that it gets is paused at once. From the first
+  word of a rebalance until its end the client stops everything, and a rebalance lasts as long as
+  the slowest member, up to a session time-out. Another consumer (`membership`) goes on fetching.
+- A rebalance callback only takes notes; no heartbeat is sent while it runs.
+- At each rebalance the group revokes everything and gives most of it back. Until the new assignment
+  comes, the old one counts: a process that took a partition meanwhile has fenced us, and the next
+  commit finds out.
+- A consumer that is never polled leaves the group, and its errors (missing rights, an unusable
+  coordinator) show only in a poll. So it is polled once a second, in a task of its own, because a
+  poll waits for the end of a rebalance. After two errors in a row a new consumer takes its place.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from streamdp_adapters.kafka.owner import group
 from streamdp_adapters.kafka.settings import KafkaSettings
 
 _REBALANCE_MS = 60_000
-_METADATA_MS = 60_000  # how soon added partitions are heard of
-_HEARTBEAT_MS = 1000  # a rebalance is heard of by heartbeats, so this is what a hand-over takes
+_METADATA_MS = 60_000  # how soon new partitions are noticed
+_HEARTBEAT_MS = 1000  # heartbeats announce a rebalance, so this bounds the time of a hand-over
 _ASK_SECONDS = 1.0
 _COMPLAINTS = 2
 _RESTART_SECONDS = 30.0
@@ -64,7 +63,7 @@ class Group:
         self._consumer = self._new_consumer()
 
     async def start(self) -> None:
-        """Connect and ask for a share; what it is comes by `assigned`, later."""
+        """Connect and ask for a share; `assigned` receives it later."""
         if self._name is not None:
             self._name.hold()
         await troubles.start(self._consumer, self._settings)
@@ -87,14 +86,14 @@ class Group:
             self._name.release()
 
     async def _end_watch(self) -> None:
-        """Look for namesakes no more."""
+        """Stop looking for namesakes."""
         if self._watching is not None:
             watching, self._watching = self._watching, None
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
     def attend(self) -> None:
-        """Be seen to be alive, and raise what the group complains of; never waits."""
+        """Prove that we are alive, and raise the group's errors; never waits."""
         if self._watching is not None and self._watching.done():
             watching, self._watching = self._watching, None
             watching.result()
@@ -108,11 +107,11 @@ class Group:
             self._asking = asyncio.create_task(self._ask())
 
     def partitions(self) -> set[int]:
-        """Every partition of the input that is known by now."""
+        """Every partition of the input that is known now."""
         return set(self._consumer.partitions_for_topic(self._topics.input) or ())
 
     def assigned(self, given: set[int]) -> None:
-        """The group has given everything anew."""
+        """Take a new assignment from the group."""
         for number in given:
             place = TopicPartition(self._topics.input, number)
             self._consumer.pause(place)
@@ -123,7 +122,7 @@ class Group:
             self._name.joined()
 
     async def _ask(self) -> None:
-        """Ask for records, of which there are none; after complaints by a new consumer."""
+        """Poll, though no record ever comes; after errors use a new consumer."""
         if self._complaints >= _COMPLAINTS:
             await troubles.stop(self._consumer)
             self._consumer = self._new_consumer()
@@ -149,21 +148,21 @@ class Group:
 
 
 class _Callbacks(ConsumerRebalanceListener):
-    """Hands the group's words on; exceptions in here would be swallowed by the client."""
+    """Passes the group's messages on; the client would swallow exceptions in here."""
 
     def __init__(self, seat: Group) -> None:
         self._seat = seat
 
     def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        """Before each rebalance, with everything; until its end the old assignment counts."""
+        """Ignored: comes before each rebalance, and the old assignment counts until its end."""
 
     def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-        """After it, with everything."""
+        """Comes after each rebalance, with the whole assignment."""
         self._seat.assigned({place.partition for place in assigned})
 
 
 def _assignor() -> type[StickyPartitionAssignor]:
-    """An assignor of its own: the client's keeps its memory in the class, one for all groups."""
+    """An assignor of our own: the client's keeps its memory in the class, one for all groups."""
 
     class Sticky(StickyPartitionAssignor):
         """Remembers the assignment of one consumer."""

@@ -1,11 +1,12 @@
-"""Which topic it is: the id that tells a topic from another of its name.
+"""Topic ids, which distinguish a topic from an earlier one with its name.
 
-A topic that is deleted and recreated begins its offsets anew. Kafka gives each topic an id since
-version 2.8; `requests` has the question. A broker that knows no ids gives none: then the service
+A topic that is deleted and recreated starts its offsets again. Kafka gives each topic an id since
+version 2.8; `requests` has the question. From a broker without ids there is none: then the service
 looks for the last record that it read.
 
-`TopicWatch` asks once a second while partitions are worked on. What it finds halts them: the
-transport confirms ownership before, as for any halt. Silence of the brokers is found out elsewhere.
+`TopicWatch` asks once a second while partitions are worked on. A changed id halts its partitions;
+as for any halt, the transport confirms ownership first. It ignores brokers that do not answer:
+other code notices them.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from streamdp.ports import Partition
 from streamdp_adapters.kafka.requests import NO_ID, TopicIds
 
 _SECONDS = 1.0
-"""Between two questions; about so long a topic that was made again may go unnoticed."""
+"""Seconds between two questions; about so long a recreated topic may go unnoticed."""
 
 _PATIENCE = 5.0
-"""How long one question may take."""
+"""Seconds that one question may take."""
 
 
 async def topic_ids(client: AIOKafkaClient, names: Iterable[str]) -> dict[str, str]:
-    """The ids of topics that are there, as text; none where brokers have no ids."""
+    """The ids of existing topics, as text; empty if brokers have no ids."""
     node = client.get_random_node()
     try:
         answer = await client.send(node, TopicIds(names))
@@ -43,7 +44,7 @@ async def topic_ids(client: AIOKafkaClient, names: Iterable[str]) -> dict[str, s
 
 
 class TopicWatch:
-    """Sees whether inputs are still the topics that they were when partitions were taken."""
+    """Checks whether inputs are still the topics that they were when partitions were taken."""
 
     def __init__(self) -> None:
         self._known: dict[Partition, tuple[str, str]] = {}  # the topic's name and its id
@@ -51,7 +52,7 @@ class TopicWatch:
         self._asking: asyncio.Task[dict[str, str]] | None = None
 
     def begin(self, partition: Partition, topic: str, topic_id: str | None) -> None:
-        """A partition was taken while its input was this topic."""
+        """Start to watch a partition whose input was this topic when it was taken."""
         self._known.pop(partition, None)
         if topic_id is not None:
             self._known[partition] = (topic, topic_id)
@@ -61,7 +62,7 @@ class TopicWatch:
         self._known.pop(partition, None)
 
     def look(self, client: AIOKafkaClient | None) -> dict[Partition, StateMismatch]:
-        """The error in the latest answer, if any; asks again once a second, in the background."""
+        """The errors in the newest answer; asks again once a second, in the background."""
         errors: dict[Partition, StateMismatch] = {}
         if self._asking is not None and self._asking.done():
             asking, self._asking = self._asking, None
@@ -75,17 +76,17 @@ class TopicWatch:
         return errors
 
     def _replaced(self, ids: Mapping[str, str]) -> dict[Partition, StateMismatch]:
-        """The partitions whose input has another id now; they are watched no longer."""
+        """The partitions whose input has another id now; they are no longer watched."""
         errors = {}
         for partition, (name, known) in list(self._known.items()):
-            now = ids.get(name, known)  # one that is not there may be made again, or come back
+            now = ids.get(name, known)  # a missing topic may be recreated, or come back
             if now != known:
                 errors[partition] = replaced(partition, known=known, now=now)
                 self.end(partition)
         return errors
 
     async def close(self) -> None:
-        """Ask nothing more."""
+        """Stop asking."""
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait([self._asking])
@@ -102,7 +103,7 @@ async def _ask(client: AIOKafkaClient, names: Iterable[str]) -> dict[str, str]:
 
 
 def replaced(partition: Partition, *, known: str, now: str) -> StateMismatch:
-    """The error of an input that was deleted and recreated while it was read."""
+    """The error for an input that was deleted and recreated while it was read."""
     return StateMismatch(
         complaint(
             f"partition {partition}",

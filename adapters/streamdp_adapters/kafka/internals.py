@@ -1,25 +1,27 @@
-"""Everything that touches parts of the client library that it does not document, in one room.
+"""All code that uses undocumented parts of the client library.
 
-The client (version 0.14) has no setting and no method for these; each function here says why it is
-needed, and `tests/test_contracts.py` and `tests/kafka/test_contracts_kafka.py` hold the library to
-what it does. No other module of this adapter touches an attribute that begins with an underscore.
+The client (version 0.14) has no setting or method for these; each function here says why it is
+needed, and `tests/test_contracts.py` and `tests/kafka/test_contracts_kafka.py` check that the
+library behaves so. No other module of this adapter uses an attribute that begins with an
+underscore.
 
 **Handing over without copies.** The client copies every decoded record into a `ConsumerRecord`,
-which takes as long as all the rest of its work on a record: 0.4 of 0.8 µs. The decoded ones have
+which takes as long as all the rest of its work on a record: 0.4 of 0.8 µs. The decoded record has
 the same `offset`, `timestamp`, `key`, `value` and `headers`, which is all that this adapter reads,
-so its consumers hand over those (`lean`). What was fetched comes by one dictionary of the fetcher,
-and each entry is changed on its way in. Aborted and control records are left out before, as ever.
+so its consumers hand over that (`lean`). Fetched records pass through one dictionary of the
+fetcher, and each entry is changed as it is added. Aborted and control records are left out earlier,
+as ever.
 
-**Turns.** The order of that dictionary is the order in which the client hands over: all of the
-first partition, then all of the next. With 2 MB of small records of each of 32 partitions the last
-one waits for a million records of its siblings. `to_the_end` lets partitions take turns.
+**Turns.** The client hands over in the order of that dictionary: all of the first partition, then
+all of the next. With 2 MB of small records in each of 32 partitions, the last one waits for a
+million records of the others. `to_the_end` lets partitions take turns.
 
-**Ending clients that will not stop**: their stop hangs while the broker is down, or in a race. The
-tasks of a client are cancelled again and again, because a cancelled one goes on to wait for those
-it had started. Then the connections are closed. Queued batches are dropped: the outcome of whatever
-was in flight is unknown anyway. A consumer's fetcher and coordinator have their tasks as
-attributes. A producer's sender has only its main task as one; each request in flight is a task
-that only the main one knows, so an `AbandonableProducer` notes requests as they begin.
+**Ending clients that will not stop.** Their stop hangs while the broker is down, or in a race. A
+client's tasks are cancelled again and again, because a cancelled one waits for those that it
+started; then the connections are closed. Queued batches are dropped: the result of those in flight
+is unknown anyway. A consumer's fetcher and coordinator have their tasks as attributes. A producer's
+sender has only its main task; each request in flight is a task that only the main one knows, so an
+`AbandonableProducer` notes requests as they begin.
 """
 
 from __future__ import annotations
@@ -44,11 +46,11 @@ _SECONDS = 2.0
 _TIMES = 10
 
 
-# -- questions that the library does not pass on ---------------------------------------------------
+# -- questions that the library does not offer -----------------------------------------------------
 
 
 async def ask_any_node(client: AIOKafkaAdminClient, request: Any) -> Any:
-    """Send a request of our own to any broker."""
+    """Send a request of ours to any broker."""
     return await client._client.send(client._client.get_random_node(), request)
 
 
@@ -58,7 +60,7 @@ async def ask_transaction_coordinator(client: AIOKafkaAdminClient, transactional
 
 
 def add_to_transaction(producer: AIOKafkaProducer, place: TopicPartition) -> None:
-    """Say that the open transaction will write there, without writing."""
+    """Announce that the open transaction will write there, without writing."""
     producer._txn_manager.maybe_add_partition_to_txn(place)
 
 
@@ -80,17 +82,17 @@ async def committed(
 
 
 async def know_topics(consumer: AIOKafkaConsumer, topics: Sequence[str]) -> None:
-    """Ask for these topics at once: the client would wait before it asks again for each."""
+    """Ask for these topics at once: the client would wait between them."""
     await consumer._client.set_topics(topics)
 
 
 def client_of(consumer: AIOKafkaConsumer) -> AIOKafkaClient:
-    """The connections of a consumer."""
+    """A consumer's connections."""
     return consumer._client
 
 
 def knows_a_broker(consumer: AIOKafkaConsumer) -> bool:
-    """Whether a started consumer has heard of any broker."""
+    """Whether a started consumer knows any broker."""
     return bool(consumer._client.cluster.brokers())
 
 
@@ -107,24 +109,24 @@ def abort(connection: AIOKafkaConnection) -> bool:
 
 
 def lean(consumer: AIOKafkaConsumer) -> None:
-    """Let a started consumer, without deserialisers, hand over records as they are decoded."""
+    """Let a started consumer without deserialisers hand over records as they are decoded."""
     consumer._fetcher._records = _Fetched(consumer._fetcher._records)
 
 
 def to_the_end(consumer: AIOKafkaConsumer, place: TopicPartition) -> None:
-    """Hand over what is left of a partition after what there is of all others."""
+    """Hand over the rest of a partition after the records of all others."""
     fetched = consumer._fetcher._records
     if place in fetched:
         fetched.move_to_end(place)
 
 
 def waits(consumer: AIOKafkaConsumer, place: TopicPartition) -> bool:
-    """Whether something of a partition was fetched and waits to be handed over."""
+    """Whether fetched records of a partition wait to be handed over."""
     return place in consumer._fetcher._records
 
 
 class _Fetched(OrderedDict[TopicPartition, FetchResult | FetchError]):
-    """Fetched records that are not delivered yet."""
+    """Fetched records that are not handed over yet."""
 
     def __setitem__(self, place: TopicPartition, result: FetchResult | FetchError) -> None:
         if isinstance(result, FetchResult) and result._partition_records is not None:
@@ -133,7 +135,7 @@ class _Fetched(OrderedDict[TopicPartition, FetchResult | FetchError]):
 
 
 def _as_decoded(_: TopicPartition, record: R) -> R:
-    """The record itself."""
+    """Return the record itself."""
     return record
 
 
@@ -141,7 +143,7 @@ def _as_decoded(_: TopicPartition, record: R) -> R:
 
 
 class AbandonableProducer(AIOKafkaProducer):
-    """A producer that knows which requests its sender has in flight, so that it can be ended."""
+    """A producer that knows its requests in flight, so that it can be ended."""
 
     def __init__(self, **configs: object) -> None:
         super().__init__(**configs)
@@ -150,7 +152,7 @@ class AbandonableProducer(AIOKafkaProducer):
 
 
 def _note_requests(producer: AIOKafkaProducer, requests: set[asyncio.Task[None]]) -> None:
-    """Keep the tasks that a sender starts, for as long as they run."""
+    """Keep the tasks that a sender starts, while they run."""
     sender = producer._sender
     send, transact = sender._send_produce_req, sender._maybe_do_transactional_request
 
@@ -175,7 +177,7 @@ def _note_requests(producer: AIOKafkaProducer, requests: set[asyncio.Task[None]]
 
 
 async def abandon_producer(producer: AbandonableProducer) -> None:
-    """End a producer, leaving no task and no connection."""
+    """End a producer; leave no task and no connection."""
     producer._closed = True
     await _cancel_all(lambda: [producer._sender.sender_task, *producer.requests])
     queued = chain.from_iterable(producer._message_accumulator._batches.values())
@@ -188,14 +190,14 @@ async def abandon_producer(producer: AbandonableProducer) -> None:
 
 
 async def abandon_consumer(consumer: AIOKafkaConsumer) -> None:
-    """End a consumer, leaving no task and no connection; the group misses it later."""
+    """End a consumer; leave no task and no connection. The group notices later."""
     consumer._closed = True
     await _cancel_all(lambda: _tasks_of(consumer))
     await _close(consumer._client)
 
 
 def _tasks_of(consumer: AIOKafkaConsumer) -> Iterable[asyncio.Task[None] | None]:
-    """What a consumer has started; one that never connected has neither part."""
+    """The tasks of a consumer; one that never connected has neither part."""
     fetcher, coordinator = consumer._fetcher, consumer._coordinator
     if fetcher is not None:
         yield fetcher._fetch_task
@@ -209,7 +211,7 @@ def _tasks_of(consumer: AIOKafkaConsumer) -> Iterable[asyncio.Task[None] | None]
 
 
 async def _cancel_all(started: Callable[[], Iterable[asyncio.Task[None] | None]]) -> None:
-    """Cancel until nothing that a client has started runs."""
+    """Cancel until no task of a client runs."""
     for _ in range(_TIMES):
         tasks = [task for task in started() if task is not None and not task.done()]
         if not tasks:
@@ -220,7 +222,7 @@ async def _cancel_all(started: Callable[[], Iterable[asyncio.Task[None] | None]]
 
 
 async def _close(client: AIOKafkaClient) -> None:
-    """Close connections, within a bounded time."""
+    """Close the connections within a bounded time."""
     closing = asyncio.ensure_future(client.close())
     await asyncio.wait([closing], timeout=_SECONDS)
     if not closing.done():

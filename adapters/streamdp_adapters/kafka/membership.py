@@ -1,27 +1,27 @@
-"""One stream's share of its input: what the group gives, fetched by a consumer of its own.
+"""One stream's share of its input: assigned by the group, fetched by a second consumer.
 
 Rules:
 
-- The group only decides (`grouping`). What it gives is fetched by a second consumer, to which all
-  partitions of the input are assigned by hand, once; those that are not fed are paused. So a
-  rebalance takes nothing from the partitions that stay: neither records nor time.
-- Of a new assignment only the difference is passed on: whoever took a partition meanwhile has
-  fenced us, which the next commit finds out, so keeping memory and producer through a rebalance is
-  safe and makes it cheap. Taking is the service's, afterwards.
-- The position that counts is the one after the last record that was delivered. After any error
-  every partition goes back to it, because the client loses what it had already drained from
-  other partitions, and skips one offset after a record that is too large.
-- What was asked for is delivered only to whom it was asked for: a partition that was resumed
-  while somebody waited on the client goes back to its position.
-- Partitions take turns: the client hands over everything that it fetched of one before it begins
-  with the next, so after each ask what is left of a partition waits behind all others.
+- The group only decides (`grouping`). A second consumer fetches; it has all partitions of the input
+  assigned by hand, once, and those that are not to be fetched are paused. So a rebalance costs the
+  partitions that stay neither records nor time.
+- Only the difference of a new assignment is passed on. A process that took a partition meanwhile
+  has fenced us, and the next commit finds out, so keeping memory and producer through a rebalance
+  is safe and makes it cheap. The service takes new partitions afterwards.
+- The position that counts is the one after the last delivered record. After any error every
+  partition goes back to it, because the client loses what it had already drained from other
+  partitions, and skips one offset after a record that is too large.
+- Records are delivered only to the resumption that asked for them: a partition that was resumed
+  while a poll waited goes back to its position.
+- Partitions take turns: the client hands over everything that it fetched of one before the next, so
+  after each poll the rest of a partition is moved behind all others.
 - The second failure in a row of one partition is reported and pauses it. An error that names no
-  partition is hunted: partitions are asked one by one. Nothing is ever skipped or reset.
-- A consumer may stall without a word, so lag without progress is an error too, unless records wait
-  here to be asked for. After it, and after a second error in a row that is no partition's, the
-  next poll begins with a new consumer; the group does not hear of that.
-- Polls find nothing on an idle input and nothing on a dead cluster, so a look asks every few
-  seconds. While nobody answers, a poll that finds nothing says so.
+  partition is traced: partitions are polled one by one. Nothing is ever skipped or reset.
+- A consumer may stall in silence, so lag without progress is an error too, unless records wait here
+  to be asked for. After it, and after a second error in a row that belongs to no partition, the
+  next poll begins with a new consumer; the group does not notice.
+- On an idle input and on a dead cluster polls find nothing alike, so every few seconds a look asks
+  the brokers. While none answers, an empty poll says so.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ from streamdp_adapters.kafka.reading import columns
 from streamdp_adapters.kafka.settings import KafkaSettings
 
 STALL_SECONDS = 60.0
-"""How long a partition may lag without progress before the consumer counts as stalled."""
+"""Seconds that a partition may lag without progress before the consumer counts as stalled."""
 
 FETCH_BYTES = 2 * 1024 * 1024
-"""What one answer brings of a partition, and so what waits in memory when polling stops."""
+"""Bytes of a partition in one answer, and so in memory when polling stops."""
 
 _LOOK_SECONDS = 5.0  # between two looks at lag and retention
-_HUNT_MS = 1000  # how long one partition is asked while an error is hunted
+_HUNT_MS = 1000  # how long one partition is polled while an error is traced
 _STRIKES = 2
 _ERRORS = 2
 _RESTART_SECONDS = 30.0
@@ -72,13 +72,13 @@ _RESTART_SECONDS = 30.0
 
 @dataclass(slots=True, eq=False)
 class ResumedPartition:
-    """A resumed partition: where it is, and how it has been doing; another one at each resume."""
+    """A resumed partition: its position and its failures; a new object at each resume."""
 
     position: int
     strikes: int = 0
     seen: int = -1
     still: float = 0.0  # seconds of polling without progress
-    drained: int | None = None  # the end, as last stable, before which nothing is left to deliver
+    drained: int | None = None  # the last stable end before which everything was delivered
 
 
 Feeds = Mapping[int, ResumedPartition]
@@ -86,14 +86,14 @@ Feeds = Mapping[int, ResumedPartition]
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What the client gave, and for whom it was asked."""
+    """What a poll returned, and for which resumptions it was made."""
 
     asked: Feeds
     records: Mapping[TopicPartition, Sequence[ConsumerRecord]] = field(repr=False)
 
 
 class Membership:
-    """Delivers one stream's input, as far as its group gives it to this process."""
+    """Delivers the part of one stream's input that the group assigns to this process."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Membership:
         self._listener = listener
         self._settings = settings
         self._where = f"stream {topics.stream}: input {topics.input}"
-        self._given: set[int] = set()  # by the group, as last heard
+        self._given: set[int] = set()  # by the group, in its newest assignment
         self._announced: set[int] = set()
         self._orphans: dict[int, float] = {}
         self._feeds: dict[int, ResumedPartition] = {}
@@ -135,7 +135,7 @@ class Membership:
         )
 
     async def start(self) -> None:
-        """Connect and ask for a share; what it is comes through the listener, later."""
+        """Connect and ask for a share; the listener hears of it later."""
         with troubles.translated(self._where):
             try:
                 await self._connect()
@@ -149,14 +149,14 @@ class Membership:
         await asyncio.gather(self._disconnect(), self._group.stop())
 
     async def _connect(self) -> None:
-        """Connect the consumer that fetches, and go on from what was delivered."""
+        """Connect the consumer that fetches; go on after the delivered records."""
         await troubles.start(self._consumer, self._settings)
         lean(self._consumer)
         self._connected = True
         self._cover()
 
     async def _disconnect(self) -> None:
-        """End the consumer that fetches, and what looks at it."""
+        """End the consumer that fetches, and its looks."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait([self._looking])
@@ -165,7 +165,7 @@ class Membership:
         await troubles.stop(self._consumer)
 
     async def _restart(self) -> None:
-        """Fetch with a new consumer; the group membership is untouched."""
+        """Fetch with a new consumer; the membership in the group stays."""
         await self._disconnect()
         self._consumer, self._suspects = self._new_consumer(), []
         async with asyncio.timeout(_RESTART_SECONDS):
@@ -184,9 +184,9 @@ class Membership:
         )
 
     def _cover(self) -> None:
-        """Let the consumer know every partition; assigning anew drops all that it has fetched.
+        """Tell the consumer about every partition; a new assignment drops all that it has fetched.
 
-        It has one from the start, the first: without any, an ask would wait for the group.
+        It has the first partition from the start: without any, a poll would wait for the group.
         """
         numbers = {0} | self._given | self._group.partitions()
         places = {self._place(number) for number in numbers}
@@ -200,41 +200,41 @@ class Membership:
             self._feed(number)
 
     def _feed(self, number: int) -> None:
-        """Let a partition that is ours be fetched, from what was delivered of it."""
+        """Fetch a partition that is ours, from after the delivered records."""
         place, feed = self._place(number), self._feeds[number]
         if number in self._given and place in self._consumer.assignment():
-            self._feeds[number] = replace(feed)  # what was asked for before comes again
+            self._feeds[number] = replace(feed)  # older polls may not deliver to it
             self._consumer.seek(place, feed.position)
             self._consumer.resume(place)
 
     def resume(self, number: int, offset: int) -> None:
-        """Deliver a partition from `offset` on, as soon as the group gives it."""
+        """Deliver a partition from `offset` on, as soon as the group assigns it."""
         self._feeds[number] = ResumedPartition(offset)
         self._feed(number)
 
     def pause(self, number: int) -> None:
-        """Deliver nothing more of a partition."""
+        """Stop delivering a partition."""
         self._feeds.pop(number, None)
         place = self._place(number)
         if place in self._consumer.assignment():
             self._consumer.pause(place)
 
     def leave(self, number: int) -> None:
-        """Forget that a partition was announced: if the group gives it again, it is news.
+        """Forget that a partition was announced: if the group assigns it again, that is new.
 
-        Whoever leaves because it was fenced still hears of it once more if the group lets us keep
-        it: the other owner may have taken it before the group gave it back.
+        A worker that leaves because it was fenced hears of the partition once more if the group
+        lets us keep it: the other owner may have taken it before the group gave it back.
         """
         self.pause(number)
         self._announced.discard(number)
 
     def fenced(self, number: int) -> None:
-        """Leave a partition that another process took; if the group still gives it to us, later."""
+        """Leave a partition that another process took; announce it if the group keeps it here."""
         self.leave(number)
         self._orphans[number] = time.monotonic() + self._settings.session_timeout_ms / 1000
 
     def assigned(self, given: set[int]) -> None:
-        """The group has given everything anew: pass the difference on."""
+        """Take a new assignment: pass the difference on."""
         gone, fresh = self._given - given, given - self._announced
         resumed = self._feeds.keys() & (given - self._given)
         self._given, self._announced = set(given), set(given)
@@ -252,7 +252,7 @@ class Membership:
         self._listener.settled(self._topics.stream)
 
     async def ready(self, max_records: int) -> list[Records]:
-        """The records that are fetched already; never waits."""
+        """The records that were fetched already; never waits."""
         with troubles.translated(self._where):
             self._group.attend()
             if self._errors >= _ERRORS:
@@ -282,7 +282,7 @@ class Membership:
             self.rewind()
 
     def accept(self, fetched: Fetched) -> list[Records]:
-        """Count records as delivered; what is stale is fetched again."""
+        """Count records as delivered; stale ones are fetched again."""
         accepted = []
         for place, records in fetched.records.items():
             feed = self._feeds.get(place.partition)
@@ -301,7 +301,7 @@ class Membership:
         return accepted
 
     def accept_or_blame(self, outcome: asyncio.Task[Fetched]) -> list[Records]:
-        """Accept what a `wait` found, or blame what it raised."""
+        """Accept the result of a `wait`, or trace its error."""
         error = outcome.exception()
         if error is None:
             self._errors = 0
@@ -310,22 +310,22 @@ class Membership:
         return []
 
     def check_answers(self) -> None:
-        """Raise if no broker answered the latest fetch: for a poll that delivers nothing."""
+        """Raise if no broker answered the newest fetch: for a poll that delivers nothing."""
         if self._silence is not None:
             raise self._silence
 
     def rewind(self) -> None:
-        """Go back to what was delivered, everywhere."""
+        """Go back to the delivered records, in all partitions."""
         for number, feed in self._feeds.items():
             self._go_back(self._place(number), feed)
 
     def _go_back(self, place: TopicPartition, feed: ResumedPartition) -> None:
-        """Fetch again from where delivering ended."""
+        """Fetch again from after the delivered records."""
         if place in self._consumer.assignment():
             self._consumer.seek(place, feed.position)
 
     def end_offset(self, number: int) -> int | None:
-        """The end offset of the latest answer, without markers and open transactions."""
+        """The end offset in the newest answer, without markers and open transactions."""
         place, feed = self._place(number), self._feeds.get(number)
         if number not in self._given or place not in self._consumer.assignment():
             return None
@@ -335,15 +335,15 @@ class Membership:
         return None if end is None else int(end)
 
     def first_offset(self, number: int) -> int | None:
-        """The oldest retained offset in the latest answer."""
+        """The oldest retained offset in the newest answer."""
         return self._firsts.get(number)
 
     def heard(self, number: int, *, first: int) -> None:
-        """Remember the oldest retained record."""
+        """Note the oldest retained record."""
         self._firsts[number] = first
 
     async def _hunt(self, number: int, max_records: int) -> list[Records]:
-        """Ask one partition alone, record by record: what is before the trouble still comes."""
+        """Poll one partition alone, record by record: records before the failure still come."""
         place, asked = self._place(number), dict(self._feeds)
         if number not in asked or place not in self._consumer.assignment():
             return []
@@ -365,7 +365,7 @@ class Membership:
         return batches
 
     def _blame(self, error: BaseException, asked: int | None = None) -> None:
-        """Go back, then find out whose error this is; raise if it is not one partition's."""
+        """Go back, then find out which partition's error this is; raise if it is none's."""
         self.rewind()
         if isinstance(error, OffsetOutOfRangeError):
             for place in error.args[0]:
@@ -376,7 +376,7 @@ class Membership:
             raise InvalidConfig(
                 complaint(
                     self._where,
-                    "compressed in a way that needs more than is installed",
+                    "compressed by a codec that is not installed",
                     expected='pip install "streamdp[compression]"',
                     got=str(error),
                 )
@@ -390,7 +390,7 @@ class Membership:
             self._suspects = sorted(self._feeds)
 
     def _strike(self, number: int, what: str) -> None:
-        """Count a failure of one partition; the second in a row stops it."""
+        """Count a failure of one partition; stop it at the second in a row."""
         feed = self._feeds.get(number)
         if feed is None:
             return
@@ -413,7 +413,7 @@ class Membership:
         )
 
     def _housekeep(self) -> None:
-        """Announce orphans that are still ours, and look at lag and retention now and then."""
+        """Announce orphans that are still ours; look at lag and retention now and then."""
         now = time.monotonic()
         for number, due in list(self._orphans.items()):
             if now >= due:
@@ -431,7 +431,7 @@ class Membership:
             self._looking = asyncio.create_task(self._look(passed))
 
     async def _look(self, passed: float) -> None:
-        """See whether each partition gets on, what is retained of it, and whether one answers."""
+        """Check each partition's progress and retention, and whether a broker answers."""
         try:
             places = [self._place(number) for number in self._feeds if number in self._given]
             for place in places:
@@ -439,13 +439,13 @@ class Membership:
             async with asyncio.timeout(_LOOK_SECONDS):
                 firsts = await self._consumer.beginning_offsets(places or [self._place(0)])
         except (KafkaError, TimeoutError):
-            await self._ask()  # revoked meanwhile, a leader that is gone, or nobody there
+            await self._ask()  # revoked, without a leader, or no broker
             return
         self._silence = None
         self._firsts |= {place.partition: int(first) for place, first in firsts.items()}
 
     async def _ask(self) -> None:
-        """Find out whether any broker answers at all."""
+        """Find out whether any broker answers."""
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
                 await self._consumer.topics()
@@ -455,7 +455,7 @@ class Membership:
             self._silence = None
 
     def _check_progress(self, place: TopicPartition, position: int, passed: float) -> None:
-        """Raise when a partition has lagged without progress for too long."""
+        """Raise if a partition has lagged without progress for too long."""
         feed = self._feeds.get(place.partition)
         if feed is None:
             return
@@ -471,16 +471,16 @@ class Membership:
             raise TransportLost(
                 complaint(
                     self._where,
-                    f"partition {place.partition} lags and does not get on",
+                    f"partition {place.partition} lags and makes no progress",
                     expected=f"progress within {STALL_SECONDS:g} s",
                     got=f"offset {position} still",
                 )
             )
 
     def _place(self, number: int) -> TopicPartition:
-        """A partition as the client names it."""
+        """A partition in the client's terms."""
         return TopicPartition(self._topics.input, number)
 
     def _partition(self, number: int) -> Partition:
-        """A partition as the port names it."""
+        """A partition in the port's terms."""
         return Partition(self._topics.stream, number)

@@ -1,24 +1,25 @@
-"""A worker's lasting name in a group: what a dead process of the name held is its successor's.
+"""A worker's lasting name in a group: it takes over what a dead process with its name held.
 
-A member that was killed keeps its partitions, and holds every rebalance up, until its session has
-timed out. A process whose name lasts (`Namesakes.REPLACED`) knows better: an earlier member of its
-name is its own predecessor. Kafka does not tell a dead member from a live one, so:
+A member that was killed keeps its partitions, and delays every rebalance, until its session times
+out. A process with a lasting name (`Namesakes.REPLACED`) knows more: an earlier member with its
+name is its own predecessor. Kafka cannot tell a dead member from a live one, so:
 
-1. The name is held on this machine by an abstract socket, which the system frees however a process
-   ends. Whoever finds it held is a live duplicate, and is refused before it joins.
-2. A namesake with our address that does not hold the socket is dead: it is removed from the group
-   (LeaveGroup) before we join, so the join waits for nobody.
-3. A namesake elsewhere gets `PATIENCE_SECONDS`: our join makes every live member join anew, within
-   a heartbeat of a second. Whoever has not by then is dead, and is removed.
-4. A member inside a finished join was alive then. So when ours has finished, another one of our
-   name is a live duplicate, and we, who came later, are refused. Whoever was removed and lives
-   comes back at its next heartbeat, within its session, so as long we look again at each join.
+1. On this machine the name is held by an abstract socket, which the system frees however a process
+   ends. If it is held, a live duplicate runs, and this process is refused before it joins.
+2. A namesake with our address is dead, since the socket was free: it is removed from the group
+   (LeaveGroup) before we join, so the join does not wait for it.
+3. A namesake elsewhere gets `PATIENCE_SECONDS`: our join makes every live member join again within
+   a heartbeat of a second. One that has not by then is dead, and is removed.
+4. A member of a finished join was alive then. So if another member with our name is in our finished
+   join, it is a live duplicate, and we, who came later, are refused. A removed member that lives
+   comes back at its next heartbeat, within its session, so for that long each join is checked
+   again.
 
-No rule is needed for safety: whoever takes a partition fences every earlier owner. A live process
-that rule 2 takes for dead (two machines behind one address) loses some seconds, and we are refused
-by rule 4. Where there are no abstract sockets, rule 3 does for all.
+Safety needs none of these rules: whoever takes a partition fences every earlier owner. A live
+process that rule 2 takes for dead (two machines behind one address) loses some seconds, and we are
+refused by rule 4. Without abstract sockets, rule 3 covers all.
 
-The client (version 0.14) has no call for LeaveGroup of another member, so requests are sent by its
+The client (version 0.14) has no call for LeaveGroup of another member, so our own requests use its
 connection; each question is bounded in time.
 """
 
@@ -42,7 +43,7 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp_adapters.kafka.settings import KafkaSettings
 
 PATIENCE_SECONDS = 3.0
-"""How long a member may take to join anew before it counts as dead: three heartbeats."""
+"""Seconds in which a live member joins again: three heartbeats."""
 
 _ASK_SECONDS = 15.0  # a young broker takes a moment to have a coordinator
 _AGAIN_SECONDS = 0.05
@@ -59,14 +60,14 @@ _NOT_YET = (
 
 @dataclass(frozen=True, slots=True)
 class Namesake:
-    """A member of the group that has our name."""
+    """A member of the group with our name."""
 
     member_id: str
     host: str
 
 
 class Name:
-    """A lasting name in one group, for as long as this process is in it."""
+    """A lasting name in one group, while this process is in it."""
 
     def __init__(self, settings: KafkaSettings, *, group_id: str, client_id: str) -> None:
         self._group_id = group_id
@@ -80,11 +81,11 @@ class Name:
         self._joined = asyncio.Event()
 
     def hold(self) -> None:
-        """Hold the name on this machine; refuse a second process that wants it."""
+        """Hold the name on this machine; refuse if another process holds it."""
         if self._hold is not None:
             return
         place = b"\0streamdp-" + hashlib.sha256(self._held_as.encode()).hexdigest().encode()
-        with suppress(OSError, AttributeError):  # without such sockets nothing is known
+        with suppress(OSError, AttributeError):  # a system without such sockets
             hold = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 hold.bind(place)
@@ -96,13 +97,13 @@ class Name:
             self._hold = hold
 
     def release(self) -> None:
-        """Let the name go."""
+        """Release the name."""
         if self._hold is not None:
             self._hold.close()
             self._hold = None
 
     async def succeed(self, client: AIOKafkaClient) -> None:
-        """Before joining: remove the dead of this machine."""
+        """Before joining, remove dead members of this machine."""
         self._joined.clear()
         self._removed = False
         node, _, members = await self._look(client)
@@ -111,7 +112,7 @@ class Name:
         await self._remove(client, [one for one in members if one not in self._elsewhere])
 
     async def watch(self, client: AIOKafkaClient) -> None:
-        """After joining: remove the dead elsewhere, then raise if a live one is among us."""
+        """After joining, remove dead members elsewhere, then raise if a live one has our name."""
         if self._elsewhere:
             with suppress(TimeoutError):
                 async with asyncio.timeout(PATIENCE_SECONDS):
@@ -134,7 +135,7 @@ class Name:
                 return
 
     def joined(self) -> None:
-        """A join has finished, with us."""
+        """Note that a join has finished, with us."""
         self._joined.set()
 
     async def _look(self, client: AIOKafkaClient) -> tuple[int, str, list[Namesake]]:
@@ -155,7 +156,7 @@ class Name:
                     return node, state, ours
 
     async def _remove(self, client: AIOKafkaClient, members: list[Namesake]) -> None:
-        """Remove members from the group that cannot leave by themselves."""
+        """Remove members that cannot leave by themselves."""
         for member in members:
             async with asyncio.timeout(_ASK_SECONDS):
                 node = await client.coordinator_lookup(CoordinationType.GROUP, self._group_id)
@@ -167,7 +168,7 @@ class Name:
             self._removed = True
 
     def _refused(self, got: str) -> InvalidConfig:
-        """A live duplicate."""
+        """The error for a live duplicate."""
         return InvalidConfig(
             complaint(
                 "service.worker",
@@ -179,12 +180,12 @@ class Name:
 
 
 def _hosts(members: list[Namesake]) -> str:
-    """Where they are, as the broker sees it."""
+    """The members' hosts, as the broker names them."""
     return ", ".join(sorted(member.host.removeprefix("/") for member in members))
 
 
 def _address(host: str) -> object:
-    """A host as the broker names it, or as this machine does."""
+    """A host in the broker's or this machine's form."""
     words = host.removeprefix("/").partition("%")[0]
     with suppress(ValueError):
         return ipaddress.ip_address(words)
@@ -192,7 +193,7 @@ def _address(host: str) -> object:
 
 
 async def _own_address(client: AIOKafkaClient, node: int) -> object:
-    """From which address this machine talks to a broker; nothing is sent."""
+    """The address from which this machine talks to a broker; sends nothing."""
     broker = client.cluster.broker_metadata(node)
     if broker is None:
         return None

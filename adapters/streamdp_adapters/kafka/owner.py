@@ -1,20 +1,19 @@
-"""The one transactional producer of a partition: its holder owns the partition.
+"""The one transactional producer of a partition: whoever holds it owns the partition.
 
-`transactional.id = <app>.<stream>.<partition>`. Initialising it makes every earlier owner a
-stranger (its next send and its commit are refused) and ends what that one had open. The steps:
+`transactional.id = <app>.<stream>.<partition>`. Initialising it fences every earlier owner (its
+next send and its commit are refused) and ends that owner's open transaction. The steps:
 
-1. `take` initialises the producer, then commits an *owner record* to the state partition, whose
-   offset F tells a reader where everything that came before ends.
-2. `confirm` commits another owner record: it is refused once there is a later owner.
-3. `commit` sends one transaction: state, actions, ledger lines, maybe a snapshot, and the group's
-   offset. Every
-   acknowledgement is awaited before the commit is asked for, because the client commits even
-   after a send has failed.
-4. Any error, time-out or cancellation leaves the outcome unknown: the owner is *lost* for good,
-   its producer is abandoned, and nothing but another `take` of the partition goes on. A producer
-   is never initialised again.
+1. `take` initialises the producer, then commits an *owner record* to the state partition. All
+   earlier records end before its offset F.
+2. `confirm` commits another owner record, which is refused if there is a later owner.
+3. `commit` sends one transaction: state, actions, ledger lines, perhaps a snapshot, and the group's
+   offset. Every acknowledgement is awaited before the commit is requested, because the client
+   commits even after a failed send.
+4. After any error, time-out or cancellation the result is unknown: the owner is *lost* for good,
+   its producer is abandoned, and only another `take` of the partition goes on. A producer is never
+   initialised again.
 
-Everything that waits is bounded: commit and stop of the client hang while the broker is down.
+Every wait is bounded: the client's commit and stop hang while the broker is down.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from streamdp_adapters.kafka.sending import BATCH_BYTES, RECORD_ROOM, Outbox, co
 from streamdp_adapters.kafka.settings import KafkaSettings
 
 OWNER_KEY = b"\x00owner"
-"""The key of the owner record in the state topic; no entry of the service may have it."""
+"""The key of the owner record in the state topic; the service's entries never have it."""
 
 COMMIT_SECONDS = 30.0
-"""How long a commit or an initialisation may take before its outcome counts as unknown."""
+"""Seconds after which the result of a commit or an initialisation counts as unknown."""
 
 TRANSACTION_TIMEOUT_MS = 60_000
-"""After this the coordinator aborts what a dead owner left open; longer than any commit."""
+"""Milliseconds until the coordinator aborts a dead owner's transaction; longer than any commit."""
 
 _STOP_SECONDS = 2.0
 
@@ -52,7 +51,7 @@ def group(topics: StreamTopics) -> str:
 
 
 def transactional_id(topics: StreamTopics, number: int) -> str:
-    """What fences the owners of a partition."""
+    """The id that fences a partition's owners."""
     return f"{topics.app}.{topics.stream}.{number}"
 
 
@@ -66,7 +65,7 @@ def owner_of(record: bytes | None) -> str | None:
 
 
 class PartitionOwner:
-    """Holds one partition until it is lost or given up."""
+    """Holds one partition until it is lost or closed."""
 
     def __init__(
         self,
@@ -99,7 +98,7 @@ class PartitionOwner:
 
     @property
     def client(self) -> AIOKafkaClient:
-        """The client that keeps a connection as long as the partition is not lost."""
+        """A client whose connection lasts until the partition is lost."""
         return self._producer.client
 
     async def take(self) -> int:
@@ -114,19 +113,19 @@ class PartitionOwner:
         return owned_at
 
     async def confirm(self) -> None:
-        """Leave another owner record: the broker takes it from the last owner alone."""
+        """Commit another owner record: the broker takes it from the last owner only."""
         if self.lost:
             return
-        self.lost = True  # until the outcome is known
+        self.lost = True  # until the result is known
         with troubles.translated(self._where), self._root_cause():
             async with asyncio.timeout(COMMIT_SECONDS):
                 await self._leave_record()
         self.lost = False
 
     async def _leave_record(self) -> int:
-        """Commit an owner record; its offset."""
+        """Commit an owner record; return its offset."""
         await self._producer.begin_transaction()
-        value = json.dumps({"owner": self._worker}).encode()  # read again by `owner_of`
+        value = json.dumps({"owner": self._worker}).encode()  # `owner_of` reads it
         with self._outbox() as out:
             await out.put(self._topics.state, self._number, [(OWNER_KEY, value)])
             (record,) = await out.acknowledged()
@@ -134,13 +133,13 @@ class PartitionOwner:
         return int(record.offset)
 
     async def _check_partition(self) -> None:
-        """Refuse a partition that the input has and the state has not."""
+        """Refuse a partition that the input has but the state topic has not."""
         numbers = await self._producer.partitions_for(self._topics.state)
         if self._number not in numbers:
             raise InvalidConfig(
                 complaint(
                     f"{self._where}: topic {self._topics.state}",
-                    "no such partition; `streamdp topics expand` adds what is missing",
+                    "no such partition; `streamdp topics expand` adds it",
                     expected=f"more than {self._number} partitions",
                     got=len(numbers),
                 )
@@ -159,7 +158,7 @@ class PartitionOwner:
             )
         assert self._commit is None, "at most one commit of a partition is in flight"
         self._check_sizes(commit)
-        self.lost = True  # until the outcome is known; also when this is cancelled
+        self.lost = True  # until the result is known, also on cancellation
         self._commit = asyncio.ensure_future(self._transaction(commit))
         try:
             with troubles.translated(self._where), self._root_cause():
@@ -214,7 +213,7 @@ class PartitionOwner:
 
     @contextmanager
     def _root_cause(self) -> Iterator[None]:
-        """Raise the error that ended the producer's sender, in place of the errors it caused."""
+        """Raise the error that ended the producer's sender, not the errors that it caused."""
         try:
             yield
         except troubles.CLIENTS as error:
@@ -225,7 +224,7 @@ class PartitionOwner:
 
     @contextmanager
     def _outbox(self) -> Iterator[Outbox]:
-        """An outbox that leaves nothing to be waited for."""
+        """An outbox that leaves no acknowledgement pending."""
         out = Outbox(self._producer)
         try:
             yield out
@@ -233,7 +232,7 @@ class PartitionOwner:
             out.drop()
 
     def _check_sizes(self, commit: Commit) -> None:
-        """Refuse what the broker would, before anything is sent."""
+        """Refuse what the broker would refuse, before anything is sent."""
         for what, records in (
             ("state", commit.state),
             ("action", commit.actions),
@@ -267,12 +266,12 @@ class PartitionOwner:
         if any(key == OWNER_KEY for key, _ in commit.state):
             raise InvalidConfig(
                 complaint(
-                    f"{self._where}: state", "a reserved key", expected="another", got=OWNER_KEY
+                    f"{self._where}: state", "a reserved key", expected="another key", got=OWNER_KEY
                 )
             )
 
     async def close(self) -> None:
-        """Give the producer up: in order if nothing is open, else by force; always bounded."""
+        """Close the producer: in order if nothing is open, else by force; always bounded."""
         orderly, self.lost, self._closing = not self.lost, True, True
         if self._commit is not None:
             self._commit.cancel()
@@ -280,7 +279,7 @@ class PartitionOwner:
             stopping = asyncio.ensure_future(self._producer.stop())
             await asyncio.wait([stopping], timeout=_STOP_SECONDS)
             if stopping.done():
-                stopping.exception()  # whatever it was, nothing depends on it
+                stopping.exception()  # nothing depends on its error
                 return
             stopping.cancel()
         await abandon_producer(self._producer)

@@ -1,9 +1,8 @@
-"""Which partition a key goes to: producers must agree, or one key has several learners.
+"""Which partition a key goes to: all producers must agree, or one key has several learners.
 
-Kafka has no rule of its own; each client library has a default. `murmur2` is that of the Java
-client, aiokafka, kafka-python, KafkaJS and franz-go; `crc32` that of librdkafka (confluent-kafka,
-kcat, rust-rdkafka), which calls it `consistent`; `fnv1a` that of Sarama. The null key goes
-anywhere.
+Kafka has no rule; each client library has its default. `murmur2` is that of the Java client,
+aiokafka, kafka-python, KafkaJS and franz-go; `crc32` that of librdkafka (confluent-kafka, kcat,
+rust-rdkafka), which calls it `consistent`; `fnv1a` that of Sarama. The null key goes anywhere.
 """
 
 from __future__ import annotations
@@ -53,4 +52,4 @@ def by_fnv1a(key: bytes, count: int) -> int:
 PARTITIONERS: Mapping[str, Partitioner] = MappingProxyType(
     {MURMUR2: by_murmur2, "crc32": by_crc32, "fnv1a": by_fnv1a}
 )
-"""What `transport.partitioner` may be."""
+"""The allowed values of `transport.partitioner`."""

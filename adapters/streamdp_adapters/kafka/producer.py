@@ -1,4 +1,4 @@
-"""Writes input: an idempotent producer, batches filled by hand, each record exactly once."""
+"""Writes input: an idempotent producer with hand-filled batches sends each record exactly once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streamdp_adapters.kafka.topics import (
 )
 
 SEND_SECONDS = 60.0
-"""How long a call of `send` may go without an acknowledgement."""
+"""Seconds that a call of `send` may go without an acknowledgement."""
 
 
 class KafkaProducer:
@@ -42,8 +42,8 @@ class KafkaProducer:
     ) -> None:
         """Append records in this order, each exactly once; returns when they are durable.
 
-        Without a partition, a key's records go where the configured partitioner sends them, and
-        those of the null key of one call to any one partition.
+        Without a partition, the configured partitioner places a key's records; records of the null
+        key in one call go to any one partition.
         """
         check_bytes(topic, records, headers)
         count = await self._reached(topic)
@@ -62,13 +62,13 @@ class KafkaProducer:
                 out.drop()
 
     async def close(self) -> None:
-        """Give everything up, within a bounded time."""
+        """Close everything within a bounded time."""
         if self._producer is not None:
             producer, self._producer = self._producer, None
             await troubles.stop(producer)
 
     async def _reached(self, topic: str) -> int:
-        """How many partitions the topic has, of a cluster that answers; nothing is sent yet."""
+        """The topic's number of partitions, from a cluster that answers; nothing is sent yet."""
         try:
             with troubles.translated(f"topic {topic}"):
                 count = await self._count(topic)
@@ -78,7 +78,7 @@ class KafkaProducer:
         return count
 
     async def _connected(self) -> AbandonableProducer:
-        """The producer itself."""
+        """The producer, connected."""
         if self._producer is None:
             producer = AbandonableProducer(
                 **self._settings.client(), enable_idempotence=True, max_batch_size=BATCH_BYTES
@@ -88,7 +88,7 @@ class KafkaProducer:
         return self._producer
 
     async def _count(self, topic: str) -> int:
-        """How many partitions a topic has."""
+        """The topic's number of partitions."""
         if topic not in self._partitions:
             async with administration(self._settings) as client:
                 there = await describe_shapes(client, [topic])

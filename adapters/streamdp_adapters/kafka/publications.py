@@ -1,4 +1,4 @@
-"""Reads what was published: the committed records of the actions and ledger topics, no group."""
+"""Reads published records: the committed ones of the actions and ledger topics, without a group."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from streamdp_adapters.kafka.topics import administration, describe_shapes
 _BATCH = 2000
 _WAIT_MS = 500
 _PARTITIONS_SECONDS = 30.0
-"""How often a reader that follows asks whether partitions were added."""
+"""Seconds between two checks of a following reader for added partitions."""
 
 
 class KafkaPublications:
-    """Readers of what streams published; each iterator has a consumer of its own."""
+    """Readers of streams' publications; each iterator has its own consumer."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._consumers: set[AIOKafkaConsumer] = set()
 
     def actions(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
-        """Every action record from the oldest on, committed ones only."""
+        """Every committed action record, from the oldest on."""
         return self._read(stream.actions, learner_key, follow=follow)
 
     def ledger(
         self, stream: StreamTopics, *, follow: bool, newest: int | None = None
     ) -> AsyncIterator[Sequence[Published]]:
-        """Every ledger record from the oldest on, or the newest; likewise."""
+        """Every committed ledger record, or the newest."""
         return self._read(stream.ledger, _same, follow=follow, newest=newest)
 
     def snapshots(
         self, stream: StreamTopics, *, follow: bool
     ) -> AsyncIterator[Sequence[Published]]:
-        """What partitions have told each other, as far as it is not compacted yet; likewise."""
+        """The snapshots of partitions that are not compacted yet."""
         return self._read(stream.snapshots, _same, follow=follow)
 
     async def ledgers(self, app: str) -> Sequence[StreamTopics]:
-        """The ledgers of this application whose topics this user may describe."""
+        """The ledgers of this application that this user may describe."""
         async with administration(self._settings) as client:
             names = await client.list_topics()
         parts = [name.split(".") for name in sorted(names)]
@@ -58,14 +58,14 @@ class KafkaPublications:
         ]
 
     async def close(self) -> None:
-        """Give everything up; iterators that still run end."""
+        """Close everything; running iterators end."""
         consumers, self._consumers = list(self._consumers), set()
         await asyncio.gather(*map(troubles.stop, consumers))
 
     async def _read(
         self, topic: str, key_of: Callable[[Key], Key], *, follow: bool, newest: int | None = None
     ) -> AsyncIterator[Sequence[Published]]:
-        """Batches up to the end as of now, an empty one, and what comes after."""
+        """Batches up to the present end, an empty batch, and what comes after."""
         with troubles.translated(f"topic {topic}"):
             consumer = AIOKafkaConsumer(
                 **self._settings.client(),
@@ -81,7 +81,7 @@ class KafkaPublications:
                     async for batch in look.follow(key_of) if follow else look.once(key_of):
                         yield batch
                 except ConsumerStoppedError:
-                    return  # closed meanwhile
+                    return  # closed in the meantime
                 finally:
                     self._consumers.discard(consumer)
 
@@ -92,7 +92,7 @@ def _same(key: Key) -> Key:
 
 
 class _Look:
-    """One consumer on all partitions of a topic."""
+    """One consumer of all partitions of a topic."""
 
     def __init__(
         self, consumer: AIOKafkaConsumer, settings: KafkaSettings, topic: str, newest: int | None
@@ -136,7 +136,7 @@ class _Look:
         ]
 
     async def _assign(self) -> None:
-        """Read every partition that the topic has now, the known ones from where they are."""
+        """Read every partition that the topic has now, the known ones from their positions."""
         async with administration(self._settings) as client:
             there = await describe_shapes(client, [self._topic])
         if self._topic not in there:
@@ -158,19 +158,19 @@ class _Look:
                 self._begin_late()
 
     def _begin_late(self) -> None:
-        """Leave old records out; an offset before the oldest is put right by the client."""
+        """Skip old records; the client corrects an offset before the oldest."""
         assert self._newest is not None
         share = -(-self._newest // max(1, len(self._ends)))
         for place, end in self._ends.items():
             self._consumer.seek(place, max(0, end - share))
 
     async def _is_behind(self) -> bool:
-        """Whether something that was there at the call is still to come."""
+        """Whether a record that existed at the call is still to come."""
         for place, end in self._ends.items():
             if end > 0 and await self._consumer.position(place) < end:
                 return True
         return False
 
     def _is_old(self, record: Published) -> bool:
-        """Whether a record was there at the call."""
+        """Whether a record existed at the call."""
         return record.offset < self._ends[TopicPartition(self._topic, record.partition)]

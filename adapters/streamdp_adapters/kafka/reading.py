@@ -1,9 +1,9 @@
-"""Bounded looks at single partitions: the state, the tail of the ledger, stretches of the input.
+"""Bounded reads of single partitions: the state, the tail of the ledger, stretches of the input.
 
-A `PartitionReader` is a consumer of its own outside every group's membership, so that looking
-disturbs neither polling nor the group. It sees committed records only. A look ends where a position
-is reached, never where an answer happens to be empty: offsets have gaps, and an empty answer says
-nothing. A position that does not move for `IDLE_SECONDS` is a loud failure.
+A `PartitionReader` is a consumer outside every group, so its reads disturb neither polling nor the
+group. It sees committed records only. A read ends at a position, never at an empty answer: offsets
+have gaps, and an empty answer means nothing. A position that does not move for `IDLE_SECONDS` is an
+error.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from streamdp_adapters.kafka.owner import OWNER_KEY, group, owner_of
 from streamdp_adapters.kafka.settings import KafkaSettings
 
 IDLE_SECONDS = 60.0
-"""How long a look may stand still before it fails."""
+"""Seconds without progress after which a read fails."""
 
 BATCH = 2000
-"""Records handed over at once."""
+"""Records that are handed over at once."""
 
 FETCH_BYTES = 4 * 1024 * 1024
-"""What one answer brings of a partition; a single larger batch comes whole all the same."""
+"""Bytes of a partition in one answer; a single larger batch comes whole all the same."""
 
 _WAIT_MS = 20  # a fetch at the end waits this long; other questions queue behind it, and markers
 # move the position without a record that would end the wait
@@ -41,7 +41,7 @@ _TAIL = 16  # offsets to look back at first; markers and aborted records take so
 
 @dataclass(frozen=True, slots=True)
 class PartitionReader:
-    """A consumer that looks at one partition after the other."""
+    """A consumer that reads one partition after the other."""
 
     consumer: AIOKafkaConsumer
     where: str
@@ -55,13 +55,13 @@ class PartitionReader:
         return int((await self.consumer.beginning_offsets([place]))[place])
 
     async def end(self, place: TopicPartition) -> int:
-        """The end of what is committed."""
+        """The end of the committed records."""
         return int((await self.consumer.end_offsets([place]))[place])
 
     async def batches(
         self, place: TopicPartition, start: int, stop: int | None
     ) -> AsyncIterator[Sequence[ConsumerRecord]]:
-        """Committed records in [start, stop), until the position has passed `stop` if given."""
+        """Committed records from `start` on, until the position has passed `stop` if given."""
         if stop is not None and start >= stop:
             return
         self.consumer.assign([place])
@@ -83,7 +83,7 @@ class PartitionReader:
                 raise TransportLost(
                     complaint(
                         self.where,
-                        f"reading {place.topic}/{place.partition} stands still",
+                        f"reading {place.topic}/{place.partition} makes no progress",
                         expected="stop" if stop is None else f"offset {stop}",
                         got=f"offset {position} for {IDLE_SECONDS:g} s",
                     )
@@ -101,7 +101,7 @@ class PartitionReader:
     async def remembered(
         self, topic: str, partitions: Iterable[int]
     ) -> dict[int, OffsetAndMetadata]:
-        """What the group remembers of a topic's partitions."""
+        """The group's offsets of a topic's partitions."""
         places = [TopicPartition(topic, number) for number in partitions]
         offsets = await committed(self.consumer, places)
         return {place.partition: kept for place, kept in offsets.items() if kept.offset >= 0}
@@ -125,7 +125,7 @@ class PartitionReader:
 async def reader(
     settings: KafkaSettings, topics: Sequence[str], *, where: str, group_id: str | None = None
 ) -> AsyncIterator[PartitionReader]:
-    """A reader for as long as the block lasts; with a group it may ask what that remembers."""
+    """A reader for as long as the block lasts; with a group it can read the group's offsets."""
     with troubles.translated(where):
         consumer = AIOKafkaConsumer(
             **settings.client(),
@@ -151,12 +151,12 @@ async def durable(
     progress: Callable[[int], None] | None = None,
     reached: Reached = no_fault,
 ) -> Taken:
-    """A partition's durable state: as of our own owner record, or as of now for a mere look.
+    """A partition's durable state: as of our own owner record, or without one as of now.
 
-    In an order in which no read contradicts another because an owner works meanwhile: the state
-    knows every ledger line and group offset that was there before, and the input reaches at least
-    as far as a state that was read earlier. The state of an owner is the one before its record,
-    though, so after a later owner has come only `Owner.confirm` tells.
+    The order of reads avoids contradictions when an owner works meanwhile: the state contains every
+    ledger line and group offset that was read earlier, and the input reaches at least as far as the
+    state. An owner's state is that before its record, though, so only `Owner.confirm` tells whether
+    a later owner has come.
     """
     partition = Partition(topics.stream, number)
     seconds = (topics.beside,) if topics.beside else ()
@@ -202,7 +202,7 @@ async def _state(
     owned_at: int | None,
     progress: Callable[[int], None] | None,
 ) -> tuple[dict[bytes, bytes], str | None]:
-    """Every live entry, and the owner; a later one's record means that the partition is its."""
+    """Every live entry, and the owner; a later owner record means that the partition is lost."""
     first, end = await look.bounds(place)
     state: dict[bytes, bytes] = {}
     owner: str | None = None
@@ -258,11 +258,11 @@ async def stretch(
 
 
 def expired(partition: Partition, *, start: int, first: int) -> StateMismatch:
-    """The error of input that is needed and gone."""
+    """The error for input that is needed and gone."""
     return StateMismatch(
         complaint(
             f"partition {partition}: input",
-            "what is needed is not there; restore it, or start a new epoch",
+            "needed records are gone; restore them, or start a new epoch",
             expected=f"offset {start}",
             got=f"oldest retained offset {first}",
         )
@@ -272,7 +272,7 @@ def expired(partition: Partition, *, start: int, first: int) -> StateMismatch:
 def columns(
     topics: StreamTopics, partition: Partition, records: Sequence[ConsumerRecord], *, start: int
 ) -> Records:
-    """The client's records as the port's columns; `start` is what it was asked for."""
+    """The client's records as the port's columns; `start` is the requested offset."""
     offsets = [record.offset for record in records]
     return Records(
         partition=partition,

@@ -1,4 +1,4 @@
-"""Requests of our own, where the client library (0.14) does not speak the version that is needed.
+"""Our own requests, for versions that the client library (0.14) does not speak.
 
 | request | version | for | the client's own |
 |---|---|---|---|
@@ -28,9 +28,9 @@ from aiokafka.protocol.types import (
 )
 
 NO_ID = UUID(int=0)
-"""What stands in place of an id where there is none."""
+"""Stands for an id where there is none."""
 
-_TOPIC, _SET = 2, 0  # a kind of resource, and what to do with a setting
+_TOPIC, _SET = 2, 0  # kind of resource; what to do with a setting
 
 
 class Uuid(AbstractType[UUID]):
@@ -48,7 +48,7 @@ class Uuid(AbstractType[UUID]):
 
 
 class MetadataResponse(Response):
-    """Brokers, and of each topic its error, name and id."""
+    """Brokers, and each topic's error, name and id."""
 
     API_KEY = 3
     API_VERSION = 10
@@ -117,7 +117,7 @@ class MetadataRequest(RequestStruct):
 
 
 class TopicIds(Request[MetadataRequest]):
-    """Asks for topics by name, and makes none."""
+    """Asks for topics by name; creates none."""
 
     API_KEY = 3
 
@@ -125,7 +125,7 @@ class TopicIds(Request[MetadataRequest]):
         self._names = list(names)
 
     def build(self, request_struct_class: type[MetadataRequest]) -> MetadataRequest:
-        """In the one version that there is."""
+        """The request, in its one version."""
         topics: list[tuple[UUID, str, dict[int, bytes]]] = [
             (NO_ID, name, {}) for name in self._names
         ]
@@ -133,7 +133,7 @@ class TopicIds(Request[MetadataRequest]):
 
 
 class AlterSettingsResponse(Response):
-    """What came of each topic."""
+    """The error of each topic."""
 
     API_KEY = 44
     API_VERSION = 0
@@ -176,7 +176,7 @@ class AlterSettingsRequest(RequestStruct):
 
 
 class AlterSettings(Request[AlterSettingsRequest]):
-    """Sets some settings of a topic, and leaves its others alone."""
+    """Sets some settings of a topic; leaves its others alone."""
 
     API_KEY = 44
 
@@ -185,6 +185,6 @@ class AlterSettings(Request[AlterSettingsRequest]):
         self._settings = dict(settings)
 
     def build(self, request_struct_class: type[AlterSettingsRequest]) -> AlterSettingsRequest:
-        """In the one version that there is."""
+        """The request, in its one version."""
         changes = [(name, _SET, value) for name, value in self._settings.items()]
         return request_struct_class([(_TOPIC, self._topic, changes)], False)

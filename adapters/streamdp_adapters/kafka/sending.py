@@ -1,12 +1,12 @@
-"""Records on their way to one topic partition: few batches, in order, keys that every topic takes.
+"""Records in flight to one topic partition: few batches, in order, keys that every topic takes.
 
-Batches are filled by hand because the client's own way costs 10 µs a record, makes a future for
-each, and logs keys and values at its debug level. A batch is cut by bytes before compression, and
-nothing is compressed: its size must not depend on content (P5).
+Batches are filled by hand, because the client's own way costs 10 µs a record, makes a future for
+each, and logs keys and values at its debug level. A batch is cut by its bytes before compression,
+and nothing is compressed: its size must not depend on content (P5).
 
-A compacted topic takes no record without a key, and the null key is a key like others (P1). So in
+A compacted topic takes no record without a key, but the null key is a key like others (P1). So in
 the actions topic a key that begins with a zero byte gets one more in front, and a single zero byte
-is the null key; every other key is itself.
+is the null key; every other key is unchanged.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from streamdp.ports import Headers, Key, Value
 NULL_KEY = b"\x00"
 
 BATCH_BYTES = 512 * 1024
-"""Where a batch is cut; a record that is larger travels alone."""
+"""Bytes at which a batch is cut; a larger record travels alone."""
 
 RECORD_ROOM = 256
 """Bytes that a batch of one record needs beyond key and value: 61 + at most 36, rounded up."""
 
 
 def compacted_key(key: Key) -> bytes:
-    """A key as the actions topic has it.
+    """A key in the form of the actions topic.
 
     >>> [compacted_key(key) for key in (None, b"", b"fr", b"\\x00")]
     [b'\\x00', b'', b'fr', b'\\x00\\x00']
@@ -42,7 +42,7 @@ def compacted_key(key: Key) -> bytes:
 
 
 def learner_key(key: Key) -> Key:
-    """The key that `compacted_key` made this of.
+    """The key behind `compacted_key`'s form.
 
     >>> [learner_key(compacted_key(key)) for key in (None, b"", b"fr", b"\\x00")]
     [None, b'', b'fr', b'\\x00']
@@ -53,7 +53,7 @@ def learner_key(key: Key) -> Key:
 
 
 KEY_ROOM = 4096
-"""Bytes that are kept free for the key beside the largest value."""
+"""Bytes that are reserved for the key beside the largest value."""
 
 
 class Outbox:
@@ -72,8 +72,8 @@ class Outbox:
     ) -> None:
         """Queue records in this order, with the headers of each if there are any.
 
-        A further batch of the same partition waits until the one before is under way, which is
-        what keeps the order.
+        A further batch of the same partition waits until the one before is in flight, which keeps
+        the order.
         """
         batch = self._producer.create_batch()
         lists: Iterable[list[tuple[str, bytes | None]]] = map(list, headers or repeat(()))
@@ -92,7 +92,7 @@ class Outbox:
         )
 
     async def acknowledged(self, *others: Awaitable[None]) -> list[RecordMetadata]:
-        """Wait for every acknowledgement, and for what goes on beside; raise the first failure."""
+        """Wait for every acknowledgement and for `others`; raise the first failure."""
         outcomes = await asyncio.gather(*self._acknowledgements, *others, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):

@@ -1,13 +1,13 @@
-"""How to reach a Kafka cluster: one table of the configuration, checked, and as client arguments.
+"""A Kafka cluster's table of the configuration, checked, and as arguments of the client.
 
 Rules:
 
-- Every key is known or refused, and so is one that would have no effect: whoever gives a password
-  believes that it is used. Secrets come from files (``password_file``, ``token_file``) or,
-  for tests, directly; they are never in a `repr`, a message or a log.
+- An unknown key is refused, and so is one that would have no effect: whoever sets a password
+  believes that it is used. Secrets come from files (``password_file``, ``token_file``) or, for
+  tests, directly; they are never in a `repr`, a message or a log.
 - A password or token never crosses the network in the clear: PLAIN and OAUTHBEARER need TLS.
-- Certificates and host names are always checked; ``ca_file`` says by whom they are signed where
-  the system does not know it.
+- Certificates and host names are always checked; ``ca_file`` names the signer if the system does
+  not know it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _FILES = ("password_file", "token_file", *_OF_TLS)
 _OF_SECRETS = ("password_file", "token_file", "key_password_file")
 _ADDRESS = re.compile(r"[^@/\s]+:([0-9]{1,5})")
 
-_LONGEST_MS = 2**31 - 1  # what a request can hold; the brokers' own bounds are narrower
+_LONGEST_MS = 2**31 - 1  # the largest that a request can hold; brokers' own bounds are narrower
 
 REQUEST_TIMEOUT_MS = 30_000
-"""How long one request may take before the connection counts as lost."""
+"""Milliseconds of a request after which the connection counts as lost."""
 
 RETRY_BACKOFF_MS = 50
-"""Between two tries of the same request; half the client's own, for shorter take-overs."""
+"""Milliseconds between two tries of a request; half the client's own, for shorter take-overs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,39 +57,40 @@ class KafkaSettings:
     certificate_file: Path | None = None
     key_file: Path | None = None
     key_password_file: Path | None = None
-    single_broker: bool = False  # accept less replication than a promise that survives needs
-    session_timeout_ms: int = 10_000  # after this silence a worker counts as dead
-    partitioner: str = MURMUR2  # where `send` puts a key: as the other producers do
+    single_broker: bool = False  # accept less replication than the promise needs
+    session_timeout_ms: int = 10_000  # a worker that is silent for so long counts as dead
+    partitioner: str = MURMUR2  # how `send` places a key: as the other producers do
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work, each with its remedy."""
+        """Refuse settings that cannot work, each with its remedy."""
         self._one_of("security_protocol", self.security_protocol, PROTOCOLS)
         self._one_of("partitioner", self.partitioner, tuple(PARTITIONERS))
         for at, server in enumerate(self.servers, 1):
-            if not _is_address(server):  # which is not quoted: a URL may have a password in it
+            if not _is_address(server):  # not quoted: a URL may contain a password
                 self._refuse(
-                    "bootstrap", "not an address", "host:port, host:port", f"another as number {at}"
+                    "bootstrap", "not an address", "host:port, host:port", f"other text as no. {at}"
                 )
         self._check_effect()
         if self.uses_sasl:
             self._check_sasl()
         if (self.certificate_file is None) != (self.key_file is None):
-            self._refuse("key_file", "comes with certificate_file", "both or neither", "one")
+            self._refuse("key_file", "needs certificate_file", "both or neither", "one")
         if self.key_password_file is not None and self.key_file is None:
-            self._refuse("key_password_file", "comes with key_file", "both or neither", "one")
+            self._refuse("key_password_file", "needs key_file", "both or neither", "one")
         for name in _FILES:
             path = getattr(self, name)
             if path is not None and not path.is_file():
-                got = "none there" if name in _OF_SECRETS else path  # or is it the secret itself?
+                # The path may be the secret itself, so it is not quoted.
+                got = "a path without a file" if name in _OF_SECRETS else path
                 self._refuse(name, "no such file", "a readable file", got)
         if not 1 <= self.session_timeout_ms <= _LONGEST_MS:
             self._refuse(
-                "session_timeout_ms", "no time", f"1 to {_LONGEST_MS}", self.session_timeout_ms
+                "session_timeout_ms", "not a time", f"1 to {_LONGEST_MS}", self.session_timeout_ms
             )
 
     @classmethod
     def parse(cls, table: Mapping[str, object]) -> KafkaSettings:
-        """From a table of the configuration, as TOML or the environment gives it."""
+        """Parse a table of the configuration, from TOML or the environment."""
         known = {known.name: known for known in fields(cls)}
         arguments: dict[str, object] = {}
         for name, value in table.items():
@@ -116,7 +117,7 @@ class KafkaSettings:
         return self.security_protocol.startswith("SASL")
 
     def client(self) -> dict[str, object]:
-        """The arguments that every client of aiokafka takes, secrets read now."""
+        """The arguments that all of aiokafka's clients take; secrets are read now."""
         arguments: dict[str, object] = {
             "bootstrap_servers": self.servers,
             "security_protocol": self.security_protocol,
@@ -141,7 +142,7 @@ class KafkaSettings:
         return self.password
 
     def _ssl_context(self) -> ssl.SSLContext:
-        """Encryption that checks the other side."""
+        """Encryption that verifies the other side."""
         secret = self.key_password_file
         try:
             return create_ssl_context(
@@ -161,7 +162,7 @@ class KafkaSettings:
             ) from error
 
     def _check_effect(self) -> None:
-        """Refuse what the protocol has no use for."""
+        """Refuse settings without effect under this protocol."""
         for names, used, remedy in (
             (_OF_SASL, self.uses_sasl, "SASL_SSL"),
             (_OF_TLS, self.uses_tls, "SASL_SSL" if self.uses_sasl else "SSL"),
@@ -170,13 +171,13 @@ class KafkaSettings:
             if given and not used:
                 self._refuse(
                     "security_protocol",
-                    f"has no use for {', '.join(given)}",
+                    f"does not use {', '.join(given)}",
                     f"{remedy}, or without them",
                     self.security_protocol,
                 )
 
     def _check_sasl(self) -> None:
-        """Refuse a mechanism without what it needs."""
+        """Refuse a mechanism that lacks a setting."""
         self._one_of("sasl_mechanism", self.sasl_mechanism, MECHANISMS)
         if self.sasl_mechanism in _IN_THE_CLEAR and not self.uses_tls:
             self._refuse(
@@ -187,17 +188,17 @@ class KafkaSettings:
         for name in ("username", "password", "password_file") if by_token else ("token_file",):
             if getattr(self, name) is not None:
                 self._refuse(
-                    name, f"has no use with {self.sasl_mechanism}", "to be left out", "a value"
+                    name, f"is not used by {self.sasl_mechanism}", "to be left out", "a value"
                 )
         if by_token:
             if self.token_file is None:
                 self._refuse("token_file", "missing", "a file with the token", "nothing")
         elif self.username is None or (self.password is None and self.password_file is None):
             self._refuse(
-                "username, password_file", "missing", "both for SASL", "one or none of them"
+                "username, password_file", "missing", "both for SASL", "at most one of them"
             )
         elif self.password is not None and self.password_file is not None:
-            self._refuse("password, password_file", "which?", "one of them", "both")
+            self._refuse("password, password_file", "are two answers", "one of them", "both")
 
     @classmethod
     def _one_of(cls, name: str, value: str | None, allowed: tuple[str, ...]) -> None:
@@ -212,13 +213,13 @@ class KafkaSettings:
 
 
 class TokenFile(AbstractTokenProvider):
-    """Gives an OAUTHBEARER token from a file that something else keeps fresh."""
+    """Gives an OAUTHBEARER token from a file that another program keeps fresh."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     async def token(self) -> str:
-        """What the file holds now; it is small and local, so no thread is needed."""
+        """The file's content now; it is small and local, so no thread is needed."""
         return _read_secret("token_file", self._path)
 
 
@@ -238,13 +239,13 @@ def _read_secret(name: str, path: Path) -> str:
 
 
 def _is_address(server: str) -> bool:
-    """Whether it looks like host:port."""
+    """Whether it has the form host:port."""
     match = _ADDRESS.fullmatch(server)
     return match is not None and 1 <= int(match[1]) < 1 << 16
 
 
 def _converted(name: str, kind: str, value: object) -> object:
-    """A value of the table as the field's type; an environment gives text for everything."""
+    """A value of the table in the field's type; the environment gives text for everything."""
     if kind.startswith("Path") and isinstance(value, str):
         return Path(value)
     if kind == "bool" and value in ("true", "false"):
@@ -257,7 +258,7 @@ def _converted(name: str, kind: str, value: object) -> object:
     raise InvalidConfig(
         complaint(
             f"transport.{name}",
-            "of a wrong type",
+            "has the wrong type",
             expected=expected.__name__,
             got=type(value).__name__,
         )

@@ -1,4 +1,4 @@
-"""What the entry point ``kafka`` names: everything that can be opened on one cluster."""
+"""The class of the entry point ``kafka``: it opens everything on one cluster."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class KafkaTechnology:
     def transport(
         self, *, worker: str, namesakes: Namesakes = Namesakes.STRANGERS
     ) -> KafkaTransport:
-        """For the service."""
+        """A transport, for the service."""
         return KafkaTransport(
             self._settings, worker=worker, reached=self._reached, namesakes=namesakes
         )
@@ -44,5 +44,5 @@ class KafkaTechnology:
         return KafkaProducer(self._settings)
 
     def administrator(self) -> KafkaAdministrator:
-        """For the commands that make and check."""
+        """The tools of the commands that create and check."""
         return KafkaAdministrator(self._settings)

@@ -1,26 +1,25 @@
-"""The topics of a stream: what the promise needs of them, and what is there.
+"""The topics of a stream: what the promise needs of them, and what exists.
 
 | topic | cleanup | why |
 |---|---|---|
 | input | delete | compaction removes slots by content (P1) |
 | two inputs of one stream | delete, LogAppendTime | the brokers' clocks decide what goes together |
 | output | delete | it is another stream's input |
-| actions, state | compact | the newest of each key is needed for good, the rest is not |
+| actions, state | compact | only the newest record of each key is needed |
 | ledger | delete, kept for ever | the guarantee is recomputed from all of it |
 | crowd, across partitions | compact | the newest snapshot of each partition is enough |
 | quarantine, if it is on | delete, a week unless changed | for an operator to look at |
 
 Replication ≥ 3, min ISR ≥ 2 and no unclean election, because a state that rolls back would draw
-again what was published. ``single_broker`` accepts one copy, for trials. The derived topics have
-as many partitions as the input, and take the largest value that a commit may bring.
+again what was published. ``single_broker`` accepts one copy, for trials. The derived topics have as
+many partitions as the input, and take the largest value of a commit.
 
-Who takes a partition reads its whole state topic, and nothing of a compacted topic's newest
-segment is ever compacted: with a broker's own settings (segments of a gigabyte or a week) that is
-everything that was written for days. So the state has small segments that are cleaned soon
-(`_READ_WHOLE`). Larger bounds are worth a warning, and `topics check --mend` sets them: they cost
-time, not the promise.
+A take-over reads the whole state topic, and nothing in a compacted topic's newest segment is ever
+compacted: with a broker's own settings (segments of a gigabyte or a week) that is everything
+written for days. So the state has small segments that are cleaned soon (`_READ_WHOLE`). Larger
+bounds cause a warning, and `topics check --mend` sets them: they cost time, not the promise.
 
-What this user may not see of a topic is a problem of that topic, said beside those of the others.
+A right that this user lacks on a topic is a problem of that topic, listed beside the others.
 """
 
 from __future__ import annotations
@@ -50,19 +49,19 @@ MIN_IN_SYNC = 2
 _LARGEST = "max.message.bytes"
 _FOR_EVER = {"retention.ms": "-1", "retention.bytes": "-1"}
 _WEEK_MS = str(7 * 24 * 3600 * 1000)
-_FOR_A_WEEK = {"retention.ms": _WEEK_MS, "retention.bytes": "-1"}  # as brokers do unless told
+_FOR_A_WEEK = {"retention.ms": _WEEK_MS, "retention.bytes": "-1"}  # as brokers do by default
 _READ_BY_SLOTS = ("input", "second input", "output")
 _READ_WHOLE = {
-    "segment.bytes": str(8 << 20),  # beyond what is live, about so much is read
+    "segment.bytes": str(8 << 20),  # beyond the live records, about so much is read
     "segment.ms": "30000",  # or what was written in so long, if that is less
-    "min.cleanable.dirty.ratio": "0.3",  # of a log may be superseded before it is cleaned
+    "min.cleanable.dirty.ratio": "0.3",  # the share that may be superseded before cleaning
     "min.compaction.lag.ms": "0",
-    # A tombstone may go before a reader comes to it who has read what it removes. That is found
-    # again as it was: a release, published and behind its saved row, or a row of an earlier epoch.
-    # It is of no effect, and is removed anew.
+    # A tombstone may be deleted before a reader that has seen the entry reaches it. The reader then
+    # finds that entry again: a published release behind its saved row, or a row of an earlier
+    # epoch. It has no effect, and is deleted again.
     "delete.retention.ms": "1000",
 }
-"""What bounds a takeover's reading by a small multiple of what is live; all are upper bounds."""
+"""Upper bounds that keep a takeover's reading within a small multiple of the live records."""
 
 _SEGMENT = "segment.bytes"
 _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
@@ -71,7 +70,7 @@ _SPARINGLY = {"retention.ms": _WEEK_MS, "retention.bytes": str(1 << 30)}
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """The largest batch that each topic of a stream takes, in bytes."""
+    """The largest batch, in bytes, that each topic of a stream takes."""
 
     input: int
     derived: int
@@ -84,10 +83,10 @@ class Wanted:
     name: str
     role: str
     cleanup: str
-    kept: Mapping[str, str]  # retention that must be exactly so
+    kept: Mapping[str, str]  # retention that must be exactly this
     replicas: int
     in_sync: int
-    proposed: Mapping[str, str] = field(default_factory=dict)  # retention that may be another
+    proposed: Mapping[str, str] = field(default_factory=dict)  # retention that may differ
     least: int = 0  # bytes that its largest batch must have room for
     bounds: Mapping[str, str] = field(default_factory=dict)  # settings that should be no larger
     fixed: Mapping[str, str] = field(default_factory=dict)  # other settings that must be so
@@ -112,12 +111,12 @@ class Described:
 
     partitions: int
     replicas: int
-    settings: Mapping[str, str] | None  # None: without the right to see them
+    settings: Mapping[str, str] | None  # None: no right to see them
 
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """A topic that this user may not see at all; it may be missing too."""
+    """A topic that this user may not see at all; it may also be missing."""
 
 
 def wanted(topics: StreamTopics, settings: KafkaSettings) -> list[Wanted]:
@@ -148,8 +147,8 @@ def wanted(topics: StreamTopics, settings: KafkaSettings) -> list[Wanted]:
 def _wanted_in_pairs(topics: StreamTopics, settings: KafkaSettings) -> list[Wanted]:
     """Two inputs, an output, the ledger and the state: no actions are published.
 
-    Under the producers' own timestamps one that lies far in the future would close every window,
-    so the inputs' are the brokers'.
+    With producers' own timestamps, one far in the future would close every window; so the inputs
+    use the brokers' time.
     """
     single = replace(topics, beside="", output="")
     first, _, ledger, state = wanted(single, settings)
@@ -191,7 +190,7 @@ async def describe(
 async def describe_shapes(
     client: AIOKafkaAdminClient, names: Sequence[str]
 ) -> dict[str, tuple[int, int]]:
-    """How many partitions and replicas each topic has; a topic that does not exist is left out."""
+    """The partitions and replicas of these topics; a topic that does not exist is left out."""
     shapes: dict[str, tuple[int, int]] = {}
     for name, shape in (await seen_shapes(client, names)).items():
         if shape is None:
@@ -201,7 +200,7 @@ async def describe_shapes(
 
 
 def no_such_topic(name: str) -> InvalidConfig:
-    """The error of a topic that does not exist."""
+    """The error for a topic that does not exist."""
     return InvalidConfig(
         complaint(
             f"topic {name}", "missing", expected="`streamdp topics create`", got="no such topic"
@@ -210,7 +209,7 @@ def no_such_topic(name: str) -> InvalidConfig:
 
 
 def no_such_partition(name: str, number: int, *, count: int) -> InvalidConfig:
-    """The error of a number beyond a topic's partitions."""
+    """The error for a number beyond a topic's partitions."""
     return InvalidConfig(
         complaint(f"topic {name}", "no such partition", expected=f"below {count}", got=number)
     )
@@ -219,7 +218,7 @@ def no_such_partition(name: str, number: int, *, count: int) -> InvalidConfig:
 async def seen_shapes(
     client: AIOKafkaAdminClient, names: Sequence[str]
 ) -> dict[str, tuple[int, int] | None]:
-    """As `describe_shapes`, with None for a topic that this user may not describe."""
+    """Like `describe_shapes`, with None for a topic that this user may not describe."""
     shapes: dict[str, tuple[int, int] | None] = {}
     for topic in await client.describe_topics(list(dict.fromkeys(names))):
         error, parts = for_code(topic["error_code"]), topic["partitions"]
@@ -235,7 +234,7 @@ async def seen_shapes(
 async def _settings(
     client: AIOKafkaAdminClient, names: Sequence[str]
 ) -> dict[str, Mapping[str, str] | None]:
-    """The settings in force of these topics; None where this user may not see them."""
+    """The settings in force of these topics; None without the right to see them."""
     if not names:
         return {}
     resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
@@ -253,7 +252,7 @@ async def _settings(
 def findings(
     stream: StreamTopics, settings: KafkaSettings, there: Mapping[str, Described | Hidden]
 ) -> Iterator[Finding]:
-    """One finding for each property of a stream's topics, right or wrong."""
+    """One finding for each property of a stream's topics, good or bad."""
     for topic in wanted(stream, settings):
         if topic.name in there:
             yield from compared(topic, there, source=stream.input)
@@ -268,7 +267,7 @@ def findings(
 def compared(
     topic: Wanted, there: Mapping[str, Described | Hidden], *, source: str
 ) -> Iterator[Finding]:
-    """What a topic that is there is against what it must be."""
+    """Compare an existing topic with what it must be."""
     subject, is_there, input_ = f"topic {topic.name}", there[topic.name], there.get(source)
     if isinstance(is_there, Hidden):
         yield _hidden(subject, "Describe")
@@ -286,18 +285,18 @@ def compared(
             f"{subject}: partitions",
             Verdict.PROBLEM,
             f"expected as many as the input, {input_.partitions}, got {is_there.partitions}; "
-            "`streamdp topics expand` adds what is missing",
+            "`streamdp topics expand` adds them",
         )
 
 
 def _hidden(subject: str, right: str) -> Finding:
-    """A right that is missing."""
+    """The finding for a missing right."""
     detail = f"no right to {right}: grant it to this user, so that the topic can be checked"
     return Finding(f"{subject}: {right}", Verdict.PROBLEM, detail)
 
 
 def _compared(subject: str, topic: Wanted, settings: Mapping[str, str]) -> Iterator[Finding]:
-    """What a topic's settings are against what they must be."""
+    """Compare a topic's settings with what they must be."""
     policy = ",".join(sorted(settings.get("cleanup.policy", "").split(",")))
     compacted = topic.role in _READ_BY_SLOTS and "compact" in policy
     why = "; compaction removes slots by content" if compacted else ""
@@ -338,7 +337,7 @@ def _compared(subject: str, topic: Wanted, settings: Mapping[str, str]) -> Itera
 
 
 def beyond(topic: Wanted, settings: Mapping[str, str]) -> list[str]:
-    """The settings that should be no larger than they are."""
+    """The settings that are larger than they should be."""
     return [
         name
         for name, most in topic.bounds.items()
@@ -361,9 +360,9 @@ def _judged(subject: str, expected: object, got: object, good: bool, why: str) -
 async def examine(
     settings: KafkaSettings, streams: Sequence[StreamTopics]
 ) -> dict[str, BatchLimits]:
-    """Refuse topics that would break the promise; how large records may be otherwise.
+    """Refuse topics that break the promise; return how large records may be.
 
-    A quarantine that is not as it should be stops nothing.
+    A quarantine with wrong settings stops nothing.
     """
     streams = [replace(stream, quarantined=False) for stream in streams]
     names = [topic.name for stream in streams for topic in wanted(stream, settings)]
@@ -399,8 +398,8 @@ def _limits(
     sizes: dict[str, int] = {}
     for topic in wanted(stream, settings):
         is_there = there[topic.name]
-        assert isinstance(is_there, Described), "what is hidden is a problem"
-        assert is_there.settings is not None, "what is hidden is a problem"
+        assert isinstance(is_there, Described), "a hidden topic is a problem"
+        assert is_there.settings is not None, "hidden settings are a problem"
         sizes[topic.role] = min(int(is_there.settings[name]) for name in (_LARGEST, _SEGMENT))
     largest_input = sizes.pop("input")
     sizes.pop("second input", None)

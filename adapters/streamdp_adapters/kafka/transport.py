@@ -1,17 +1,17 @@
-"""The transport on Kafka: memberships deliver, owners commit, readers look.
+"""The Kafka transport: memberships deliver, owners commit, readers read.
 
-What each part may do wrong and why it cannot hurt is in the part's own docstring (`membership`,
-`owner`, `reading`). Here they are only joined:
+Each part's docstring says what may go wrong in it and why that does no harm (`membership`, `owner`,
+`reading`). Here they are only joined:
 
 1. `join` compares the topics with what the promise needs (`topics`), then enters each stream's
-   group. Two streams of one input are two groups.
+   group. Two streams with one input are two groups.
 2. `take` abandons an owner that this process may have had, makes a new one, and reads what is
    durable up to its owner record.
-3. `poll` asks the memberships in turn for what is at hand, and waits on all only when there is
-   nothing. Nothing from a cluster that does not answer is an error.
-4. What is told or asked of a partition after `close` reaches nobody: its task may end later.
+3. `poll` asks the memberships in turn for fetched records, and waits for all of them only if there
+   are none. If the cluster does not answer, an empty poll is an error.
+4. Calls for a partition after `close` have no effect: its task may end later.
 
-The steps that a test can hold on to: ``take: fenced``, ``take: owned``, ``take: first``,
+The steps at which a test can interrupt: ``take: fenced``, ``take: owned``, ``take: first``,
 ``take: group``, ``take: ledger``, ``take: state``, ``take: read``, ``poll``, ``commit: begun``,
 ``commit: sent``, ``commit: decided``.
 """
@@ -72,7 +72,7 @@ class KafkaTransport:
         self._turn = 0
 
     async def join(self, streams: Sequence[StreamTopics], listener: Listener) -> None:
-        """Refuse what would break the promise, then ask for a share of each stream's input."""
+        """Refuse topics that break the promise, then ask for a share of each stream's input."""
         check_names(streams)
         self._listener = listener
         self._topics = {topics.stream: topics for topics in streams}
@@ -143,7 +143,7 @@ class KafkaTransport:
         )
 
     async def stop_beside(self, partition: Partition, start: int, *, timestamp: int) -> int:
-        """Where the second input is no longer older than that."""
+        """The offset at which the second input is no longer older than this."""
         return await self._second(partition).stop(start, timestamp=timestamp)
 
     def read_beside(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
@@ -151,7 +151,7 @@ class KafkaTransport:
         return self._second(partition).read(start, stop)
 
     def _second(self, partition: Partition) -> Beside:
-        """What reads the second input of a partition, until it is left."""
+        """The reader of a partition's second input, until the partition is left."""
         topics = self._stream(partition)
         if partition not in self._beside:
             self._beside[partition] = Beside(
@@ -165,13 +165,13 @@ class KafkaTransport:
             membership.resume(partition.number, offset)
 
     def pause(self, partition: Partition) -> None:
-        """Let `poll` deliver nothing more of this partition."""
+        """Stop delivering this partition."""
         if (membership := self._memberships.get(partition.stream)) is not None:
             membership.pause(partition.number)
 
     async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
         """New records of the resumed partitions; empty after `timeout` seconds."""
-        await asyncio.sleep(0)  # the client fetches and commits in tasks beside this one
+        await asyncio.sleep(0)  # the client fetches and commits in other tasks
         self._check_inputs()
         members = list(self._memberships.values())
         self._turn = (self._turn + 1) % max(len(members), 1)
@@ -214,17 +214,17 @@ class KafkaTransport:
         return max(0, self._limits[stream].derived - RECORD_ROOM - KEY_ROOM)
 
     def end_offset(self, partition: Partition) -> int | None:
-        """The end offset of the input, in the latest answer."""
+        """The end offset of the input in the newest answer."""
         membership = self._memberships.get(partition.stream)
         return None if membership is None else membership.end_offset(partition.number)
 
     def first_offset(self, partition: Partition) -> int | None:
-        """The oldest retained input offset, in the latest answer."""
+        """The oldest retained input offset in the newest answer."""
         membership = self._memberships.get(partition.stream)
         return None if membership is None else membership.first_offset(partition.number)
 
     async def leave(self, partition: Partition) -> None:
-        """Give one partition up."""
+        """Leave one partition."""
         membership = self._memberships.get(partition.stream)
         if membership is not None:
             membership.leave(partition.number)
@@ -237,7 +237,7 @@ class KafkaTransport:
             await owner.close()
 
     async def close(self) -> None:
-        """Give everything up, within a bounded time."""
+        """Close everything within a bounded time."""
         owners, self._owners = list(self._owners.values()), {}
         seconds, self._beside = list(self._beside.values()), {}
         await asyncio.gather(
@@ -251,12 +251,12 @@ class KafkaTransport:
         )
 
     async def _leave_groups(self) -> None:
-        """Leave all groups, also one that could not be joined."""
+        """Leave all groups, also one whose join failed."""
         members, self._memberships = list(self._memberships.values()), {}
         await asyncio.gather(*(member.stop() for member in members), return_exceptions=True)
 
     def _stream(self, partition: Partition) -> StreamTopics:
-        """The names of a partition's stream."""
+        """The topics of a partition's stream."""
         topics = self._topics.get(partition.stream)
         if topics is None or partition.stream not in self._memberships:
             raise TransportLost(
@@ -270,14 +270,14 @@ class KafkaTransport:
         return topics
 
     def _delivered(self, batches: list[Records]) -> list[Records]:
-        """Tell a test that records are about to be handed over."""
+        """Let a test interrupt before records are handed over."""
         for records in batches:
             self._reached("poll", records.partition)
         return batches
 
     @asynccontextmanager
     async def _working(self, partition: Partition, owner: PartitionOwner) -> AsyncIterator[None]:
-        """A step of an owner: a lost owner is dropped, a fenced partition announced again."""
+        """A step of an owner: drop a lost owner, and announce a fenced partition again."""
         try:
             yield
         except Fenced:
@@ -288,12 +288,12 @@ class KafkaTransport:
                 self._abandon(partition)
 
     def _fenced(self, partition: Partition) -> None:
-        """Another process took it: if the group still gives it to us, it is announced again."""
+        """Another process took it: announce it again if the group still assigns it here."""
         if (membership := self._memberships.get(partition.stream)) is not None:
             membership.fenced(partition.number)
 
     def _abandon(self, partition: Partition) -> None:
-        """Close an owner beside whatever goes on: the next one fences it anyway."""
+        """Close an owner in the background: the next one fences it anyway."""
         owner = self._owners.pop(partition, None)
         if owner is not None:
             self._close_later(owner)
@@ -306,7 +306,7 @@ class KafkaTransport:
 
 
 async def _first(members: Sequence[Membership], max_records: int, timeout: float) -> list[Records]:
-    """Wait on all memberships; what the first has is delivered, any other goes back."""
+    """Wait for all memberships; deliver the first one's records, rewind the others."""
     tasks = {asyncio.create_task(member.wait(max_records, timeout)): member for member in members}
     delivered: list[Records] = []
     try:
@@ -328,7 +328,7 @@ async def _first(members: Sequence[Membership], max_records: int, timeout: float
 
 
 async def _call_off(tasks: dict[asyncio.Task[Fetched], Membership]) -> None:
-    """Cancel pending fetches whose result is not needed; their records are fetched again."""
+    """Cancel pending fetches that are not needed; their records are fetched again."""
     for task in tasks:
         task.cancel()
     if tasks:

@@ -1,17 +1,17 @@
-"""The client library's errors as the house's, its silent causes found, and its noise kept out.
+"""Maps the client library's errors to ours, finds silent causes, and keeps its noise out.
 
-Everything foreign is translated here, once, at the edge:
+All foreign errors are mapped here, once, at the edge:
 
 - *Who must act* decides: missing rights, topics and wrong credentials are the user's
   (`InvalidConfig`); a fenced producer is `Fenced`; everything else may pass (`TransportLost`).
 - The client hides why it cannot connect ("Unable to bootstrap") behind a log line, so `reach`
-  connects by hand and says it. It also takes a refused OAUTHBEARER token for accepted: the broker
-  answers it with a challenge that the client does not read, and then tells such a client of no
-  broker at all. So `reach` asks for the brokers too.
-- The client's debug lines quote keys and values, and would end up in logs that anyone reads:
-  they are dropped. So is the harmless ``NotEnoughReplicasError … retrying`` of a new producer's
-  first transactions on brokers of version 4; the last such line is kept for a message, in case
-  it was not harmless. So is the warning at each rebalance that there is one.
+  connects by hand and reports the cause. The client also takes a refused OAUTHBEARER token for
+  accepted: the broker answers with a challenge that the client does not read, and then names no
+  broker. So `reach` asks for the brokers too.
+- The client's debug lines quote keys and values, so they are dropped. So is the harmless
+  ``NotEnoughReplicasError … retrying`` of a new producer's first transactions on brokers of version
+  4; the last such line is kept for a message, in case it was not harmless. So is the warning at
+  each rebalance.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ _USERS = (
 )
 _FENCED = (kafka.ProducerFenced, kafka.InvalidProducerEpoch)
 CLIENTS = (kafka.KafkaError, kafka.IllegalOperation, kafka.ConsumerStoppedError)
-"""What the client raises; not all of it is of one family."""
+"""The client's errors; not all are of one family."""
 
 _UNCONNECTED = (kafka.KafkaConnectionError, kafka.NodeNotReadyError, AssertionError)
-"""What starting a client ends with when no server can be used; it asserts that it knows one."""
+"""The error of starting a client without a usable server: an assertion in the client."""
 
 _STOP_SECONDS = 5.0
 
 
 class Startable(Protocol):
-    """A client of aiokafka that is started and stopped."""
+    """A client of aiokafka that can be started and stopped."""
 
     async def start(self) -> None:
         """Connect."""
@@ -81,7 +81,7 @@ class Startable(Protocol):
 
 @contextmanager
 def translated(where: str) -> Iterator[None]:
-    """Raise the house's errors in place of the client's."""
+    """Raise our errors in place of the client's."""
     try:
         yield
     except StreamdpError:
@@ -91,7 +91,7 @@ def translated(where: str) -> Iterator[None]:
 
 
 def as_ours(where: str, error: BaseException) -> StreamdpError:
-    """The house's error for one of the client's."""
+    """Our error for one of the client's."""
     if isinstance(error, StreamdpError):
         return error
     if isinstance(error, _FENCED):
@@ -120,8 +120,7 @@ def as_ours(where: str, error: BaseException) -> StreamdpError:
     timed_out = isinstance(error, TimeoutError | kafka.KafkaTimeoutError)
     hint = f"; before that, perhaps: {NOISE.last}" if timed_out and NOISE.last else ""
     return TransportLost(
-        complaint(where, "no answer that can be relied on", expected="an outcome", got=_said(error))
-        + hint
+        complaint(where, "the result is unknown", expected="an outcome", got=_said(error)) + hint
     )
 
 
@@ -129,19 +128,19 @@ _REMEDIES = "the topics to exist and this user to have the rights (see `streamdp
 
 
 def refusal(error: InvalidConfig) -> str:
-    """The cluster's refusal behind an error, or else the error's own words."""
+    """The cluster's refusal behind an error, or else the error's own text."""
     why = error.__cause__
     return f"refused: {_said(why)}" if isinstance(why, _USERS) else str(error)
 
 
 def _said(error: BaseException) -> str:
-    """The error's name and words; the client's words name topics and nodes, never content."""
+    """The error's name and text; the client's text names topics and nodes, never content."""
     words = str(error)
     return f"{type(error).__name__} ({words})" if words else type(error).__name__
 
 
 async def start(client: Startable, settings: KafkaSettings) -> None:
-    """Connect a client, or say why that cannot be; it is stopped again if it fails."""
+    """Connect a client, or say why that failed; a client that fails is stopped again."""
     try:
         await client.start()
         if isinstance(client, AIOKafkaConsumer) and not knows_a_broker(client):
@@ -154,10 +153,10 @@ async def start(client: Startable, settings: KafkaSettings) -> None:
 
 
 async def stop(client: Startable) -> None:
-    """Disconnect a client within a bounded time, by force if need be.
+    """Disconnect a client within a bounded time, if necessary by force.
 
-    A consumer that stops while its fetches fail waits for one that it has cancelled, so a
-    cancellation comes out of it that nobody asked for and that would end whoever hears of it.
+    A consumer that stops while its fetches fail waits for one that it has cancelled, so it raises a
+    cancellation that nobody asked for, which would end the caller.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -174,7 +173,7 @@ async def stop(client: Startable) -> None:
 
 
 async def _abandon(client: Startable) -> None:
-    """End a client that will not stop."""
+    """End a client that does not stop."""
     if isinstance(client, AbandonableProducer):
         await abandon_producer(client)
     elif isinstance(client, AIOKafkaConsumer):
@@ -192,7 +191,7 @@ async def started(client: Startable, settings: KafkaSettings) -> AsyncIterator[N
 
 
 async def reach(settings: KafkaSettings) -> None:
-    """Connect by hand to one server after the other until one answers; else say what is wrong."""
+    """Connect by hand to one server after another until one answers; else report the cause."""
     arguments = settings.client()
     servers = arguments.pop("bootstrap_servers")
     arguments.pop("retry_backoff_ms")
@@ -213,7 +212,7 @@ async def reach(settings: KafkaSettings) -> None:
 
 
 async def _try_connection(host: str, port: int, arguments: Mapping[str, object]) -> None:
-    """Connect, authenticate and ask for the brokers, and leave nothing open."""
+    """Connect, authenticate and ask for the brokers; leave nothing open."""
     connection = AIOKafkaConnection(host, port, **arguments)
     try:
         await connection.connect()
@@ -227,7 +226,7 @@ async def _try_connection(host: str, port: int, arguments: Mapping[str, object])
 
 
 def _cannot_connect(server: str, settings: KafkaSettings, error: BaseException) -> StreamdpError:
-    """What to tell the user about a server that could not be used."""
+    """The error for a server that could not be used."""
     where = f"transport.bootstrap {server}"
     if isinstance(error, kafka.SaslAuthenticationFailed):
         return _refused(where, settings, error)
@@ -259,7 +258,7 @@ def _cannot_connect(server: str, settings: KafkaSettings, error: BaseException) 
 
 
 def _refused(where: str, settings: KafkaSettings, error: BaseException) -> InvalidConfig:
-    """What to tell the user about a password or token that the cluster does not accept."""
+    """The error for a password or token that the cluster refuses."""
     if settings.sasl_mechanism == "OAUTHBEARER":
         what = f"the token of {settings.token_file} is refused: has it expired?"
         expected = "a token that the cluster accepts"
@@ -277,7 +276,7 @@ class HarmlessFilter(logging.Filter):
         self.last = ""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether people should read this line."""
+        """Whether a person should read this line."""
         if record.levelno <= logging.DEBUG:
             return False
         if record.levelno == logging.WARNING and "NotEnoughReplicas" in record.getMessage():
@@ -287,11 +286,11 @@ class HarmlessFilter(logging.Filter):
 
 
 NOISE = HarmlessFilter()
-"""The one filter of this process, on every logger of the client that may quote content."""
+"""This process's one filter, on every logger of the client that may quote content."""
 
 
 def quiet() -> None:
-    """Keep the client's noise out of the logs, from now on."""
+    """Keep the client's noise out of the logs from now on."""
     for name in (
         "client",
         "conn",

@@ -1,14 +1,14 @@
 """SQLite, the embedded default: streamdp without a broker, on two files.
 
-The *trusted* file holds the input log, the state and the outbox of what is to be published; it is
-as sensitive as the events themselves (mode 0600). The *published* file holds actions and ledger
-lines and is what readers open. Each commit is recorded in the first and then published in the
-second (`transport` says how and what a crash in between leaves); the second is the witness against
-a first that was lost or rolled back. Two files rolled back together cannot be told from a younger
-pair: back them up for reading, never put an older pair back to write on.
+The *trusted* file holds the input log, the state and the outbox of unpublished releases; it is as
+sensitive as the events themselves (mode 0600). The *published* file holds actions and ledger lines;
+readers open it. Each commit is recorded in the first file and then published in the second
+(`transport` says how, and what a crash in between leaves); the second is the witness if the first
+is lost or rolled back. If both are rolled back together, nothing shows it: back them up for
+reading, and never restore an older pair to write on.
 
-Anyone who may read the published file can do so while a service or producer has it open; when none
-has, SQLite asks for the right to write beside it.
+Anyone who may read the published file can do so while a service or producer has it open; otherwise
+SQLite needs the right to write beside it.
 
 Both files belong on a local disk (SQLite's locks do not hold on network file systems).
 """
@@ -54,11 +54,11 @@ class Sqlite:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, object], *, app: str) -> Self:
-        """From the configuration's table; see `Settings` for its keys."""
+        """Read the configuration's table; `Settings` has its keys."""
         return cls(Settings.from_mapping(settings))
 
     def transport(self, *, worker: str, namesakes: Namesakes = Namesakes.STRANGERS) -> Transport:
-        """A worker over these files."""
+        """A worker on these files."""
         return SqliteTransport(self.settings, worker=worker, reached=self.reached)
 
     def publications(self) -> Publications:

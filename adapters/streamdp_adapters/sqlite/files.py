@@ -1,12 +1,12 @@
-"""Opening SQLite files so that a commit is durable and private, and saying what went wrong.
+"""Opens SQLite files so that commits are durable and private, and maps SQLite's errors.
 
 1. WAL with ``synchronous=FULL``: what another connection can see has reached the disk.
-2. The trusted file is made with mode 0600 (SQLite gives ``-wal`` and ``-shm`` the same), overwrites
-   what it deletes (``secure_delete``) and never spills to temporary files.
-3. Every writing transaction is ``BEGIN IMMEDIATE``: whoever reads in it reads the latest.
+2. The trusted file is created with mode 0600 (SQLite gives ``-wal`` and ``-shm`` the same),
+   overwrites what it deletes (``secure_delete``) and never spills to temporary files.
+3. Every writing transaction is ``BEGIN IMMEDIATE``, so it reads the latest state.
 4. SQLite's errors are mapped here, once: a full, read-only or failing disk is `DiskFull`, a damaged
    file `StateMismatch`, a file that we may not open `InvalidConfig`, everything else
-   `TransportLost`. A disk that failed is not tried again: what it then calls durable may not be.
+   `TransportLost`. A disk that failed is not tried again: it might wrongly call data durable.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from streamdp.core.errors import (
 
 T = TypeVar("T")
 
-BUSY = 5.0  # seconds to wait for another's transaction; ours take milliseconds
-CLOSING = 10.0  # seconds that giving up may take: more than one wait for a busy file
+BUSY = 5.0  # seconds to wait for another connection's transaction; ours take milliseconds
+CLOSING = 10.0  # seconds that closing may take: more than one wait for a busy file
 WAL_KEPT = 64 << 20  # bytes of WAL that are kept for reuse after a checkpoint
 WIDTH = 40  # bits of an offset in a row number; the partition's id is above them
 
@@ -54,7 +54,7 @@ _CLOSED_TO_US = {
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """One of the two kinds of file: what marks it, who may read it, and its tables."""
+    """One of the two kinds of file: its mark, its mode and its tables."""
 
     name: str
     application_id: int
@@ -62,11 +62,11 @@ class FileKind:
     mode: int
     schema: str
     upgrades: Mapping[int, str] = field(default_factory=dict)
-    """What makes a file of each earlier version one of the version after it."""
+    """The statements that upgrade a file of each earlier version by one version."""
 
 
 def mapped(error: sqlite3.Error, path: Path) -> StreamdpError:
-    """The house's error for an error of SQLite."""
+    """Our error for an error of SQLite."""
     code, name = _code_and_name(error)
     if code in _NO_ROOM or code & 0xFF == sqlite3.SQLITE_FULL:
         return DiskFull(
@@ -98,21 +98,19 @@ def unmade(path: Path, error: OSError) -> StreamdpError:
 
 
 def _no_disk(path: Path, got: object) -> DiskFull:
-    return DiskFull(
-        complaint(f"{path}", "cannot be written", expected="a disk that takes it", got=got)
-    )
+    return DiskFull(complaint(f"{path}", "cannot be written", expected="a working disk", got=got))
 
 
 def _is_read_only(path: Path) -> bool:
-    """Whether the file system of this file is read-only."""
+    """Whether this file's file system is read-only."""
     try:
         return bool(os.statvfs(path.resolve().parent).f_flag & os.ST_RDONLY)
-    except (OSError, AttributeError):  # it is gone, or this is not a Unix
+    except (OSError, AttributeError):  # the file is gone, or this is not Unix
         return False
 
 
 def _code_and_name(error: sqlite3.Error) -> tuple[int, str]:
-    """SQLite's own code and name of an error; an error of Python's module has none."""
+    """SQLite's code and name of an error; an error of Python's module has none."""
     code = getattr(error, "sqlite_errorcode", None) or 0
     return code, getattr(error, "sqlite_errorname", None) or type(error).__name__
 
@@ -128,7 +126,7 @@ def translated(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _opening(path: Path) -> Iterator[None]:
-    """Raise SQLite's errors as ours, where a file that is closed to us is the user's to mend."""
+    """Raise SQLite's errors as ours; a file that we may not open is for the user to mend."""
     try:
         yield
     except sqlite3.Error as error:
@@ -157,7 +155,7 @@ def writing(connection: sqlite3.Connection, path: Path) -> Iterator[sqlite3.Conn
 
 @contextmanager
 def reading(connection: sqlite3.Connection, path: Path) -> Iterator[sqlite3.Connection]:
-    """One reading transaction: everything in it is as of one moment."""
+    """One reading transaction: all of it is as of one moment."""
     with translated(path):
         connection.execute("BEGIN")
         try:
@@ -167,13 +165,13 @@ def reading(connection: sqlite3.Connection, path: Path) -> Iterator[sqlite3.Conn
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
-    with suppress(sqlite3.Error):  # the error that brought us here is the one to tell
+    with suppress(sqlite3.Error):  # report the error that led here
         if connection.in_transaction:
             connection.execute("ROLLBACK")
 
 
 def open_file(path: Path, kind: FileKind) -> sqlite3.Connection:
-    """A writing connection to a file of this kind, which is made if it is missing."""
+    """A writing connection to a file of this kind; creates a missing file."""
     _make(path, kind)
     with _opening(path):
         connection = sqlite3.connect(path, BUSY, isolation_level=None, check_same_thread=False)
@@ -186,7 +184,7 @@ def open_file(path: Path, kind: FileKind) -> sqlite3.Connection:
 
 
 def open_to_read(path: Path, kind: FileKind) -> sqlite3.Connection:
-    """A connection that can only read a file of this kind; the file must be there."""
+    """A read-only connection to a file of this kind; the file must exist."""
     need(path, kind)
     with _opening(path):
         uri = f"{path.absolute().as_uri()}?mode=ro"
@@ -202,7 +200,7 @@ def open_to_read(path: Path, kind: FileKind) -> sqlite3.Connection:
 
 
 def need(path: Path, kind: FileKind) -> None:
-    """Refuse to look into a file that is not there: looking makes nothing."""
+    """Refuse to inspect a missing file: inspection creates nothing."""
     if not path.exists():
         raise InvalidConfig(
             complaint(
@@ -215,7 +213,7 @@ def need(path: Path, kind: FileKind) -> None:
 
 
 def _make(path: Path, kind: FileKind) -> None:
-    """Make an empty file with the right mode, durably; refuse one that too many may read."""
+    """Create an empty file durably with the right mode; refuse one that others may use."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, kind.mode)
     except FileExistsError:
@@ -260,7 +258,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None
 
 
 def _upgrade(connection: sqlite3.Connection, kind: FileKind) -> None:
-    """Bring a file of an earlier version to this one, step by step; a later one is left alone."""
+    """Upgrade a file of an earlier version step by step; leave a later version alone."""
     while (version := _pragma(connection, "user_version")) in kind.upgrades:
         _execute_all(connection, kind.upgrades[version])
         connection.execute(f"PRAGMA user_version = {version + 1}")
@@ -272,7 +270,7 @@ def _execute_all(connection: sqlite3.Connection, statements: str) -> None:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch to WAL, which SQLite refuses at once while another connection does the same."""
+    """Switch to WAL; SQLite refuses this at once while another connection does the same."""
     deadline = time.monotonic() + BUSY
     while True:
         try:
@@ -312,9 +310,9 @@ def _tables(connection: sqlite3.Connection) -> int:
 
 
 class Desk:
-    """One thread, and the work that only it may do, in order.
+    """One thread for work that only it may do, in order.
 
-    A cancelled caller stops waiting; what has begun is finished all the same.
+    A cancelled caller stops waiting; work that has begun is finished all the same.
     """
 
     def __init__(self, name: str) -> None:
@@ -322,7 +320,7 @@ class Desk:
         self._open = True
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do it on the desk's thread."""
+        """Run work on the desk's thread."""
         if not self._open:
             raise TransportLost(
                 complaint("sqlite", "the transport is closed", expected="an open one", got="a call")
@@ -330,7 +328,7 @@ class Desk:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     async def close(self, last: Callable[[], None]) -> None:
-        """Finish what has begun, do one last thing, and take no more; within a bounded time."""
+        """Finish work that has begun, run one last piece, and stop; within a bounded time."""
         if not self._open:
             return
         work = asyncio.get_running_loop().run_in_executor(self._pool, last)

@@ -1,15 +1,16 @@
-"""One process at a time on a pair of files: a lock of the operating system beside the trusted one.
+"""Lets one process at a time use a pair of files: an operating system's lock beside them.
 
 1. A worker's process holds it from `join` to `close`. A worker of another process is refused at
-   once and told who holds it: there is no group here that would ever give a partition back, so a
-   second process, however short, would end the first one's work for good.
-2. The kernel lets go of it when the process ends, however it ends: no restart waits for it.
-3. It is the process's: its workers share it, and fence each other. A forked child does not have it.
+   once and told who holds the lock: there is no group here that would ever give a partition back,
+   so a second process, however short, would end the first one's work for good.
+2. The kernel releases it when the process ends, however it ends: no restart waits for it.
+3. It belongs to the process: its workers share it, and fence each other. A forked child has no
+   lock.
 4. It is on a file of its own (``home.db-lock``, mode 0600), which stays: removing it would let two
-   processes hold two of the same name, and on some systems a lock on the trusted file itself is in
-   the way of those that SQLite takes there.
-5. It keeps people from a mistake; what privacy rests on is the owner's number in the trusted file.
-   A system or file system without such locks goes on without one: whoever is fenced there ends.
+   processes hold two locks of one name, and on some systems a lock on the trusted file itself
+   conflicts with SQLite's own locks.
+5. It prevents a mistake; privacy rests on the owner's number in the trusted file. On a system or
+   file system without such locks there is no lock: a fenced worker ends there.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ else:
 
 Release = Callable[[], None]
 Lock = Callable[[Path, str], Release]
-"""Takes the lock of a trusted file in a worker's name; what it returns lets go of it, once."""
+"""Takes the lock of a trusted file for a worker; returns a function that releases it, once."""
 
 _LONGEST_NAME = 200  # bytes of the holder's name that are read
 
@@ -43,7 +44,7 @@ _Identity = tuple[int, int]  # device and inode of a lock file
 
 @dataclass(slots=True)
 class _Held:
-    """A lock that this process has, and how many of its workers share it."""
+    """A lock of this process, and the number of its workers that share it."""
 
     descriptor: int
     workers: int = 1
@@ -54,13 +55,13 @@ _turn = threading.Lock()
 
 
 def lock_of(path: Path) -> Path:
-    """The lock file of a trusted file, by whatever name that was reached."""
+    """The lock file of a trusted file, by whatever name that was opened."""
     path = path.resolve()
     return path.with_name(f"{path.name}-lock")
 
 
 def locked(path: Path, worker: str) -> Release:
-    """The lock of a trusted file; `Occupied` if another process has it."""
+    """Lock a trusted file; `Occupied` if another process has the lock."""
     if not IS_UNIX:
         return _nothing
     with _turn:
@@ -86,7 +87,7 @@ def _opened(path: Path) -> int:
 
 
 def _took(descriptor: int, path: Path) -> bool:
-    """Whether it is ours now; false where there are no locks. The descriptor is closed if not."""
+    """Whether this process has the lock now; if not, or without locks, close the descriptor."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -95,26 +96,26 @@ def _took(descriptor: int, path: Path) -> bool:
         raise Occupied(
             complaint(
                 f"{path}",
-                "another process is at work on it: stop that one first",
+                "another process uses it: stop that one first",
                 expected="a free file",
                 got=f"one locked by {holder or 'an unnamed worker'}",
             )
         ) from None
-    except OSError:  # such as ENOLCK, ENOTSUP: this file system has none
+    except OSError:  # such as ENOLCK, ENOTSUP: this file system has no locks
         os.close(descriptor)
         return False
     return True
 
 
 def _sign(descriptor: int, worker: str) -> None:
-    """Write the holder's name into the lock file; a full disk is ignored."""
+    """Write the holder's name into the lock file; ignore a full disk."""
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"worker {worker}, process {os.getpid()}\n".encode(), 0)
 
 
 def _let_go(identity: _Identity) -> None:
-    """One worker fewer; the last one unlocks."""
+    """Count one worker less; the last one unlocks."""
     with _turn:
         held = _held.get(identity)
         if held is None:  # this is a forked child
@@ -128,8 +129,8 @@ def _let_go(identity: _Identity) -> None:
 
 
 def _disown() -> None:
-    """In a forked child: the lock stays its parent's, and goes when the parent does."""
-    global _turn  # another thread may have had it at the time of the fork
+    """In a forked child: the lock stays its parent's, and ends with the parent."""
+    global _turn  # another thread may hold it at the time of the fork
     _turn = threading.Lock()
     for held in _held.values():
         os.close(held.descriptor)

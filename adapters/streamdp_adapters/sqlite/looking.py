@@ -18,7 +18,7 @@ _WITH_HEADERS = _PLAIN.replace("value", "value, headers, timestamp")
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What one look has found, as of one moment."""
+    """The result of one look, as of one moment."""
 
     heads: dict[Partition, Head] = field(default_factory=dict)
     owners: dict[Partition, Ownership] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Which records of a partition are looked at, and whether with headers and timestamps."""
+    """The records of a partition to look at, and whether headers and timestamps are needed."""
 
     head: Head
     start: int
@@ -37,7 +37,7 @@ class Span:
 
 
 class Looker:
-    """Looks into the trusted file. One thread only."""
+    """Reads the trusted file. One thread only."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection

@@ -1,8 +1,8 @@
-"""Two files that belong together, opened as one pair.
+"""Opens two files that belong together as one pair.
 
-A trusted file names itself once with random bytes; its published file carries the same name. A new
-trusted file beside an old published one takes over its name: the ledger lines in it then tell the
-service that the state was lost. Two files of different names are refused.
+A new trusted file gives itself a name of random bytes; its published file carries the same name. A
+new trusted file beside an old published one takes over its name: the ledger lines there then tell
+the service that the state was lost. Two files with different names are refused.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class FilePair:
     published: PublishedFile
 
     def close(self) -> None:
-        """Close both, the published one first: it is only ever behind."""
+        """Close both, the published one first: it may only be behind."""
         self.published.close()
         self.trusted.close()
 
 
 def open_pair(settings: Settings) -> FilePair:
-    """Open both files, making what is missing."""
+    """Open both files; create missing ones."""
     with ExitStack() as undo:
         trusted = TrustedFile(open_file(settings.path, TRUSTED), settings.path)
         undo.callback(trusted.close)

@@ -1,8 +1,8 @@
-"""The published file: what readers open, and the witness of what the trusted file once knew.
+"""The published file: readers open it, and it is the witness of what the trusted file once knew.
 
 It holds public things only: the releases in force, the ledger, and for each partition of a stream
-the sequence number and the position of the last commit that was published here. A commit is
-published once, in the order of its number: applying it again changes nothing.
+the sequence number and the position of the last commit published here. A commit is published once,
+in the order of numbers: publishing it again changes nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PUBLISHED = FileKind(
     CREATE TABLE ledger (id INTEGER PRIMARY KEY, key BLOB, value BLOB)
     """,
 )
-PAGE = 1000  # records that a reader takes at once
+PAGE = 1000  # records of a reader's page
 
 ACTIONS, LEDGER, SNAPSHOTS = "action", "ledger", "snapshot"
 
@@ -40,12 +40,12 @@ _SNAPSHOTS = """
 CREATE TABLE IF NOT EXISTS snapshot (id INTEGER PRIMARY KEY, part INTEGER NOT NULL, key BLOB,
   value BLOB)
 """
-"""Made with the first snapshot: a file without any is what it was before there were some."""
+"""Created with the first snapshot: a file without snapshots has the earlier version's form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What one commit publishes, with its number."""
+    """The contents of one commit, with its number."""
 
     sequence: int
     position: int
@@ -64,9 +64,9 @@ class PublishedMark:
 
 
 class PublishedFile:
-    """Writes what is published, each commit once. One thread only.
+    """Writes publications, each commit once. One thread only.
 
-    With `history` ``"all"`` superseded actions stay; with ``"latest"`` they go.
+    With `history` ``"all"`` superseded actions stay; with ``"latest"`` they are deleted.
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path, *, history: str) -> None:
@@ -75,13 +75,13 @@ class PublishedFile:
         self._history = history
 
     def pair(self) -> bytes | None:
-        """What names the trusted file that this one belongs to."""
+        """The name of the trusted file that this one belongs to."""
         with reading(self._connection, self._path) as file:
             row = file.execute("SELECT id FROM pair").fetchone()
             return bytes(row[0]) if row else None
 
     def pair_with(self, name: bytes) -> None:
-        """Belong to a trusted file, unless this one already belongs to one."""
+        """Take the name of a trusted file, unless this file has a name already."""
         with writing(self._connection, self._path) as file:
             file.execute("INSERT OR IGNORE INTO pair VALUES (1, ?)", (name,))
 
@@ -94,7 +94,7 @@ class PublishedFile:
             return PublishedMark(part.sequence, part.position, _last_line(file, part.id))
 
     def publish(self, topics: StreamTopics, number: int, batch: Sequence[Publication]) -> int:
-        """Publish commits in order, skipping those that were; one after a gap is refused.
+        """Publish commits in order; skip published ones, and refuse one after a gap.
 
         Returns how many were not skipped.
         """
@@ -108,7 +108,7 @@ class PublishedFile:
                     raise TransportLost(
                         complaint(
                             f"{self._path}",
-                            f"{topics.stream}/{number} is not where it was left",
+                            f"{topics.stream}/{number} has a gap",
                             expected=f"commit {publication.sequence - 1}",
                             got=part.sequence,
                         )
@@ -191,20 +191,20 @@ def _last_line(file: sqlite3.Connection, part: int) -> bytes | None:
 
 
 def _has_snapshots(file: sqlite3.Connection) -> bool:
-    """Whether any snapshot was ever told."""
+    """Whether a snapshot was ever published."""
     table = file.execute("SELECT 1 FROM sqlite_master WHERE name = 'snapshot'").fetchone()
     return table is not None
 
 
 class PublishedReader:
-    """Reads what was published, page by page. One thread only."""
+    """Reads publications, page by page. One thread only."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
         self._path = path
 
     def parts(self, topics: StreamTopics) -> dict[int, int]:
-        """The partitions' ids by their numbers."""
+        """The partitions' ids, by number."""
         with reading(self._connection, self._path) as file:
             return dict(
                 file.execute(
@@ -222,7 +222,7 @@ class PublishedReader:
         return [StreamTopics(app, stream, "") for app, stream in rows]
 
     def late(self, topics: StreamTopics, newest: int) -> dict[int, int]:
-        """From which line of each partition to read, to get about this many of the newest."""
+        """The offset in each partition from which on there are about `newest` lines."""
         with reading(self._connection, self._path) as file:
             ends = file.execute(
                 "SELECT number, ledger FROM part WHERE app = ? AND stream = ?",
@@ -232,7 +232,7 @@ class PublishedReader:
         return {number: max(0, end - share) for number, end in ends}
 
     def page(self, table: str, number: int, part: int, start: int) -> list[Published]:
-        """The next records of a partition from an offset on."""
+        """The next records of a partition, from an offset on."""
         assert table in {ACTIONS, LEDGER, SNAPSHOTS}
         low = part << WIDTH
         with reading(self._connection, self._path) as file:

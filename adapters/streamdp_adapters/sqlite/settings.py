@@ -1,4 +1,4 @@
-"""The settings of the SQLite technology: where the two files are, and what is kept in them."""
+"""The settings of the SQLite technology: the two files, and what is kept in them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 
 from streamdp.core.errors import InvalidConfig, complaint
 
-INTERVAL = 0.01  # seconds between two looks for new records: well under what anyone would notice
+INTERVAL = 0.01  # seconds between two looks for new records: too short to notice
 HISTORIES = ("latest", "all")
 KEYS = ("path", "published", "partitions", "retain", "actions")
 
@@ -18,10 +18,10 @@ KEYS = ("path", "published", "partitions", "retain", "actions")
 class Settings:
     """Where the files are and what is kept.
 
-    ``path``: the trusted file (input, state); ``published``: the file that readers open, by
-    default beside it; ``partitions``: how many a missing input is made with, 0 to refuse it;
-    ``retain``: how many records stay that no rebuild needs (by default all); ``actions``:
-    ``"latest"`` keeps the action in force of each key, ``"all"`` also those before.
+    ``path``: the trusted file (input, state); ``published``: the file that readers open, by default
+    beside it; ``partitions``: the number that a missing input is created with, 0 to refuse it;
+    ``retain``: how many records that no rebuild needs are kept (by default all); ``actions``:
+    ``"latest"`` keeps each key's action in force, ``"all"`` also the earlier ones.
     """
 
     path: Path
@@ -60,7 +60,7 @@ class Settings:
 
 
 def beside(path: Path) -> Path:
-    """Where what is published goes by default: ``home.db`` has ``home.published.db`` beside it."""
+    """The default published file: ``home.db`` has ``home.published.db`` beside it."""
     return path.with_name(f"{path.stem}.published{path.suffix}")
 
 
@@ -75,10 +75,10 @@ def _path(settings: Mapping[str, object], name: str) -> Path:
 
 def _count(settings: Mapping[str, object], name: str) -> int:
     value = settings[name]
-    if isinstance(value, str) and value.isdecimal():  # an environment gives text for everything
+    if isinstance(value, str) and value.isdecimal():  # the environment gives text for everything
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise InvalidConfig(
-            complaint(f"transport.{name}", "no count", expected="a whole number", got=repr(value))
+            complaint(f"transport.{name}", "not a count", expected="a number", got=repr(value))
         )
     return value

@@ -1,4 +1,4 @@
-"""What stands beside the transport: readers, producers and the administrator's tools."""
+"""Readers, producers and the administrator's tools, beside the transport."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class SqlitePublications:
 
     async def close(self) -> None:
         """Close the file."""
-        await self._desk.close(self._reader.close if self._reader else _nothing)
+        await self._desk.close(lambda: self._reader.close() if self._reader else None)
 
 
 class SqliteProducer:
@@ -126,7 +126,7 @@ class SqliteProducer:
         headers: Sequence[Headers] | None = None,
         partition: int | None = None,
     ) -> None:
-        """Append all of them or, if it raises, none."""
+        """Append all records or, if it raises, none."""
         check_bytes(topic, records, headers)
         await self._desk.run(partial(self._send, topic, records, headers, partition))
 
@@ -148,7 +148,7 @@ class SqliteProducer:
 
 
 class SqliteAdministrator:
-    """Makes the files and inputs, checks them, and looks into them."""
+    """Creates the files and inputs, checks them, and inspects them."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -158,7 +158,7 @@ class SqliteAdministrator:
     async def create(
         self, streams: Sequence[StreamTopics], *, partitions: int
     ) -> Sequence[Finding]:
-        """Make the inputs that are missing, and what sets records aside."""
+        """Create missing inputs and quarantines."""
         if partitions < 1:
             raise InvalidConfig(complaint("partitions", "too few", expected="≥ 1", got=partitions))
         return await self._desk.run(partial(self._create, streams, partitions))
@@ -174,7 +174,7 @@ class SqliteAdministrator:
         return made + kept
 
     async def mend(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
-        """Nothing to mend: no setting of a file makes take-overs slow."""
+        """Nothing to correct: no setting of a file makes take-overs slow."""
         return await self.check(streams)
 
     async def expand(
@@ -194,7 +194,7 @@ class SqliteAdministrator:
         return findings
 
     async def check(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
-        """Whether the inputs are there and the disk has room, making nothing."""
+        """Check that the inputs exist and the disk has room; create nothing."""
         return await self._desk.run(partial(self._check, streams))
 
     def _check(self, streams: Sequence[StreamTopics]) -> list[Finding]:
@@ -219,7 +219,7 @@ class SqliteAdministrator:
         return Finding(f"{self._settings.path}: disk", verdict, f"{free >> 20} MiB free")
 
     def commands(self, streams: Sequence[StreamTopics], *, partitions: int) -> str:
-        """There is no cluster to type at: streamdp makes its own files."""
+        """A comment: there are no commands of another tool, streamdp creates its own files."""
         return f"# SQLite: `streamdp topics create` makes {self._settings.path} and what is in it"
 
     async def probe(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
@@ -303,12 +303,8 @@ class SqliteAdministrator:
 
 
 def _names(streams: Sequence[StreamTopics]) -> list[str]:
-    """The topics that are in the trusted file: inputs, and what was set aside."""
+    """The topics in the trusted file: inputs and quarantines."""
     inputs = [topics.input for topics in streams]
     paired = [name for topics in streams for name in (topics.beside, topics.output) if name]
     aside = [topics.quarantine for topics in streams if topics.quarantined]
     return list(dict.fromkeys(inputs + paired + aside))
-
-
-def _nothing() -> None:
-    """Close nothing: no file was opened."""

@@ -1,28 +1,28 @@
-"""The SQLite transport: one worker over a pair of files.
+"""The SQLite transport: one worker on a pair of files.
 
-The commit, in this order:
+The steps of a commit:
 
 1. in one transaction of the trusted file: check the owner, forget what is published, write the
-   state, put into the outbox what is to be published, with the next number, and the position;
-2. in one transaction of the published file: append it, unless its number is there already.
+   state, put the new publication into the outbox with the next number, and write the position;
+2. in one transaction of the published file: append the publication, unless its number is there.
 
-WAL does not commit two files as one, so a crash may fall between the two: then the next take finds
-the outbox and publishes it, before anything else happens. The outbox forgets in step 1 of a later
-commit, when the published file is known to have it. The steps at which a test may crash it:
+WAL does not commit two files as one, so a crash may come between the two: then the next take finds
+the outbox and publishes it before anything else. The outbox is cleared in step 1 of a later commit,
+when the published file is known to have it. The steps at which a test may crash it:
 
-    take: fenced         earlier owners are strangers
-    take: seen           what the published file has was looked up
-    take: drained        what they recorded is published
-    take: settled        the outbox has forgotten it
-    commit: begun        nothing was done
+        take: fenced         earlier owners are fenced
+        take: seen           the published file's mark was read
+        take: drained        earlier owners' outbox is published
+        take: settled        the outbox is cleared
+        commit: begun        nothing is done yet
     commit: recorded     the trusted file has it
-    commit: published    the published file has it, the worker has not heard
+        commit: published    the published file has it, the worker does not know it yet
 
 Fencing is by number, as on a broker: the newest taker owns a partition, wherever it runs. There is
-no group: whoever joins is assigned everything, and nothing is ever given back. So a second process
-is refused when it joins (`lock`), and a worker that was fenced all the same hears `revoked` at once
-and the next `poll` raises `Fenced`: it must end, not idle. Two threads do the work, one for looking
-(`poll`, `read`) and one for writing, so that a commit in flight stops nobody.
+no group: a worker that joins gets every partition, and nothing is ever given back. So a second
+process is refused when it joins (`lock`), and a worker that is fenced all the same hears `revoked`
+at once and its next `poll` raises `Fenced`: it must end, not idle. One thread reads (`poll`,
+`read`) and another writes, so that a commit in flight stops nobody.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ READ_BATCH = 2000  # records that `read` hands over at once
 
 @dataclass(frozen=True, slots=True)
 class Tenure:
-    """A partition that was taken: by what right, and what is known to be published."""
+    """A partition that was taken: its owner number, and what is known to be published."""
 
     owner: Ownership
     published: int
 
 
 class SqliteTransport:
-    """One worker over a pair of files."""
+    """One worker on a pair of files."""
 
     def __init__(
         self, settings: Settings, *, worker: str, reached: Reached = no_fault, lock: Lock = locked
@@ -100,11 +100,12 @@ class SqliteTransport:
         self._turn = 0
 
     async def join(self, streams: Sequence[StreamTopics], listener: Listener) -> None:
-        """Open and lock the files, check the inputs, and be assigned everything."""
+        """Open and lock the files, check the inputs, and assign every partition."""
         check_names(streams)
         pair = await self._writing.run(self._open)
         if self._looker is None:
-            self._looker = await self._looking.run(self._open_looker)
+            path = self._settings.path
+            self._looker = await self._looking.run(lambda: Looker(open_file(path, TRUSTED), path))
         for topics in streams:
             await self._writing.run(partial(need_topics, pair, self._settings, topics))
         self._topics = {topics.stream: topics for topics in streams}
@@ -120,15 +121,12 @@ class SqliteTransport:
             self._unlock = self._lock(self._settings.path, self._worker)
         return self._pair
 
-    def _open_looker(self) -> Looker:
-        return Looker(open_file(self._settings.path, TRUSTED), self._settings.path)
-
     # --- taking and committing --------------------------------------------------------------
 
     async def take(
         self, partition: Partition, *, progress: Callable[[int], None] | None = None
     ) -> Taken:
-        """Fence, publish what was recorded, and read what is durable."""
+        """Fence, publish the outbox, and read what is durable."""
         self._forget(partition)
         topics = self._stream(partition)
         self._fenced.pop(partition, None)
@@ -144,7 +142,7 @@ class SqliteTransport:
 
     def _take(self, topics: StreamTopics, partition: Partition) -> tuple[Tenure, Taken]:
         pair, number = self._files(), partition.number
-        pair.trusted.durable(topics, number)  # refuses a partition that is not there
+        pair.trusted.durable(topics, number)  # refuses a missing partition
         owner = pair.trusted.claim(topics, number, self._worker)
         self._reached("take: fenced", partition)
         seen = pair.published.witness(topics, number)
@@ -174,7 +172,7 @@ class SqliteTransport:
             raise
 
     async def commit(self, partition: Partition, commit: Commit) -> None:
-        """Record, then publish; whatever fails, the partition has to be taken again."""
+        """Record, then publish; after any failure the partition has to be taken again."""
         topics = self._stream(partition)
         check_sizes(partition, commit)
         tenure = self._owned.pop(partition, None)
@@ -197,7 +195,7 @@ class SqliteTransport:
         except BaseException:
             self._in_flight.pop(partition, None)
             raise
-        if self._in_flight.pop(partition, None) is tenure:  # nobody left or took it meanwhile
+        if self._in_flight.pop(partition, None) is tenure:  # not left or taken in the meantime
             self._owned[partition] = after
 
     def _commit(
@@ -217,10 +215,10 @@ class SqliteTransport:
         if publication is None:
             return tenure
         if not pair.published.publish(topics, number, [publication]):
-            raise Fenced(  # only a taker publishes what another has recorded
+            raise Fenced(  # only a taker publishes what another worker has recorded
                 complaint(
                     f"{partition}",
-                    "published by another; let one process at a time work on these files",
+                    "published by another worker; let one process at a time use these files",
                     expected=f"commit {publication.sequence - 1}",
                     got=publication.sequence,
                 )
@@ -244,7 +242,7 @@ class SqliteTransport:
             start = records.next_offset
 
     async def stop_beside(self, partition: Partition, start: int, *, timestamp: int) -> int:
-        """Where the second input is no longer older than that."""
+        """The offset at which the second input is no longer older than this."""
         topics = self._stream(partition)
         if self._looker is None:
             raise _not_joined()
@@ -272,11 +270,11 @@ class SqliteTransport:
         self._positions[partition] = offset
 
     def pause(self, partition: Partition) -> None:
-        """Deliver nothing more."""
+        """Stop delivering."""
         self._positions.pop(partition, None)
 
     async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
-        """New records, the partitions in turn; polls the file while there are none."""
+        """New records, the partitions in turn; look at the file again while there are none."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout
         while True:
@@ -288,7 +286,7 @@ class SqliteTransport:
             await asyncio.sleep(min(INTERVAL, left))
 
     def _in_turn(self) -> dict[Partition, int]:
-        """The positions, another partition first each time."""
+        """The positions, starting with another partition each time."""
         partitions = sorted(self._positions)
         self._turn += 1
         turn = self._turn % max(1, len(partitions))
@@ -301,7 +299,7 @@ class SqliteTransport:
         return await self._looking.run(partial(self._looker.look, streams, positions, limit))
 
     def _deliver(self, asked: dict[Partition, int], sight: Sight) -> list[Records]:
-        """The found records of partitions that are still resumed; runs in the caller's own step."""
+        """The records of partitions that are still resumed; runs in the caller's step."""
         self._notice(sight)
         for fencing in self._fenced.values():
             raise Fenced(str(fencing))
@@ -317,7 +315,7 @@ class SqliteTransport:
         return batches
 
     def _notice(self, sight: Sight) -> None:
-        """Hear of partitions that are new, and of those that another has taken."""
+        """Announce new partitions, and those that another worker has taken."""
         new = sorted(set(sight.heads) - set(self._heads))
         self._heads.update(sight.heads)
         if new and self._listener is not None:
@@ -334,37 +332,37 @@ class SqliteTransport:
         return LARGEST_VALUE
 
     def end_offset(self, partition: Partition) -> int | None:
-        """Where the next record will go, as of the last look."""
+        """Where the next record will go, by the newest look."""
         head = self._heads.get(partition)
         return head.next if head else None
 
     def first_offset(self, partition: Partition) -> int | None:
-        """The oldest record that is retained, as of the last look."""
+        """The oldest retained record, by the newest look."""
         head = self._heads.get(partition)
         return head.first if head else None
 
     # --- giving up --------------------------------------------------------------------------
 
     async def leave(self, partition: Partition) -> None:
-        """Give one partition up."""
+        """Leave one partition."""
         self._forget(partition)
 
     async def close(self) -> None:
-        """Give everything up; what has begun is finished, within a bounded time."""
+        """Close everything within a bounded time; finish work that has begun."""
         for partition in {*self._owned, *self._in_flight, *self._positions}:
             self._forget(partition)
-        await self._looking.close(self._looker.close if self._looker else _nothing)
+        await self._looking.close(lambda: self._looker.close() if self._looker else None)
         await self._writing.close(self._give_up)
 
     def _give_up(self) -> None:
-        """Close the files, and let another process have them."""
+        """Close the files, and release the lock."""
         if self._pair is not None:
             self._pair.close()
         if self._unlock is not None:
             self._unlock()
 
     def _lose(self, partition: Partition, error: Fenced) -> None:
-        """The partition is lost to another process; the next poll reports it."""
+        """Note that another worker has the partition; the next poll reports it."""
         self._forget(partition)
         self._fenced[partition] = error
         if self._listener is not None:
@@ -394,7 +392,7 @@ class SqliteTransport:
 
 
 def need_topics(pair: FilePair, settings: Settings, topics: StreamTopics) -> None:
-    """Make the topics of a stream that are missing, or refuse where they cannot be made."""
+    """Create the missing topics of a stream, or refuse if that is not allowed."""
     names = [name for name in (topics.input, topics.beside, topics.output) if name]
     counts = {name: need_input(pair, settings, name) for name in names}
     if len(names) > 1:
@@ -402,12 +400,12 @@ def need_topics(pair: FilePair, settings: Settings, topics: StreamTopics) -> Non
 
 
 def as_input(topics: StreamTopics) -> StreamTopics:
-    """The second input as if it were the first, with its headers."""
+    """The second input in the form of a first one, with its headers."""
     return replace(topics, input=topics.beside, headers=True)
 
 
 def need_input(pair: FilePair, settings: Settings, topic: str) -> int:
-    """How many partitions an input has, which is made or refused if it is missing."""
+    """The partitions of an input; create or refuse a missing one."""
     there = len(pair.trusted.heads(topic))
     if there:
         return there
@@ -454,9 +452,5 @@ def check_sizes(partition: Partition, commit: Commit) -> None:
 
 def _not_joined() -> TransportLost:
     return TransportLost(
-        complaint("sqlite", "not joined", expected="a call of `join` first", got="another call")
+        complaint("sqlite", "not joined", expected="`join` first", got="another call before it")
     )
-
-
-def _nothing() -> None:
-    """Close nothing: no file was opened."""

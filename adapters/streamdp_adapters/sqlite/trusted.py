@@ -1,9 +1,9 @@
-"""The trusted file: the input log, the owners, the state and the outbox of what is to be published.
+"""The trusted file: the input log, the owners, the state and the outbox of publications.
 
-Each function is one transaction or one look. A record's row number is its partition's id and its
-offset; `first` and `next` of a partition are kept apart from the records, so that trimming never
-gives an offset again. A partition of a stream has an owner's number: whoever commits must still
-have it, in the same transaction.
+Each function is one transaction or one read. A record's row number is its partition's id and its
+offset; a partition's `first` and `next` are stored apart from the records, so trimming never gives
+an offset out again. A stream's partition has an owner number: a commit checks in its own
+transaction that it is still the same.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ TRUSTED = FileKind(
 _headers_encoder = msgspec.msgpack.Encoder()
 _headers_decoder = msgspec.msgpack.Decoder(list[tuple[str, bytes | None]])
 
-TRIMMED_AT_ONCE = 5000  # records that one commit forgets at most: it has to stay short
+TRIMMED_AT_ONCE = 5000  # records that one commit deletes at most: it has to stay short
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """One partition of an input, as it is just now."""
+    """One partition of an input, as of now."""
 
     id: int
     first: int
@@ -76,7 +76,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """The right to commit to a partition: the owner number that was given out last."""
+    """The right to commit to a partition: the newest owner number."""
 
     part: int
     number: int
@@ -92,8 +92,8 @@ class Durable:
     position: int | None
     partitions: int
     remarks: Mapping[int, str]
-    worker: str | None = None  # who took it last
-    beside: Head | None = None  # of the second input, where there is one
+    worker: str | None = None  # the worker that took it last
+    beside: Head | None = None  # of the second input, if there is one
     beside_position: int | None = None
 
 
@@ -105,7 +105,7 @@ class TrustedFile:
         self._path = path
 
     def pair(self, name: bytes | None) -> bytes:
-        """What names this file; a new one takes the name that it is offered, or makes one."""
+        """This file's name; a new file takes the offered name, or makes one."""
         with writing(self._connection, self._path) as file:
             new = name or os.urandom(16)
             file.execute("INSERT OR IGNORE INTO pair VALUES (1, ?)", (new,))
@@ -114,7 +114,7 @@ class TrustedFile:
     # --- topics and input -------------------------------------------------------------------
 
     def create(self, topic: str, partitions: int) -> int:
-        """Make partitions that are missing; how many there were before."""
+        """Create missing partitions; return how many there were."""
         with writing(self._connection, self._path) as file:
             before = len(heads_of(file, topic))
             file.executemany(
@@ -124,7 +124,7 @@ class TrustedFile:
             return before
 
     def heads(self, topic: str) -> list[Head]:
-        """The partitions of an input in order; none if there is no such input."""
+        """The partitions of an input, in order; empty if there is no such input."""
         with reading(self._connection, self._path) as file:
             return heads_of(file, topic)
 
@@ -137,10 +137,10 @@ class TrustedFile:
         headers: Sequence[Headers] | None = None,
         kept: int | None = None,
     ) -> None:
-        """Put records at the end, all or none; a key's home is its checksum, the null key's 0.
+        """Append records, all or none; a key's partition is its checksum, the null key's is 0.
 
-        Their timestamp is the time of appending. With `kept`, older ones than so many of the newest
-        are forgotten where something is put.
+        Their timestamp is the present time. With `kept`, records older than the `kept` newest ones
+        are deleted from the partitions that get records.
         """
         with writing(self._connection, self._path) as file:
             heads = heads_of(file, topic)
@@ -182,8 +182,8 @@ class TrustedFile:
     ) -> list[Publication]:
         """Recorded lines that are not in the published file yet, in order.
 
-        The published file was looked at before: only while the owner is still the same does it
-        lack what it does not show.
+        The published file was read before: if the owner is still the same, it lacks what it did not
+        show then.
         """
         with reading(self._connection, self._path) as file:
             _check_owner(file, topics, number, owner)
@@ -199,7 +199,7 @@ class TrustedFile:
             raise StateMismatch(
                 complaint(
                     f"{topics.stream}/{number}: the published file beside {self._path}",
-                    "has lost what was public; put it back, or a copy of it",
+                    "has lost published records; restore it, or its newest copy",
                     expected=f"commit {published} or later",
                     got=seen.sequence,
                 )
@@ -215,10 +215,10 @@ class TrustedFile:
     def forget_published(
         self, topics: StreamTopics, number: int, owner: Ownership, seen: PublishedMark
     ) -> None:
-        """Forget what is published, and never again give a number that the published file knows.
+        """Delete what is published, and never reuse a number that the published file knows.
 
-        If it knows more than was ever recorded here, this file was lost or rolled back: the last
-        ledger line tells the service, and numbers and offsets go on after those it knows.
+        If that file knows more than was ever recorded here, this file was lost or rolled back: its
+        last ledger line tells the service, and numbers and offsets go on after those that it knows.
         """
         with writing(self._connection, self._path) as file:
             _check_owner(file, topics, number, owner)
@@ -244,7 +244,7 @@ class TrustedFile:
         published: int,
         retain: int | None,
     ) -> Publication | None:
-        """One commit, without what comes after it; what is now to be published, if anything.
+        """Record one commit; return what is now to be published, if anything.
 
         `published` is the last number that is known to be in the published file.
         """
@@ -332,17 +332,17 @@ def heads_of(file: sqlite3.Connection, topic: str) -> list[Head]:
 
 
 def write_headers(headers: Headers) -> bytes | None:
-    """A record's headers as the file has them; None where there are none."""
+    """A record's headers as bytes; None if it has none."""
     return _headers_encoder.encode(list(headers)) if headers else None
 
 
 def read_headers(written: bytes | None) -> Headers:
-    """A record's headers again."""
+    """The headers in these bytes."""
     return () if written is None else _headers_decoder.decode(written)
 
 
 def missing(topic: str) -> InvalidConfig:
-    """The error of an input that does not exist."""
+    """The error for an input that does not exist."""
     return InvalidConfig(
         complaint(
             f"topic {topic}", "missing", expected="`streamdp topics create`", got="no such topic"
@@ -379,7 +379,7 @@ def _append(file: sqlite3.Connection, head: Head, records: Sequence[Row]) -> Non
 def _check_owner(
     file: sqlite3.Connection, topics: StreamTopics, number: int, owner: Ownership
 ) -> int:
-    """Refuse an owner that was fenced; the number of the last commit that published anything."""
+    """Refuse a fenced owner; return the number of the last commit that published anything."""
     row = file.execute(
         "SELECT owner, worker, sequence FROM part WHERE id = ?", (owner.part,)
     ).fetchone()
@@ -390,19 +390,19 @@ def _check_owner(
 
 
 def fenced(where: str, *, was: Ownership, now: Ownership | None) -> Fenced:
-    """The error of an owner that was replaced; here a partition is never given back."""
+    """The error for an owner that was replaced; here a partition is never given back."""
     return Fenced(
         complaint(
             where,
-            "fenced; let one process at a time work on these files",
+            "fenced; let one process at a time use these files",
             expected=f"owner {was.number} ({was.worker})",
-            got=f"owner {now.number} ({now.worker})" if now else "none",
+            got=f"owner {now.number} ({now.worker})" if now else "no owner",
         )
     )
 
 
 def _write_state(file: sqlite3.Connection, part: int, commit: Commit) -> None:
-    last = dict(commit.state)  # what comes later in one commit wins
+    last = dict(commit.state)  # the last entry for a key wins
     file.executemany(
         "DELETE FROM state WHERE part = ? AND key = ?",
         [(part, key) for key, value in last.items() if value is None],
@@ -429,7 +429,7 @@ def _write_outbox(file: sqlite3.Connection, part: int, publication: Publication)
 
 
 def _trim(file: sqlite3.Connection, topic: str, number: int, retain: int) -> None:
-    """Forget old input that no stream needs again, all but `retain` records, a piece at a time."""
+    """Delete old input that no stream needs, all but `retain` records, some at a time."""
     low_waters = [
         low
         for (low,) in file.execute(
@@ -445,7 +445,7 @@ def _trim(file: sqlite3.Connection, topic: str, number: int, retain: int) -> Non
 
 
 def _forget(file: sqlite3.Connection, head: Head, before: int) -> None:
-    """Forget what is older than an offset."""
+    """Delete records below an offset."""
     if before <= head.first:
         return
     base = head.id << WIDTH
