@@ -116,7 +116,7 @@ def test_does_a_fallback_name_no_release() -> None:
 
 
 BAD: list[tuple[Callable[[], object], str]] = [
-    (lambda: outcome_record(Request(b"k", "r"), 1.5), "from 0 to 1, got one outside"),
+    (lambda: outcome_record(Request(b"k", "r"), 1.5), "from 0 to 1, got a number outside"),
     (lambda: outcome_record(Request(b"k", "r"), float("nan")), "a finite number, got another"),
     (lambda: outcome_record(Request(b"k", "r"), True), "a number, got bool"),
     (lambda: outcome_record(Request(b"k", "r"), "1"), "a number, got str"),  # type: ignore[arg-type]

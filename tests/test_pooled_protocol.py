@@ -153,7 +153,7 @@ def test_would_verification_see_another_prior_policy_or_number() -> None:
     assert "does not follow" in violations_of(at, bonuses=b64encode(bytes(moved)).decode())
     assert "does not follow" in violations_of(at, bonuses=b64encode(bytes(8)).decode())
     assert "was due" in violations_of(sums, prior=0)
-    assert "the sums give another policy" in violations_of(sums, prior=1)
+    assert "the published policy does not follow" in violations_of(sums, prior=1)
     assert "another crowd" in violations_of(sums, crowd="means of 4 actions")
     assert "is missing" in violations_of(at, drop=True)
     assert "a prior, but no crowd" in "\n".join(_without_a_crowd(store, of))

@@ -227,7 +227,7 @@ def test_is_a_crowd_that_nothing_could_have_refused() -> None:
         parse_candidates("incumbent_leader:crowd=partition:donate=1")
     with pytest.raises(InvalidConfig, match="wrong prefixes; expected at most 255"):
         parse_candidates("incumbent_leader:crowd=partition:crowd_groups=a+a")
-    with pytest.raises(InvalidConfig, match="control of no crowd; expected crowd=partition"):
+    with pytest.raises(InvalidConfig, match="control needs a crowd; expected crowd=partition"):
         parse_candidates("incumbent_leader:control=0.1")
     with pytest.raises(InvalidConfig, match="control: not a number"):
         parse_candidates("incumbent_leader:crowd=partition:control=some")

@@ -147,7 +147,7 @@ MISTAKES: dict[str, tuple[str, Callable[[Path], None], str]] = {
         _text('{"losses":[0,1],"key":5}\n'),
         r"line 1: wrong type; expected a text as key",
     ),
-    "no npy": ("log.npy", _text("junk"), r"log\.npy: no NumPy array; expected a \.npy header"),
+    "no npy": ("log.npy", _text("junk"), r"log\.npy: not a NumPy array; expected a \.npy header"),
     "a vector": (
         "log.npy",
         lambda path: np.save(path, np.zeros(3)),

@@ -50,7 +50,7 @@ class Reward:
         """`{"reward": 1}`."""
         reward = _number(self.reward, "an outcome's reward")
         if not 0.0 <= reward <= 1.0:
-            _refuse("an outcome's reward", "a number from 0 to 1", "another number")
+            _refuse("an outcome's reward", "a number from 0 to 1", "a number outside")
         return msgspec.json.encode({"reward": reward})
 
 

@@ -2,10 +2,10 @@
 
 Full-information replay is exact: a loss vector does not depend on the action that was played, so
 playing another action over the same log needs no importance weights and has no variance but the
-learner's own. That stops being true when the vectors were assembled from a bandit log, where the
-losses of actions that were not played are guesses.
+learner's own. This is not true of vectors that were assembled from a bandit log, where the losses
+of actions that were not played are guesses.
 
-Everything that replay computes is NOT PRIVATE: it looks at the log itself.
+Everything that replay computes is NOT PRIVATE: it reads the log itself.
 """
 
 from streamdp.replay.log import Log, Portion

@@ -1,9 +1,9 @@
 """Parquet and Arrow IPC files as targets; an interrupted write can be resumed.
 
-Both kinds end in a footer that says where everything is, and pyarrow can append to neither. A
-Parquet file is therefore written in segments, each a Parquet file that is complete up to a mark,
-one behind the other in the partial file; at the end their row groups are copied into one file. Of
-an IPC file that was interrupted the batches up to the mark are copied into a new one.
+Both kinds end in a footer that indexes the file, and pyarrow can append to neither. A Parquet file
+is therefore written in segments: each is a complete Parquet file up to a mark, one after another in
+the partial file; at the end their row groups are copied into one file. To resume an IPC file, the
+batches up to the mark are copied into a new one.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ArrowTarget:
         return target
 
     def _copy(self, path: Path, count: int) -> None:
-        """The first batches of a file that has no footer."""
+        """Copy the first batches of a file that has no footer."""
         try:
             with path.open("rb") as old:
                 mapped = mmap.mmap(old.fileno(), 0, access=mmap.ACCESS_READ)
@@ -119,11 +119,11 @@ class ParquetTarget:
     file: IO[bytes]
     schema: Any
     ends: list[int] = field(default_factory=list)  # where each segment ends in the file
-    _segment: _Segment | None = None  # the one that is being written
+    _segment: _Segment | None = None  # the segment that is being written
 
     @classmethod
     def open(cls, path: Path, actions: Sequence[str], mark: Mark | None) -> ParquetTarget:
-        """Open a new file, or append behind the segments that a mark lists."""
+        """Open a new file, or append after the segments that a mark lists."""
         ends = list(mark["ends"]) if mark else []
         return cls(reopened(path, ends[-1] if ends else 0), _schema(actions), ends)
 
@@ -132,7 +132,7 @@ class ParquetTarget:
         self._begun().writer.write_batch(_record_batch(self.schema, chunk))
 
     def mark(self) -> Mark:
-        """Where the segments end; the open segment is completed first."""
+        """The ends of the segments; completes the open segment first."""
         if self._segment is not None:
             self._segment.writer.close()
             self.file.write(self._segment.held.getvalue())

@@ -1,6 +1,7 @@
-"""What simulations of bandits draw: public chance, and noise of the shipped law. No secret is made.
+"""The random draws of simulated bandits: public chance, and noise of the shipped law.
 
-Noise is discrete Laplace of the shipped scales on the shipped grid, from numpy's generator.
+Noise is discrete Laplace of the shipped scales on the shipped grid, from numpy's generator: it
+protects nothing, which is right for made-up data.
 """
 
 from __future__ import annotations
@@ -40,5 +41,5 @@ def laplaces(epsilon: Fraction, count: int, generator: Generator) -> Floats:
 
 
 def laplace(epsilon: Fraction | None, generator: Generator) -> float:
-    """One such draw; 0 without an ε."""
+    """One draw of this noise; 0 without an ε."""
     return 0.0 if epsilon is None else float(laplaces(epsilon, 1, generator)[0])

@@ -1,7 +1,7 @@
-"""Where the losses of a simulated bandit come from: made up, so their regret is exact.
+"""The losses of simulated bandits: made up, so their regret is exact.
 
-Regret is Σ over slots of (the yardstick's mean − the mean of the arm played) where rewards are
-independent, and loss − the loss of the best fixed arm in a table that an adversary wrote.
+With independent rewards regret is Σ over slots of (the yardstick's mean − the mean of the arm
+played); with a table that an adversary wrote it is loss − the loss of the best fixed arm.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.random import Generator  # noqa: TID251 - losses are made up: no secr
 from streamdp.core.arrays import Floats, Ints
 
 Yardstick = Literal["moment", "fixed"]
-"""What regret is against: the best arm of each moment, or the best fixed one of the horizon."""
+"""What regret is measured against: the best arm of each moment, or the best fixed arm."""
 
 
 class Losses(Protocol):
@@ -34,7 +34,7 @@ class Losses(Protocol):
 
 
 class BanditWorld(Losses, Protocol):
-    """Where the losses of many runs come from, and what their regret is."""
+    """The losses of many runs, and their regret."""
 
     def losses(self, arms: Ints, first: int, stop: int, generator: Generator) -> Floats:
         """The losses of some runs in the slots [first, stop), each run playing its own arm."""
@@ -55,7 +55,7 @@ class BanditWorld(Losses, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IndependentRewards:
-    """Independent rewards whose means may change at known slots, in equal stretches of a horizon.
+    """Independent rewards whose means may change at known slots: equal stretches of a horizon.
 
     >>> IndependentRewards.steady((0.5, 0.4)).regret(np.array([0, 1, 1]), [1, 3]).round(2).tolist()
     [0.0, 0.2]
@@ -86,7 +86,7 @@ class IndependentRewards:
         return float(generator.beta(pseudocounts, self.concentration - pseudocounts).sum())
 
     def losses(self, arms: Ints, first: int, stop: int, generator: Generator) -> Floats:
-        """As `losses`, for one arm of each run."""
+        """One arm's losses for each run."""
         total = np.zeros(len(arms))
         for at, count in self._counts(first, stop):
             mean = 1 - np.array(self.stretches[at])[arms]
@@ -118,7 +118,7 @@ class IndependentRewards:
         return regret
 
     def _counts(self, first: int, stop: int) -> list[tuple[int, int]]:
-        """The stretches that the slots [first, stop) lie in, and how many lie in each."""
+        """The stretches of the slots [first, stop), and how many of these lie in each."""
         if len(self.stretches) == 1:
             return [(0, stop - first)]
         counts = np.bincount(self._stretch(np.arange(first, stop)))
@@ -135,7 +135,7 @@ class IndependentRewards:
 
 @lru_cache
 def gaps_of(stretches: tuple[tuple[float, ...], ...], yardstick: Yardstick) -> Floats:
-    """What each arm loses a slot, by stretch.
+    """The loss of each arm per slot above the yardstick, by stretch.
 
     >>> gaps_of(((1.0, 0.0), (0.5, 0.75)), "moment").tolist()
     [[0.0, 1.0], [0.25, 0.0]]
@@ -164,7 +164,7 @@ class WrittenLosses:
         return float(self.written[slots, arm].sum())
 
     def losses(self, arms: Ints, first: int, stop: int, generator: Generator) -> Floats:
-        """As `losses`, for one arm of each run."""
+        """One arm's losses for each run."""
         sums: Floats = self.written[first:stop].sum(axis=0)[arms]
         return sums
 

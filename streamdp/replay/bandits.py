@@ -1,10 +1,10 @@
-"""How good the papers' feedback learners are: their regret in made-up worlds. NOT PRIVATE.
+"""The regret of the papers' feedback learners in made-up worlds. NOT PRIVATE.
 
-A run goes through the shipped courses of play (`core.learners.bandits`), from release to release:
-between two releases a course says which arms are played, and only the slot at which the next part
-ends has to be computed. Where losses are independent, the sum of a part is one binomial draw; where
-a world is a table of losses, it is the sum of the table. Learners that release at the same slots in
-every run go side by side instead (`lockstep`).
+A run follows a learner's shipped course of play (`core.learners.bandits`) from release to release.
+Between two releases the course says which arms are played, and only the slot at which the next part
+ends has to be computed. With independent losses, a part's sum is one binomial draw; in a world that
+is a table of losses, it is a sum of the table. Learners that release at the same slots in every run
+are played side by side instead (`lockstep`).
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class BanditOutcome:
 
     @property
     def error(self) -> float:
-        """Its standard error."""
+        """The standard error of the mean."""
         return standard_error(self.regrets[:, -1])
 
     def __str__(self) -> str:
-        """As tables show it."""
+        """The form used in tables."""
         return f"{self.mean:.0f} ± {self.error:.0f}"
 
 
@@ -71,7 +71,7 @@ def simulate_bandit(
     marks: Sequence[int] = (),
     progress: Callable[[int], None] = lambda run: None,
 ) -> BanditOutcome:
-    """Many runs of a learner; with `delay` an observation arrives that many slots later.
+    """Simulate many runs of a learner; with `delay` observations arrive that many slots later.
 
     `progress` is called with the number of finished runs.
     """
@@ -105,7 +105,7 @@ def simulate_hybrid(
     more: int = 0,
     progress: Callable[[int], None] = lambda slot: None,
 ) -> list[BanditOutcome]:
-    """Many runs of Hybrid-UCB at several ε, side by side; `progress` is called with the slot.
+    """Simulate many runs of Hybrid-UCB at several ε, side by side; `progress` gets the slot.
 
     `more`: 0 is the shipped tree; 1 has the noise of one more level, as in a reference.
     """
@@ -142,7 +142,7 @@ class BanditRun:
         self.arms = np.zeros(horizon, dtype=np.int32)
         self.entered = [0] * world.arms
         self.sums = [PartSums(0.0) for _ in range(world.arms)]
-        self._credited = 0  # how many of the played slots the learner knows
+        self._credited = 0  # number of played slots that the learner knows
         self._chunk = _FIRST_CHUNK
 
     def played(self) -> Ints:
@@ -218,9 +218,9 @@ def simulate_experts(
     runs: int,
     seed: int = 1,
 ) -> BanditOutcome:
-    """Many runs of a learner with advice over a table of losses (slots × arms).
+    """Simulate many runs of a learner with advice on a table of losses (slots × arms).
 
-    `advice[contexts[t]]` is slot t's; regret is against the best fixed expert.
+    `advice[contexts[t]]` is the advice of slot t; regret is against the best fixed expert.
     """
     experts = sum(row @ losses[contexts == at].sum(axis=0) for at, row in enumerate(advice)).min()
     regrets = np.empty((runs, 1))
@@ -251,7 +251,7 @@ def _advised(
     slots: Ints,
     chance: NumpyChance,
 ) -> tuple[float, dict[Hashable, float]]:
-    """The total loss of one batch's slots, and the sums of its cells.
+    """The total loss of a batch's slots, and the sums of its cells.
 
     Within a batch equal advice gives equal probabilities, and an arm equal weights.
     """

@@ -1,9 +1,9 @@
-"""One learner on losses that are made up block by block: what plans and claims are computed from.
+"""One learner on losses that are made up block by block: the basis of plans and claims.
 
-A block learner looks at sums over windows only, so losses need not be made slot by slot: a *world*
-says what the sums over n slots are, drawn exactly (binomial for Bernoulli losses), and the shipped
-mechanism selects from them with seeded bits. Regret is in expectation over the losses of the slots
-that are played (pseudo-regret): Σ gap of the action in force.
+A block learner looks only at sums over windows, so losses need not be made slot by slot: a *world*
+draws the sums over n slots exactly (binomial for Bernoulli losses), and the shipped mechanism
+selects from them with seeded bits. Regret is in expectation over the losses of the slots that are
+played (pseudo-regret): Σ gap of the action in force.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Walk:
 
     @property
     def lengths(self) -> Ints:
-        """For how many slots, up to the horizon, each choice is in force."""
+        """The number of slots, up to the horizon, for which each choice is in force."""
         return np.diff(self.starts, append=self.horizon + 1)
 
     @property
@@ -101,7 +101,7 @@ class Walk:
 
 
 def walk(leader: Leader, world: LossWorld, *, horizon: int, runs: int, seed: int) -> Walk:
-    """Many runs of one learner in one world."""
+    """Simulate many runs of one learner in one world."""
     source = SeededRandomness(seed)
     stream = "walk"
     tags = np.frombuffer(

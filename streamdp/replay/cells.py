@@ -1,6 +1,6 @@
-"""The cells of a replay: candidates × budgets × seeds, each combination a cell.
+"""The cells of a replay: every combination of candidate, budget and seed.
 
-A candidate is a recipe with options in writing, as on the command line:
+A candidate is a recipe with options, as text, as on the command line:
 
     incumbent_leader
     noisy_leader:noise=laplace
@@ -11,11 +11,11 @@ A candidate is a recipe with options in writing, as on the command line:
     remembering_leader:crowd=partition:control=0.1
     remembering_leader:crowd=partition:donate=true
 
-(groups are parted by `|`, the prefixes of a group by `+`; `%3A` in one stands for a colon.)
+(`|` separates groups, `+` the prefixes of a group; `%3A` stands for a colon in a prefix.)
 
-A candidate at an ε is a `Leader`, the very value that the live service would run. At ε = inf its
-selection takes the smallest sum (ties broken by fresh uniform bits): what is left when the privacy
-is taken away and everything else stays, but for a crowd, which weighs the noise of draws.
+A candidate at an ε is a `Leader`, the same value that the live service would run. At ε = inf its
+selection takes the smallest sum (ties broken by fresh uniform bits): privacy is removed and all
+else stays, except for a crowd, which weighs the noise of draws.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from streamdp.core.schedule import Schedule
 from streamdp.core.selection import Smallest
 
 Epsilon = Fraction | None
-"""A budget; None is ε = inf."""
+"""A budget; None means ε = inf."""
 
 BASELINE = "follow_the_leader"
 RUNNING = "follow_the_leader:window=running"
 
 CROWD = "crowd"
-"""An option that is a stream's in a configuration, and beside a learner's here."""
+"""An option of a stream in a configuration, and of a learner here."""
 
 GROUPS = "crowd_groups"
-"""Another one, of a crowd."""
+"""A further option of a crowd: the groups of keys."""
 
 CONTROL = "control"
-"""Another one, of a crowd: the part of the keys that are never told a prior."""
+"""A further option of a crowd: the part of the keys that never use a prior."""
 
 DONATE = "donate"
-"""Another one, of a crowd: true or false."""
+"""A further option of a crowd: true or false."""
 
 OF_A_CROWD = (GROUPS, CONTROL, DONATE)
 
@@ -72,7 +72,7 @@ class Candidate:
         return self.recipe != BASELINE
 
     def with_schedule(self, schedule: str) -> Candidate:
-        """The same candidate with another schedule and without a crowd."""
+        """The same candidate with another schedule, without a crowd."""
         alone = [pair for pair in self.options if pair[0] not in ("schedule", CROWD, *OF_A_CROWD)]
         return _candidate(self.recipe, [*alone, ("schedule", schedule)])
 
@@ -123,7 +123,7 @@ class Cell:
 
     @property
     def control(self) -> Control:
-        """Which of its keys are never told a prior of the crowd."""
+        """The control group: the keys that never use a prior."""
         return NO_CONTROL if self.leader.crowd is None else self.leader.crowd.control
 
     @property
@@ -133,7 +133,7 @@ class Cell:
 
 
 def parse_candidate(text: str) -> Candidate:
-    """A candidate in writing.
+    """Parse a candidate.
 
     >>> parse_candidate("noisy_leader:noise=laplace").options
     (('noise', 'laplace'),)
@@ -177,7 +177,7 @@ def _check_crowd(name: str, options: Mapping[str, str]) -> None:
 
 
 def _groups(text: str) -> Groups:
-    """Groups in writing.
+    """Parse groups.
 
     >>> _groups("de-+fr-|us%3A").prefixes
     ((b'de-', b'fr-'), (b'us:',))
@@ -189,7 +189,7 @@ def _groups(text: str) -> Groups:
 
 
 def _control(text: str) -> Control:
-    """A control group in writing, as in a stream's configuration.
+    """Parse the share of a control group, as in a stream's configuration.
 
     >>> _control("0.05").share, _control("0") == NO_CONTROL
     (Fraction(1, 20), True)
@@ -198,7 +198,7 @@ def _control(text: str) -> Control:
 
 
 def parse_candidates(text: str | Sequence[str]) -> tuple[Candidate, ...]:
-    """Candidates in writing, separated by commas."""
+    """Parse candidates separated by commas."""
     parts = text.split(",") if isinstance(text, str) else text
     candidates = tuple(parse_candidate(part) for part in parts if part.strip())
     if not candidates or len({candidate.text for candidate in candidates}) < len(candidates):
@@ -219,7 +219,7 @@ def parse_epsilons(text: str | Sequence[str]) -> tuple[Epsilon, ...]:
     last: tuple[Epsilon, ...] = (None,) if len(finite) < len(set(parts)) else ()
     if not finite and not last:
         raise InvalidConfig(
-            complaint("epsilon", "empty", expected='such as "0.1,1,inf"', got="none")
+            complaint("epsilon", "empty", expected='such as "0.1,1,inf"', got="no budget")
         )
     return (*sorted(finite), *last)
 

@@ -1,12 +1,12 @@
-"""`streamdp plan --changes-every`: what to expect where the best action changes.
+"""`streamdp plan --changes-every`: what to expect when the best action changes.
 
 The world of a plan (one action better than all others by the gap, Bernoulli losses) with one more
-number: how many slots of a key the best action lasts on average. Then another one is best, drawn
-evenly, and the change comes anywhere within half that time before or after. Compared are the three
-learners of `following`: the default's memory, blocks that grow for ever, and memory's blocks
-with the newest vote in force. The result is regret against the best action of each moment, in
-losses: how much more is lost than by always playing the best action. All three see the
-same losses and bits, so they are compared run by run.
+number: how many slots of a key the best action lasts on average. Then another action, drawn evenly,
+becomes the best; the change comes anywhere within half that time before or after. The three
+learners of `following` are compared: the default's memory, blocks that grow for ever, and memory's
+blocks with the newest vote in force. The result is regret against the best action of each moment,
+in losses: how much more is lost than by always playing the best action. All three see the same
+losses and bits, so they are compared run by run.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class ChangePlan:
 
     @property
     def epsilon(self) -> Epsilon:
-        """Of an event."""
+        """The ε of an event."""
         return self.result.epsilon
 
     @property
     def runs(self) -> int:
-        """How many were simulated."""
+        """The number of simulated runs."""
         return len(self.result.winner.final)
 
     def mean_loss(self, regret: float) -> float:
-        """The mean loss of a slot, given the regret at the horizon."""
+        """The mean loss of a slot, by the regret at the horizon."""
         return self.wish.best + regret / self.wish.horizon
 
 
@@ -102,7 +102,7 @@ def _means(wish: Wish, best: int) -> tuple[float, ...]:
 
 
 def as_json(plan: ChangePlan) -> dict[str, Any]:
-    """A plan for machines."""
+    """A plan in JSON."""
     wish, result = plan.wish, plan.result
     return {
         "changes_every": plan.changes_every,

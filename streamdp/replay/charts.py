@@ -1,8 +1,8 @@
-"""Charts as fragments of a page: shapes in an SVG that stretches, labels in HTML that does not.
+"""Charts as fragments of a page: shapes in a scalable SVG, labels in HTML of fixed size.
 
 A chart is readable at any width because only its curves are scaled; text and lines keep their size.
-Colours are the page's variables, so that light and dark follow the reader's settings. Everything is
-in the page itself: no script, no font, no network.
+Colours are the page's variables, so light and dark follow the reader's settings. The page contains
+everything: no script, no font, no network.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def log_axis(label: str, *, low: float, high: float) -> Axis:
 
 
 def regret_axis(label: str, curves: Sequence[Curve], *, low: float) -> Axis:
-    """Logarithmic where all regret is positive, else on both sides of 0: negative regret wins."""
+    """Logarithmic if all regret is positive, otherwise on both sides of 0."""
     least = min(float(curve.y.min()) for curve in curves)
     most = max(float(curve.y.max()) for curve in curves)
     return (
@@ -93,7 +93,7 @@ def signed_log_axis(label: str, *, low: float, high: float) -> Axis:
 
 
 def _decades(value: float) -> int:
-    """How many powers of ten from 1 on hold a value; none for what is not positive."""
+    """How many powers of ten, from 1 on, a value holds; 0 for a value that is not positive."""
     return 0 if value <= 0 else max(1, ceil(log10(1 + 9 * value)))
 
 
@@ -109,7 +109,7 @@ def linear_axis(label: str, *, low: float, high: float) -> Axis:
 
 
 def ordinal_axis(label: str, names: Sequence[str]) -> Axis:
-    """Places for names, evenly; the value of a name is its number."""
+    """Evenly spaced places for names; the value of a name is its index."""
     n = len(names)
     ticks = tuple(((at + 0.5) / n, name) for at, name in enumerate(names))
     return Axis(label, lambda x: (np.asarray(x, dtype=float) + 0.5) / n, ticks)
@@ -138,7 +138,7 @@ def plot(curves: Sequence[Curve], *, x: Axis, y: Axis, title: str = "") -> str:
 
 
 def legend(curves: Sequence[Curve]) -> str:
-    """What the colours and dashes mean, each name once."""
+    """The meaning of colours and dashes, each name once."""
     seen: dict[str, Curve] = {}
     for curve in curves:
         seen.setdefault(curve.name, curve)
@@ -153,7 +153,7 @@ def legend(curves: Sequence[Curve]) -> str:
 def panels(plots: Sequence[str], names: str) -> str:
     """Small multiples behind their legend, in columns that leave no row nearly empty.
 
-    The legend stands above them, or in the first place where the last row would have one left.
+    The legend stands above them, or in the first place if the last row would have a single chart.
     """
     count = len(plots)
     columns = count if count < 4 else next(c for c in (3, 2) if count % c in (0, c - 1))
@@ -164,7 +164,7 @@ def panels(plots: Sequence[str], names: str) -> str:
 
 
 def strip(name: str, parts: Sequence[tuple[float, str, str]]) -> str:
-    """A row of coloured stretches: width in share, colour, what it is."""
+    """A row of coloured stretches: share of the width, colour, meaning."""
     cells = "".join(
         f'<b style="width:{100 * width:.4f}%;background:{colour}" title="{escape(text)}"></b>'
         for width, colour, text in parts
@@ -227,11 +227,11 @@ def _path(xs: Floats, ys: Floats) -> str:
 
 
 def _dots(xs: Floats, ys: Floats) -> str:
-    """Lines of hardly any length, whose round ends are the dots."""
+    """Lines of almost no length, whose round ends are the dots."""
     places = zip(xs.tolist(), ys.tolist(), strict=True)
     return "".join(f"M{_at(a, b)}h0.01" for a, b in places)
 
 
 def _at(x: float, y: float) -> str:
-    inside = min(max(y, -0.5), 1.5)  # beyond the edge, where the area cuts it off
+    inside = min(max(y, -0.5), 1.5)  # beyond the edge, where the area clips it
     return f"{_SIZE * x:.1f},{_SIZE * (1 - inside):.1f}"

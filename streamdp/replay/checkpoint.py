@@ -1,8 +1,8 @@
 """The state of a pass in a file, so that a long one can be interrupted and resumed.
 
 One NumPy archive, replaced as a whole, with the position in the log, the learners, the cumulative
-sums and the cuts so far. It says of which log and which question it is, and is refused for any
-other. It holds sums of losses: keep it as the log itself is kept.
+sums and the cuts so far. It names its log and its question, and is refused for any other. It
+contains sums of losses: protect it like the log itself.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def load(path: Path, run: OnePass, *, of: str) -> None:
         raise _refused(path, "cannot be read", "a checkpoint of replay", "another file") from None
     if facts.get("version") != VERSION or facts.get("of") != of:
         expected = "the same log, learners, ε and seeds"
-        raise _refused(path, "of another question; remove it to start anew", expected, "others")
+        raise _refused(path, "of another question; remove it to start anew", expected, "other ones")
     run.position, run.done = facts["position"], facts["done"]
     run.restore(arrays)
     for name, tally in _tallies(run):

@@ -1,4 +1,4 @@
-"""Rows of a log for writing elsewhere: losses with keys, partitions and offsets."""
+"""Rows of a log to be written elsewhere: losses with keys, partitions and offsets."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Chunk:
 
     @property
     def stop(self) -> int:
-        """The number of the row behind the last."""
+        """The number of the row after the last."""
         return self.first + len(self.keys)
 
     @property
     def plain(self) -> bool:
-        """Whether rows alone say everything: one null key, partition 0, offsets as numbered."""
+        """Whether losses say everything: one null key, partition 0, offsets as numbered."""
         numbered = np.arange(self.first, self.stop)
         return (
             self.partition == 0
@@ -57,7 +57,7 @@ def nulls(losses: NDArray[np.float32]) -> NDArray[np.bool_]:
 
 
 def chunks(portions: Iterable[Portion], *, first: int = 0) -> Iterator[Chunk]:
-    """Portions as rows to be written, numbered from `first` on."""
+    """Portions as rows to write, numbered from `first` on."""
     for portion in portions:
         batch = portion.batch
         keys = [batch.keys[at] for at in batch.index.tolist()]

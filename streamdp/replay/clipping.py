@@ -1,13 +1,13 @@
-"""How many rows of a log have losses outside [0, 1]. NOT PRIVATE, as all of replay.
+"""How many rows of a log have losses outside [0, 1]. NOT PRIVATE, like all of replay.
 
-The service clips such numbers silently, because a report about them would depend on content. A log
-is replayed as the service would have learned from it, so replay clips too, and says how often;
-`streamdp send` refuses them, because a producer can still mend its file.
+The service clips such numbers silently, because a report would depend on content. A log is replayed
+as the service would have learned from it, so replay clips too, and reports how often. `streamdp
+send` refuses such numbers, because a producer can still mend its file.
 
-What is counted are rows (slots) whose numbers are all finite and not all in [0, 1]. A row with NaN
-or infinity is a null loss, whatever else is in it. The count is taken where numbers are clipped:
-a reader clips JSON and numbers wider than float32, the pass clips float32 rows. A
-format from elsewhere that clips while it decodes is not seen here.
+A row (slot) counts if its numbers are all finite and not all in [0, 1]. A row with NaN or infinity
+is a null loss, whatever else it holds. Rows are counted where numbers are clipped: a reader clips
+JSON and numbers wider than float32, the pass clips float32 rows. A third party's format that clips
+while it decodes is not seen here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamdp.wire.json_format import JsonFormat
 
 
 def rows_outside(losses: NDArray[Any]) -> int:
-    """How many rows are clipped to [0, 1].
+    """The number of rows that are clipped to [0, 1].
 
     >>> rows_outside(np.array([[0.5, 1.0], [0.5, 7.0], [-0.5, 7.0], [np.nan, 7.0]]))
     2

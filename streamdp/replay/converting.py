@@ -1,11 +1,10 @@
 """`streamdp convert`: a log in another kind of file, or sent to a topic (`sending`).
 
-Losses are written as float32, which is what every reader makes of them, so a converted log replays
-to the same releases. Keys, offsets and partitions go along wherever the target can hold them; a
-target that cannot is refused rather than written without. A file appears under its name when it is
-complete; until then it is ``NAME.part``, with ``NAME.part.json`` beside it that says how far it is.
-The same command resumes there, whatever ended the process; if the log has changed since, it is
-refused. A mistake in the log leaves no file behind.
+Losses are written as float32, which every reader makes of them, so a converted log replays to the
+same releases. Keys, offsets and partitions are written too; a target that cannot hold them is
+refused. A file gets its name when it is complete; until then it is ``NAME.part``, and
+``NAME.part.json`` beside it records the progress. The same command resumes there, however the
+process ended; if the log has changed since, it is refused. A fault in the log leaves no file.
 
     .npy             losses alone: one key, offsets 0, 1, 2, …
     .npz             everything; made in memory, so it cannot be resumed
@@ -41,7 +40,7 @@ TARGETS = {
     ".arrow": ("arrow_targets", "ArrowTarget"),
     ".feather": ("arrow_targets", "ArrowTarget"),
 }
-"""What writes files of which ending."""
+"""The writer for each file ending."""
 
 
 def convert(

@@ -1,4 +1,4 @@
-"""Numbers over the slots of a key: what reports draw of feedback learners."""
+"""Values over the slots of a key, for charts of feedback learners."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamdp.core.arrays import Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A number over the slots of a key: its mean and a band."""
+    """A value over the slots of a key: its mean and a band."""
 
     slots: Ints
     mean: Floats
@@ -19,7 +19,7 @@ class Trajectory:
     high: Floats
 
     def since(self, slot: int) -> Trajectory:
-        """The part from a slot on; all of it if it ends before."""
+        """The part from a slot on; all of it if it ends earlier."""
         kept = slice(int(np.searchsorted(self.slots[:-1], slot)), None)
         return Trajectory(self.slots[kept], self.mean[kept], self.low[kept], self.high[kept])
 

@@ -1,15 +1,14 @@
-"""Cells whose learners have a crowd: the prior of a draw depends on all keys before it.
+"""Plays cells whose learners have a crowd: a draw's prior depends on all keys before it.
 
-The waves of `grid` treat each key alone, so these cells are played by the shipped engine itself:
-all keys of a partition in the order of the log, each seed on its own. The releases are those of the
-live service under the same seed. One reading of the log serves as many seeds as fit in memory.
+The waves of `grid` treat each key alone, so the shipped engine itself plays these cells: all keys
+of a partition in the order of the log, each seed by itself. The releases are those of the live
+service under the same seed. One reading of the log serves as many seeds as fit in memory.
 
-Where a crowd reaches across partitions, what a prior adopts of others is up to clocks in life
-(`core.evidence.adoption`). A replay adopts what a record says, the priors of a ledger: then it
-makes the live releases again. Without one partitions go in step: prior n of each adopts the others'
-snapshots of number n - 1, or their last ones where a log has ended. Either way a partition goes on
-only when the others have come so far, whatever order the log has them in, so the log is held in
-memory.
+In a crowd across partitions, what a live prior adopts from others depends on timing
+(`core.evidence.adoption`). A replay adopts what a record says, namely the priors of a ledger: then
+it repeats the live releases. Without a record partitions go in step: prior n of each adopts the
+others' snapshots n - 1, or their last ones if a log has ended. Either way a partition goes on only
+when the others have come far enough, whatever their order in the log, so the log is held in memory.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ from streamdp.replay.onepass import Progress, Summed
 Actions = NDArray[np.int32]
 
 Adoptions = Mapping[int, Mapping[int, tuple[Adopted, ...]]]
-"""What the priors on record have adopted: by partition and number."""
+"""The snapshots that recorded priors adopted, by partition and number."""
 
 MOST_HELD = 1 << 32
-"""Bytes of losses of a log that is played across partitions."""
+"""Most bytes of losses of a log that is played across partitions."""
 
 _BYTES = 1 << 28  # of the rows of all engines that work together
-_A_ROW = 512  # bytes beside the sums, by far
+_A_ROW = 512  # an upper bound of a row's bytes beside the sums
 
 
 def play_crowds(
@@ -55,7 +54,7 @@ def play_crowds(
     progress: Progress | None = None,
     record: Adoptions | None = None,
 ) -> Iterator[Played]:
-    """The actions of every cell, by some seeds at once; `record`: what was adopted in life."""
+    """The actions of every cell, for some seeds at once; `record`: what live priors adopted."""
     rows, seeds = len(summed.rows), len(bench.seeds)
     together = max(1, _BYTES // max(1, rows * (8 * len(summed.actions) + _A_ROW)))
     done = 0
@@ -94,7 +93,7 @@ def _held(log: Log) -> dict[int, list[LossBatch]]:
             raise InvalidConfig(
                 complaint(
                     f"{log.name}: crowd = stream",
-                    "its partitions are played together, and the log is too large to be held",
+                    "the log is too large to play its partitions together",
                     expected=f"at most {MOST_HELD} bytes of losses (crowd = partition reads any)",
                     got=f"more, of {log.slots} slots",
                 )
@@ -105,7 +104,7 @@ def _held(log: Log) -> dict[int, list[LossBatch]]:
 
 @dataclass(slots=True)
 class _Runner:
-    """One partition on its way."""
+    """One partition that is being played."""
 
     engine: Engine
     pieces: Iterator[LossBatch]
@@ -115,7 +114,7 @@ class _Runner:
 
 
 class InStep:
-    """Partitions that adopt of each other, by a record or one prior behind."""
+    """Partitions that adopt from each other, by a record or one prior behind."""
 
     def __init__(
         self,
@@ -133,7 +132,7 @@ class InStep:
             engine.adopt(partial(self._adopted, number))
 
     def releases(self) -> Iterator[tuple[int, Releases]]:
-        """What all partitions release, each in the order of its log."""
+        """The releases of all partitions, each in the order of its log."""
         for number, runner in self._runners.items():
             while not runner.ended:
                 self._go_on(number)
@@ -141,7 +140,7 @@ class InStep:
                 self._released.clear()
 
     def _go_on(self, number: int) -> None:
-        """One piece of a partition, once the others have told what its next prior adopts."""
+        """Play one piece of a partition, if the others have told what its next prior adopts."""
         runner = self._runners[number]
         for other, wanted in self._wanted(number, runner.made + 1):
             while self._runners[other].made < wanted and not self._runners[other].ended:
@@ -158,7 +157,7 @@ class InStep:
             runner.snapshots[runner.made] = standing.snapshot
 
     def _wanted(self, number: int, prior: int) -> list[tuple[int, int]]:
-        """Which snapshots the next prior of a partition may adopt: partition and number."""
+        """The snapshots that a partition's next prior may adopt: partition and number."""
         if self._record is not None:
             named = self._record.get(number, {}).get(prior, ())
             return [(name.partition, name.number) for name in named]
@@ -167,7 +166,7 @@ class InStep:
     def _adopted(
         self, number: int, prior: int, adopted: Mapping[int, CrowdSnapshot]
     ) -> Mapping[int, CrowdSnapshot]:
-        """What a prior adopts."""
+        """The snapshots that a prior adopts."""
         if self._record is not None:
             snapshots = {
                 snapshot.name: snapshot
@@ -203,7 +202,7 @@ class _Crowd:
         self._engines: dict[tuple[int, int], Engine] = {}
 
     def take(self, partition: int, seed: int, batch: LossBatch) -> None:
-        """Some slots of a partition, in order."""
+        """Play some slots of a partition, in order."""
         if (partition, seed) not in self._engines:
             self._engines[partition, seed] = self._engine(partition, seed)
         self._note(partition, seed, self._engines[partition, seed].apply_batch(batch))
@@ -211,14 +210,14 @@ class _Crowd:
     def play_across(
         self, seed: int, held: Mapping[int, Sequence[LossBatch]], record: Adoptions | None
     ) -> None:
-        """All partitions, which adopt of each other."""
+        """Play all partitions, which adopt from each other."""
         engines = {number: self._engine(number, seed) for number in held}
         together = InStep(engines, held, record)
         for partition, releases in together.releases():
             self._note(partition, seed, releases)
 
     def _note(self, partition: int, seed: int, releases: Releases) -> None:
-        """What some releases put in force."""
+        """Note the actions that some releases put in force."""
         at = seed - self._part.seeds.start
         if len(releases):
             standing = releases.value if releases.in_force is None else releases.in_force
@@ -232,7 +231,7 @@ class _Crowd:
         return np.array([self._places[partition, key] for key in releases.keys], dtype=np.int64)
 
     def _keep(self, donated: Releases, rows: Ints, at: int) -> None:
-        """After a donated block the action stays that was in force before it."""
+        """Keep the action in force after a donated block."""
         for block in np.unique(donated.block).tolist():
             ended = rows[donated.block == block]
             self.actions[block + 1, ended, at] = self.actions[block, ended, at]

@@ -1,19 +1,19 @@
 """Made-up worlds of many keys, to simulate what keys learn from each other.
 
 A world says for each key what each action costs on average, how many slots it has, when its first
-one comes and how fast they follow. Losses are 0 or 1, independent. A world may change: then it has
-several phases, of equal length in time, each drawn like the one before it and independent of it.
+one comes and how fast they follow. Losses are 0 or 1, independent. A changing world has several
+phases of equal length, each drawn from the same law and independent of the others.
 
 The kinds: all keys alike (`identical`); alike but for the best action, which is the same (`same
 best`); alike up to normal noise of σ; five clusters; half of them alike, half unrelated; alike,
 clustered and unrelated with power-law sizes; unrelated. These ten are averaged. Beside them:
 `trap`, where the crowd's favourite is the worst action for a fifth of the keys; kinds whose keys
-begin all `at once`, so that none can know more than another; kinds in `groups` that the crowd is
-told of, which say everything (the cluster) or nothing.
+all begin `at once`, so that none can know more than another; kinds in `groups` that the crowd
+knows, which say everything (the cluster) or nothing.
 
-What actions cost within a key is one of three, in turn from run to run: gaps of all sizes, one
-action better than the others by the same gap, gaps that double. How large gaps are makes all the
-difference to what σ means, so there are two sets of worlds (`SETS`):
+Within a key, actions' costs have one of three structures, in turn from run to run: gaps of all
+sizes, one action better than the others by the same gap, gaps that double. What σ means depends on
+the size of gaps, so there are two sets of worlds (`SETS`):
 
 * `wide`: costs all over [0, 1], a gap of .2, gaps that double from .02 on; keys begin at any time
   within the horizon.
@@ -34,7 +34,7 @@ from streamdp.core.evidence.groups import NO_GROUPS, Groups
 
 CLUSTERS = 5
 MINORITY = 5
-"""Of a trap: one key in so many."""
+"""In a trap, one key in so many is trapped."""
 
 _LARGEST = 10  # horizons: slots of the largest key, where sizes follow a power law
 _PHASES = 4  # of worlds that change
@@ -48,7 +48,7 @@ class Scale:
     highest: float
     better: float  # by how much one action is better than the others
     doubling: float  # the smallest of the gaps that double
-    begin: float  # of the horizon: keys begin within it
+    begin: float  # part of the horizon in which keys begin
 
     def costs(self, generator: Generator, actions: int, structure: int) -> Floats:
         """What each action costs, in one of the three structures."""
@@ -76,19 +76,19 @@ class World:
     means: Floats  # P × N × K
     slots: Ints  # N
     starts: Floats  # N: when each key's first slot comes
-    pace: Floats  # N: how many slots come in a unit of time
-    minority: Ints  # the keys that a trap is laid for
+    pace: Floats  # slots per unit of time
+    minority: Ints  # the keys that are trapped
     groups: Ints  # N: the group of each key
-    known: Groups  # the groups that the crowd is told of
+    known: Groups  # the groups that the crowd knows
 
     @property
     def gaps(self) -> Floats:
-        """What a slot of each action costs each key above its best: P × N × K."""
+        """The loss of each action above the key's best, per slot: P × N × K."""
         return np.asarray(self.means - self.means.min(axis=2, keepdims=True))
 
     @property
     def borders(self) -> Ints:
-        """How many slots each key has had when each phase ends: P × N."""
+        """The slots that each key has had when each phase ends: P × N."""
         ends = (self.starts + self.slots / self.pace).max() / len(self.means)
         times = ends * np.arange(1, len(self.means) + 1)
         had = np.ceil((times[:, None] - self.starts) * self.pace)
@@ -189,7 +189,7 @@ STAGGERED = (
     Kind("power law, unrelated", _Draw.unrelated, sizes="power law"),
     Kind("unrelated", _Draw.unrelated),
 )
-"""The ten whose geometric mean is told."""
+"""The ten kinds of the geometric mean."""
 
 BESIDE = (
     Kind("clusters that are groups", _Draw.clusters, grouped="by cluster"),

@@ -1,12 +1,13 @@
-"""What keys gain by learning from each other: a learner with a crowd against the same one without.
+"""What keys gain by learning from each other: a learner with a crowd beside the same one alone.
 
-BlocksOfKeys are played, not slots, as in `simulate`: sums are binomial, selections are the shipped
-mechanism under seeded bits, regret is that of the mean losses. Both play the same losses with the
-same bits, so their ratio is sharper than their means. Priors are made where the engine makes them:
-behind the vote with which they are due, in the order in which the keys' blocks end.
+Blocks are played, not slots, as in `simulate`: sums are binomial, selections are the shipped
+mechanism under seeded bits, regret is that of the mean losses. Both learners play the same losses
+with the same bits, so their ratio is sharper than their means. Priors are made where the engine
+makes them: after the vote with which they are due, in the order in which the keys' blocks end.
 
-Keys may lie in several partitions, by turns: then each partition makes its own priors, of its own
-votes alone or of what it adopts of the others too, which tell each other of each prior at once.
+Keys may be dealt out to several partitions. Each partition then makes its own priors, from its own
+votes alone or also from what it adopts from the others; partitions tell each other of each prior at
+once.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ class Size:
     worlds: str = "wide"  # which of `SETS`
     donation: Donation = "none"
     partitions: int = 1
-    reach: Reach = "partition"  # whose votes a partition's priors are made of
+    reach: Reach = "partition"  # whose votes go into a partition's priors
 
     def __post_init__(self) -> None:
-        """Refuse sizes that give no crowd or no standard error."""
+        """Refuse sizes without a crowd or without a standard error."""
         if self.worlds not in SETS:
             raise InvalidConfig(
                 complaint(
@@ -102,12 +103,12 @@ class CrowdOutcome:
     epsilon: Fraction
     alone: Floats
     crowd: Floats
-    alone_caught: Floats  # of the keys that a trap is laid for
+    alone_caught: Floats  # regret of the keys in a trap
     crowd_caught: Floats
 
     @property
     def logs(self) -> Floats:
-        """The logarithm of what is left of the regret, run by run."""
+        """The logarithm of the share of regret that is left, run by run."""
         return np.asarray(np.log(self.crowd / self.alone))
 
 
@@ -142,7 +143,7 @@ def outcomes(
     size: Size,
     progress: Callable[[Kind], None],
 ) -> Iterator[CrowdOutcome]:
-    """Every kind at every ε, whatever is learned.
+    """Every kind at every ε, for any learner.
 
     `regrets`: each key's regret alone and with the crowd, in a world under these seeds.
     """
@@ -162,7 +163,7 @@ def outcomes(
 
 
 def _world(kind: Kind, run: int, seeds: tuple[int, ...], size: Size) -> World:
-    """The world of one run: each structure of costs by turns."""
+    """The world of one run; the structures of costs take turns."""
     return kind.world(
         default_rng(seeds),
         keys=size.keys,
@@ -184,21 +185,21 @@ class _PartOfWorld:
     adopted: Mapping[int, CrowdSnapshot] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Prior 0 favours nothing."""
+        """Prior 0 favours no action."""
         self.priors[0] = self.crowd.nothing
 
     @property
     def current(self) -> CrowdPrior:
-        """What draws are told now."""
+        """The prior of the next draws."""
         return self.priors[len(self.priors) - 1]
 
     @property
     def wanted(self) -> int:
-        """How many votes are missing until the next prior is made."""
+        """The number of votes until the next prior is made."""
         return due(self.current.after) - self.votes
 
     def refresh(self, kept: Ints) -> CrowdSnapshot:
-        """Make the next prior of these newest votes; what the others are told of them."""
+        """Make the next prior from the newest votes; return what the others are told of them."""
         votes, number, size = newest(kept), len(self.priors), self.crowd.size
         if self.crowd.reach == "stream":
             self.adopted = self.offers(number, self.adopted)
@@ -219,20 +220,20 @@ class _Play:
     tags: NDArray[np.uint8]
     sums: Ints  # N × B × K
     lengths: Ints  # B
-    ends: Ints  # B: after how many slots each block ends
+    ends: Ints  # slots after which each block ends
     known: Standing
     kept: Ints  # N × WIDTH
     lost: Floats  # N
     gaps: Floats  # P × N × K
-    borders: Ints  # P × N: how many slots each key has had when each phase ends
-    gifts: Gifts | None = None  # what keys donate
-    parts: list[_PartOfWorld] = field(default_factory=list)  # none where keys learn alone
+    borders: Ints  # the slots that each key has had when each phase ends
+    gifts: Gifts | None = None  # what keys donate, if anything
+    parts: list[_PartOfWorld] = field(default_factory=list)  # empty if keys learn alone
 
     @classmethod
     def of(
         cls, world: World, learner: Leader, seeds: tuple[int, ...], *, partitions: int = 1
     ) -> _Play:
-        """The start of a play. Losses follow from world and seeds, bits from the seeds alone."""
+        """Set up a play. Losses follow from world and seeds, bits from the seeds alone."""
         keys, most = len(world.slots), int(world.slots.max())
         blocks = np.arange(learner.schedule.block_of(most) + 1)
         lengths = learner.schedule.lengths(blocks)
@@ -257,7 +258,7 @@ class _Play:
         )  # fmt: skip
 
     def regret(self) -> Floats:
-        """What each key loses above its best action."""
+        """The loss of each key above its best action."""
         keys, blocks = self._events()
         first = 0
         while first < len(keys):
@@ -273,7 +274,7 @@ class _Play:
         return self.lost
 
     def _home(self, keys: Ints) -> Ints:
-        """The partition of each key; the pool, behind all keys, is where there is one alone."""
+        """The partition of each key; the pool is in the only one."""
         return keys % max(1, len(self.parts))
 
     def _kept(self, number: int) -> Ints:
@@ -282,12 +283,12 @@ class _Play:
         return kept if self.gifts is None else np.concatenate([kept, self.gifts.kept])
 
     def _tell(self, snapshot: CrowdSnapshot) -> None:
-        """Tell all partitions what one of them counts."""
+        """Tell all partitions the snapshot of one."""
         for part in self.parts:
             part.offers.offer(snapshot)
 
     def _by_home(self, keys: Ints) -> Iterator[tuple[ToldPrior | None, Ints]]:
-        """The places among these keys of each partition's, and what their draws are told."""
+        """For each partition, the places of its keys among these, and the prior of their draws."""
         if not self.parts:
             yield None, np.arange(len(keys))
         home = self._home(keys)
@@ -299,7 +300,7 @@ class _Play:
     def _events(self) -> tuple[Ints, Ints]:
         """Keys as they open (block −1) and end a block, in the order of time.
 
-        A donated block's end is none; the pool is the key behind the others.
+        A donated block's end is not an event; the pool is the key after the others.
         """
         world, keys, gifts = self.world, np.arange(len(self.lost)), self.gifts
         inside = self.ends[None, :] < world.slots[:, None]
@@ -355,7 +356,7 @@ class _Play:
         self._lose(keys, blocks + 1)
 
     def _vote(self, keys: Ints, blocks: Ints, crowd_prior: ToldPrior | None) -> None:
-        """Votes of keys that are told alike."""
+        """Draw votes of keys that use the same prior."""
         in_force, lengths = self.known.in_force[keys], self.lengths[blocks]
         bits = self._bits(keys, Purpose.SELECTION, blocks)
         prior = self.learner.prior(in_force, crowd_prior)
@@ -371,7 +372,7 @@ class _Play:
         self.known.in_force[keys], self.known.remembered[keys] = now.in_force, now.remembered
 
     def _end_of_pool(self, blocks: Ints) -> None:
-        """Draw a vote of the pool: under no prior, and never in force."""
+        """Draw a vote of the pool: without a prior, and never in force."""
         assert self.gifts is not None
         assert self.learner.crowd is not None
         bits = self._bits(np.full_like(blocks, len(self.lost)), Purpose.SELECTION, blocks)
@@ -394,7 +395,7 @@ class _Play:
 def _gifts(
     world: World, learner: Leader, sums: Ints, lengths: Ints, seeds: tuple[int, ...]
 ) -> Gifts | None:
-    """What keys donate, if they do."""
+    """What keys donate, if anything."""
     if learner.crowd is None or not learner.crowd.donates:
         return None
     blocks = BlocksOfKeys(sums, lengths, world.slots, world.starts, world.pace)
@@ -402,7 +403,7 @@ def _gifts(
 
 
 def _inside(borders: Ints, begins: Ints, ends: Ints) -> Iterator[Ints]:
-    """How many of the slots from `begins` to `ends` lie in each phase, of those that come.
+    """The number of slots from `begins` to `ends` in each phase, of those that come.
 
     >>> [slots.tolist() for slots in _inside(np.array([[3], [8]]), np.array([1]), np.array([9]))]
     [[2], [5]]
@@ -414,7 +415,7 @@ def _inside(borders: Ints, begins: Ints, ends: Ints) -> Iterator[Ints]:
 
 
 def regret_left(outcomes: Sequence[CrowdOutcome]) -> tuple[float, float]:
-    """What is left of the regret, geometric mean over kinds, ε and runs, and its standard error."""
+    """The share of regret that is left, geometric mean over kinds, ε and runs; standard error."""
     logs = np.concatenate([outcome.logs for outcome in outcomes])
     mean = exp(float(logs.mean()))
     runs = np.stack([outcome.logs for outcome in outcomes]).mean(axis=0)
@@ -422,5 +423,5 @@ def regret_left(outcomes: Sequence[CrowdOutcome]) -> tuple[float, float]:
 
 
 def caught(outcome: CrowdOutcome) -> float:
-    """What is left of the regret of the keys in a trap; geometric mean over the runs."""
+    """The share of regret that is left to trapped keys; geometric mean over the runs."""
     return exp(float(np.log(outcome.crowd_caught / outcome.alone_caught).mean()))

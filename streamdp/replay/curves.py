@@ -2,7 +2,7 @@
 
 Everything is exact: losses of the actions in force are sums of grid losses between cuts. *Slot t*
 is the t-th slot of every key; with several keys a curve adds them up, and a key that has ended
-keeps its last value. Regret is against the best fixed action of each key up to that slot.
+keeps its last value. Regret is against each key's best fixed action up to that slot.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streamdp.replay.following import loss_by_stretch
 from streamdp.replay.grid import Played, play
 from streamdp.replay.onepass import Stretches, Summed
 
-_VALUES = 1 << 22  # of sums looked at together
+_VALUES = 1 << 22  # of sums that are handled together
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Baselines:
     """Baselines without randomness: the best fixed action and the uniform choice, by point."""
 
     points: Ints
-    slots: Ints  # how many slots all keys together have taken at each point
+    slots: Ints  # slots of all keys together at each point
     best: Floats  # the loss of the best fixed action of each key up to the point
     uniform: Floats  # the mean loss of all actions
     totals: Floats  # rows × K at the end, in losses
@@ -83,7 +83,7 @@ def curves(
     *,
     course: Iterable[Played] | None = None,
 ) -> list[Curves]:
-    """The curves of every cell that selects at the ends of blocks; `course`: what they played."""
+    """The curves of every cell that selects at the ends of blocks; `course`: the plays."""
     books = [_Book(summed, base, len(bench.seeds)) for _ in cells]
     intervals: dict[tuple[Schedule, int], list[_Intervals]] = {}
     for played in play(summed, cells, bench) if course is None else course:
@@ -101,9 +101,9 @@ def curves(
 class _Intervals:
     """Stretches of slots within one block and between two points of the report."""
 
-    row: Ints  # place in the part
+    row: Ints  # index in the part
     block: Ints
-    point: Ints  # which
+    point: Ints  # index of the point
     length: Ints
     losses: Ints  # × K
     best: Ints  # the row's best action at the end

@@ -1,10 +1,10 @@
-"""Where the cumulative sums of a log are needed: the union of all cells' cuts.
+"""The slots at which the cumulative sums of a log are needed: the union of all cells' cuts.
 
-A block learner looks at sums over windows only, so all that a whole grid needs of a log are its
-cumulative sums after certain slots of each key: where a block of some schedule ends, where a random
-prefix window ends, and where the report has a point. These are known before the losses are read:
-blocks follow from slot numbers, and windows are drawn from the seed's bits (purpose WINDOW, index =
-block) as the engine draws them when a block begins.
+A block learner looks only at sums over windows, so a whole grid needs of a log only its cumulative
+sums after certain slots of each key: where a block of some schedule ends, where a random prefix
+window ends, and where the report has a point. These are known before the losses are read: blocks
+follow from slot numbers, and windows are drawn from the seed's bits (purpose WINDOW, index = block)
+as the engine draws them when a block begins.
 
 "After slot t" is the cut t; the cut 0 is the empty sum.
 """
@@ -63,7 +63,7 @@ class Rows:
         return np.array(self._born, dtype=np.int64)
 
     def find(self, partition: int, keys: Sequence[Key], born: Ints) -> Ints:
-        """The row of each key; a key that is new is born at its offset."""
+        """The row of each key; a new key is born at its offset."""
         rows = np.empty(len(keys), dtype=np.int64)
         for at, key in enumerate(keys):
             row = self._places.get((partition, key))
@@ -130,14 +130,14 @@ class CutPlan:
     points: Ints
 
     def boundaries(self, first: Ints, last: Ints) -> tuple[Ints, Ints]:
-        """The cuts in [first, last] of each row that every seed shares: which row, after which."""
+        """The cuts in [first, last] of each row that all seeds share: row and slot."""
         pairs = [_between(self.points, first, last)]
         pairs += [block_ends(schedule, first, last) for schedule in self.whole]
         rows, cuts = (np.concatenate(columns) for columns in zip(*pairs, strict=True))
         return rows, cuts
 
     def window_ends(self, rows: Rows, which: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints]:
-        """The ends of the windows of all blocks that begin in [first, last]: which row, where."""
+        """The ends of the windows of all blocks that begin in [first, last]: row and slot."""
         places, ends = [], []
         for schedule in self.prefix:
             at, blocks = _blocks_begun(schedule, first, last)
@@ -160,7 +160,7 @@ def block_ends(schedule: Schedule, first: Ints, last: Ints) -> tuple[Ints, Ints]
 
 
 def report_points(slots: int) -> Ints:
-    """After which slots a report looks: about evenly on both a logarithmic and a linear axis.
+    """The slots at which a report has points: nearly even on logarithmic and linear axes.
 
     >>> report_points(5).tolist()
     [1, 2, 3, 4, 5]
@@ -186,6 +186,6 @@ def _blocks_begun(schedule: Schedule, first: Ints, last: Ints) -> tuple[Ints, In
 
 
 def _spread(begin: Ints, count: Ints) -> tuple[Ints, Ints]:
-    """The numbers begin, begin + 1, … of each place, and which place they belong to."""
+    """The numbers begin, begin + 1, … for each place, and the place of each number."""
     at = np.repeat(np.arange(len(begin)), count)
     return at, np.arange(len(at)) - np.repeat(np.cumsum(count) - count - begin, count)

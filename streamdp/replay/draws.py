@@ -1,8 +1,8 @@
 """Seeded bits for many selections at once, shared by all learners and budgets.
 
 The bits of a selection are addressed by seed, key and block, not by learner or ε. So every cell of
-a grid reads the same words, which is common random numbers (differences between cells are less
-noisy than the cells) and cheaper than drawing them for each.
+a grid reads the same words: these common random numbers make differences between cells less noisy
+than the cells, and are drawn only once.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""How good feedback learners are: their regret in made-up environments. NOT PRIVATE.
+"""The regret of feedback learners in made-up environments. NOT PRIVATE.
 
 An environment has a mean reward for each arm, which may change at known slots, and says how rewards
-are distributed about it and how much of the feedback comes a block late. Each request draws its arm
-from the policy in force; a block's feedback is seen when the block ends, so every policy has waited
-a whole block; what is known only after the block's end comes with a later one's. Between two
-policies the shows are multinomial, and their rewards are sums that can be drawn at once (binomial;
-of beta laws up to 64 one by one, above by the normal law of their sum). So a run of a million slots
-is twenty steps, and thousands of runs go through the shipped policy rules together. Noise is
-discrete Laplace of the shipped scales from numpy's generator: no secret is made.
+are distributed and how much of the feedback comes a block late. Each request draws its arm from the
+policy in force. A block's feedback is seen when the block ends, so every policy has waited a whole
+block; late feedback comes with a later block's. Between two policies the shows are multinomial, and
+the sums of their rewards are drawn at once (binomial; of beta laws up to 64 one by one, above that
+by the normal law of their sum). So a run of a million slots is twenty steps, and thousands of runs
+go through the shipped policy rules together. Noise is discrete Laplace of the shipped scales from
+numpy's generator: it protects nothing.
 
-Regret is Σ over shows of (best mean − mean of the arm shown), the best of each moment; against an
-adversary, who changes means so that the newest winner is the next loser, the best fixed arm's.
+Regret is Σ over shows of (best mean − mean of the arm shown), against the best arm of each moment;
+against an adversary, who makes the newest winner the next loser, it is that of the best fixed arm.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ONE_BY_ONE = 64
 _VALUES = 1 << 20  # of an array at once
 _MOST_BLOCKS = 10_000
 BAND = (10, 90)
-_WORST = 100  # the worst 1 in so many runs
+_WORST = 100  # the worst 1 % are one run in so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,12 @@ class Environment:
     name: str
     stretches: tuple[tuple[float, ...], ...]
     rewards: Literal["bernoulli", "beta"] = "bernoulli"
-    late: float = 0.0  # the share that comes with the next block's
-    yardstick: Yardstick = "moment"  # what regret is against
+    late: float = 0.0  # the share that comes with the next block's feedback
+    yardstick: Yardstick = "moment"  # what regret is measured against
 
     @property
     def arms(self) -> int:
-        """How many arms."""
+        """The number of arms."""
         return len(self.stretches[0])
 
 
@@ -94,8 +94,8 @@ ENVIRONMENTS = (
     ),
 )
 """The first two are those of Hu et al. (2025), Fig. 1 and 2; then click rates, numbers of arms,
-rewards that are not 0 or 1, late feedback, drift; and an oblivious adversary: of two arms each is
-the best in turn, a third is steady and better than both in the mean."""
+rewards that are not 0 or 1, late feedback, drift; and an oblivious adversary: two arms take turns
+as the best, and a third is steady and better than both on average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +103,11 @@ class FeedbackOutcome:
     """The regret of one learner in one environment, run by run."""
 
     environment: Environment
-    learner: str  # as written on the command line
+    learner: str  # as on the command line
     epsilon: Epsilon
     regrets: Floats
     course: Trajectory  # the regret so far: mean and the middle 80 % of the runs
-    shares: Shares | None = None  # the mean policy of each block; of learners that have one
+    shares: Shares | None = None  # the mean policy of each block, for learners with policies
     arms: Arms | None = None  # the first run, as its experiment page would show it
 
     @property
@@ -117,7 +117,7 @@ class FeedbackOutcome:
 
     @property
     def error(self) -> float:
-        """Its standard error."""
+        """The standard error of the mean."""
         return standard_error(self.regrets)
 
     @property
@@ -127,7 +127,7 @@ class FeedbackOutcome:
         return float(np.sort(self.regrets)[-count:].mean())
 
     def __str__(self) -> str:
-        """As tables show it."""
+        """The form used in tables."""
         return f"{self.mean:.0f} ± {self.error:.0f} (worst 1 %: {self.worst / self.mean:.1f} ×)"
 
 
@@ -145,7 +145,7 @@ def simulate_feedback(
 ) -> Iterator[FeedbackOutcome]:
     """Every learner at every ε in every environment; baselines once.
 
-    With `delay` an outcome is known so many slots after its request.
+    With `delay` an outcome is known this many slots after its request.
     """
     if not 0 <= delay <= 1 << 40:
         raise InvalidConfig(complaint("simulate", "delay", expected="0 … 2**40 slots", got=delay))
@@ -189,7 +189,7 @@ class _Size:
 def _phased(
     text: str, epsilons: Sequence[Epsilon], environment: Environment, size: _Size
 ) -> Iterator[FeedbackOutcome]:
-    """A paper's learner, whose phases follow counts: it has no blocks, so no world a block late."""
+    """Simulate a paper's learner. It has no blocks, so no late feedback."""
     if environment.late:
         return
     concentration = None if environment.rewards == "bernoulli" else _CONCENTRATION
@@ -219,7 +219,7 @@ def _phased(
 
 
 def bandit_candidate(text: str, epsilon: Epsilon, *, actions: Sequence[str]) -> Bandit:
-    """A paper's learner in writing, at an ε.
+    """Parse a paper's learner, at an ε.
 
     >>> str(bandit_candidate("lazy_thompson:play=held", Fraction(1), actions=["a", "b"]))
     'lazy_thompson(epsilon=1, play=held, log=e) of 2 actions'
@@ -232,7 +232,7 @@ def bandit_candidate(text: str, epsilon: Epsilon, *, actions: Sequence[str]) -> 
 
 
 def feedback_candidate(text: str, epsilon: Epsilon, *, actions: Sequence[str]) -> PolicyLearner:
-    """A learner in writing, at an ε.
+    """Parse a learner, at an ε.
 
     >>> feedback_candidate("policy_blocks:spread=1", Fraction(1), actions=["a", "b"]).rule
     BestArm(spread=Fraction(1, 1), floor=Fraction(8, 1), name='best arm')
@@ -263,7 +263,7 @@ def _outcome(
     delay: int,
     watch: Watch,
 ) -> FeedbackOutcome:
-    """Many runs of one learner, as many at once as memory is for."""
+    """Simulate many runs of one learner, as many at once as fit in memory."""
     names = [str(arm) for arm in range(environment.arms)]
     learner = feedback_candidate(text, epsilon, actions=names)
     at_once = max(1, _VALUES // environment.arms)
@@ -313,7 +313,7 @@ class Step:
     block: int
     first: int  # the slots [first, stop)
     stop: int
-    policy: Floats  # in force in it: runs × K
+    policy: Floats  # the policy in force: runs × K
     regret: Floats  # of each run
     gains: Ints  # what the first run releases at its end
     shown: Ints
@@ -328,7 +328,7 @@ def steps(
     generator: Generator,
     delay: int = 0,
 ) -> Iterator[Step]:
-    """Some runs of one learner, all at once, block by block."""
+    """Play some runs of one learner, all at once, block by block."""
     schedule = learner.schedule
     blocks = schedule.block_of(horizon) + 1
     if blocks > _MOST_BLOCKS:
@@ -336,7 +336,7 @@ def steps(
             complaint("simulate", "too many blocks", expected=f"≤ {_MOST_BLOCKS}", got=blocks)
         )
     state = learner.nothing_known(runs)
-    known_with: dict[int, _Feedback] = {}  # by the block at whose end it is
+    known_with: dict[int, _Feedback] = {}  # by the block at whose end it is known
     for block in range(blocks):
         slots = range(schedule.start(block) - 1, min(schedule.stop(block) - 1, horizon))
         policy = learner.policy(state, np.full(runs, block)) / PARTS
@@ -370,7 +370,7 @@ def _parts(schedule: Schedule, block: int, slots: range, delay: int) -> Iterator
 def _stretches(
     environment: Environment, horizon: int, slots: range
 ) -> Iterator[tuple[Floats, Floats, int]]:
-    """The means that hold in some slots, each arm's gap, and for how many of them."""
+    """The means in some slots, each arm's gap, and the number of slots with them."""
     count = len(environment.stretches)
     borders = [horizon * at // count for at in range(count + 1)]
     gaps = gaps_of(environment.stretches, environment.yardstick)
@@ -382,7 +382,7 @@ def _stretches(
 
 @dataclass(slots=True)
 class _Feedback:
-    """Shows and sums of centred gains (in loss) of some runs."""
+    """Shows and sums of centred gains (in losses) of some runs."""
 
     shown: Ints
     gains: Floats
@@ -411,7 +411,7 @@ class _Feedback:
 
 
 def _released(learner: PolicyLearner, seen: _Feedback, generator: Generator) -> tuple[Ints, Ints]:
-    """What the block would release: sums in grid units and counts, with noise."""
+    """The block's release: sums in grid units and counts, with noise."""
     sums = np.rint(seen.gains * UNIT).astype(np.int64)
     return (
         sums + _noise(learner.sums_scale, sums.shape, generator),

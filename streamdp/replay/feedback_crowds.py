@@ -1,11 +1,11 @@
-"""What keys of a feedback stream gain by learning from each other: beside themselves alone.
+"""What keys of a feedback stream gain by learning from each other, beside the same keys alone.
 
-As in `crowds`, blocks are played, not slots: in each phase of the world how often a block shows
-each arm is multinomial under the policy in force, losses are binomial, noise is Laplace's, regret
-is that of the mean losses. Outcomes of a block are known when it ends. Learners, policies and
-priors are the shipped ones, and priors are made where the engine makes them: behind the release
-with which they are due, in the order in which the keys' blocks end. Both plays take each block's
-chance from the same seeds.
+As in `crowds`, blocks are played, not slots: in each phase of the world the shows of a block's arms
+are multinomial under the policy in force, losses are binomial, noise is Laplace, and regret is that
+of the mean losses. A block's outcomes are known when it ends. Learners, policies and priors are the
+shipped ones, and priors are made where the engine makes them: after the release with which they are
+due, in the order in which the keys' blocks end. Both plays take each block's random draws from the
+same seeds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from streamdp.replay.crowd_worlds import BESIDE, STAGGERED, Kind, World
 from streamdp.replay.crowds import CrowdOutcome, Size, outcomes
 
 KINDS = tuple(kind for kind in (*STAGGERED, *BESIDE) if kind.grouped == "never")
-"""Those without groups, of which a feedback stream has none."""
+"""Kinds without groups: a feedback stream has none."""
 
 _OPENS = -1
 
@@ -51,16 +51,16 @@ def simulate_feedback_crowds(
 
 @dataclass(slots=True)
 class _Play:
-    """One learner for each key of a world, and what they know of each other."""
+    """One learner for each key of a world, and the state of their crowd."""
 
     world: World
     learner: PolicyLearner
     seeds: tuple[int, ...]
-    stops: Ints  # B: after how many slots each block ends
+    stops: Ints  # slots after which each block ends
     state: Floats  # N × 2 × K
     policy: Floats  # N × K
     lost: Floats  # N
-    borders: Ints  # P × N: how many slots each key has had when each phase ends
+    borders: Ints  # the slots that each key has had when each phase ends
     priors: dict[int, CrowdPrior] = field(default_factory=dict)
     released: int = 0
 
@@ -76,7 +76,7 @@ class _Play:
         )  # fmt: skip
 
     def regret(self) -> Floats:
-        """What each key loses above its best action."""
+        """The loss of each key above its best action."""
         keys, blocks = self._events()
         first = 0
         while first < len(keys):
@@ -114,7 +114,7 @@ class _Play:
         return np.asarray((blocks >= 0) & (self.stops[blocks] <= self.world.slots[keys]))
 
     def _until(self, keys: Ints, blocks: Ints) -> None:
-        """What happens under one prior."""
+        """Play all events under one prior."""
         arms = self.policy.shape[1]
         gains, shown = np.zeros((len(keys), arms)), np.zeros((len(keys), arms))
         for at in np.flatnonzero(blocks >= 0).tolist():
@@ -131,7 +131,7 @@ class _Play:
         self.released += len(rows)
 
     def _block(self, key: int, block: int) -> tuple[Floats, Floats]:
-        """One block's noisy sums and counts; what it costs is noted."""
+        """One block's noisy sums and counts; its charge is noted."""
         chance = default_rng((*self.seeds, key, block))
         begin, stop = (int(self.stops[at]) if at >= 0 else 0 for at in (block - 1, block))
         arms, before = self.policy.shape[1], 0

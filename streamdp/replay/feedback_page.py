@@ -1,4 +1,4 @@
-"""The report of a simulation of feedback learners as one page. Its events are made up."""
+"""The report of a simulation of feedback learners, as one page. Its events are made up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamdp.replay.page_style import document, html_table, section
 
 INVENTED = (
     '<p class="exact"><strong>Everything here is made up:</strong> rewards are drawn from worlds'
-    " with known means, so regret is exact and nothing needs protection. What comes of a request is"
+    " with known means, so regret is exact and nothing needs protection. A request's outcome is"
     " seen when its block ends: every policy has waited a whole block.</p>"
 )
 
@@ -83,7 +83,7 @@ def _experiment(outcomes: Sequence[FeedbackOutcome], names: Sequence[str]) -> st
 
 
 def _by_epsilon(outcomes: Sequence[FeedbackOutcome]) -> Mapping[Epsilon, list[FeedbackOutcome]]:
-    """The outcomes of each budget; a baseline stands beside every one."""
+    """The outcomes of each budget; a baseline stands beside every budget."""
     private: list[Epsilon] = [o.epsilon for o in outcomes if o.epsilon is not None]
     return {
         budget: [o for o in outcomes if o.epsilon in (budget, None)]
@@ -101,7 +101,7 @@ def _charge(outcome: FeedbackOutcome) -> str:
 
 
 def _means(outcome: FeedbackOutcome) -> str:
-    """What a world is, in a sentence."""
+    """A world in one sentence."""
     world = outcome.environment
     means = ", ".join(f"{mean:g}" for mean in world.stretches[0][:6])
     more = ", …" if world.arms > 6 else ""

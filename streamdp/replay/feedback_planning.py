@@ -1,21 +1,21 @@
-"""`streamdp plan --observes feedback`: how many events until the best action is found.
+"""`streamdp plan --observes feedback`: the number of events until the best action is found.
 
-The world that is planned for: one action with the rate (mean reward) r + Δ, all others with r;
-rewards of 0 and 1, as clicks are; each key learns alone. The best action is **found** at the first
-event from which on the policy shows it in at least three of four requests, in nine runs of ten.
+The planned world: one action has the rate (mean reward) r + Δ, all others have r; rewards are 0 or
+1, like clicks; each key learns alone. The best action is **found** at the first event from which on
+the policy shows it in at least three of four requests, in nine runs of ten.
 
-Two answers, one beside the other:
+There are two answers:
 
-- a *simulation* of the configured learner, block by block, which is the answer;
+- a *simulation* of the configured learner, block by block, which is the real answer;
 - a *formula*, for tables over gaps and budgets. Each of K actions is shown n times before the best
-  is known. The difference of two means then has the variance 2v/n of the rewards, v = m(1 − m) at
-  the mean level m, and that of two draws of noise, about (β/(εn))²; it is known when its spread is
-  Δ/z. So Δ² = z²·2v/n + (β/(εn))², solved for n, and K·n events. z grows with ln K, since the best
-  of K − 1 others has to be beaten. The constants of `FORMULAS` are fitted to simulations
-  (`tests/fit_plan.py`), and `tests/test_plan_feedback.py` holds the formula against others.
+  is known. The difference of two means then has the variance 2v/n from rewards, v = m(1 − m) at the
+  mean level m, and about (β/(εn))² from two draws of noise; the best is known when the spread is
+  Δ/z. So Δ² = z²·2v/n + (β/(εn))², solved for n, gives K·n events. z grows with ln K, since the
+  best has to beat K − 1 others. The constants of `FORMULAS` are fitted to simulations
+  (`tests/fit_plan.py`), and `tests/test_plan_feedback.py` checks the formula against others.
 
-Blocks double, so the event at which a policy can change is known only within a factor of two, and
-so is the formula's answer.
+Blocks double, so both the event at which a policy can change and the formula's answer are right
+only within a factor of two.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from streamdp.replay.feedback import BASELINES, Environment, feedback_candidate,
 from streamdp.replay.spread import standard_error
 
 FOUND = 0.9
-"""Of the runs have to have found the best action."""
+"""The share of runs that must have found the best action."""
 
 SHOWN = 0.75
-"""Of the requests have to be shown it. (Half of them would be, of two actions, by chance.)"""
+"""The share of requests that must show it. (Of two actions, chance alone shows it in half.)"""
 
 RUNS = (100, 400)
 _WORK = 1 << 22  # runs × actions × blocks of one simulation
 _EPSILONS = ("0.1", "0.25", "0.5", "1", "2")
-_GAPS = (0.5, 1.0, 2.0)  # times the gap that is asked for
-_RATES = (0.5, 1.0, 2.5, 10.0)  # times the rate
+_GAPS = (0.5, 1.0, 2.0)  # times the given gap
+_RATES = (0.5, 1.0, 2.5, 10.0)  # times the given rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Formula:
     noise: float  # β
 
     def events(self, *, actions: int, rate: float, gap: float, epsilon: float) -> float:
-        """About how many events of one key.
+        """About how many events of one key are needed.
 
         >>> clicks = FORMULAS["policy_blocks"].events(actions=4, rate=0.02, gap=0.03, epsilon=1)
         >>> 500 < clicks < 10_000
@@ -74,17 +74,17 @@ FORMULAS: Mapping[str, Formula] = {
     "policy_blocks": Formula(least=1.9, with_log=0.57, noise=13.82),
     "policy_elimination": Formula(least=4.66, with_log=0.34, noise=25.76),
 }
-"""Of the learners with their own options; others are simulated only."""
+"""For learners with their default options; others are simulated only."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedbackWish:
     """The case to plan for."""
 
-    text: str  # of the learner, as on the command line
+    text: str  # the learner, as on the command line
     epsilon: Fraction
     actions: int
-    rate: float  # of all actions but the best
+    rate: float  # the mean reward of all actions but the best
     gap: float
     horizon: int = 1_000_000
     seed: int = 1
@@ -92,7 +92,7 @@ class FeedbackWish:
     traffic: float | None = None  # events of one key in a day
 
     def __post_init__(self) -> None:
-        """Refuse a world that cannot be."""
+        """Refuse an impossible world."""
         if not 2 <= self.actions <= 10_000:
             raise InvalidConfig(
                 complaint("--actions", "count", expected="2 … 10000", got=self.actions)
@@ -107,7 +107,7 @@ class FeedbackWish:
             raise InvalidConfig(complaint("plan", "size", expected=expected, got=got))
         if self.traffic is not None and not self.traffic > 0:
             raise InvalidConfig(
-                complaint("--traffic", "none", expected="events a day", got=self.traffic)
+                complaint("--traffic", "rate", expected="events a day", got=self.traffic)
             )
         if self.text.split(":")[0] in BASELINES:
             raise InvalidConfig(
@@ -123,7 +123,7 @@ class FeedbackWish:
 
     @property
     def world(self) -> Environment:
-        """The best action first."""
+        """The planned world, with the best action first."""
         means = (self.rate + self.gap, *(self.rate,) * (self.actions - 1))
         return Environment("planned", (means,))
 
@@ -134,9 +134,9 @@ class PlannedBlock:
 
     first: int  # slot
     last: int
-    found_share: float  # the share of runs whose policy shows the best so often
-    best: float  # how likely it is shown, mean over runs
-    regret: float  # up to here
+    found_share: float  # of runs whose policy shows the best action often enough
+    best: float  # its probability of being shown, mean over runs
+    regret: float  # so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,24 +151,24 @@ class FeedbackPlan:
 
     @property
     def found_after(self) -> int | None:
-        """After how many events of a key the best action is found; None: not in the horizon."""
+        """The events of a key until the best action is found; None: not within the horizon."""
         return found_after(self.blocks)
 
     @property
     def days(self) -> float | None:
-        """How long that takes, if the traffic was said."""
+        """The days that this takes, if the traffic is given."""
         traffic, events = self.wish.traffic, self.found_after
         return None if traffic is None or events is None else events / traffic
 
     @property
     def uniform(self) -> float:
-        """What showing every action equally often costs."""
+        """The regret of showing every action equally often."""
         wish = self.wish
         return wish.gap * wish.horizon * (1 - 1 / wish.actions)
 
 
 def found_after(blocks: tuple[PlannedBlock, ...]) -> int | None:
-    """The slots before the first block from which on enough runs have found the best."""
+    """The slots before the first block from which on enough runs have found the best action."""
     away = [at for at, block in enumerate(blocks) if block.found_share < FOUND]
     if not away:
         return 0
@@ -176,7 +176,7 @@ def found_after(blocks: tuple[PlannedBlock, ...]) -> int | None:
 
 
 def plan_feedback(wish: FeedbackWish, *, runs: int | None = None) -> FeedbackPlan:
-    """Simulate the learner that is planned for."""
+    """Simulate the learner of the plan."""
     learner = wish.learner
     blocks = learner.schedule.block_of(wish.horizon) + 1
     many = int(np.clip(_WORK // (blocks * wish.actions), *RUNS)) if runs is None else runs
@@ -208,7 +208,7 @@ class EventsTable:
 
 
 def table_for(wish: FeedbackWish) -> EventsTable | None:
-    """The neighbourhood of what is planned; None where the learner has no formula."""
+    """Events for rates and gaps near the planned ones; None if the learner has no formula."""
     formula = FORMULAS.get(wish.text)
     if formula is None:
         return None
@@ -231,13 +231,13 @@ def table_for(wish: FeedbackWish) -> EventsTable | None:
 def around(wish: FeedbackWish) -> list[tuple[float, EventsTable]]:
     """Tables for half the rate, the rate, 2.5 and 10 times it; gaps grow with the rate.
 
-    Empty where the learner has no formula.
+    Empty if the learner has no formula.
     """
     tables = []
     for factor in _RATES:
         try:
             other = replace(wish, rate=wish.rate * factor, gap=wish.gap * factor)
-        except InvalidConfig:  # no rates any more
+        except InvalidConfig:  # not a rate any more
             continue
         table = table_for(other)
         if table is not None:
@@ -246,7 +246,7 @@ def around(wish: FeedbackWish) -> list[tuple[float, EventsTable]]:
 
 
 def as_json(plan: FeedbackPlan) -> dict[str, Any]:
-    """A plan for machines."""
+    """A plan in JSON."""
     wish, table = plan.wish, table_for(plan.wish)
     formula = FORMULAS.get(wish.text)
     return {

@@ -1,9 +1,9 @@
-"""The numbers behind a report: pages, JSON and the summary all read these.
+"""The numbers of a report, for the page, JSON and the summary.
 
 An interval is the mean ± 1.96 standard errors over seeds: it says how well the mean over the
-learner's own randomness is known on *this* log, nothing of other logs. A band holds the middle 80 %
-of the seeds. A learner has *settled* at the first slot from which on, at every later point of the
-report, the best fixed action was in force in at least 90 % of the slots and seeds.
+learner's own randomness is known on *this* log, and nothing about other logs. A band holds the
+middle 80 % of the seeds. A learner has *settled* at the first slot from which on, at every later
+point of the report, the best fixed action was in force in at least 90 % of the slots and seeds.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def settled_at(answer: ReplayAnswer, points: Ints) -> int | None:
 
 
 def gap(replay: Replay) -> float:
-    """How much worse the second-best action was a slot, in hindsight, of the longest key."""
+    """How much worse per slot the second-best action was, in hindsight, for the longest key."""
     row = int(replay.summed.slots.argmax())
     totals = np.sort(replay.base.totals[row])
     return float(totals[1] - totals[0]) / int(replay.summed.slots[row])
@@ -71,7 +71,7 @@ def gap(replay: Replay) -> float:
 def bounds(replay: Replay, cell: Cell) -> tuple[Floats, Floats, str] | None:
     """The theorem's bound over time, as if the log were i.i.d. with its gap in hindsight.
 
-    None with several keys, where there is one bound for each, and for what is not private.
+    None with several keys, each of which has its own bound, and for learners without privacy.
     """
     difference = gap(replay)
     if len(replay.summed.rows) > 1 or not cell.leader.private or difference <= 0:
@@ -93,7 +93,7 @@ class Stretch:
 
 
 def timeline(answer: ReplayAnswer, *, slots: int) -> list[Stretch]:
-    """Which action was in force when, over all seeds: the most frequent one of each block."""
+    """The most frequent action over all seeds, block by block."""
     schedule, actions = answer.cell.leader.schedule, answer.curves.timeline
     starts = schedule.starts(np.arange(len(actions)))
     inside = starts <= slots
@@ -121,7 +121,7 @@ def _modes(actions: NDArray[np.int32]) -> tuple[Ints, Floats]:
 
 
 def helping_cap(replay: Replay, answer: ReplayAnswer) -> ReplayAnswer | None:
-    """The capped schedule that did best at a learner's ε, if its gain is beyond chance and 5 %."""
+    """The best capped schedule at a learner's ε, if its gain is beyond chance and above 5 %."""
     rivals = [probe for probe in replay.probes if probe.cell.epsilon == answer.cell.epsilon]
     if not rivals:
         return None

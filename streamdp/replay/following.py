@@ -1,20 +1,20 @@
-"""Memory, growing or capped blocks: which of them a log would have been best served by.
+"""Memory, growing or capped blocks: which of them would have served a log best.
 
-Three learners that differ in one thing each, at every private ε of the question:
+Three learners, compared at every private ε of the question:
 
 * *memory*: the default, whose blocks grow, then stay, and whose votes are filtered;
 * *growing*: the same blocks, but they grow for ever, and the newest vote is in force;
 * *capped*: memory's blocks, with the newest vote in force.
 
-None of them is chosen by looking at the log, so the comparison is no hindsight. Two regrets:
-against the best fixed action of each key, and against the best action of each *stretch*, which is a
-fiftieth of a key's slots, of 100 slots at least. The second is what a learner that follows change
-is after. It is never reached: which action did best in a short stretch is partly luck. Both differ
-by the same number for all learners, so the winner is the same by either.
+None of them is chosen by looking at the log, so the comparison is not in hindsight. There are two
+regrets: against the best fixed action of each key, and against the best action of each *stretch*,
+which is a fiftieth of a key's slots, at least 100. The second is the goal of a learner that follows
+change. It is never reached: which action did best in a short stretch is partly luck. The two differ
+by the same number for all learners, so the winner is the same.
 
 Intervals are 1.96 standard errors over seeds. Differences are taken seed by seed (common random
-numbers), so they are sharper than the means. They say how well this log's means are known, nothing
-of other logs.
+numbers), so they are sharper than the means. They say how well this log's means are known, and
+nothing about other logs.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ STRETCHES = 50
 _SHORTEST_STRETCH = 100
 
 _ALL_DRAWS, _MOST_DRAWS = 1 << 23, 1 << 25
-"""Draws × K of memory's blocks up to which all ε are compared, and up to which the middle one is:
-about five seconds, and about twenty."""
+"""Draws × K of memory's blocks: all ε are compared up to the first number (about five seconds), and
+only the middle ε up to the second (about twenty)."""
 
 
 class MemoryKind(StrEnum):
@@ -61,7 +61,7 @@ class Contest:
 def contests(
     epsilons: Sequence[Epsilon], *, actions: Sequence[str], slots: int, seeds: int
 ) -> tuple[Contest, ...]:
-    """The comparisons: at every private ε, or only at the middle one where all would take long."""
+    """The comparisons: at every private ε, or only at the middle one if all would take long."""
     finite = [epsilon for epsilon in epsilons if epsilon is not None]
     comparisons = [_contest(epsilon, actions) for epsilon in finite]
     draws = seeds * len(actions)
@@ -96,7 +96,7 @@ def _blocks(contest: Contest, slots: int) -> int:
 
 
 def could_differ(contest: Contest, longest: int) -> bool:
-    """Whether the longest key lives to see a block that memory or a cap changes anything about."""
+    """Whether the longest key reaches a block that memory or a cap changes."""
     schedule = contest.cells[MemoryKind.MEMORY].leader.schedule
     assert schedule.longest is not None, "the default's blocks stop growing"
     return longest >= schedule.start(len(schedule.prefix) + 2)
@@ -141,7 +141,7 @@ class Result:
 
     @property
     def tied(self) -> tuple[Placed, ...]:
-        """The candidates that do not differ significantly from the winner on these seeds."""
+        """The learners that do not differ significantly from the winner on these seeds."""
         return tuple(placed for placed in self.placed[1:] if placed.alike)
 
 
@@ -157,12 +157,12 @@ def result_of(contest: Contest, finals: Mapping[Cell, Floats]) -> Result:
 
 
 def half_interval(values: Floats) -> float:
-    """1.96 standard errors of a mean over seeds; infinite where one seed says nothing of it."""
+    """1.96 standard errors of a mean over seeds; infinite for one seed."""
     return Z * standard_error(values, alone=float("inf"))
 
 
 def loss_by_stretch(summed: Summed, points: Ints) -> float:
-    """What the best action of each stretch of each key has lost, in hindsight."""
+    """The loss of the best action of each stretch of each key, in hindsight."""
     total = 0
     for row, last in enumerate(summed.slots.tolist()):
         cuts = stretch_ends(points, last)
@@ -172,7 +172,7 @@ def loss_by_stretch(summed: Summed, points: Ints) -> float:
 
 
 def stretch_ends(points: Ints, slots: int) -> Ints:
-    """After which slots of a key its stretches end: points of the report, the last one its end."""
+    """The slots at which a key's stretches end: points of the report, and the key's end."""
     wanted = np.linspace(0, slots, max(1, min(STRETCHES, slots // _SHORTEST_STRETCH)) + 1)[1:-1]
     inner = points[points < slots]
     if not len(inner) or not len(wanted):
@@ -182,7 +182,7 @@ def stretch_ends(points: Ints, slots: int) -> Ints:
 
 
 def as_json(results: Sequence[Result], *, above: float, stretches: int) -> dict[str, object]:
-    """The comparison for machines; `above`: the best fixed actions' loss above the stretches'."""
+    """The comparison in JSON; `above`: the best fixed actions' loss above the stretches'."""
     return {
         "stretches_of_longest_key": stretches,
         "best_fixed_above_best_by_stretch": above,

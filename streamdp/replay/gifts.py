@@ -1,7 +1,7 @@
-"""What keys of a simulated crowd donate, as the blocks of their pool (`core.evidence.donation`).
+"""What keys of a simulated crowd donate, as blocks of their pool (`core.evidence.donation`).
 
 Blocks are played as sums. A donated block's slots go to the pool one by one, in the order of time,
-so its sums are taken apart again: given the sum of 0s and 1s, each order of them is equally likely.
+so its sums are split again: given the sum of 0s and 1s, every order of them is equally likely.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streamdp.core.grid import UNIT
 
 @dataclass(frozen=True, slots=True)
 class BlocksOfKeys:
-    """The blocks of N keys, and when their slots come."""
+    """The blocks of N keys, and the times of their slots."""
 
     sums: Ints  # N × B × K
     lengths: Ints  # B
@@ -39,11 +39,11 @@ class Gifts:
     """The pool of a simulated crowd."""
 
     gives: NDArray[np.bool_]  # B: which blocks of keys are donated
-    until: Ints  # B: behind which slot a key that is in this block draws next
+    until: Ints  # B: the slot after which a key in this block draws next
     sums: Ints  # P × K, of the pool's blocks
     lengths: Ints  # P
-    ends: Floats  # P: when each ends
-    kept: Ints  # its newest votes, the last one first, × WIDTH
+    ends: Floats  # P: the time at which each ends
+    kept: Ints  # the newest votes, the last one first, × WIDTH
 
     @classmethod
     def of(cls, blocks: BlocksOfKeys, *, shortest: int, generator: Generator) -> Gifts:
@@ -63,7 +63,7 @@ class Gifts:
         return cls(gives, until, sums, lengths, when[last - 1], np.zeros((0, WIDTH), np.int64))
 
     def note(self, crowd: Crowd, votes: Ints, blocks: Ints) -> None:
-        """The pool's votes at the end of these blocks of it."""
+        """Keep the pool's votes at the end of these blocks."""
         nothing = np.zeros_like(votes)
         new = cast(
             crowd, prior=nothing, stayed=nothing > 0, vote=votes, length=self.lengths[blocks],
@@ -75,7 +75,7 @@ class Gifts:
 def _slots(
     blocks: BlocksOfKeys, gives: NDArray[np.bool_], generator: Generator
 ) -> Iterator[tuple[Floats, Ints]]:
-    """When donated slots come, and what they cost: n, and n × K of 0 and 1."""
+    """The times of donated slots, and their losses: n, and n × K of 0 and 1."""
     yield np.zeros(0), np.zeros((0, blocks.sums.shape[2]), dtype=np.int64)
     before = np.cumsum(blocks.lengths) - blocks.lengths
     for block in np.flatnonzero(gives).tolist():
@@ -83,7 +83,7 @@ def _slots(
         number = before[block] + 1 + np.arange(length)
         comes = number <= blocks.slots[:, None]
         turn = generator.random((len(blocks.slots), length, blocks.sums.shape[2]))
-        turn[~comes] = 1  # sorts behind the slots that do come, which the sums are of
+        turn[~comes] = 1  # sorts after the slots that do come, which the sums are of
         rank = turn.argsort(axis=1).argsort(axis=1)
         ones = (rank < blocks.sums[:, block, None] // UNIT).astype(np.int64)
         yield blocks.when(number[None])[comes], ones[comes]

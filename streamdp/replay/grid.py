@@ -1,12 +1,12 @@
 """The answers of a whole grid from the sums of one pass.
 
 Cells are rows of selection waves: wave b selects at the end of block b for all keys and seeds at
-once. A learner whose choice does not depend on the action in force needs no order, so all its
-waves that fit in memory are one call. A cell costs O(blocks · K) whatever the number of slots.
+once. If a learner's choice does not depend on the action in force, its waves need no order, so all
+that fit in memory are one call. A cell costs O(blocks · K), whatever the number of slots.
 
-A cell under a seed makes the releases that the live engine makes of the same records under
-``SeededRandomness(seed)``, bit for bit: same sums, same bits, same code. Tested in
-`tests/test_replay_live.py`.
+Under a seed a cell makes the same releases, bit for bit, as the live engine makes of the same
+records under ``SeededRandomness(seed)``: same sums, same bits, same code.
+`tests/test_replay_live.py` tests this.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from streamdp.replay.store import CutSums
 
 Actions = NDArray[np.int32]
 
-_WORDS = 1 << 22  # of bits held at once: 32 MB
+_WORDS = 1 << 22  # of bits that are held at once: 32 MB
 _MOST_ACTIONS_HELD = 1 << 28  # blocks × seeds × keys of one part
 
 
 @dataclass(frozen=True, slots=True)
 class GridPart:
-    """Some keys and seeds that are worked on together."""
+    """Keys and seeds that are played together."""
 
-    rows: Ints  # the longest first
+    rows: Ints  # the longest key first
     seeds: range
 
     def draws(self, pairs: Ints) -> Ints:
@@ -53,7 +53,7 @@ class Played:
     part: GridPart
     cell: int
     actions: Actions  # (blocks + 1) × rows × seeds; −1 where a key has no such block
-    closed: Ints  # how many blocks each row has ended
+    closed: Ints  # the number of blocks that each row has ended
 
 
 def play(summed: Summed, cells: Sequence[Cell], bench: Bench) -> Iterator[Played]:
@@ -63,7 +63,7 @@ def play(summed: Summed, cells: Sequence[Cell], bench: Bench) -> Iterator[Played
 
 
 def holds(cell: Cell, summed: Summed, bench: Bench) -> bool:
-    """Whether what a cell plays fits in memory, part by part."""
+    """Whether a cell's plays fit in memory, part by part."""
     rows, seeds = _part_size(summed, bench)
     blocks = cell.leader.schedule.block_of(summed.longest + 1) + 1
     return blocks * min(rows, len(summed.rows)) * seeds <= _MOST_ACTIONS_HELD
@@ -91,7 +91,7 @@ class _Waves:
     """Which rows of a part end which blocks of a schedule: pairs (block, row), block by block."""
 
     schedule: Schedule
-    counts: Ints  # how many rows end block b: the first of the part, which are the longest
+    counts: Ints  # how many rows end block b: the first rows of the part, which are the longest
     closed: Ints  # how many blocks each row ends
 
     @classmethod
@@ -170,7 +170,7 @@ class _Chunk:
     def _in_order(
         self, cell: Cell, actions: Actions, remembered: Ints, sums: Ints, bits: SharedBits
     ) -> None:
-        """Wave after wave, because a choice depends on the action in force and the memory."""
+        """Select wave after wave: a choice depends on the action in force and on the memory."""
         seeds, begin = len(self._part.seeds), 0
         leader, width = cell.leader, remembered.shape[2]
         for block, count in enumerate(self._counts.tolist(), start=self._low):
@@ -186,7 +186,7 @@ class _Chunk:
             begin = stop
 
     def _sums(self, cell: Cell) -> Ints:
-        """The sums that each draw selects from: (pairs · seeds) × K."""
+        """The sums from which each draw selects: (pairs · seeds) × K."""
         rows = self._part.rows[self._rows]
         starts = self._schedule.starts(self._blocks) - 1
         stops = self._schedule.stops(self._blocks) - 1
@@ -228,7 +228,7 @@ def blank(blocks: int, part: GridPart, cell: Cell) -> Actions:
 
 
 def _alike(cells: Sequence[Cell]) -> list[list[tuple[int, Cell]]]:
-    """Cells that select from the same sums, together."""
+    """Groups of cells that select from the same sums."""
     groups: dict[object, list[tuple[int, Cell]]] = defaultdict(list)
     for at, cell in enumerate(cells):
         leader = cell.leader
@@ -237,7 +237,7 @@ def _alike(cells: Sequence[Cell]) -> list[list[tuple[int, Cell]]]:
 
 
 def _stretches(counts: Ints, *, limit: int) -> Iterator[tuple[int, int]]:
-    """Runs of waves with at most so many pairs, and at least one wave."""
+    """Runs of waves with at most `limit` pairs, and at least one wave."""
     low, pairs = 0, 0
     for wave, count in enumerate(counts.tolist()):
         if pairs + count > limit and wave > low:
@@ -249,7 +249,7 @@ def _stretches(counts: Ints, *, limit: int) -> Iterator[tuple[int, int]]:
 
 
 def _pairs(counts: Ints, low: int) -> tuple[Ints, Ints]:
-    """The rows and blocks of waves, wave by wave, from how many rows take part in each."""
+    """The rows and blocks of waves, wave by wave, by the number of rows in each."""
     blocks = np.repeat(np.arange(low, low + len(counts)), counts)
     rows = np.arange(len(blocks)) - np.repeat(np.cumsum(counts) - counts, counts)
     return rows, blocks

@@ -1,9 +1,9 @@
 """Held-out worlds: no default was tuned on them, so they test whether the tuning holds.
 
-The default recipe's schedule and memory were chosen by looking at `instances`. These were made
-afterwards and run once, and nothing was changed because of the result. Before you tune anything on
-them, make new ones. They differ in gaps, K (2 … 40), periods, the law of losses (rare,
-heavy-tailed, common shocks that make actions alike) and in when things change.
+The default recipe's schedule and memory were chosen by looking at `instances`. These worlds were
+made afterwards and run once, and nothing was changed because of the result. Before you tune
+anything on them, make new ones. They differ in gaps, K (2 … 40), periods, the law of losses (rare,
+heavy-tailed, common shocks that make actions alike) and the times of changes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from streamdp.replay.instances import DRIFTING, OTHERS, STATIONARY, Instance, Me
 
 
 def _irregular(number: int) -> float:
-    """Between 0 and 1: multiples of √2 − 1, other ones than in `instances`."""
+    """A number between 0 and 1: multiples of √2 − 1, unlike those in `instances`."""
     return number * 0.41421356237309515 % 1
 
 
@@ -77,7 +77,7 @@ _TAILS = (
     (1.00, 0.10, 0.30, 0.20, 0.10, 0.15),
     (0.10, 1.00, 0.20, 0.90, 0.30, 0.15),
 )
-"""Mostly small losses, rarely a whole one: the least usual loss is not the least mean."""
+"""Mostly small losses, and rarely a whole one: the most usual loss says little about the mean."""
 
 _RARE = (0.02, 0.035, 0.04, 0.04, 0.05, 0.05, 0.06, 0.08)
 
@@ -148,4 +148,4 @@ FAMILIES = {
     "held-out-stationary": HELD_OUT_STATIONARY,
     "held-out-drifting": HELD_OUT_DRIFTING,
 }
-"""All families by the names that `streamdp simulate --worlds` takes."""
+"""All families, by their names in `streamdp simulate --worlds`."""

@@ -1,14 +1,14 @@
-"""Made-up worlds to simulate learners in: what each action costs on average, and when that changes.
+"""Made-up worlds to simulate learners in: the mean loss of each action, and when it changes.
 
-An instance is a list of phases. Within a phase slots are independent and alike. Losses are 0 or 1,
-independent over actions, or, where an instance has `outcomes`, one of a few loss vectors at a time,
-which makes them correlated and no longer binary. Phases begin at shares of the horizon, so that an
+An instance is a list of phases. Within a phase slots are independent and alike. Losses are 0 or 1
+and independent over actions; an instance with `outcomes` has one of a few loss vectors in each
+slot, so its losses are correlated and not binary. Phases begin at shares of the horizon, so an
 instance means the same at every length.
 
-Three families: `STATIONARY`, where the best action stays; `DRIFTING`, where it is another one after
-3, 20 or 200 switches or by slow cycles; and `OTHERS`: seasons, correlated losses, not all binary,
+Three families: `STATIONARY`, where the best action stays; `DRIFTING`, where it changes by 3, 20 or
+200 switches or by slow cycles; and `OTHERS`: seasons, correlated losses that are not all binary,
 many small changes, a slow decline, small gaps. The default recipe was chosen by looking at these;
-it was never run on those of `held_out` before.
+it had never been run on those of `held_out` before.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Instance:
     """The mean loss of each action, phase by phase."""
 
     name: str
-    means: Means  # of the first phase; where there are outcomes, how likely each is
-    later: tuple[tuple[float, Means], ...] = ()  # from which share of the horizon on, and what
-    outcomes: tuple[Means, ...] = ()  # the loss vectors of which each slot is one
+    means: Means  # of the first phase; with outcomes: the probability of each
+    later: tuple[tuple[float, Means], ...] = ()  # share of the horizon at its start, and means
+    outcomes: tuple[Means, ...] = ()  # the loss vectors, one of which is each slot's
 
     @cached_property
     def table(self) -> Floats:
@@ -49,15 +49,15 @@ class Instance:
 
     @property
     def gaps(self) -> Floats:
-        """What a slot of each action costs above the best, in the first phase."""
+        """The loss of each action above the best, per slot, in the first phase."""
         return np.asarray(self.table[0] - self.table[0].min())
 
     def starts(self, horizon: int) -> Ints:
-        """After how many slots each phase begins."""
+        """The slots after which each phase begins."""
         return np.array([0, *(int(share * horizon) for share, _ in self.later)], dtype=np.int64)
 
     def regret_until(self, slots: Ints, horizon: int) -> Floats:
-        """What each action in force all the time has cost above the best at each moment."""
+        """Each action's loss above the best of each moment, if it were in force all the time."""
         starts = self.starts(horizon)
         gaps = self.table - self.table.min(axis=1, keepdims=True)
         before = np.cumsum(gaps * np.diff(starts, append=horizon)[:, None], axis=0)
@@ -88,7 +88,7 @@ def _switches(name: str, count: int, *, actions: int, gap: float) -> Instance:
 
 
 def _scatter(number: int) -> float:
-    """Between 0 and 1, evenly spread: multiples of the golden ratio."""
+    """A number between 0 and 1, evenly spread: multiples of the golden ratio."""
     return number * 0.6180339887498949 % 1
 
 
@@ -103,7 +103,7 @@ def smooth(name: str, curves: Sequence[Means], knots: int = 512) -> Instance:
 
 
 def _cycles(name: str, count: int, *, actions: int) -> Instance:
-    """Waves of the same height, one after the other."""
+    """Waves of the same height, one after another."""
     steps = 64 * count
     curves = [
         tuple(0.5 + 0.2 * cos(2 * pi * (count * at / steps + a / actions)) for a in range(actions))
@@ -113,7 +113,7 @@ def _cycles(name: str, count: int, *, actions: int) -> Instance:
 
 
 def _small_changes(name: str, *, actions: int, changes: int) -> Instance:
-    """Every means moves by ±.04 at each of many changes, within .2 and .8."""
+    """Every mean moves by ±.04 at each of many changes, within .2 and .8."""
     means, rows = [0.5] * actions, []
     for at in range(changes):
         for action in range(actions):

@@ -1,9 +1,9 @@
-"""How far a conversion is: a small file, replaced once the rows that it counts are durable.
+"""The progress of a conversion: a small file, replaced once the rows that it counts are durable.
 
-It names the log and the target it is of, the position in the log and the number of slots that are
-written, and the target's own mark: how much of the target is complete. What a target holds beyond
-its mark is cut off or, in a topic, counted, so a process may die at any instant. A
-journal of another conversion is refused. It holds no losses.
+It names the log and the target, and holds the position in the log, the number of written slots, and
+the target's own mark: how much of the target is complete. What a target holds beyond its mark is
+truncated or, in a topic, counted, so a process may die at any time. A journal of another conversion
+is refused. It holds no losses.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streamdp.replay.log import START, Log, Position
 VERSION = 1
 
 Mark = Mapping[str, Any]
-"""What a target needs to go on: numbers and lists of numbers, by names that only it understands."""
+"""What a target needs to resume: numbers and lists of numbers, by names that only it knows."""
 
 
 @dataclass(frozen=True, slots=True)

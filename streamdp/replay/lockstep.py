@@ -1,10 +1,10 @@
-"""Many runs of one learner, side by side: where every run releases at the same slots.
+"""Many runs of one learner, side by side, if every run releases at the same slots.
 
 A converted base releases at the end of each batch and Hybrid-UCB at every slot, so their runs
-cannot skip from release to release; but all of them release together, and a row of arrays is a run.
-Hundreds of runs then cost little more than one. The bases are the shipped ones, which play in
-rows; Hybrid-UCB's tree is written once more for rows, and a test holds it against the shipped
-course, play by play.
+cannot skip from release to release; but all runs release together, so each is a row of arrays, and
+hundreds cost little more than one. The bases are the shipped ones, which play in rows. Hybrid-UCB's
+tree is implemented a second time for rows, and a test compares it with the shipped course, play by
+play.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TOLD = 4096
 
 
 class RegretTally:
-    """The regret of some runs at some marks, counted as they play."""
+    """The regret of some runs at some marks, counted during play."""
 
     def __init__(self, world: BanditWorld, marks: Sequence[int], runs: int) -> None:
         self._world, self._marks, self._next = world, marks, 0
@@ -44,7 +44,7 @@ class RegretTally:
 
 
 def conversion_in_rows(learner: Bandit) -> Conversion | None:
-    """How a converted learner cuts batches, if its base runs on for one horizon."""
+    """How a converted learner cuts batches, if its base runs for one horizon."""
     options = dict(learner.options)
     if learner.recipe != "converted":
         return None
@@ -90,7 +90,7 @@ def play_converted(
 
 
 class Trees:
-    """Hybrid-UCB's arrays and trees, a row for each run; runs may have budgets of their own.
+    """Hybrid-UCB's arrays and trees, a row for each run; runs may have different budgets.
 
     A node is released with Lap(2(r + `more`)/ε), `more` being 0 as shipped: the root is the array.
     """
@@ -106,12 +106,12 @@ class Trees:
         self._level = np.zeros(cells, dtype=np.int64)
         self._place = np.zeros(cells, dtype=np.int64)
         self._closed = np.zeros(cells)  # the noisy sum of all full arrays
-        self._nodes = np.zeros((cells, depth))  # of the open array: kept nodes by their level
+        self._nodes = np.zeros((cells, depth))  # of the open array: kept nodes by level
         self._exact = np.zeros((cells, depth))  # the same without noise
         self._levels = np.arange(depth)
         self._mean = np.zeros(cells)
-        self._wide = np.zeros(cells)  # of the index: what √(log₂ t) is multiplied with
-        self._deep = np.zeros(cells)  # and log₂ t
+        self._wide = np.zeros(cells)  # of the index: the factor of √(log₂ t)
+        self._deep = np.zeros(cells)  # and that of log₂ t
 
     def play(self, slot: int) -> Ints:
         """The arm of each run at a slot, from 1."""
@@ -127,7 +127,7 @@ class Trees:
         cells = self._first + arms
         opening = self._count[cells] == 0
         self._count[cells] += 1
-        if opening.any():  # the first slots, of every run alike
+        if opening.any():  # the first slots, the same for every run
             self._closed[cells] = rewards + noise / self._epsilon
             self._level[cells] = 1
         else:

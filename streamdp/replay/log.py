@@ -1,16 +1,16 @@
-"""A log of loss vectors as replay reads it: portions of slots, in order, from any position on.
+"""A log of loss vectors in the form that replay reads: portions of slots, from any position on.
 
-Whatever a log is kept in, it is read as batches of the core's own kind (`LossBatch`), each of one
-partition, so that keys, offsets and rows mean what they mean live: a learner's bits are addressed
-by (stream, partition, key, epoch, born), and `born` is the offset of a key's first record. In a
-file a row's offset is its number from 0 and the partition is 0, unless columns say otherwise.
+Whatever a log is stored in, it is read as batches of the core's own kind (`LossBatch`), each of one
+partition. So keys, offsets and rows mean what they mean live: a learner's bits are addressed by
+(stream, partition, key, epoch, born), and `born` is the offset of a key's first record. In a file a
+row's offset is its number from 0 and the partition is 0, unless columns say otherwise.
 
-Losses mean what they mean live: a finite number outside [0, 1] is clipped, and a row with a number
-that is none (NaN, infinity) is a null loss. A portion says how many of its rows were clipped while
-they were read; float32 rows may still hold such numbers, which the pass clips and counts itself.
+Losses mean what they mean live: a finite number outside [0, 1] is clipped, and a row with NaN or an
+infinity is a null loss. A portion says how many of its rows were clipped while they were read;
+float32 rows may still hold such numbers, which the pass clips and counts itself.
 
-A position is a small mapping of numbers that a source understands; it is what a checkpoint keeps
-to go on from. The losses of a portion may be a view of a mapped file: use them, do not keep them.
+A position is a small mapping of numbers that a source understands; a checkpoint keeps it for
+resuming. The losses of a portion may be a view of a mapped file: use them, do not keep them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import Key, LossBatch
 
 Position = Mapping[str, int]
-"""Where to go on reading: numbers by names that only the source understands."""
+"""A position to resume reading at: numbers by names that only the source understands."""
 
 START: Position = {}
 
 PORTION_BYTES = 1 << 25
-"""Bytes of losses in a portion, about: large enough that its overhead does not show."""
+"""About the bytes of losses in a portion: large enough that its overhead does not show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class Portion:
     partition: int
     batch: LossBatch
     after: Position | None
-    clipped: int = 0  # rows that were clipped to [0, 1] before they stood in `batch`
+    clipped: int = 0  # rows of `batch` that were clipped to [0, 1] while being read
 
     def __len__(self) -> int:
-        """How many slots."""
+        """The number of slots."""
         return len(self.batch.offsets)
 
     def __repr__(self) -> str:
-        """Say how much, never what."""
+        """Show the size, never the content."""
         return f"Portion({self.partition}, {self.batch!r})"
 
 
@@ -67,7 +67,7 @@ class Log(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many slots there are, or an upper bound: for progress, horizons and costs."""
+        """The number of slots, or an upper bound: for progress, horizons and costs."""
         ...
 
     def identity(self) -> str:
@@ -116,7 +116,7 @@ def portions_of(
 ) -> Iterator[Portion]:
     """Rows as portions, one for each run of rows of one partition.
 
-    `after` is behind the last row, and the last portion tells how many of all rows were clipped.
+    `after` is the position after the last row; the last portion has the number of clipped rows.
     """
     n = len(losses)
     if columns.partitions is None:
@@ -149,7 +149,7 @@ def numbered_actions(count: int) -> tuple[str, ...]:
 def named_actions(
     given: Sequence[str] | None, columns: Sequence[str], *, where: str
 ) -> tuple[str, ...]:
-    """The actions that were asked for, if they fit what a file holds."""
+    """The requested actions, if they fit the file."""
     if given is None:
         return tuple(columns)
     if len(given) != len(columns):
@@ -160,13 +160,13 @@ def named_actions(
 
 
 def wrong(where: str, what: str, *, expected: object, got: object) -> InvalidConfig:
-    """The error of a file that is no log, in one line."""
+    """The error for a file that is not a log, in one line."""
     return InvalidConfig(complaint(where, what, expected=expected, got=got))
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayLog:
-    """Losses in memory, one key: what data sets and simulations are made of."""
+    """Losses in memory, one key: the form of data sets and simulations."""
 
     name: str
     actions: tuple[str, ...]

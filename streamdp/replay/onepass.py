@@ -1,10 +1,10 @@
 """One pass over a log: the cumulative sums of every key at every cut that a grid needs.
 
 Memory is bounded by portions (and by the cuts, see `store`). The pass can stop at any portion that
-says where to go on: `state` is all that is needed to do so, `checkpoint` keeps it in a file.
+has a position to resume at: `state` is all that this needs, and `checkpoint` saves it in a file.
 
-Learners that resample draw the events anew for every seed: their sums are of other losses, so they
-take the events of the same reading once more for each seed, cut at their own blocks.
+Learners that resample draw the events anew for every seed, so their sums are of other losses: they
+take each reading's events once more for each seed, cut at their own blocks.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from streamdp.replay.store import CutStore, CutSums, code
 from streamdp.replay.sums import StretchSums
 
 Progress = Callable[[int], None]
-"""Told how many slots were read so far."""
+"""Receives the number of slots that were read so far."""
 
-_RESAMPLED_VALUES = 1 << 20  # losses drawn at once
+_RESAMPLED_VALUES = 1 << 20  # losses that are drawn at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Summed:
     rows: Rows
     slots: Ints  # by row
     sums: CutSums
-    resampled: tuple[CutSums, ...]  # by seed; empty if nobody resamples
+    resampled: tuple[CutSums, ...]  # by seed; empty if no learner resamples
     nulls: int
     clipped: int
     actions: tuple[str, ...]
@@ -57,7 +57,7 @@ class SumsTally:
     def __init__(self, actions: int) -> None:
         self._stretches = StretchSums(actions)
         self._total = np.zeros((1, actions), dtype=np.int64)
-        self._clipped = 0  # by whoever read the slots; `_stretches` counts what it clips itself
+        self._clipped = 0  # while being read; `_stretches` counts what it clips itself
         self.store = CutStore(actions)
 
     @property
@@ -67,7 +67,7 @@ class SumsTally:
 
     @property
     def clipped(self) -> int:
-        """How many slots had numbers outside [0, 1]."""
+        """The number of slots with numbers outside [0, 1]."""
         return self._clipped + self._stretches.clipped
 
     def grow(self, rows: int) -> None:
@@ -117,8 +117,8 @@ class Stretches:
     """Stretches of a portion in grouped order: each ends at a cut or where its row's slots do."""
 
     of: Ints  # which touched row
-    cut: Ints  # after which slot it ends
-    begin: Ints  # where it begins in the grouped order
+    cut: Ints  # the slot after which each ends
+    begin: Ints  # the index at which each begins in the grouped order
     length: Ints
     last: Ints  # each row's last stretch
     kept: Ints  # the stretches that end at a cut
@@ -161,7 +161,7 @@ class OnePass:
         self.done = 0
 
     def portions(self) -> Iterator[None]:
-        """Read the log; yield where the pass may stop and be resumed."""
+        """Read the log; yield where the pass may stop and resume."""
         for portion in self._log.portions(self.position):
             self._take(portion)
             self.done += len(portion)
@@ -170,7 +170,7 @@ class OnePass:
                 yield
 
     def state(self) -> dict[str, NDArray[np.int64]]:
-        """What a checkpoint keeps beside the tallies: learners, slots, windows that are open."""
+        """What a checkpoint keeps beside the tallies: learners, slots, open windows."""
         return {
             **self.rows.state(),
             "slots": self._slots[: len(self.rows)],
@@ -227,7 +227,7 @@ class OnePass:
     def _layout(
         self, plan: CutPlan, rows: Ints, first: Ints, last: Ints, waiting: tuple[Ints, Ints]
     ) -> tuple[Stretches, tuple[Ints, Ints]]:
-        """The stretches of these slots; and which window ends lie beyond them."""
+        """The stretches of these slots, and the window ends that lie beyond them."""
         at, cuts = plan.boundaries(first, last)
         if not plan.prefix:
             return Stretches.of_cuts(at, cuts, first=first, last=last), waiting

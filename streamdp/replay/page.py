@@ -86,7 +86,7 @@ def _summary(replay: Replay) -> str:
 
 
 def colour_of(replay: Replay, answer: ReplayAnswer) -> str:
-    """The colour of a candidate, the same everywhere."""
+    """The colour of a candidate, the same in every chart."""
     return COLOURS[replay.question.candidates.index(answer.cell.candidate) % len(COLOURS)]
 
 

@@ -109,13 +109,13 @@ def document(title: str, body: str) -> str:
 
 
 def section(title: str, text: str, body: str) -> str:
-    """A part of a page: its heading, a paragraph, and what it shows."""
+    """A part of a page: a heading, a paragraph, and content."""
     head = f"<h2>{joined(escape(title))}</h2><p>{joined(escape(text))}</p>"
     return f"<section>{head}{body}</section>"
 
 
 def _breakable(text: str) -> str:
-    """A learner's name, broken between its options where a screen is narrow."""
+    """A learner's name that may break between its options on a narrow screen."""
     return text.replace(":", ":<wbr>")
 
 
@@ -125,7 +125,7 @@ def joined(text: str) -> str:
 
 
 def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table that scrolls by itself where it is too wide."""
+    """A table that scrolls by itself if it is too wide."""
     top = "".join(f"<th>{escape(title)}</th>" for title in head)
     body = "".join(
         "<tr>" + "".join(f"<td>{_breakable(escape(cell))}</td>" for cell in row) + "</tr>"

@@ -1,11 +1,11 @@
 """`streamdp plan`: what to expect before there is any data.
 
-A plan assumes the hardest simple world with a given gap: Bernoulli losses, one action with mean
-(1 − Δ)/2 and all others with (1 + Δ)/2, unless the best action's mean is given: where losses are
-rare, as clicks are, their variance is small and fewer slots tell actions apart. Keys learn alone,
-so N keys cost N times what one costs. Real losses may be easier (gaps differ, variances are
-smaller) or harder (they drift). It is a simulation of the shipped learner with seeded bits, so it
-says its own standard error, beside the theorem's bound, which always holds in such a world.
+A plan assumes the hardest simple world with a given gap: Bernoulli losses, one action with mean (1
+− Δ)/2 and all others with (1 + Δ)/2, unless the best action's mean is given. (Rare losses, such as
+those of clicks, vary little, so fewer slots tell actions apart.) Keys learn alone, so N keys cost N
+times as much as one. Real losses may be easier (gaps differ, variances are smaller) or harder (they
+drift). The plan is a simulation of the shipped learner with seeded bits; it states its standard
+error, beside the theorem's bound, which always holds in such a world.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Wish:
 
     @property
     def best(self) -> float:
-        """The best action's mean loss; without one, where losses vary most."""
+        """The best action's mean loss; by default, so that losses vary most."""
         return (1 - self.gap) / 2 if self.base is None else self.base
 
     @property
@@ -54,7 +54,7 @@ class Wish:
     def __post_init__(self) -> None:
         """Refuse a world that cannot exist."""
         if not 0 < self.gap <= 1:
-            raise InvalidConfig(complaint("--gap", "no gap", expected="0 < Δ ≤ 1", got=self.gap))
+            raise InvalidConfig(complaint("--gap", "not a gap", expected="0 < Δ ≤ 1", got=self.gap))
         if self.best < 0 or self.others > 1:
             got = f"{self.best} and {self.others}"
             raise InvalidConfig(complaint("--base", "no losses", expected="both in 0 … 1", got=got))
@@ -92,7 +92,7 @@ class LearnerPlan:
 
     @property
     def error(self) -> float:
-        """Its standard error."""
+        """The standard error of the mean."""
         return standard_error(self.walk.regret)
 
     @property
@@ -101,7 +101,7 @@ class LearnerPlan:
         return self.walk.settled(SETTLED)
 
     def blocks(self) -> list[tuple[int, int, float, float]]:
-        """For each choice in force: first slot, last slot, P(best), regret up to there."""
+        """For each choice in force: first slot, last slot, P(best), regret so far."""
         starts, lengths = self.walk.starts, self.walk.lengths
         total = np.cumsum(self.walk.costs.mean(axis=1))
         return [
@@ -128,7 +128,7 @@ def plan_for(wish: Wish, epsilon: Epsilon) -> LearnerPlan:
 def least_epsilon(
     wish: Wish, *, regret: float | None = None, slots: int | None = None
 ) -> LearnerPlan | None:
-    """The least ε at which a target is reached, to about two digits; None: at no ε.
+    """The least ε that reaches a target, to about two digits; None: no ε does.
 
     All ε are tried on the same losses and bits, so that the answer does not jump.
     """
@@ -160,7 +160,7 @@ def _between(low: Fraction, high: Fraction) -> Fraction:
 
 
 def as_json(plan: LearnerPlan) -> dict[str, Any]:
-    """A plan for machines."""
+    """A plan in JSON."""
     bound = plan.bound
     return {
         "learner": plan.wish.candidate.text,

@@ -1,11 +1,11 @@
 """`replay_log`: a question about a log, and the answer, which is the content of a report.
 
-Beside the candidates that are asked for, a replay always runs
+Beside the given candidates, a replay always runs
 
-- *follow the leader*, block by block (dyadic), which costs nothing more, and after every slot when
-  the log is small or when it is asked for by name (it needs a pass of its own);
+- *follow the leader*, block by block (dyadic), which costs nothing more, and slot by slot if the
+  log is small or the learner is asked for by name (it needs a pass of its own);
 - the default with its memory beside growing and capped blocks (`following`), at every private ε;
-- the first candidate with *capped* schedules of several lengths, to say whether the log drifts so
+- the first candidate with *capped* schedules of several lengths, to show whether the log drifts so
   much that shorter blocks would have helped. This is hindsight: choose a cap for a reason, not
   because it did best on the log that you then go live on.
 """
@@ -47,21 +47,21 @@ from streamdp.replay.running import follow
 from streamdp.replay.spread import standard_error
 
 SMALL_LOG = 20_000_000
-"""Losses (slots × K) up to which the running follow-the-leader is run unasked: a second or two."""
+"""Losses (slots × K) up to which slot-by-slot follow-the-leader always runs: a second or two."""
 
 CHECKPOINT_LOSSES = 1 << 33
-"""Losses (slots × K) read or drawn anew between two checkpoints: a minute or less."""
+"""Losses (slots × K) that are read or drawn anew between two checkpoints: a minute or less."""
 
 
 class Watcher(Protocol):
-    """Is told how a long replay goes."""
+    """Follows the progress of a long replay."""
 
     def stage(self, name: str, total: int) -> Callable[[int], None]:
-        """Begin a stage; call the returned function with how much of `total` is done."""
+        """Begin a stage; call the returned function with the part of `total` that is done."""
         ...
 
     def interrupted(self) -> bool:
-        """Whether the user wants to stop; asked where the work can be resumed."""
+        """Whether the user wants to stop; asked wherever the work can be resumed."""
         ...
 
 
@@ -100,7 +100,7 @@ class Charged:
     epsilon: Fraction  # the highest charge of any event: the guarantee so far
     blocks: int
     slots: int  # charged so far
-    open_slots: int  # of blocks that have not ended: not charged yet
+    open_slots: int  # of open blocks: not charged yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class ReplayAnswer:
     cell: Cell
     curves: Curves
     charged: Charged | None
-    control: ControlComparison | None = None  # of a candidate with a control group
+    control: ControlComparison | None = None  # for a candidate with a control group
 
     @property
     def final(self) -> Floats:
@@ -141,7 +141,7 @@ class Replay:
     leader: ReplayAnswer  # follow the leader, block by block
     running: ReplayAnswer | None  # follow the leader, slot by slot
     probes: tuple[ReplayAnswer, ...]  # the first candidate with capped schedules
-    followed: tuple[Result, ...]  # memory, growing and capped blocks, where they could differ
+    followed: tuple[Result, ...]  # memory, growing and capped blocks, if they could differ
 
     @property
     def slots(self) -> int:
@@ -163,9 +163,9 @@ def replay_log(
     checkpoint: Path | None = None,
     watcher: Watcher | None = None,
 ) -> Replay:
-    """Ask a question of a log.
+    """Replay a log and answer a question.
 
-    With a `checkpoint`, an interrupted pass is resumed by asking the same again.
+    With a `checkpoint`, the same call resumes an interrupted pass.
     """
     work = plan(log, question)
     summed = _read(log, question, work, checkpoint, watcher)
@@ -207,7 +207,7 @@ def replay_log(
 
 
 def _compared(curve: Curves, summed: Summed) -> ControlComparison | None:
-    """A control group beside the other keys, where a cell has one."""
+    """Compare a control group with the other keys, if a cell has one."""
     control = curve.cell.control
     if not control.share:
         return None
@@ -260,7 +260,7 @@ class ReplayWork:
         return tuple(cell for cell in every if not cell.running)
 
     def cuts(self) -> tuple[CutPlan, CutPlan | None]:
-        """Where the pass cuts, and where it cuts the events that are drawn anew."""
+        """The cuts of the pass, and those of the events that are drawn anew."""
         cells = self.cells(self.contests)
         prefix = [cell for cell in cells if cell.leader.window == "random_prefix"]
         redrawn = [cell for cell in cells if cell.resampled]
@@ -273,7 +273,7 @@ class ReplayWork:
 
 
 def plan(log: Log, question: Question) -> ReplayWork:
-    """What a question needs of a log."""
+    """The work that a question needs."""
     actions = log.actions
     asked = cells_of(question.candidates, question.epsilons, actions=actions)
     probes: tuple[Cell, ...] = ()
@@ -319,7 +319,7 @@ def _read(
     checkpoint: Path | None,
     watcher: Watcher | None,
 ) -> Summed:
-    """The pass, with checkpoints."""
+    """Run the pass, with checkpoints."""
     main, redrawn = work.cuts()
     run = OnePass(log, question.bench, main, resampling=redrawn)
     name = identity(log, question)
@@ -366,7 +366,7 @@ def seeds_of(count: int, *, first: int = 0) -> tuple[int, ...]:
 
 
 def costs(log: Log, question: Question) -> Sequence[str]:
-    """What a replay will cost beside one reading of the log, as sentences; none if nothing."""
+    """The costs of a replay beyond one reading of the log, as sentences; empty if none."""
     work = plan(log, question)
     values, sentences = log.slots * len(log.actions), []
     redrawn = [cell.name for cell in work.asked if cell.resampled]
@@ -391,21 +391,21 @@ def costs(log: Log, question: Question) -> Sequence[str]:
 
 
 REDRAWN_A_SECOND = 2.0e7
-"""Losses drawn anew and summed in a second, on one core of 2024; for estimates only."""
+"""Losses per second that are drawn anew and summed, on one core of 2024; for estimates only."""
 
 ENGINE_A_SECOND = 1.0e7
-"""Losses that the engine takes in a second where keys come in turn, likewise."""
+"""Losses per second that the engine takes when keys come in turn, likewise."""
 
 FOLLOWED_A_SECOND = 2.0e7
-"""Losses looked at in a second by the running follow-the-leader, likewise."""
+"""Losses per second that slot-by-slot follow-the-leader handles, likewise."""
 
 
 WORTH_SAYING = 2.0
-"""Seconds; a pass that is done sooner is not announced."""
+"""Seconds; a shorter pass is not announced."""
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it.
+    """A duration, for people.
 
     >>> duration(0.2), duration(90), duration(7300)
     ('about 1 s', 'about 1.5 min', 'about 2 h')

@@ -1,7 +1,8 @@
 """Follow-the-leader after every slot: the baseline that needs a pass of its own.
 
 It looks at the sum of everything so far after every slot, so sums at a few cuts do not help it. Its
-actions are the same for every seed but where sums tie; there each seed's own bits decide, as live.
+actions are the same for every seed, except where sums tie: there each seed's own bits decide, as
+they do live.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def follow(
     *,
     progress: Progress | None = None,
 ) -> Curves:
-    """The curve of the running follow-the-leader over a log that was summed before."""
+    """The curve of slot-by-slot follow-the-leader, for a log that was summed before."""
     follower = _Follower(summed, bench, base)
     done = 0
     for portion in log.portions():
@@ -46,11 +47,11 @@ def follow(
 
 
 class _Follower:
-    """Sums so far, the next slot, and the losses of what was in force."""
+    """Sums so far, the next slot, and the losses of the actions in force."""
 
     def __init__(self, summed: Summed, bench: Bench, base: Baselines) -> None:
         self._base = base
-        self._rows = Rows(bench)  # found again in the same order
+        self._rows = Rows(bench)  # filled again in the same order
         self._sources = bench.randomness()
         self._stream = bench.stream
         K, n, seeds = len(summed.actions), len(summed.rows), len(bench.seeds)
@@ -87,7 +88,7 @@ class _Follower:
         many = tied.sum(axis=1)
         points = np.searchsorted(self._base.points, slots)
         alone, open_ = np.flatnonzero(many == 1), np.flatnonzero(many > 1)
-        chosen = tied[alone].argmax(axis=1)  # what every seed does
+        chosen = tied[alone].argmax(axis=1)  # the action under every seed
         self._enter(row, points[alone], grid[alone, chosen][:, None], chosen[:, None])
         if len(open_):
             chosen = self._ties(row, slots[open_], tied[open_])
@@ -108,7 +109,7 @@ class _Follower:
         self._by_row[row] += losses.sum(axis=0)
 
     def _ties(self, row: int, slots: Ints, tied: NDArray[np.bool_]) -> Ints:
-        """What each seed's bits choose at slots whose sums before tie: slots × seeds."""
+        """The choices of each seed's bits at slots whose sums before tie: slots × seeds."""
         chosen = np.empty((len(slots), self._seeds), dtype=np.int64)
         count, ranks = tied.sum(axis=1), np.cumsum(tied, axis=1)
         for seed, source in enumerate(self._sources):

@@ -1,16 +1,16 @@
 """Append a log to a topic: the reverse of `sources.topics`.
 
-Rows go out in order, each a record of its own in the topic's wire format, with its key and to its
+Rows are sent in order, each as a record in the topic's wire format, with its key and to its
 partition; a null loss becomes a record without a value, which is a null loss live. Offsets are the
-topic's own. A Kafka topic must exist; a missing embedded log is made.
+topic's own. A Kafka topic must exist; a missing embedded log is created.
 
 With a checkpoint an interrupted append can be resumed, and each row is in the topic exactly once.
 The checkpoint holds a row up to which everything is durable, and where each partition ended then.
-When the append is resumed, the records that the topic has gained since are compared with the rows
-that follow; these are not sent again. Two assumptions: nobody else writes to the topic meanwhile
-(records that are not this log's are noticed, and refused), and the broker has finished the requests
-of the dead process. A request that is still under way at the broker, within the first second or so,
-would be counted too late; the embedded log has none.
+On resuming, the records that the topic has got since are compared with the rows that follow, and
+these rows are not sent again. This assumes that nobody else writes to the topic meanwhile (foreign
+records are noticed, and refused), and that the broker has finished the requests of the dead
+process: a request still in flight, within the first second or so, would be counted too late. The
+embedded log has no such requests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from streamdp.wire import formats
 
 _RECORDS = 1000  # handed to the producer at once
 _BETWEEN_MARKS = 64 * _RECORDS
-"""Rows after which the checkpoint moves on: what may have to be read back is as much."""
+"""Rows between two checkpoints, and so the most that may have to be read back."""
 
 Record = tuple[Key, Value]
 
@@ -89,7 +89,7 @@ class _Append:
     async def run(self, progress: Callable[[int], None]) -> int:
         """Send every row that the topic lacks; return the number of rows in the log."""
         start = await self._start()
-        position, row = start.position, start.slots - _into(start)  # and the row that it means
+        position, row = start.position, start.slots - _into(start)  # and the row of that position
         slots = marked = start.slots
         for chunk in chunks(self.log.portions(position), first=row):
             for begin in range(max(0, slots - chunk.first), len(chunk), _RECORDS):
@@ -126,7 +126,7 @@ class _Append:
         ]
 
     async def _start(self) -> Milestone:
-        """The checkpoint, and what the topic has gained since; or the beginning, written down."""
+        """The checkpoint and the records since; or the beginning, saved as a checkpoint."""
         milestone = self.journal.load() if self.journal else None
         if milestone is None:
             await self._mark(START, slots=0, into=0)
@@ -142,7 +142,7 @@ class _Append:
         return milestone
 
     async def _mark(self, position: Position, *, slots: int, into: int) -> None:
-        """Save a milestone: the rows before a position and `into` rows behind it are durable."""
+        """Save a milestone: rows before a position, and `into` rows after it, are durable."""
         if self.journal is not None:
             administrator = self.technology.administrator()
             try:
@@ -157,7 +157,7 @@ def _into(milestone: Milestone) -> int:
 
 
 def is_topic(target: str) -> bool:
-    """Whether a target is a topic's address rather than a file.
+    """Whether a target is a topic's address, not a file.
 
     >>> is_topic("sqlite:home.db#clicks"), is_topic("log.parquet")
     (True, False)

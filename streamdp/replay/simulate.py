@@ -1,16 +1,15 @@
-"""How good the learners are: their regret on made-up instances, in seconds. NOT PRIVATE.
+"""The regret of learners on made-up instances, in seconds. NOT PRIVATE.
 
 An instance says what the mean losses are, and when they change (`instances`). Slots are
-independent, so a block learner needs no slots: the sums between the ends of blocks, windows and
-phases are binomial (or multinomial), and drawing those gives exactly the distribution that summing
-draws slot by slot gives. Selections are the shipped mechanisms on these sums, with seeded bits.
-Regret is Σ_t (mean of the action in force − the least mean of that moment): its expectation over
-the losses of the slot in which it is played, which has the same mean as regret by drawn losses and
-less variance.
+independent, so a block learner needs no single slots: the sums between the ends of blocks, windows
+and phases are binomial (or multinomial), and drawing these gives exactly the distribution of
+summing draws slot by slot. Selections are the shipped mechanisms on these sums, with seeded bits.
+Regret is Σ_t (mean of the action in force − the least mean of that moment): an expectation over the
+losses of each slot, with the same mean as regret by drawn losses, and less variance.
 
 All learners and budgets of a run see the same losses and the same bits (common random numbers), so
-their ratios are sharper than their means. A Bernoulli loss resampled is itself: resampling changes
-nothing here.
+their ratios are sharper than their means. Resampling changes nothing here: a Bernoulli loss
+resampled is itself.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ INSTANCES = STATIONARY
 
 DEFAULT = "remembering_leader"
 GROWING = "incumbent_leader"
-"""The default before it: blocks grow for ever, and the newest release is in force."""
+"""The earlier default: blocks grow for ever, and the newest release is in force."""
 
 PAPERS = (
     "prefix_softmax",
@@ -69,7 +68,7 @@ FOLLOWERS = (
     f"{GROWING}:schedule=geometric 5/2 to 2048",
     f"{GROWING}:schedule=capped 512",
 )
-"""What is compared where the best action changes: memory, growing for ever, blocks that stop."""
+"""The learners of changing worlds: memory, blocks that grow for ever, blocks that stop growing."""
 
 LONG_HORIZON = 1 << 20
 
@@ -89,11 +88,11 @@ class CellOutcome:
 
     @property
     def error(self) -> float:
-        """Its standard error."""
+        """The standard error of the mean."""
         return standard_error(self.regrets)
 
     def __str__(self) -> str:
-        """As tables show it."""
+        """The form used in tables."""
         digits = max(0, 1 - floor(log10(self.error))) if self.error else 0
         return f"{self.mean:.{digits}f} ± {self.error:.{digits}f}"
 
@@ -107,7 +106,7 @@ class SimulationSize:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse sizes that give no standard error or no block."""
+        """Refuse sizes without a standard error or without a block."""
         if self.runs < 2 or not 1 <= self.horizon <= 1 << 40:
             got = f"{self.runs} runs of {self.horizon} slots"
             raise InvalidConfig(
@@ -126,7 +125,7 @@ def simulate(
 ) -> list[CellOutcome]:
     """Every candidate at every ε on every instance, instance by instance.
 
-    `trackers` are baselines without privacy that are played beside them.
+    `trackers` are baselines without privacy that are played too.
     """
     bench, outcomes = bench or SimulationSize(), []
     for number, instance in enumerate(instances):
@@ -202,7 +201,7 @@ def _fixed(cells: Sequence[Cell], instance: Instance, horizon: int) -> Ints:
 
 
 def _ends(schedule: Schedule, horizon: int) -> Ints:
-    """After how many slots each block that ends within the horizon does, from 0 on."""
+    """The slots at which each block within the horizon ends, from 0 on."""
     blocks = schedule.block_of(horizon + 1)
     if blocks > _MOST_BLOCKS:
         raise InvalidConfig(
@@ -227,7 +226,7 @@ class _Draws:
         )
 
     def windows(self, schedule: Schedule, horizon: int) -> Ints:
-        """After how many slots the random prefix of each block ends; runs × blocks."""
+        """The slots at which the random prefix of each block ends; runs × blocks."""
         ends = _ends(schedule, horizon)
         columns = []
         for block, (begin, end) in enumerate(pairwise(ends.tolist())):
@@ -283,7 +282,7 @@ def _play(
     first: First,
     horizon: int,
 ) -> Floats:
-    """One cell through all its blocks, all runs at once."""
+    """Play one cell through all its blocks, all runs at once."""
     leader, runs = cell.leader, len(paths.cuts)
     ends = _ends(leader.schedule, horizon)
     costs = np.diff(instance.regret_until(np.append(ends, horizon), horizon), axis=0)
@@ -312,19 +311,19 @@ class Relative:
     error: float
 
     def __str__(self) -> str:
-        """As tables show it."""
+        """The form used in tables."""
         return f"{self.ratio:.3f} ± {self.error:.3f}"
 
 
 def relative(
     outcomes: Sequence[CellOutcome], *, reference: str, beside: Sequence[str] = ()
 ) -> list[Relative]:
-    """Each private candidate against one, with the standard error of the paired comparison.
+    """Each private candidate relative to one, with the standard error of the paired comparison.
 
     `beside` names baselines that take no ε: each is compared with the reference at every ε.
 
-    The logarithm of a ratio of means moves by x/mean(x) − y/mean(y) for each run; the same runs
-    serve all budgets, so these are added up over budgets before their spread is taken.
+    The logarithm of a ratio of means moves by x/mean(x) − y/mean(y) for each run. The same runs
+    serve all budgets, so these terms are added over budgets before their spread is taken.
     """
     shown = [o for o in outcomes if o.cell.epsilon or o.cell.name in beside]
     table = {(o.instance, o.cell.epsilon, o.cell.name): o for o in shown}
@@ -360,7 +359,7 @@ def relative(
 
 
 def best_paper(outcomes: Sequence[CellOutcome]) -> str:
-    """The paper's learner with the least regret in geometric mean."""
+    """The paper's learner with the least regret, by geometric mean."""
     simulated = {outcome.cell.name for outcome in outcomes}
     papers = [name for name in PAPERS if name in simulated]
     if not papers:

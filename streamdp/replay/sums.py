@@ -1,10 +1,10 @@
 """Exact sums of the stretches between cuts, at about the speed of a plain float sum.
 
-Replay is offline: it may look at the losses to go faster, where the live path may not. A chunk
-whose shifted values all lie in [8, 9] needs no repair, and its bits are summed as they are; any
+Replay is offline: it may look at the losses to go faster, which the live path may not. A chunk
+whose shifted values all lie in [8, 9] needs no repair, so its bits are summed as they are. Any
 other chunk takes the core's own path, which clips and nulls, and so do the next few chunks, since
-bad values seldom come alone. Both give the core's sums exactly (`core.grid` says why the bits of
-x + 8 are grid values, and why a sum of at most 4095 rows may wrap).
+bad values seldom come alone. Both give the core's sums exactly (`core.grid` says why the bits of x
++ 8 are grid values, and why a sum of at most 4095 rows may wrap).
 """
 
 from __future__ import annotations

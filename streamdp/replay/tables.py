@@ -1,7 +1,7 @@
-"""The report's tables of what the log itself holds: each action's loss rate, and each key's.
+"""The report's tables of the log itself: each action's loss rate, and each key's.
 
-They are read from the log alone, so they are not private, and no learner takes part in them but
-for the regret that one had with each key.
+They are computed from the log, so they are not private. No learner takes part in them, except for
+one learner's regret with each key.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Rows = Sequence[Sequence[str]]
 
 MOST_ACTIONS = 30
 MOST_KEYS = 30
-"""Rows of a table: what comes after them is told as a number."""
+"""Rows of a table; further rows are only counted."""
 
 
 def by_action(replay: Replay) -> tuple[list[str], Rows]:
-    """Each action's loss rate over the whole log, the least first; how many keys it is best for."""
+    """Each action's loss rate over the log, the least first, and how many keys it is best for."""
     totals, slots = replay.base.totals.sum(axis=0), replay.slots
     best = np.bincount(replay.base.totals.argmin(axis=1), minlength=len(replay.actions))
     order = np.argsort(totals, kind="stable")[:MOST_ACTIONS]
@@ -44,7 +44,7 @@ def by_action(replay: Replay) -> tuple[list[str], Rows]:
 
 
 def by_key(replay: Replay) -> tuple[list[str], Rows]:
-    """The keys with the most slots: their best action, and what the shown learner paid there."""
+    """The keys with the most slots: their best action, and the shown learner's regret there."""
     shown, slots = middle(replay), replay.summed.slots
     totals, rows = replay.base.totals, []
     for row in np.argsort(-slots, kind="stable")[:MOST_KEYS].tolist():
@@ -89,7 +89,7 @@ def by_following(replay: Replay) -> tuple[list[str], Rows]:
 
 
 def by_control(replay: Replay) -> tuple[list[str], Rows]:
-    """Keys that are told priors and those of the control group, of each candidate that has one."""
+    """Keys that use priors beside those of the control group, for candidates that have one."""
     rows = []
     for answer in replay.answers:
         both = answer.control
@@ -111,7 +111,7 @@ def _side(side: SideFigures) -> list[str]:
 
 
 def _ratio(both: ControlComparison) -> str:
-    """How the regret of keys with priors is to the control group's."""
+    """The regret of keys with priors relative to the control group's."""
     if both.ratio is None or both.ratio_error is None:
         return "unknown"
     return f"{both.ratio:.2f} ± {Z * both.ratio_error:.2f}"

@@ -1,10 +1,10 @@
 """Files that a log is written to, row by row; an interrupted write can be resumed.
 
 A target is opened (new, or at a mark), written to, marked (the rows so far are durable) and
-finished, which completes the file. With the same marks, an interrupted and resumed file is byte for
-byte the one that an uninterrupted run writes.
+finished, which completes the file. A file that was interrupted and resumed at its marks is byte for
+byte that of an uninterrupted run.
 
-`.npz` is made in memory and written when it is finished: it has no marks and cannot be resumed.
+`.npz` is built in memory and written at the end: it has no marks and cannot be resumed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _JSON = msgspec.json.Encoder()
 
 
 class _Line(msgspec.Struct, gc=False):
-    """A line of NDJSON, in the order of its members; what is UNSET is not written."""
+    """A line of NDJSON; its members are in this order, and UNSET ones are left out."""
 
     key: str | UnsetType
     offset: int | UnsetType
@@ -49,11 +49,11 @@ class Target(Protocol):
         ...
 
     def mark(self) -> Mark | None:
-        """Make the rows so far durable; return where to resume (None: not resumable)."""
+        """Make the rows so far durable; return where to resume (None: cannot be resumed)."""
         ...
 
     def finish(self) -> Path:
-        """Complete the file; return where it is."""
+        """Complete the file; return its path."""
         ...
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class Target(Protocol):
 
 
 def reopened(path: Path, size: int) -> IO[bytes]:
-    """A partial file cut off at `size`, to be appended to; 0 makes a new one."""
+    """A partial file truncated at `size`, to append to; 0 creates a new one."""
     if size == 0:
         return path.open("wb")
     length = path.stat().st_size
@@ -76,7 +76,7 @@ def reopened(path: Path, size: int) -> IO[bytes]:
 
 
 def durable(file: IO[bytes]) -> int:
-    """Make a file durable; its length."""
+    """Make a file durable; return its length."""
     file.flush()
     os.fsync(file.fileno())
     return file.tell()
@@ -87,7 +87,7 @@ class LinesTarget:
     """NDJSON; keys must be UTF-8."""
 
     file: IO[bytes]
-    actions: Sequence[str] | None  # None: numbered, so that losses go as lists
+    actions: Sequence[str] | None  # None: numbered, so losses are written as lists
 
     @classmethod
     def open(cls, path: Path, actions: Sequence[str], mark: Mark | None) -> LinesTarget:
@@ -113,7 +113,7 @@ class LinesTarget:
             self.file.write(_JSON.encode_lines(lines))
 
     def _losses(self, rows: NDArray[np.float32]) -> list[object]:
-        """Each row's losses as they are written."""
+        """Each row's losses in the form that is written."""
         numbers: list[list[float]] = short_decimals(rows).tolist()
         values: list[object] = [*numbers]
         if self.actions:
@@ -141,7 +141,7 @@ def _text(key: bytes) -> str:
         return key.decode()
     except UnicodeDecodeError:
         raise InvalidConfig(
-            complaint("convert", "a key that is no UTF-8", expected="a .parquet", got=".ndjson")
+            complaint("convert", "a key that is not UTF-8", expected="a .parquet", got=".ndjson")
         ) from None
 
 
@@ -192,7 +192,7 @@ class NpyTarget:
 
 
 def npy_header(rows: int, columns: int) -> bytes:
-    """The header of a float32 .npy, of one length whatever the shape."""
+    """The header of a float32 .npy, of one length for every shape."""
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}"
     return b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + header.ljust(117).encode() + b"\n"
 
@@ -244,7 +244,7 @@ class NpzTarget:
         return self.path
 
     def close(self) -> None:
-        """Close nothing: no file is open."""
+        """Do nothing: no file is open."""
 
     def _refused(self, what: str) -> InvalidConfig:
         where = self.path.name.removesuffix(".part")

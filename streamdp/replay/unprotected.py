@@ -1,7 +1,7 @@
-"""Baselines without privacy that follow change, for simulations. NOT PRIVATE, all of them.
+"""Baselines without privacy that follow change, for simulations. All of them are NOT PRIVATE.
 
-They see exact sums, without noise, block by block of 512 slots, and say what following change costs
-when privacy is no concern. Three ways that are in every textbook:
+They see exact sums, without noise, block by block of 512 slots, and show what following change
+costs without privacy. Three textbook ways:
 
 * *sliding window*: the least sum of the last 32 blocks;
 * *restarting*: the least sum since the last restart, every 64 blocks;
@@ -9,11 +9,11 @@ when privacy is no concern. Three ways that are in every textbook:
   its action's weight by e, then every action gets an equal part of 1/100 of all weight. In force is
   the largest weight. Differs from the paper: the largest weight plays, not a draw by weights.
 
-There is no baseline of private tracking of the best expert (Asi, Raman & Saha 2025). Of that paper
-the abstract was at hand, which states bounds and no algorithm: neither the test that finds a shift
-nor its thresholds follow from them. For an oblivious adversary the bound is that of a reduction to
-static regret over all (N·T)^S sequences with S switches under (ε, δ)-privacy, which neither runs at
-this size nor can be compared at δ = 0.
+There is no baseline of private tracking of the best expert (Asi, Raman & Saha 2025). Only the
+abstract of that paper was available, which states bounds and no algorithm: neither its test for a
+shift nor its thresholds follow from them. For an oblivious adversary the bound is that of a
+reduction to static regret over all (N·T)^S sequences with S switches under (ε, δ)-privacy, which
+neither runs at this size nor can be compared at δ = 0.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class FixedShare:
 
     @property
     def name(self) -> str:
-        """The name; no ledger has it."""
+        """The name; it never stands in a ledger."""
         return "fixed share"
 
     @property
@@ -73,7 +73,7 @@ class FixedShare:
 
     @property
     def since(self) -> int:
-        """0: every vote is weighed."""
+        """0: every vote counts."""
         return 1
 
     def after(self, standing: Standing, votes: Ints, lengths: Ints) -> Standing:

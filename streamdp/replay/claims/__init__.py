@@ -46,7 +46,7 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What a claim looks like."""
+    """A chart of a claim."""
 
     title: str
     x: str
@@ -57,7 +57,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
-    """A claim about one learner, what was measured, and what follows."""
+    """A claim about one learner, the measurement, and the verdict."""
 
     claim: str
     source: str
@@ -72,7 +72,7 @@ class ClaimResult:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All findings of one claim, with its picture."""
+    """All findings of one claim, with its chart."""
 
     findings: tuple[ClaimResult, ...]
     picture: Picture | None = field(default=None)
@@ -90,7 +90,7 @@ LEADERS = (
 """The papers' learners. On Bernoulli losses resampling changes nothing, so it has no row here."""
 
 SHOWN = (*LEADERS, EARLIER_DEFAULT)
-"""The growing learner is measured beside them, though no theorem is claimed for it: no bound. The
+"""The growing learner is measured too, though no theorem and so no bound is claimed for it. The
 default, whose blocks stop growing, gives up that regret is independent of the horizon."""
 
 
@@ -118,11 +118,11 @@ def ratio(top: Floats, bottom: Floats) -> tuple[float, float, float]:
 
 
 LONG = ("panels",)
-"""Claims that take long: measured only where they are named."""
+"""Claims that take long: measured only if they are named."""
 
 
 def claims() -> Sequence[tuple[str, Claim]]:
-    """Every claim by its name."""
+    """Every claim, by name."""
     from streamdp.replay.claims import (
         adversarial,
         bandits,

@@ -1,7 +1,7 @@
 """The claims of Asi, Raman & Talwar 2025: a leak, bounds, orders, experts.
 
-The printed bounds are vacuous (larger than the horizon) below about a million slots; the findings
-say so beside the share that was measured.
+Below about a million slots the printed bounds are vacuous (larger than the horizon); the findings
+say so beside the measured share.
 """
 
 from __future__ import annotations

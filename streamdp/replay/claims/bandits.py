@@ -1,7 +1,7 @@
 """The papers' claims about bandit feedback with independent rewards: figures of regret, and a flaw.
 
-No number can be read off the papers' plots, so the claims are what their texts say of them: which
-learner lies below which. A ratio's interval is that of two independent sets of runs (99 %).
+No number can be read off the papers' plots, so the claims are what their texts say: which learner
+is below which. A ratio's interval is that of two independent sets of runs (99 %).
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ FIGURE = (LAZY_UCB, THOMPSON_2, THOMPSON, HELD, KLUCB, SUCCESSIVE)
 
 
 def runs_of(size: Effort) -> int:
-    """How many runs of each learner: 20 as in the papers at the usual size."""
+    """The number of runs of each learner: 20, as in the papers, at the default size."""
     return max(4, size.runs // _EACH)
 
 
 def marks_of(horizon: int) -> list[int]:
-    """After how many slots curves have points."""
+    """The numbers of slots at which curves have points."""
     return sorted({int(mark) for mark in np.geomspace(1_000, horizon, 12)})
 
 
@@ -225,7 +225,7 @@ def flat(size: Effort) -> Measured:
 
 
 def hybrid(size: Effort) -> Measured:
-    """What Hybrid-UCB's releases cost, exactly: as printed, and with the array as the root."""
+    """The exact cost of Hybrid-UCB's releases: as printed, and with the array as the root."""
     findings = []
     for root in ("printed", "array"):
         learner = BANDIT_RECIPES["hybrid_ucb"](actions=["a", "b"], epsilon="1", root=root)

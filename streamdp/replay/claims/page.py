@@ -14,11 +14,11 @@ from streamdp.replay.page_style import document
 INTRO = (
     "Each row is a claim of a paper about one learner, measured on made-up losses with the shipped"
     " mechanisms in our calibrations (noise twice as wide as printed where a vector may be"
-    " replaced). Rules were written first; some of them, and one made-up instance, were adjusted"
-    " after a first look at 200 runs. Published figures come from seeds that no rule was adjusted"
-    " to; a seed of your own (--seed) is as good. The interval is 99 %. Claims about bandit"
-    " feedback take one run for every hundred of the others, at least four: a run of a million"
-    " slots takes long, and the papers' figures are of 15 or 20."
+    " replaced). The rules were written first; some rules and one made-up instance were changed"
+    " after a first look at 200 runs. Published figures use seeds that no rule was fitted to; a"
+    " seed of your own (--seed) is as good. Intervals are of 99 %. Claims about bandit feedback"
+    " use one run for every hundred of the others, at least four: a run of a million slots takes"
+    " long, and the papers' figures use 15 or 20."
 )
 
 
@@ -66,7 +66,7 @@ def _picture(measured: Measured) -> str:
 
 
 def as_json(claims: Sequence[tuple[str, Measured]]) -> list[dict[str, Any]]:
-    """Every finding for machines."""
+    """Every finding in JSON."""
     return [
         {
             "name": name,

@@ -1,7 +1,7 @@
-"""The 21 panels of Hu et al. 2021: seven ε in three settings of means. Asked for by name.
+"""The 21 panels of Hu et al. 2021: seven ε in three settings of means. Measured if named.
 
-Of Hybrid-UCB the tree's root is the array, which is ε-DP; as printed it plays by the same noisy
-sums and releases one more.
+The root of Hybrid-UCB's tree is the array here, which is ε-DP; the printed version plays by the
+same noisy sums and releases one more.
 """
 
 from __future__ import annotations

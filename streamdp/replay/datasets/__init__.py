@@ -1,8 +1,8 @@
 """Real data as streams of loss vectors, made by the contract's own rules.
 
-Each vector is a function of one event or one hour alone, and what is missing is a constant (P2):
-nothing is normalised over the log, nothing is learned from it. Nothing is downloaded and nothing is
-shipped here: data come from packages that are installed or from a folder that the user has.
+Each vector is a function of one event or one hour alone, and missing values are a constant (P2):
+nothing is normalised over the log or learned from it. Nothing is downloaded or shipped: data come
+from installed packages or from a folder of the user's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streamdp.core.errors import InvalidConfig, complaint
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A stream of one key: losses, what the actions are, and whose data it is."""
+    """A stream of one key: losses, the actions' meaning, and the data's licence."""
 
     name: str
     actions: tuple[str, ...]
@@ -58,6 +58,6 @@ def load(name: str, *, folder: Path | None = None) -> Dataset:
 
 
 def missing(package: str, *, extra: str = "examples") -> InvalidConfig:
-    """The error of data whose package is not installed."""
+    """The error for data whose package is not installed."""
     expected = f"the extra `{extra}` (in a checkout: make tools)"
     return InvalidConfig(complaint(package, "not installed", expected=expected, got="no package"))

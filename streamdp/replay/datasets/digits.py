@@ -36,7 +36,7 @@ def load() -> Dataset:
 
 
 def _models() -> Sequence[tuple[str, Any]]:
-    """From bad to good, all with fixed seeds."""
+    """Models from bad to good, all with fixed seeds."""
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
     from sklearn.dummy import DummyClassifier
     from sklearn.ensemble import RandomForestClassifier

@@ -1,8 +1,8 @@
-"""MovieLens-100K from a folder that the user has downloaded: a rating is a slot, a genre an action.
+"""MovieLens-100K from a folder that the user has downloaded: ratings as slots, genres as actions.
 
-Recommending a genre hits if the next rating is 4 or 5 stars for a film of that genre, and then the
-loss is 0, else 1. Ratings come in the order of their time (and of the file where times are equal).
-The licence forbids redistribution: nothing of it is kept here.
+Recommending a genre hits (loss 0, else 1) if the next rating is 4 or 5 stars for a film of that
+genre. Ratings come in the order of their time, and of the file where times are equal. The licence
+forbids redistribution: this package holds none of the data.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def load(folder: Path) -> Dataset:
             raise _wrong(where, number, "four whole numbers between tabs", f"{len(parts)} parts")
         _, film, stars, time = map(int, parts)
         if film not in films:
-            raise _wrong(where, number, "a film of u.item", "another")
+            raise _wrong(where, number, "a film of u.item", "another number")
         ratings.append((time, number, film, stars))
     losses = np.ones((len(ratings), len(genres)), dtype=np.float32)
     for at, (_, _, film, stars) in enumerate(sorted(ratings)):
@@ -70,7 +70,7 @@ def _lines(path: Path) -> list[str]:
         text = path.read_text(encoding="latin-1")
     except OSError:
         raise InvalidConfig(
-            complaint(str(path), "cannot be read", expected="a MovieLens-100K file", got="none")
+            complaint(str(path), "cannot be read", expected="a MovieLens-100K file", got="no file")
         ) from None
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:

@@ -1,7 +1,7 @@
 """Replay for feedback streams: what a log can answer, and what it cannot. NOT PRIVATE.
 
-A log of feedback holds what came of the actions that were shown and nothing of the others. What it
-can answer depends on how its actions were drawn:
+A log of feedback holds the outcomes of the actions that were shown, and nothing of the others. What
+it can answer depends on how its actions were drawn:
 
 1. *Losses of all actions*, played as feedback (`exact`): each learner draws its own actions from
    its own policies and sees only what it drew. Exact: no weights, no variance but the learner's.
@@ -13,7 +13,7 @@ can answer depends on how its actions were drawn:
 4. *A service's own records* (`fold`): the releases that the service made, bit for bit under its
    seed. This says what was released, and nothing of the value of another policy.
 
-The papers' learners, whose phases end by an action's own count, are answered for by 1 and 3
-alone (`phased`). Anything else is refused with its reason (`question`): without propensities
-nobody can tell a good action from one that was shown to easy requests.
+The papers' learners, whose phases end by an action's own count, work with 1 and 3 only (`phased`).
+Anything else is refused with its reason (`question`): without propensities nobody can tell a good
+action from one that was shown to easy requests.
 """

@@ -24,14 +24,14 @@ L = TypeVar("L")
 
 @dataclass(frozen=True, slots=True)
 class LearnerCell(Generic[L]):
-    """A learner in writing at an ε."""
+    """A learner, as text, at an ε."""
 
     text: str
     epsilon: Epsilon
     learner: L
 
     def __str__(self) -> str:
-        """For tables and messages."""
+        """The form used in tables and messages."""
         return f"{self.text} at ε = {epsilon_text(self.epsilon)}"
 
 
@@ -42,7 +42,7 @@ class FeedbackCell(LearnerCell[PolicyLearner]):
 
 
 class PhasedCell(LearnerCell[Bandit]):
-    """One of the papers' learners: it releases when an action's count says."""
+    """One of the papers' learners: it releases by an action's own count."""
 
     __slots__ = ()
 
@@ -64,18 +64,18 @@ class FeedbackCharge:
 class FeedbackAnswer:
     """The result of one cell.
 
-    `course` is the estimated value over time, or the regret where losses of all actions are known.
+    `course` is the estimated value over time, or the regret if losses of all actions are known.
     """
 
     cell: AnyCell
-    estimate: ValueEstimate | None  # the mean reward of a record; None: the log does not say
+    estimate: ValueEstimate | None  # the mean reward of a record; None: the log does not tell
     by_seed: Floats  # the same for each seed
     course: Trajectory
     shares: Shares
     charge: FeedbackCharge
     arms: Arms | None = None  # the watched key's first seed, as its experiment page would show it
     value: PolicyValues | None = None  # from propensities
-    accepted: Ints | None = None  # by rejection: how many records each seed learned from
+    accepted: Ints | None = None  # by rejection: the number of records that each seed learned from
     regret: Floats | None = None  # exactly: by seed
 
 
@@ -102,7 +102,7 @@ def cells_of(
     cells: list[AnyCell] = []
     for text in learners:
         if (name := text.split(":")[0]) in EXPERT_RECIPES:
-            what = "advice comes with each choice, and no log holds it"
+            what = "advice comes with each choice, so no log holds it"
             expected = "a learner without advice, or streamdp.core.engine.experts"
             raise InvalidConfig(complaint("learners", what, expected=expected, got=name))
         if name in BANDIT_RECIPES:
@@ -129,5 +129,5 @@ def charge_of(learner: PolicyLearner, counts: Ints) -> FeedbackCharge:
 
 
 def ends_of(schedule: Schedule, blocks: int, *, longest: int) -> Ints:
-    """After how many slots each of the first blocks ends, at most `longest`."""
+    """The slots at which each of the first blocks ends, at most `longest`."""
     return np.minimum(schedule.stops(np.arange(blocks)) - 1, longest)

@@ -8,15 +8,15 @@ policy that would have drawn a with probability π(a) gives it the weight w = π
 - **DR**, the mean of Σ_a π(a)·q(a) + w·(r − q(a)), is unbiased for any guess q of the rewards that
   was made before the record, and has less variance where the guess is good.
 
-The learners that are evaluated change with the log. Each block is weighed by the policy that was
-made from *earlier* blocks, so what is summed are martingale differences, and the estimates are of
-the mean value of the policies as they were in force, record by record. Intervals are those of the
-martingale central limit theorem: estimate ± z standard errors, right for many records of which no
-few carry all the weight. Where policies differ between records, these errors are a little too
-large rather than too small. `intervals` has bounds that hold for every number of records.
+The evaluated learners change with the log. Each block is weighted by the policy that follows from
+*earlier* blocks, so the sums are over martingale differences, and the estimates are of the mean
+value of the policies that were in force, record by record. Intervals are those of the martingale
+central limit theorem: estimate ± z standard errors, right for many records of which no few carry
+all the weight. If policies differ between records, these errors are a little too large rather than
+too small. `intervals` has bounds that hold for every number of records.
 
-A policy and a guess are constant within a block, so of the records of a block and an action six
-sums are all that is needed (`Moments`); ten million records cost no more than their sums.
+A policy and a guess are constant within a block, so six sums for each block and action are enough
+(`Moments`); ten million records cost no more than their sums.
 
 The names are those of Open Bandit Pipeline (Saito et al. 2021), whose estimators these are.
 """
@@ -77,7 +77,7 @@ class Moments:
 
     @property
     def records(self) -> int:
-        """How many records."""
+        """The number of records."""
         return round(float(self.shown.sum()))
 
 
@@ -107,8 +107,8 @@ class PolicyValues:
     ips: ValueEstimate
     snips: ValueEstimate
     dr: ValueEstimate
-    effective: float  # records of equal weight that would say as much: (Σw)²/Σw²
-    mean_weight: ValueEstimate  # 1 in the mean if the propensities are those of the draws
+    effective: float  # the number of equally weighted records with the same information: (Σw)²/Σw²
+    mean_weight: ValueEstimate  # 1 on average if the propensities are those of the draws
     bounds: ValueInterval  # of the value, for every number of records at once
 
 

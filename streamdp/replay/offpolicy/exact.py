@@ -4,9 +4,9 @@ Each learner draws its own actions from its own policies, slot by slot, and sees
 the drawn action. The log holds the losses of all actions, so nothing has to be estimated: only the
 learner's own noise and draws vary, and seeds show how much.
 
-Regret is Σ of the policy's mean loss in each block, less the loss of the best fixed action of each
-key: its expectation over the draws of a block, which has the same mean as the regret of what was
-drawn and less variance. The log is read twice: once for its keys, once to play.
+Regret is Σ of the policy's mean loss in each block, less the loss of each key's best fixed action.
+This is the expectation over a block's draws: it has the same mean as the regret of what was drawn,
+and less variance. The log is read twice: once for its keys, once to play.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LogKeys:
 
     @property
     def slots(self) -> int:
-        """Of all keys."""
+        """The slots of all keys."""
         return int(self.counts.sum())
 
 
@@ -54,7 +54,7 @@ class Slots:
     row: Ints
     number: Ints  # among those of the key, from 1
     losses: Ints  # n × K, on the grid
-    place: Ints  # where each stands in the log's order
+    place: Ints  # the index of each in the log's order
 
 
 def play(
@@ -136,7 +136,7 @@ class _Player:
         self._lost = np.zeros((rows, K), dtype=np.int64)  # and of all before it
         self._schedule = cell.learner.schedule
         self._blocks = self._schedule.blocks_of(np.maximum(1, crowd.counts)) + 1
-        self._regret = np.zeros((int(self._blocks.max()), seeds))  # what each block added
+        self._regret = np.zeros((int(self._blocks.max()), seeds))  # the regret of each block
         own = int(self._blocks[self._runs.watched])
         self._shares = np.zeros((own, K))
 

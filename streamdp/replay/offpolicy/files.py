@@ -2,15 +2,15 @@
 
 | column | holds |
 |---|---|
-| `action` | what was shown: a name, or its number from 0 |
-| `reward` or `loss` | what came of it, from 0 to 1; exactly one of the two |
-| `pscore` | the probability with which it was drawn, if that was logged |
-| `position` | the place on a slate; where there are several, each place learns apart |
+| `action` | the shown action: a name, or its number from 0 |
+| `reward` or `loss` | its result, from 0 to 1; exactly one of the two |
+| `pscore` | the probability of the draw, if it was logged |
+| `position` | the place on a slate; with several places, each learns apart |
 | `key`, `offset`, `partition` | as in every log |
 
-Other columns are not read. A row that cannot be used is an error that names the row; with
-`on_bad = "null"` it counts as it would live: an unknown action is no arm, an unusable outcome is
-the loss 1/2. Numbers outside [0, 1] are clipped, and counted.
+Other columns are ignored. A row that cannot be used is an error that names the row. With `on_bad =
+"null"` it counts as it would live: an unknown action is no arm, an unusable outcome is the loss
+1/2. Numbers outside [0, 1] are clipped, and counted.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def _lines(path: Path, how: ReadOptions, pscore: str) -> Columns:
             event = _event(text)
             if event is None and how.on_bad == "refuse":
                 where = f"{path}: line {number}"
-                raise wrong(where, "is no event", expected="a JSON object", got="another text")
+                raise wrong(where, "is not an event", expected="a JSON object", got="other text")
             numbers.append(number)
             for name in wanted:
                 columns[name].append((event or {}).get(name))
@@ -246,7 +246,7 @@ def _arrow_names(path: Path) -> list[str]:
 
 
 def _arrow_columns(path: Path, pscore: str) -> Columns:
-    """The columns that are there, numbers as arrays."""
+    """The columns that the file has, numbers as arrays."""
     wanted = (ACTION, *CONTENTS, pscore, POSITION, KEY, "offset", "partition")
     names = [name for name in _arrow_names(path) if name in wanted]
     from streamdp.replay.sources.arrow_files import batches_of

@@ -1,9 +1,9 @@
 """The offline fold: the releases that a service with a seed would have made from its topic.
 
 The records go through the shipped engine, in their order, under the stream's name, epoch and seed.
-Blocks follow from the number of a slot, sums from the records, and noise from the seed's bits, so a
-live service that consumed the same records under the same configuration has made these releases,
-whatever its batches, faults and restarts were.
+Blocks follow from slot numbers, sums from the records, and noise from the seed's bits, so a live
+service that read the same records under the same configuration made these releases, whatever its
+batches, faults and restarts were.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def fold(
 ) -> Iterator[Release]:
     """Every release of a stream over its log, partition by partition as records come.
 
-    `key_bytes` and limits of keys are the service's own: records that it refuses are not here.
+    `key_bytes` and limits of keys are the service's own: records that it refuses are left out.
     """
     engines: dict[int, Engine] = {}
     for partition, batch in log.batches():
@@ -41,7 +41,7 @@ def fold(
 
 
 def release_as_json(release: Release) -> dict[str, object]:
-    """A release for programs, in the words of the ledger and of the actions topic."""
+    """A release in JSON, in the terms of the ledger and of the actions topic."""
     _, partition, key, epoch, born, block, kind = release.identity
     text = None if key is None else key.decode(errors="backslashreplace")
     facts: dict[str, object] = {

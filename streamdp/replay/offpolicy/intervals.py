@@ -16,7 +16,7 @@ has a mixture over several λ. By Ville's inequality it is never above 1/α, for
 records at once, with probability 1 − α: what Σ(X − E X) is at most follows. Howard et al.
 (2021) call this an empirical Bernstein confidence sequence.
 
-An interval takes α/2 for each side. One may look at it whenever one likes.
+An interval takes α/2 for each side. It stays valid however often one looks at it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from math import exp, log, log1p
 
 MISSED = 0.05
-"""How often an interval is wrong at any time, at most."""
+"""The highest probability that an interval is ever wrong."""
 
 _RATES = tuple(0.5 * 2.0**-power for power in range(16))  # λ: 1/2 … 1/65,536
 _STEPS = 60  # of bisection: to the last digit of a double
@@ -76,7 +76,7 @@ def _wealth(excess: float, squares: float) -> float:
 
 
 def _alone(rate: float, squares: float, missed: float) -> float:
-    """The bound by one λ of the mixture alone; the mixture's bound is at most as large."""
+    """The bound by one λ of the mixture; the mixture's bound is at most as large."""
     return (log(len(_RATES) / missed) + _psi(rate) * squares) / rate
 
 

@@ -1,13 +1,12 @@
 """A log of feedback in memory: each slot's shown action, outcome and propensity.
 
-A slot means what it means live. An action that nobody configured is no arm (`NO_ARM`), an outcome
-that cannot be used is the gain 0 of the arm that was shown, and either takes its slot. Keys,
-offsets and partitions are those of the log, so that a learner's bits are addressed as a live
-stream's are; in a file a row's offset is its number from 0 and the partition is 0, unless columns
-say otherwise.
+A slot means what it means live. An unknown action is no arm (`NO_ARM`), an unusable outcome is the
+gain 0 of the arm that was shown, and either takes its slot. Keys, offsets and partitions are those
+of the log, so a learner's bits are addressed as in a live stream; in a file a row's offset is its
+number from 0 and the partition is 0, unless columns say otherwise.
 
-A propensity is the probability with which the shown action was drawn, in (0, 1]; NaN where the log
-has none. About 50 bytes of memory a record: ten million take half a gigabyte.
+A propensity is the probability with which the shown action was drawn, in (0, 1]; NaN if the log has
+none. A record takes about 50 bytes of memory: ten million take half a gigabyte.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ class Piece:
     played: NDArray[np.int32]  # 0 … K−1, or NO_ARM
     gain: Ints  # 1/2 − loss in grid units
     pscore: Floats  # NaN: none
-    clipped: int = 0  # of its slots, those with a number outside [0, 1]
+    clipped: int = 0  # slots with a number outside [0, 1]
 
     def __repr__(self) -> str:
-        """Say how much, never what."""
+        """Show the size, never the content."""
         return f"Piece({len(self.keys)} slots of partition {self.partition})"
 
 
@@ -50,7 +49,7 @@ class ShownLog:
     name: str
     actions: tuple[str, ...]
     learners: tuple[tuple[int, Key], ...]  # partition and key, by first appearance
-    row: Ints  # n: whose slot
+    row: Ints  # n: the learner of each slot
     offsets: Ints
     played: NDArray[np.int32]
     gain: Ints
@@ -59,7 +58,7 @@ class ShownLog:
 
     @property
     def slots(self) -> int:
-        """How many slots there are."""
+        """The number of slots."""
         return len(self.row)
 
     @cached_property
@@ -71,7 +70,7 @@ class ShownLog:
 
     @cached_property
     def counts(self) -> Ints:
-        """How many slots each learner has."""
+        """The number of slots of each learner."""
         return np.bincount(self.row, minlength=len(self.learners))
 
     @cached_property
@@ -89,14 +88,14 @@ class ShownLog:
         return self.gain / UNIT + 0.5
 
     def rows(self, bench: Bench) -> Rows:
-        """Its learners as replay addresses their bits."""
+        """Its learners in the form that addresses their bits."""
         rows = Rows(bench)
         for at, (partition, key) in enumerate(self.learners):
             rows.find(partition, [key], self.born[at : at + 1])
         return rows
 
     def batches(self) -> Iterator[tuple[int, FeedbackBatch]]:
-        """The slots as the engine takes them: runs of one partition, in order."""
+        """The slots as batches for the engine: runs of one partition, in order."""
         partitions = np.array([partition for partition, _ in self.learners])[self.row]
         starts = np.flatnonzero(np.diff(partitions, prepend=-1)).tolist()
         for begin, end in zip(starts, [*starts[1:], self.slots], strict=True):
@@ -108,12 +107,12 @@ class ShownLog:
             )
 
     def __repr__(self) -> str:
-        """Say how much, never what."""
+        """Show the size, never the content."""
         return f"ShownLog({self.name}, {self.slots} slots of {len(self.learners)} keys)"
 
 
 def joined(name: str, actions: tuple[str, ...], pieces: Iterable[Piece]) -> ShownLog:
-    """A log of some pieces; refused if there is nothing in them."""
+    """A log made of pieces; refused if it is empty."""
     gathered = _Gathered()
     for piece in pieces:
         gathered.add(piece)
@@ -145,7 +144,7 @@ class _Gathered:
 
 
 def arms_of(actions: Sequence[str], shown: Iterable[object]) -> NDArray[np.int32]:
-    """The arm that each slot names: by name, or by number as Open Bandit Pipeline has it.
+    """The arm of each slot: by name, or by number as in Open Bandit Pipeline.
 
     >>> arms_of(("a", "b"), ["b", 0, "c", 7, None]).tolist()
     [1, 0, -1, -1, -1]
@@ -162,7 +161,7 @@ def arms_of(actions: Sequence[str], shown: Iterable[object]) -> NDArray[np.int32
 
 
 def with_positions(keys: Sequence[Key], positions: Sequence[int | None]) -> Sequence[Key]:
-    """Keys that say the position where there is more than one: each position learns apart.
+    """Keys with their position, if there are several: each position learns apart.
 
     >>> with_positions([b"fr", None], [1, 2])
     [b'fr at position 1', b'position 2']

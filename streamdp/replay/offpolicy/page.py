@@ -35,7 +35,7 @@ from streamdp.replay.summary import number
 MOST_SHOWN = 7  # actions with a colour of their own
 MOST_ARMS = 30
 FIRST = 30
-"""Slots before which the mean of what was seen so far is left out of a chart: it says nothing."""
+"""Charts begin at this slot: the mean of fewer slots says nothing."""
 
 
 def page(replay: FeedbackReplay) -> str:
@@ -302,7 +302,7 @@ def middle(epsilons: Sequence[Epsilon]) -> Epsilon:
 
 
 def experiment(arms: Sequence[tuple[str, Arms]], actions: Sequence[str]) -> str:
-    """Each arm's private mean with its interval, and how likely it is the best."""
+    """Each arm's private mean with its interval, and the probability that it is the best."""
     kept = range(min(len(actions), MOST_ARMS))
     axis = charts.ordinal_axis("action", [actions[at] for at in kept])
     curves = []

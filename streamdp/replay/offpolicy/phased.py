@@ -1,18 +1,18 @@
 """The papers' learners on logs: their phases end by an action's own count. NOT PRIVATE.
 
-Which records fill a phase follows from what the learner itself plays, release by release, so a log
-answers for them in two cases only:
+Which records fill a phase depends on what the learner itself plays, release by release, so a log
+can answer for these learners in two cases only:
 
-1. *Losses of all actions*: the learner plays its own actions, and is told what they lost. Exact.
-2. *Uniform draws*: slot by slot it waits for the next record that shows what it plays, as a live
+1. *Losses of all actions*: the learner plays its own actions and learns their losses. Exact.
+2. *Uniform draws*: slot by slot it waits for the next record that shows what it plays: like a live
    run on about one record in K (Li et al. 2011).
 
-Propensities that differ are refused: a phase that was filled by another policy's draws is none that
-the learner would have had, and its policies are not those of blocks. So is a service's own log: no
-service runs these learners. Learners with expert advice are refused too: no log holds advice.
+Unequal propensities are refused: the learner would not have had a phase that another policy's draws
+filled, and its policies are not those of blocks. So is a service's own log: no service runs these
+learners. Learners with expert advice are refused too: no log holds advice.
 
-A run goes through the shipped course of play, with noise of the shipped law from numpy's generator,
-feedback at once. Logs of all losses are held in memory here, for courses look back at them.
+A run goes through the shipped course of play, with noise of the shipped law from numpy's generator
+and feedback at once. Logs of all losses are held in memory here, because courses look back.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from streamdp.replay.spread import standard_error
 _AT_ONCE = 1 << 21  # losses
 
 MOST_BYTES = 1 << 31
-"""Of losses that are held at once."""
+"""Bytes of losses that are held at once."""
 
 
 # -- losses of all actions -----------------------------------------------------------------------
@@ -52,7 +52,7 @@ MOST_BYTES = 1 << 31
 def play_phases(
     log: Log, cells: Sequence[PhasedCell], bench: Bench, crowd: LogKeys
 ) -> list[FeedbackAnswer]:
-    """Each cell under each seed over a log of losses."""
+    """Play each cell under each seed on a log of losses."""
     if not cells:
         return []
     tables = _tables(log, crowd)
@@ -112,7 +112,7 @@ def _exact(
 
 
 def _marks(longest: int) -> Ints:
-    """After which slots of a key a curve has a point."""
+    """The slots of a key at which a curve has a point."""
     marks: Ints = np.unique(np.geomspace(1, longest, POINTS).astype(np.int64))
     return marks
 
@@ -145,7 +145,7 @@ def _shares(shown: Sequence[Ints], marks: Ints, arms: int) -> Shares:
 
 
 class _Charge:
-    """The accounts of one seed's runs, together."""
+    """The charges of one seed's runs, together."""
 
     def __init__(self, learner: Bandit) -> None:
         self._epsilon = learner.charge
@@ -158,7 +158,7 @@ class _Charge:
         self._slots += slots
 
     def total(self) -> FeedbackCharge:
-        """The charge of any observation that was released."""
+        """The charge on any released observation."""
         epsilon = self._epsilon if self._charged else Fraction(0)
         open_slots = self._slots - self._charged
         return FeedbackCharge(epsilon, self._releases, self._charged, open_slots)
@@ -168,7 +168,7 @@ class _Charge:
 
 
 def reject_phases(log: ShownLog, cells: Sequence[PhasedCell], bench: Bench) -> list[FeedbackAnswer]:
-    """Each cell under each seed, on the records that show what it plays."""
+    """Play each cell under each seed, on the records that show what it plays."""
     if not cells:
         return []
     order = np.argsort(log.row, kind="stable")
@@ -197,7 +197,7 @@ def _rejected(
 
 
 class KeyRecords:
-    """A key's records as losses: each slot is the next record that shows what is played."""
+    """A key's records as losses: each slot is the next record that shows the play."""
 
     __slots__ = ("_lost", "_shown", "arms", "taken")
 
@@ -206,7 +206,7 @@ class KeyRecords:
         played = log.played[places]
         self._shown = [np.flatnonzero(played == arm).tolist() for arm in range(self.arms)]
         self._lost = 0.5 - log.gain[places] / UNIT
-        self.taken = np.zeros(len(places), dtype=np.int64)  # by slot: which record it is
+        self.taken = np.zeros(len(places), dtype=np.int64)  # by slot: the record's index
 
     def meet(self, slot: int, plays: Ints) -> Ints:
         """The plays from a slot on that the log can answer with later records."""
@@ -221,5 +221,5 @@ class KeyRecords:
         return plays
 
     def loss(self, arm: int, slots: Ints, generator: Generator) -> float:
-        """What the records of these slots lost."""
+        """The loss of the records in these slots."""
         return float(self._lost[self.taken[slots]].sum())

@@ -1,9 +1,9 @@
 """Many runs of one feedback learner at once: one for each key and seed, released as live.
 
-A run keeps what the engine keeps of a row: the history of released sums. Noise is
-drawn from the same bits at the same addresses (stream, partition, key, epoch, born, block) as by
-the engine under that seed, so a run that is fed the sums that a service had makes its releases, bit
-for bit. `tests/test_offpolicy_fold.py` compares it with the engine.
+A run keeps what the engine keeps of a row: the history of released sums. Noise comes from the same
+bits at the same addresses (stream, partition, key, epoch, born, block) as in the engine under that
+seed, so a run with a service's sums makes that service's releases, bit for bit.
+`tests/test_offpolicy_fold.py` compares it with the engine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streamdp.replay.cuts import Bench, Rows
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What some runs released at the end of one block: R × seeds × K each."""
+    """The releases of some runs at the end of one block: R × seeds × K each."""
 
     gains: Ints
     shown: Ints
@@ -47,7 +47,7 @@ class Runs:
 
     @classmethod
     def of(cls, learner: PolicyLearner, rows: Rows, bench: Bench, counts: Ints) -> Runs:
-        """Make the runs of keys with these numbers of slots; the longest key is watched."""
+        """The runs of keys with these numbers of slots; the longest key is watched."""
         return cls(learner, rows, bench, watched=int(counts.argmax()))
 
     def policy(self, rows: Ints, blocks: Ints) -> Policy:
@@ -63,7 +63,7 @@ class Runs:
         return policy
 
     def close(self, rows: Ints, blocks: Ints, gains: Ints, shown: Ints) -> None:
-        """End a block of each key in which these sums came about (R × S × K, or R × 1 × K)."""
+        """End a block of each key with these sums (R × S × K, or R × 1 × K)."""
         released = self._released(rows, blocks, gains, shown)
         flat = (len(rows) * self.state.shape[1], -1)
         state = self.state[rows]
@@ -77,7 +77,7 @@ class Runs:
             self.experiment.add(released.gains[at[0], 0], released.shown[at[0], 0])
 
     def close_one(self, row: int, seed: int, block: int, gains: Ints, shown: Ints) -> None:
-        """End a block of one key under one seed: where runs go on at different speeds."""
+        """End a block of one key under one seed, if runs go on at different speeds."""
         at, ended = np.array([row]), np.array([block])
         noisy, counts = self._noisy(at, seed, ended, gains[None], shown[None])
         state = self.state[row, seed][None]
@@ -109,7 +109,7 @@ class Runs:
 
 
 def scales(learner: PolicyLearner) -> Scales:
-    """Of the noise in what a learner releases, in losses and in shows."""
+    """The scale of the noise in a learner's releases, in losses and in shows."""
     on_sums = Fraction(0) if learner.sums_scale is None else learner.sums_scale / UNIT
     return Scales(on_sums, learner.counts_scale or Fraction(0))
 
@@ -130,5 +130,5 @@ def drawn(policies: Policy, which: Ints, coins: Ints) -> Ints:
 
 
 def coins_of(bench: Bench) -> list[Generator]:
-    """The random generators that the requests of each seed draw their actions with."""
+    """Each seed's random generator for the draws of requests."""
     return [default_rng((int(seed < 0), abs(seed))) for seed in bench.seeds]

@@ -1,13 +1,13 @@
 """`replay_feedback`: which question a log of feedback can answer, and the answer. NOT PRIVATE.
 
-What is refused, and why:
+Reasons to refuse:
 
-- **no propensities**: a reward tells of the action and of the requests that it was shown to; where
+- **no propensities**: a reward depends on the action and on the requests that it was shown to; if
   it is unknown how the action was chosen, the two cannot be separated;
-- **some without**: estimates from the others would be of other requests;
+- **some missing**: estimates from the other records would be about other requests;
 - **nothing drawn**: with a propensity of 1 the log says nothing of other actions;
-- **propensities that are not those of the draws**: under any policy weights have the mean 1, and
-  uniform play's are too far from it (`_MOST_ERRORS` standard errors);
+- **wrong propensities**: under any policy weights have the mean 1, and uniform play's mean is too
+  far from it (`_MOST_ERRORS` standard errors);
 - **uniform draws that are not uniform** (χ², false alarm 10⁻⁶);
 - **too few records** for any interval;
 - **the papers' learners** on anything but losses of all actions or uniform draws (`phased`).
@@ -47,11 +47,11 @@ Method = Literal["exact", "propensities", "uniform", "service"]
 _FEWEST = 30
 _MOST_ERRORS = 10.0
 _UNIFORM_Z = 4.75  # of a normal law: 10⁻⁶
-_SAME = 1e-6  # how far propensities of uniform draws may be from 1/K
+_SAME = 1e-6  # largest difference of uniform draws' propensities from 1/K
 
 
 def read_logged(option: str) -> Logged:
-    """How actions were drawn, from an option."""
+    """Parse the option that says how actions were drawn."""
     for kind in LOGGED:
         if option == kind:
             return kind
@@ -72,7 +72,7 @@ class FeedbackQuestion:
     incomplete: Literal["refuse", "leave out"] = "refuse"  # records without a propensity
 
     def __post_init__(self) -> None:
-        """Refuse a question without seeds, or one that asks the same twice."""
+        """Refuse a question without seeds, or with a repeated learner."""
         if not self.seeds:
             raise InvalidConfig(complaint("seeds", "none", expected="at least 1", got=0))
         if not self.learners or len(set(self.learners)) < len(self.learners):
@@ -95,7 +95,7 @@ class LogFindings:
     keys: int
     watched: str  # the key that charts and experiments show
     unnamed: int = 0  # slots that name no known action
-    without: int = 0  # slots that name one, but no propensity
+    without: int = 0  # slots with a known action, but no propensity
     settled: int = 0  # slots whose action was not drawn: a propensity of 1
     clipped: int = 0
 
@@ -110,25 +110,25 @@ class FeedbackReplay:
     method: Method
     findings: LogFindings
     answers: tuple[FeedbackAnswer, ...]
-    rejected: tuple[FeedbackAnswer, ...] = ()  # uniform draws: each as it would have run live
-    fixed: weighted.Fixed | None = None  # what single actions are worth
-    best: float | None = None  # losses of all actions: the best fixed one's mean reward
+    rejected: tuple[FeedbackAnswer, ...] = ()  # uniform draws: learners as if run live
+    fixed: weighted.Fixed | None = None  # the value of single actions
+    best: float | None = None  # losses of all actions: the mean reward of the best fixed one
     uniform: float | None = None  # and that of uniform play
     releases: tuple[tuple[FeedbackCell, int, tuple[Release, ...]], ...] = ()  # of a service
 
 
 DRAWN_A_SECOND = 6e6
-"""Slots played in a second, each under one seed of one cell; one core of 2024, for estimates."""
+"""Slots per second, each under one seed of one cell; one core of 2024, for estimates."""
 
 
 RELEASED_A_SECOND = 2e4
-"""Slots of a learner that releases at nearly every slot: another is computed at each."""
+"""Slots per second of a learner that releases at nearly every slot."""
 
 OFTEN = ("hybrid_ucb", "converted")
 
 
 def seconds_for(log: Log, question: FeedbackQuestion) -> float:
-    """How long a log of losses takes, about."""
+    """About how many seconds a log of losses takes."""
     cells = cells_of(question.learners, question.epsilons, actions=log.actions)
     seconds_a_slot = sum(
         1 / (RELEASED_A_SECOND if cell.learner.recipe in OFTEN else DRAWN_A_SECOND)
@@ -138,7 +138,7 @@ def seconds_for(log: Log, question: FeedbackQuestion) -> float:
 
 
 def replay_losses(log: Log, question: FeedbackQuestion) -> FeedbackReplay:
-    """A log of the losses of all actions, played as feedback."""
+    """Play a log of the losses of all actions as feedback."""
     cells = cells_of(question.learners, question.epsilons, actions=log.actions)
     policies, phases = _parted(cells)
     crowd, answers = exact.play(log, policies, question.bench)
@@ -159,7 +159,7 @@ def replay_losses(log: Log, question: FeedbackQuestion) -> FeedbackReplay:
 
 
 def replay_shown(log: ShownLog, question: FeedbackQuestion) -> FeedbackReplay:
-    """A log of feedback: as far as its propensities answer."""
+    """Evaluate a log of feedback, as far as its propensities allow."""
     cells = cells_of(question.learners, question.epsilons, actions=log.actions)
     log, method = _answerable(log, question)
     policies, phases = _parted(cells)
@@ -193,7 +193,7 @@ _PHASES_UNKNOWN = (
 def _parted(
     cells: tuple[AnyCell, ...],
 ) -> tuple[tuple[FeedbackCell, ...], tuple[PhasedCell, ...]]:
-    """Learners of blocks, and those of phases."""
+    """Learners with blocks, and those with phases."""
     return (
         tuple(cell for cell in cells if isinstance(cell, FeedbackCell)),
         tuple(cell for cell in cells if isinstance(cell, PhasedCell)),
@@ -203,7 +203,7 @@ def _parted(
 def _in_order(
     answers: list[FeedbackAnswer], cells: tuple[AnyCell, ...]
 ) -> tuple[FeedbackAnswer, ...]:
-    """The answers in the order in which the cells were asked for."""
+    """The answers in the order of the question's cells."""
     by_cell = {(answer.cell.text, answer.cell.epsilon): answer for answer in answers}
     return tuple(by_cell[cell.text, cell.epsilon] for cell in cells)
 
@@ -211,7 +211,7 @@ def _in_order(
 def _releases(
     log: ShownLog, cells: tuple[FeedbackCell, ...], question: FeedbackQuestion
 ) -> list[tuple[FeedbackCell, int, tuple[Release, ...]]]:
-    """What each private cell would have released under each seed, by the shipped engine."""
+    """The releases of each private cell under each seed, by the shipped engine."""
     return [
         (
             cell,
@@ -238,7 +238,7 @@ def _findings(log: ShownLog, watched: str) -> LogFindings:
 
 
 def _answerable(log: ShownLog, question: FeedbackQuestion) -> tuple[ShownLog, Method]:
-    """The log with the propensities of its draws, and what it can answer; or the reason why not."""
+    """The log with its propensities and what it can answer; or raise the reason to refuse it."""
     asked, named = question.logged, log.played >= 0
     if asked == "service":
         return replace(log, pscore=np.full(log.slots, np.nan)), "service"
@@ -262,7 +262,7 @@ def _answerable(log: ShownLog, question: FeedbackQuestion) -> tuple[ShownLog, Me
 def _check_propensities(
     log: ShownLog, named: NDArray[np.bool_], question: FeedbackQuestion
 ) -> None:
-    """Refuse a log without propensities where an estimate needs them."""
+    """Refuse a log without propensities if an estimate needs them."""
     known = named & ~np.isnan(log.pscore)
     if not known.any():
         expected = (

@@ -1,14 +1,14 @@
 """Logs of uniform draws: a learner learns from the records where it draws what was shown.
 
-For each record in turn the learner draws an action from its policy. Where that is what the log
-showed, the record is a slot of the learner; else it is passed over. The log's draw was uniform and
-knows nothing of the reward, so the records that are taken are what the learner would have met live:
-its own policies chose them, and it learned from nothing else (Li et al. 2011, for
-records that are independent of each other). About one record in K is taken, so a run is as short.
+For each record in turn the learner draws an action from its policy. If the log showed that action,
+the record is a slot of the learner; otherwise it is skipped. The log's draw was uniform and
+independent of the reward, so the learner meets the records that it would have met live: its own
+policies chose them, and it learned from nothing else (Li et al. 2011, for records that are
+independent of each other). About one record in K is used.
 
-Each seed takes other records of the same log. The value is the mean over seeds of the mean reward
-of their records; its error is the mean of the seeds' own errors, because they share a log: a mean
-of numbers is at most as uncertain as they are in the mean.
+Each seed uses other records of the same log. The value is the mean over seeds of the mean reward of
+their records. Its error is the mean of the seeds' own errors, because they share a log: a mean of
+estimates is at most as uncertain as they are on average.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ POINTS = 200  # of a curve
 
 
 def reject(log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench) -> list[FeedbackAnswer]:
-    """Each cell under each seed, on the records that show what it draws."""
+    """Play each cell under each seed, on the records that show what it draws."""
     rows = log.rows(bench)
     coins = [generator.integers(0, PARTS, log.slots) for generator in coins_of(bench)]
     order = np.argsort(log.row, kind="stable")
@@ -52,7 +52,7 @@ def reject(log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench) -> list
 
 @dataclass(slots=True)
 class Met:
-    """The records that one seed took, of all keys."""
+    """The records that one seed used, of all keys."""
 
     places: list[Ints] = field(default_factory=list)  # by key
 
@@ -91,7 +91,7 @@ def answer_of(
     charge: FeedbackCharge,
     arms: Arms | None = None,
 ) -> FeedbackAnswer:
-    """The mean rewards of the records that were taken."""
+    """The mean rewards of the records that were used."""
     rewards = [log.reward[np.sort(np.concatenate(run.places))] for run in met]
     means = np.array([float(seen.mean()) if len(seen) else np.nan for seen in rewards])
     errors = [standard_error(reward, alone=np.inf) for reward in rewards]
@@ -110,7 +110,7 @@ def answer_of(
 def _one(
     row: int, seed: int, places: Ints, coins: Ints, log: ShownLog, runs: Runs
 ) -> tuple[Ints, Floats]:
-    """Which records one key takes under one seed, and its policies block by block."""
+    """The records that one key uses under one seed, and its policies block by block."""
     schedule, K = runs.learner.schedule, len(log.actions)
     played, gain = log.played[places].astype(np.int64), log.gain[places]
     taken: list[Ints] = []
@@ -133,7 +133,7 @@ def _one(
 
 
 def _course(rewards: list[Floats]) -> Trajectory:
-    """The mean reward so far, over the records that were met."""
+    """The mean reward so far, over the records that were used."""
     fewest = min(len(seen) for seen in rewards)
     slots = np.unique(np.geomspace(1, max(1, fewest), POINTS).astype(np.int64))
     if not fewest:

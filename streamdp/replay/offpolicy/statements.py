@@ -1,6 +1,6 @@
-"""A replay of feedback as sentences, and its figures for programs. NOT PRIVATE.
+"""A replay of feedback in sentences, and its figures in JSON. NOT PRIVATE.
 
-Text, page and JSON all read from here, so that they say the same.
+Text, page and JSON all use these, so that they say the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streamdp.replay.offpolicy.question import FeedbackReplay, Method
 from streamdp.wire.unprotected import labelled
 
 FEW = 100.0
-"""Effective records below which a normal interval is not to be believed."""
+"""Effective records below which a normal interval cannot be trusted."""
 
 
 class Said(NamedTuple):
@@ -60,12 +60,12 @@ METHODS: Mapping[Method, Said] = {
 
 
 def headline(answer: FeedbackAnswer) -> ValueEstimate:
-    """The mean reward of a record: 0 with an infinite error where the log does not say."""
+    """The mean reward of a record: 0 with an infinite error if the log does not tell."""
     return answer.estimate or ValueEstimate(0.0, float("inf"))
 
 
 def summary(replay: FeedbackReplay) -> list[Said]:
-    """What to take from a replay, in sentences."""
+    """The conclusions of a replay, in sentences."""
     said = [METHODS[replay.method]]
     shown = replay.rejected or replay.answers
     if replay.method != "service":
@@ -127,12 +127,12 @@ def interval(estimate: ValueEstimate) -> str:
 
 
 def charge_text(answer: FeedbackAnswer) -> str:
-    """What an event was charged."""
+    """The charge on an event."""
     return "not private" if answer.charge.epsilon is None else str(answer.charge.epsilon)
 
 
 def likeliest(answer: FeedbackAnswer, actions: tuple[str, ...]) -> str:
-    """The action that is likeliest the best by the released sums of the watched key."""
+    """The action that is most likely the best, by the released sums of the watched key."""
     if answer.arms is None:
         return "—"
     best = int(answer.arms.chances.argmax())

@@ -1,10 +1,10 @@
 """The input topic of a feedback stream as a log: values, the action header, the propensity header.
 
 Records are read and decoded as the service does (`wire.feedback`): a header that is missing, given
-twice or unknown is no arm, and an outcome that cannot be used is the loss 1/2. The propensity is a
-header of its own beside the action's, because it is as public as the policy that it comes from:
-decimal text (``pscore: 0.25``), and for frames one little-endian float32 a row under the name with
-an s (``pscores``). A propensity that cannot be read is none.
+twice or unknown is no arm, and an unusable outcome is the loss 1/2. The propensity is a header
+beside the action's, because it is as public as the policy that it comes from: decimal text
+(``pscore: 0.25``), and for frames one little-endian float32 a row under the name with an s
+(``pscores``). An unreadable propensity counts as missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback,
 def open_topic(
     where: str, how: ReadOptions, feedback: Feedback | None, *, pscore: str = PSCORE
 ) -> ShownLog:
-    """The log in the topic that ``technology:address#topic`` names."""
+    """The log in the topic of a name such as ``technology:address#topic``."""
     _, technology, topic = addressed(where, how)
     return topic_log(technology, topic, how, feedback, pscore=pscore, name=where)
 
@@ -41,7 +41,7 @@ def topic_log(
     pscore: str = PSCORE,
     name: str,
 ) -> ShownLog:
-    """The input topic of a technology that is open already."""
+    """The log in the input topic of an open technology."""
     if feedback is None or how.actions is None:
         expected = (
             "--actions and --content (reward or loss), as the stream's configuration has them"

@@ -1,17 +1,17 @@
-"""Logs with propensities: each block is weighed by the policy that earlier blocks have made.
+"""Logs with propensities: each block is weighted by the policy that follows from earlier blocks.
 
 A learner is fed the log's own records, as a service on this topic would be, and releases as it
-would there. The policy in force in a block weighs the records of that block. So what is estimated
-is the mean value of the policies *that learn from this log*. Live, a learner would have shown what
-its own policies drew and have learned more of the good actions and less of the others: a log whose
-draws were even teaches better than that, one that hardly showed the best action teaches worse.
+would there. The policy in force in a block weights that block's records. So the estimate is the
+mean value of the policies *that learn from this log*. Live, a learner would have shown what its own
+policies drew, and so learned more of the good actions and less of the others: a log of even draws
+teaches better than that, one that hardly showed the best action teaches worse.
 
-Over seeds the mean policy is weighed: one number with one error, that of the log. `by_seed` has
-each seed's own IPS estimate; they differ by the learner's own noise.
+The mean policy over seeds is weighted: one number with one error, that of the log. `by_seed` has
+each seed's own IPS estimate; these differ by the learner's own noise.
 
-Records that name no known action, have no propensity, or one of 1 take part in no estimate (in the
-last nothing was drawn: of the other actions they say nothing, and which they are was known before
-the outcome). Learners are fed them as live.
+Estimates leave out records that name no known action, have no propensity, or one of 1 (then nothing
+was drawn: the record says nothing of other actions, and this was known before the outcome).
+Learners are fed them as live.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from streamdp.replay.spread import standard_error
 
 _MOST_CELLS = 1 << 25  # blocks × actions of all keys
 GUESSED = 4.0
-"""Records whose worth the level of all actions has in the guess of one action's reward."""
+"""Records whose worth the mean of all actions has in the guess of one action's reward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class BlockGroups:
 
     schedule: Schedule
     first: Ints  # R: the group of each key's block 0
-    count: Ints  # R: how many blocks it has, the open one included
+    count: Ints  # R: the number of blocks, the open one included
     block: Ints  # G
     gains: Ints  # G × K: exact sums of 1/2 − loss, in grid units
     shown: Ints  # G × K
@@ -166,7 +166,7 @@ def _policies(blocks: BlockGroups, runs: Runs, counts: Ints) -> tuple[Floats, Fl
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """The log's estimates for fixed actions, uniform choice, and the policy that made the log."""
+    """The log's estimates for fixed actions, uniform choice, and its own policy."""
 
     logged: ValueEstimate  # the mean reward of the log's own draws
     uniform: PolicyValues
@@ -174,7 +174,7 @@ class Fixed:
 
 
 def fixed(log: ShownLog) -> Fixed:
-    """The baselines that learners are compared with."""
+    """The baselines of learners."""
     good, K = usable(log), len(log.actions)
     reward = log.reward[good]
     moments = Moments.of(

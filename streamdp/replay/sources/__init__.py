@@ -1,12 +1,11 @@
-"""Where logs come from: files by their endings, topics by the name of a transport.
+"""Sources of logs: files by their endings, topics by the name of a transport.
 
     log.ndjson  log.jsonl  log.parquet  log.arrow  log.feather  log.npy  log.npz
     sqlite:home.db#clicks      the input topic `clicks` of the embedded log
     kafka:localhost:9092#clicks
 
-Files say their actions themselves where they can; topics need them, as a stream's configuration
-does. Every mistake in a file is one line that names the file, the row or the column, and what was
-expected.
+A file names its actions itself if it can; a topic needs them, as a stream's configuration does. An
+error in a file is one line that names the file, the row or column, and what was expected.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ ENDINGS: Mapping[str, str] = {
     ".feather": "arrow_files",
     ".ipc": "arrow_files",
 }
-"""Which module reads files of which ending; each has a function `open_file`."""
+"""The module that reads each file ending; each has a function `open_file`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How to read a log, where it does not say so itself.
+    """How to read a log, as far as the log itself does not say.
 
-    `actions` names the coordinates; `on_bad` says what a row of a file that cannot be used is: an
-    error, or the null loss that it would be live. `format` and `format_options` are a topic's wire
-    format; `settings` go to its transport.
+    `actions` names the coordinates. `on_bad` says what an unusable row of a file is: an error, or a
+    null loss as it would be live. `format` and `format_options` are a topic's wire format;
+    `settings` go to its transport.
     """
 
     actions: tuple[str, ...] | None = None
@@ -53,7 +52,7 @@ class ReadOptions:
 
 
 def open_log(source: str | Path, reading: ReadOptions | None = None) -> Log:
-    """The log that a path or a topic's address names."""
+    """The log at a path or a topic's address."""
     how = reading or ReadOptions()
     text = str(source)
     technology, colon, address = text.partition(":")
@@ -86,7 +85,7 @@ def need_pyarrow(where: str) -> None:
 
 
 def file_identity(path: Path, *, actions: Sequence[str]) -> str:
-    """A file by its path, size and time of change: enough to notice that it is another one."""
+    """A file's path, size and time of change: enough to notice another file."""
     seen = path.stat()
     return f"{path.absolute()} {seen.st_size} {seen.st_mtime_ns} {len(actions)}"
 

@@ -1,14 +1,14 @@
 """Parquet and Arrow IPC files: a column `losses` of lists, or one column of numbers per action.
 
-Columns with names of their own: `losses` (lists of K numbers), `key` (text or bytes; null is the
-null key), `offset` and `partition` (whole numbers), `ts` and `event_id` (not read). Without
-`losses` every other column of numbers is an action. The actions of a list column stand in the
-schema's metadata under `streamdp.actions`, a JSON list; without it they are numbered.
+Columns with a fixed meaning: `losses` (lists of K numbers), `key` (text or bytes; null is the null
+key), `offset` and `partition` (whole numbers), `ts` and `event_id` (ignored). Without `losses`,
+every other column of numbers is an action. The actions of a list column are in the schema's
+metadata under `streamdp.actions`, a JSON list; otherwise they are numbered.
 
-A null list, or a null or NaN in it, is a null loss. A list of another length is a mistake, or
-with `on_bad = "null"` a null loss. Finite losses outside [0, 1] are clipped as live, and counted.
-Files are read batch by batch; an IPC file is mapped, and its pages are given back after each batch.
-pyarrow comes with the extra `replay`.
+A null list, or a null or NaN in it, is a null loss. A list of another length is an error, or with
+`on_bad = "null"` a null loss. Finite losses outside [0, 1] are clipped as live, and counted. Files
+are read batch by batch; an IPC file is mapped, and its pages are released after each batch. pyarrow
+comes with the extra `replay`.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _PORTION_VALUES = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Which columns hold what."""
+    """The meaning of the columns."""
 
     actions: tuple[str, ...]
     losses: tuple[str, ...]  # `losses`, or one for each action
-    beside: tuple[str, ...]  # of key, offset and partition, those that are there
+    beside: tuple[str, ...]  # those of key, offset and partition that exist
 
     @property
     def lists(self) -> bool:
@@ -174,7 +174,7 @@ def open_file(path: Path, how: ReadOptions) -> Log:
 
 
 def schema_of(path: Path) -> tuple[Any, int]:
-    """The schema of a Parquet or IPC file, and how many rows it has."""
+    """The schema of a Parquet or IPC file, and its number of rows."""
     where = str(path)
     try:
         if path.suffix.lower() == ".parquet":
@@ -236,7 +236,7 @@ def _layout(schema: Any, how: ReadOptions, *, path: Path) -> _Layout:
 
 
 def _list_actions(schema: Any, how: ReadOptions, *, path: Path) -> tuple[str, ...]:
-    """The actions of a column of lists: from metadata, or numbered after the first row."""
+    """The actions of a list column: from metadata, or numbered by the first row's length."""
     where = f"{path}: {LOSSES}"
     kind = schema.field(LOSSES).type
     lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
@@ -257,7 +257,7 @@ def _list_actions(schema: Any, how: ReadOptions, *, path: Path) -> tuple[str, ..
 
 
 def _first_length(path: Path) -> int:
-    """How many losses the first row has that has any."""
+    """The length of the first row that has losses."""
     names = [LOSSES]
     if path.suffix.lower() == ".parquet":
         with pq.ParquetFile(path) as file:
@@ -293,7 +293,7 @@ def _count(reader: Any) -> int:
 
 
 def _mapped_batches(path: Path, names: list[str], portion: int) -> Iterator[Any]:
-    """The batches of an IPC file, without copies; pages are given back after each."""
+    """The batches of an IPC file, without copies; pages are released after each."""
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     reader = _ipc_reader(pa.BufferReader(pa.py_buffer(mapped)))

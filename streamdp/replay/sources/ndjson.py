@@ -1,14 +1,13 @@
 """NDJSON: one event a line, `{"losses": [...]}` or `{"losses": {"a": 0.1, …}}`, maybe a `key`.
 
-The first line that has losses decides whether they come as lists or as mappings, and in what
-order the actions are, unless the actions are given. Losses are read by the live JSON format itself
-(`streamdp.wire`), so a line means what its event means live: finite numbers outside [0, 1] are
-clipped, and counted. Beside `losses` a line may have `key`
-(text or null), `offset` and `partition` (whole numbers); other fields are not read.
+The first line with losses decides whether they are lists or mappings, and the order of the actions,
+unless the actions are given. The live JSON format itself reads the losses (`streamdp.wire`), so a
+line means what its event means live: finite numbers outside [0, 1] are clipped, and counted. Beside
+`losses` a line may have `key` (text or null), `offset` and `partition` (whole numbers); other
+fields are ignored.
 
-`"losses": null` is a null loss that was written on purpose. A line that cannot be used is a
-mistake that names the line, or with `on_bad = "null"` the null loss that it would be live. An
-empty line is no event.
+`"losses": null` is an intended null loss. An unusable line is an error that names the line, or with
+`on_bad = "null"` the null loss that it would be live. An empty line is not an event.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _BLOCK = 1 << 22  # bytes, for counting lines
 
 
 class _Beside(msgspec.Struct, gc=False):
-    """What a line may say beside its losses."""
+    """The other members of a line."""
 
     key: str | None = None
     offset: int | None = None
@@ -49,7 +48,7 @@ class _Beside(msgspec.Struct, gc=False):
 
 
 class _Losses(msgspec.Struct, gc=False):
-    """A line's losses as they stand there."""
+    """A line's losses, not decoded yet."""
 
     losses: msgspec.Raw = msgspec.Raw(b"")
 

@@ -1,12 +1,12 @@
-"""NumPy files: a .npy of n × K losses, or a .npz with `losses` and what else is known of the rows.
+"""NumPy files: a .npy of n × K losses, or a .npz with `losses` and further columns.
 
-A .npy in float32 is mapped and read as it is, whatever its size: pages that were read are given
-back to the system, so that a log of 10 GB needs some tens of megabytes. Other number types are
-converted portion by portion. Losses that are not finite make the row a null loss, as live;
-finite losses outside [0, 1] are clipped, and counted.
+A .npy in float32 is mapped and read as it is, whatever its size: pages are released after reading,
+so a log of 10 GB needs some tens of megabytes. Other number types are converted portion by portion.
+Losses that are not finite make the row a null loss, as live; finite losses outside [0, 1] are
+clipped, and counted.
 
-A .npz may hold beside `losses`: `actions` (K names), `keys` (n texts or bytes), `offsets` and
-`partitions` (n whole numbers). Its losses are read as a stream, compressed or not.
+A .npz may also hold `actions` (K names), `keys` (n texts or bytes), `offsets` and `partitions` (n
+whole numbers). Its losses are read as a stream, compressed or not.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from streamdp.replay.log import (
 from streamdp.replay.sources import ReadOptions, file_identity
 
 _CONVERTED_BYTES = 1 << 22
-"""Of losses in a portion that has to be converted: the copies are in float64."""
+"""Bytes of losses in a portion that has to be converted: the copies are in float64."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """What the header of a .npy says."""
+    """The content of a .npy's header."""
 
     rows: int
     columns: int
@@ -57,7 +57,7 @@ class _Table:
 
     @property
     def ready(self) -> bool:
-        """Whether the rows are float32 as the machine has it."""
+        """Whether the rows are float32 in this machine's byte order."""
         return bool(self.dtype == np.dtype(np.float32))
 
     @property
@@ -102,7 +102,7 @@ class MappedLog:
         return file_identity(self.path, actions=self.actions)
 
     def portions(self, start: Position = START) -> Iterator[Portion]:
-        """Views of the mapped file; its pages are given back after each."""
+        """Views of the mapped file; its pages are released after each."""
         table, step = self.table, self.table.portion
         with self.path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -124,7 +124,7 @@ class MappedLog:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedLog:
-    """A .npz: losses read as a stream, the columns beside them in memory."""
+    """A .npz: losses are read as a stream, the other columns are in memory."""
 
     path: Path
     actions: tuple[str, ...]
@@ -148,7 +148,7 @@ class ArchivedLog:
         return file_identity(self.path, actions=self.actions)
 
     def portions(self, start: Position = START) -> Iterator[Portion]:
-        """The rows as they come out of the archive."""
+        """The rows, as they are read from the archive."""
         table = self.table
         begin = start.get("row", 0)
         with zipfile.ZipFile(self.path) as archive, archive.open("losses.npy") as file:
@@ -173,12 +173,12 @@ class ArchivedLog:
 
 
 def _as_float32(part: NDArray[Any], table: _Table) -> tuple[NDArray[np.float32], int]:
-    """Rows as float32, and how many were clipped on the way: none of those that are float32."""
+    """Rows as float32, and how many were clipped by that: none if they are float32 already."""
     return (part, 0) if table.ready else narrowed(part, actions=table.columns)
 
 
 def as_key(value: object) -> Key:
-    """A key as the transports have it: bytes, or None for the null key."""
+    """A key in the transports' form: bytes, or None for the null key."""
     if value is None or isinstance(value, bytes):
         return value
     return str(value).encode()
@@ -191,7 +191,7 @@ def _header(file: IO[bytes], *, where: str) -> _Table:
         shape, fortran, dtype = read(file)
     except (ValueError, OSError, EOFError) as error:
         raise wrong(
-            where, "no NumPy array", expected="a .npy header", got=_first_line(error)
+            where, "not a NumPy array", expected="a .npy header", got=_first_line(error)
         ) from None
     if len(shape) != 2:
         raise wrong(where, "wrong shape", expected="n rows of K losses", got=shape)

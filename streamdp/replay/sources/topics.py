@@ -1,10 +1,10 @@
 """The input of a stream as a log: a Kafka topic, the embedded log, or another transport.
 
 Transports are found by the entry-point group ``streamdp.transports``; replay imports none of them.
-Records are read through `Administrator.history`, which takes and joins nothing, and decoded by the
-stream's own wire format, so that every slot means what it means live: an unusable record is a
-null loss, a frame takes as many slots as its length says, and keys, offsets and partitions are the
-broker's. Under the live stream's name, epoch and seed a replay makes the live releases.
+Records are read through `Administrator.history`, which takes no partition and joins no group, and
+decoded by the stream's own wire format, so every slot means what it means live: an unusable record
+is a null loss, a frame takes as many slots as its length says, and keys, offsets and partitions are
+the broker's. Under the live stream's name, epoch and seed a replay makes the live releases.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from streamdp.wire import formats
 GROUP = "streamdp.transports"
 
 ADDRESS = {"sqlite": "path", "kafka": "bootstrap"}
-"""Which setting of a known technology the address is; others take all settings by name."""
+"""The setting that a known technology's address sets; others take all settings by name."""
 
 
 @dataclass(frozen=True, slots=True)
