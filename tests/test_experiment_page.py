@@ -135,13 +135,13 @@ def test_does_the_policy_stand_over_its_blocks(window: Browser) -> None:
     assert len({fill for _, _, fill in labels}) == len(ACTIONS)
     now = np.frombuffer(releases()[-1].policy or b"", "<u4") / PARTS
     assert f"coats {now[2] * 100:.1f} %" in label
-    assert "computed from the ledger's sums" in window.text(".detail")
+    assert "computed from the sums in the ledger" in window.text(".detail")
     keep("policy", window.screenshot())
 
 
 def test_does_it_say_what_the_stream_pays_for(window: Browser) -> None:
     assert "sums" in window.text("[aria-labelledby=costs]")
-    assert "only what came of the action that was shown" in window.text("#curve")
+    assert "learns only from the action that was shown" in window.text("#curve")
 
 
 def test_does_a_phone_show_it_without_moving_the_page(window: Browser) -> None:

@@ -113,7 +113,7 @@ def test_do_partitions_of_a_replay_adopt_in_step(monkeypatch: pytest.MonkeyPatch
             named = [(name.partition, name.number) for name in prior.adopted]
             assert named == [(1 - number, wanted)] * (wanted > 0)
     monkeypatch.setattr(crowd_cells, "MOST_HELD", 100)
-    with pytest.raises(InvalidConfig, match="too large to be held"):
+    with pytest.raises(InvalidConfig, match="too large to play its partitions"):
         replayed(log, asked, BENCH)
 
 

@@ -1,8 +1,8 @@
 """``make example``: the shop on a real Kafka, all of it on this machine, until Ctrl-C.
 
-It lends a broker (`streamdp.testing.broker`: fetched by package managers, gone after), makes the
-topics, starts `streamdp assemble`, `streamdp run` and the shop, each as anybody would, and
-Prometheus where that is installed. ``--bootstrap`` takes your broker instead.
+It lends a broker (`streamdp.testing.broker`: fetched by package managers, gone afterwards), creates
+the topics, starts `streamdp assemble`, `streamdp run` and the shop with ordinary commands, and
+Prometheus if that is installed. ``--bootstrap`` uses your broker instead.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Started:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, *command: str | Path, **environment: str) -> None:
-        """One process more, which writes into a log of its own."""
+        """Start one more process, with a log file of its own."""
         with self.log(name).open("ab") as log:
             self._running[name] = subprocess.Popen(  # noqa: S603  # the commands are ours
                 [str(part) for part in command],
@@ -51,18 +51,18 @@ class Started:
             )
 
     def log(self, name: str) -> Path:
-        """What a process says."""
+        """A process's log file."""
         return self._folder / f"{name}.log"
 
     def check(self) -> None:
-        """Say which process has ended, and its last words."""
+        """Exit with a process's last words if it has ended."""
         for name, process in self._running.items():
             if process.poll() is not None:
                 last = self.log(name).read_text("utf-8", "replace")[-2000:]
                 raise SystemExit(f"{name} has ended with exit code {process.returncode}:\n{last}")
 
     def end(self) -> None:
-        """End them, the newest first, as an operator would."""
+        """End all processes, the newest first, as an operator would."""
         for process in reversed(self._running.values()):
             process.send_signal(signal.SIGTERM)
         for process in self._running.values():
@@ -74,7 +74,7 @@ class Started:
 
 
 def main() -> None:
-    """Start everything, say where it is, and wait."""
+    """Start everything, print the addresses, and wait."""
     parser = argparse.ArgumentParser(prog="make example", description=__doc__)
     parser.add_argument("--bootstrap", help="your broker; otherwise one is lent")
     parser.add_argument("--seconds", type=float, help="end by itself; otherwise Ctrl-C does")
@@ -102,7 +102,7 @@ def main() -> None:
 def _start(
     started: Started, folder: Path, addresses: Mapping[str, str], *, visitors: float
 ) -> None:
-    """Topics, then every process."""
+    """Create the topics, then start every process."""
     streamdp = Path(sys.executable).with_name("streamdp")
     configured = ("--config", HERE / "streamdp.toml")
     topics = subprocess.run(  # noqa: S603  # the command is ours
@@ -139,7 +139,7 @@ def _start(
 
 
 def _tell(started: Started, addresses: Mapping[str, str], *, begun: float) -> None:
-    """Say where everything is, then when the shelves have been learned."""
+    """Print the addresses, and later when the shelves were learned."""
     deadline = time.monotonic() + READY_SECONDS
     opened = False
     while time.monotonic() < deadline:
@@ -170,7 +170,7 @@ def _wait(started: Started, *, seconds: float | None) -> None:
 
 
 def _state(address: str) -> dict[str, Any] | None:
-    """What the shop's page shows; None while it is not open."""
+    """The data of the shop's page; None before it is open."""
     try:
         with urllib.request.urlopen(f"http://{address}/state", timeout=5) as answer:
             state: dict[str, Any] = json.load(answer)
@@ -194,7 +194,7 @@ def _environment(bootstrap: str) -> dict[str, str]:
 
 
 def say(text: str) -> None:
-    """A line for who started it."""
+    """Print a line."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from html import escape
 
 from streamdp.replay import charts
 from streamdp.replay.cells import Epsilon, epsilon_text
-from streamdp.replay.charts import Curve
 from streamdp.replay.feedback import FeedbackOutcome
 from streamdp.replay.offpolicy.page import experiment, middle, over_time, policy_panels
 from streamdp.replay.page_style import document, html_table, section
@@ -57,7 +57,7 @@ def _world(name: str, outcomes: Sequence[FeedbackOutcome]) -> str:
         f"{_means(outcomes[0])} Regret against the best arm of each moment: lines are means over"
         f" runs, bands the middle 80 % of them. Below, how likely each arm was to be shown at"
         f" ε = {epsilon_text(epsilon)}, mean over runs.",
-        over_time(courses, y=_regret_axis)
+        over_time(courses, y=partial(charts.regret_axis, "regret in rewards", low=1))
         + (policy_panels(policies, names, longest=longest) if policies else "")
         + _experiment(outcomes, names)
         + html_table(head, rows),
@@ -89,10 +89,6 @@ def _by_epsilon(outcomes: Sequence[FeedbackOutcome]) -> Mapping[Epsilon, list[Fe
         budget: [o for o in outcomes if o.epsilon in (budget, None)]
         for budget in dict.fromkeys(private or [None])
     }
-
-
-def _regret_axis(curves: Sequence[Curve]) -> charts.Axis:
-    return charts.regret_axis("regret in rewards", curves, low=1)
 
 
 def _charge(outcome: FeedbackOutcome) -> str:

@@ -114,23 +114,16 @@ def section(title: str, text: str, body: str) -> str:
     return f"<section>{head}{body}</section>"
 
 
-def _breakable(text: str) -> str:
-    """A learner's name that may break between its options on a narrow screen."""
-    return text.replace(":", ":<wbr>")
-
-
 def joined(text: str) -> str:
     """The text with the parts of each formula kept on one line."""
     return text.replace(" = ", "\u00a0=\u00a0").replace(" ± ", "\u00a0±\u00a0")
 
 
 def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table that scrolls by itself if it is too wide."""
+    """A table that scrolls by itself if it is too wide; learners' names may break at colons."""
     top = "".join(f"<th>{escape(title)}</th>" for title in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{_breakable(escape(cell))}</td>" for cell in row) + "</tr>"
-        for row in rows
-    )
+    lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines).replace(":", ":<wbr>")
     return (
         f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
     )

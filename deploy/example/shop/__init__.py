@@ -2,7 +2,7 @@
 
 - `world`: products, and made-up visitors whose taste only the simulator knows.
 - `score`: what other ways of choosing would have sold to the same visitors. NOT PRIVATE.
-- `store`: the shop itself: shows, sells, writes requests and outcomes. Yours to copy.
-- `page.html`: the storefront and what can be seen behind it.
-- `__main__`: serves all of it.
+- `store`: the shop itself: it shows, sells, and writes requests and outcomes. Yours to copy.
+- `page.html`: the storefront, and what goes on behind it.
+- `__main__`: serves all of this.
 """

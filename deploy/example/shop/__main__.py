@@ -1,7 +1,7 @@
 """``python -m shop --config streamdp.toml --listen 127.0.0.1:8000``: the storefront.
 
-Made-up visitors come as long as nobody switches them off on the page; a browser's own clicks count
-beside them, or in their place. `/state` is what the page shows, as JSON.
+Made-up visitors come until somebody switches them off on the page; a browser's own clicks count
+beside them, or instead of them. `/state` has the page's data, as JSON.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from .world import FIXED, SEGMENTS, SHELVES, Product, Visit, World, best
 
 TICK_SECONDS = 0.1
 LEARNED = 0.5
-"""A shelf that is shown to so many of a segment's visitors has been learned."""
+"""The share of a segment's visitors that see one shelf, from which on it counts as learned."""
 
 _MARK_SECONDS = 1.0
 _POINTS = 60  # of the chart
-_MOST_BYTES = 10_000  # of what a browser sends
+_MOST_BYTES = 10_000  # of a browser's request
 _SEED = 20261122
 
 
 class Visitors:
-    """Made-up visitors in a thread of their own."""
+    """Made-up visitors, in a thread of their own."""
 
     def __init__(self, store: Store, *, a_second: float, delay: float) -> None:
         self.on = True
@@ -58,7 +58,7 @@ class Visitors:
         self._thread.start()
 
     def stop(self) -> None:
-        """No more of them."""
+        """Let no more of them come."""
         self._stopped.set()
         self._thread.join()
 
@@ -97,13 +97,13 @@ class Visitors:
 
 
 class Shop:
-    """What the page asks for."""
+    """Answers the page's requests."""
 
     def __init__(self, store: Store, visitors: Visitors, facts: dict[str, str]) -> None:
         self.store, self.visitors, self._facts = store, visitors, facts
 
     def state(self) -> dict[str, Any]:
-        """Everything that the page shows."""
+        """All data of the page."""
         visitors, written = self.visitors, self.store.loop.condition
         score = visitors.score
         return {
@@ -136,7 +136,7 @@ class Shop:
         return {"name": name, "policy": self.store.policy(name), "learned_from": answer.slots}
 
     def shelf(self, segment: str) -> dict[str, Any] | None:
-        """A visit of the browser: what it is shown, and what it hands back when it buys."""
+        """A visit of the browser: the shelf, and what the browser sends back when it buys."""
         if segment not in {known.name for known in SEGMENTS}:
             return None
         shown, _ = self.store.show(segment, by=YOU)
@@ -150,7 +150,7 @@ class Shop:
         }  # fmt: skip
 
     def buy(self, message: Any) -> bool:
-        """A purchase of the browser: by key and id, as any front end's."""
+        """A purchase in the browser: by key and id, as in any front end."""
         try:
             request = Request(str(message["segment"]).encode(), str(message["request"]))
             product = product_of(message["shelf"], message["product"])
@@ -164,7 +164,7 @@ class Shop:
         return True
 
     def switch(self, message: Any) -> bool:
-        """Made-up visitors on or off."""
+        """Switch made-up visitors on or off."""
         on = message.get("on") if isinstance(message, dict) else None
         if not isinstance(on, bool):
             return False
@@ -173,7 +173,7 @@ class Shop:
 
 
 def handler(shop: Shop) -> type[BaseHTTPRequestHandler]:
-    """What answers browsers."""
+    """The handler of browsers' requests."""
     page = files(__package__).joinpath("page.html").read_bytes()
 
     class Handler(BaseHTTPRequestHandler):
@@ -217,7 +217,7 @@ def handler(shop: Shop) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing: a shop's log would tell who bought what."""
+            """Log nothing: a shop's log would show who bought what."""
 
     return Handler
 

@@ -1,12 +1,12 @@
-"""The money, by what only the simulator can know. NOT PRIVATE: no real shop has these figures.
+"""The sales, by what only the simulator can know. NOT PRIVATE: no real shop has these figures.
 
-Every made-up visitor is shown one shelf by the shop. What it would have bought from the others says
-what other ways of choosing would have sold to the very same visitors:
+The shop shows every made-up visitor one shelf. What the visitor would have bought from the others
+says what other ways of choosing would have sold to the same visitors:
 
 - `fixed`: the same shelf for everybody, as before the shop learned;
-- `without privacy`: the same learner with almost no noise (ε = 1,000), which hears of each sale as
-  late as the shop's own does. What it sells more is what ε costs;
-- `best`: the shelf that is really best for each segment, which nobody knows at first.
+- `without privacy`: the same learner with almost no noise (ε = 1,000), which learns of each sale as
+  late as the shop's own. What it sells more is the cost of ε;
+- `best`: the shelf that is truly best for each segment, which nobody knows at first.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class WithoutPrivacy:
         self._later: deque[tuple[float, bytes, str, float]] = deque()
 
     def show(self, visit: Visit, *, now: float) -> str:
-        """Choose a shelf for a visitor, and hear of it when the window has passed."""
+        """Choose a shelf for a visitor, and learn the outcome when the window has passed."""
         while self._later and self._later[0][0] <= now:
             _, key, shelf, value = self._later.popleft()
             if self._engine.observe(key, action=shelf, loss=1.0 - value) or (
@@ -77,21 +77,21 @@ class Score:
             self.euros[way] += _euros(visit.would_buy[shelf])
 
     def mark(self, now: float) -> None:
-        """Remember how it stands, for the chart."""
+        """Note the present figures, for the chart."""
         self.series.append((now, self.visits, dict(self.euros)))
 
     @property
     def cost(self) -> float:
-        """Euros that the same learner would have sold more without privacy. By chance, less."""
+        """Euros that the same learner would have sold more without privacy; by chance, less."""
         return self.euros["without privacy"] - self.euros["shop"]
 
     def per_hundred(self) -> Mapping[str, float]:
-        """Euros of 100 visits."""
+        """Euros per 100 visits."""
         return {way: 100 * euros / max(1, self.visits) for way, euros in self.euros.items()}
 
 
 def recent(series: list[tuple[float, int, dict[str, float]]], *, every: int) -> list[list[float]]:
-    """Euros of 100 visits in stretches of the chart: time, and one number for each of `WAYS`."""
+    """Euros per 100 visits in stretches of the chart: time, and one number for each of `WAYS`."""
     marks = series[::every]
     return [
         [round(at, 1), *(100 * (euros[way] - before[way]) / (visits - earlier) for way in WAYS)]

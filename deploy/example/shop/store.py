@@ -1,7 +1,7 @@
-"""The shop: shows a shelf, sells from it, and writes both down. This is what a shop of yours does.
+"""The shop: it shows a shelf, sells from it, and writes both down, as a shop of yours would.
 
-It has no event loop, as many shops have none: `ActionsCache` follows the published policies and
-`Loop` writes requests and outcomes, both in threads of their own. Nothing here waits for the log.
+It has no event loop, like many shops: `ActionsCache` follows the published policies and `Loop`
+writes requests and outcomes, each in a thread of its own. No call waits for the log.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from .world import FIXED, SHELVES, Product, reward
 
 STREAM = "shelves"
 ASSEMBLY = "visits"
-YOU, MADE_UP = "you", "made up"  # who visits
+YOU, MADE_UP = "you", "made up"  # the kinds of visitors
 _KEPT = 10  # visits that the page shows
 
 
 @dataclass(slots=True)
 class Seen:
-    """A visit as the shop knows it. NOT PRIVATE."""
+    """A visit, as the shop knows it. NOT PRIVATE."""
 
     number: int
     segment: str
@@ -65,7 +65,7 @@ class Store:
         return shown, seen
 
     def buy(self, request: Request, product: Product, seen: Seen | None = None) -> None:
-        """Something was bought: what came of a request."""
+        """Write a purchase as the outcome of a request."""
         self.loop.outcome(request, reward(product))
         if seen is not None:
             seen.bought = f"{product.name}, {product.euros:.0f} €"
@@ -73,7 +73,7 @@ class Store:
                 self.seen.append(seen)
 
     def policy(self, segment: str) -> dict[str, float] | None:
-        """What has been learned for a segment, as published: a probability for each shelf."""
+        """The published policy of a segment: a probability for each shelf."""
         held = self.actions.answer(STREAM, segment.encode()).held
         if held is None:
             return None
@@ -84,7 +84,7 @@ class Store:
 
 @contextmanager
 def opened(configuration: Configuration) -> Iterator[Store]:
-    """A store on the log that is configured."""
+    """A store on the configured log."""
     technology = configuration.technology()
     table = configuration.tables.assemblies[ASSEMBLY]
     topics = LoopTopics(requests=table.requests, outcomes=table.outcomes)
@@ -103,7 +103,7 @@ def opened(configuration: Configuration) -> Iterator[Store]:
 
 
 def delay_of(configuration: Configuration) -> float:
-    """Seconds until what came of a visit can be learned from: the window and the grace."""
+    """Seconds until the learner knows a visit's outcome: the window and the grace."""
     table = configuration.tables.assemblies[ASSEMBLY]
     return (table.window + table.grace) / 1000
 
@@ -114,5 +114,5 @@ def product_of(shelf: str, name: str) -> Product | None:
 
 
 def clock() -> float:
-    """Seconds that only pass."""
+    """Seconds that never go back."""
     return time.monotonic()

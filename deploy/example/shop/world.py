@@ -1,8 +1,8 @@
 """A made-up shop: shelves with products, and visitors whose taste only this file knows.
 
 Pure and seeded. A visit says for every shelf what the visitor would buy from it, if anything. The
-shop shows one shelf and sees what came of that one. What the others would have sold is known here
-alone, so that the score can compare: no real shop has that knowledge.
+shop shows one shelf and sees the result of that one. Only this file knows what the others would
+have sold, so that the score can compare: no real shop has that knowledge.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MOST_EUROS = 50.0
-"""A purchase of so much is the reward 1; what is dearer counts as so much."""
+"""Euros of a purchase with the reward 1; a dearer one counts the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Something to buy."""
+    """A product."""
 
     name: str
     euros: float
@@ -36,7 +36,7 @@ SHELVES: Mapping[str, Sequence[Product]] = {
                     Product("Old map", 9), Product("Frame pack", 48)),
 }  # fmt: skip
 FIXED = "bestsellers"
-"""What the shop showed to everybody before it learned; and what it shows where nothing is known."""
+"""The shelf that everybody saw before the shop learned, and where nothing is known yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,13 @@ class Visit:
 
 
 class World:
-    """Makes visitors up."""
+    """Makes up visitors."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)  # noqa: S311  # a simulation, no secret
 
     def visits(self, count: int) -> list[Visit]:
-        """So many visitors."""
+        """The next visitors."""
         shares = [segment.share for segment in SEGMENTS]
         chosen = self._chance.choices(SEGMENTS, shares, k=count)
         return [self._visit(segment) for segment in chosen]
@@ -94,7 +94,7 @@ class World:
 
 
 def reward(product: Product | None) -> float:
-    """What a purchase is worth to the learner, from 0 to 1.
+    """The reward of a purchase for the learner, from 0 to 1.
 
     >>> reward(Product("Day pack", 45)), reward(None)
     (0.9, 0.0)
@@ -103,13 +103,13 @@ def reward(product: Product | None) -> float:
 
 
 def worth(segment: Segment, shelf: str) -> float:
-    """Euros that a visit brings in the mean when this shelf is shown."""
+    """Mean euros of a visit when this shelf is shown."""
     products = SHELVES[shelf]
     return segment.buy[shelf] * sum(product.euros for product in products) / len(products)
 
 
 def best(segment: Segment) -> str:
-    """The shelf that is really best.
+    """The shelf that is truly best.
 
     >>> [best(segment) for segment in SEGMENTS]
     ['for kids', 'second hand', 'outdoor']

@@ -76,10 +76,6 @@ def _content(where: str, table: Columns) -> str:
     return contents[0]
 
 
-def _both(names: set[str], numbers: set[int]) -> str:
-    return f"{min(names)!r} and {min(numbers)}"
-
-
 def _actions(shown: Sequence[Any], how: ReadOptions, where: _Where) -> tuple[str, ...]:
     """The actions as given, or all that the file names: numbers up to the largest, or names."""
     if how.actions is not None:
@@ -87,7 +83,8 @@ def _actions(shown: Sequence[Any], how: ReadOptions, where: _Where) -> tuple[str
     named = {name for name in shown if isinstance(name, str)}
     numbers = {arm for arm in shown if isinstance(arm, int) and not isinstance(arm, bool)}
     if named and numbers:
-        raise wrong(where.file, "action", expected="names or numbers", got=_both(named, numbers))
+        both = f"{min(named)!r} and {min(numbers)}"
+        raise wrong(where.file, "action", expected="names or numbers", got=both)
     actions = tuple(sorted(named)) if named else numbered_actions(1 + max(numbers, default=-1))
     if len(actions) < 2:
         expected = "2 or more actions in the file, or --actions"
