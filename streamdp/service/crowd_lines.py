@@ -282,14 +282,14 @@ class CrowdLines:
 
 
 def _drawn(crowd: Crowd, line: Charge | PoolLine, of: str) -> Iterator[str]:
-    """What is wrong with how a vote says that it was drawn, and with its charge."""
+    """Yield the faults of a vote's mechanism and charge."""
     if line.mechanism != MECHANISM:
         yield f"{of} was drawn by {line.mechanism[:40]!r}; expected {MECHANISM}"
     yield from _charges(crowd, line.epsilon, of)
 
 
 def _charges(crowd: Crowd, epsilon: str, of: str) -> Iterator[str]:
-    """Whether so much is charged as a draw at the crowd's rate costs."""
+    """Check that the charge is the cost of a draw at the crowd's rate."""
     expected = permute_and_flip_charge(crowd.rate)
     if Fraction(epsilon) != expected:
         yield (

@@ -114,7 +114,7 @@ class CrowdReader:
 
 @dataclass(frozen=True, slots=True)
 class _Listening:
-    """Hears the crowd topic of one stream."""
+    """Listens to the crowd topic of one stream."""
 
     reader: CrowdReader
     spec: StreamSpec
@@ -122,14 +122,14 @@ class _Listening:
     log: EventLog
 
     def began(self) -> None:
-        """Nothing is heard yet; what was heard before still counts."""
+        """Reading begins again; snapshots that were read before still count."""
 
     def heard(self, batch: Sequence[Published]) -> None:
-        """These were told."""
+        """Read a batch of snapshots."""
         self.reader.read(self.spec, batch)
 
     def current(self) -> None:
-        """All that was told is heard."""
+        """The end of the topic was reached."""
         self.part.crowd_unread = False
 
     def lost(self, error: Exception) -> None:

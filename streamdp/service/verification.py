@@ -221,12 +221,12 @@ class Verification:
     def lacks(self, stream: StreamTopics) -> bool:
         """Whether a stream's ledger, read to its end, must be read on before `finish`.
 
-        It was read while the service went on: priors name others that have come since.
+        It was read while the service ran, so priors may name lines of others that came later.
         """
         return self._adoptions[stream.app, stream.stream].lacks
 
     def read_on(self, stream: StreamTopics, records: Iterable[Published]) -> None:
-        """The same ledger once more, from its beginning: what has come since counts too."""
+        """Read the ledger again from its beginning; only lines that are new count."""
         self._adoptions[stream.app, stream.stream].reads_on = True
         for record in records:
             if record.offset > self._part(stream.app, stream.stream, record.partition).offset:

@@ -231,7 +231,7 @@ class StreamTable(BaseModel):
         default={}, description="epochs of single partitions that have to begin anew"
     )
     idle: Annotated[int, BeforeValidator(_milliseconds)] | None = Field(
-        default=None, description="drop the learner of a key after no record came for so long"
+        default=None, description="drop a key's learner when it had no record for so long"
     )
     carry: bool = Field(
         default=True, description="whether an epoch begins with what is public of the one before"
@@ -373,7 +373,7 @@ class HttpTable(BaseModel):
     request_seconds: Seconds = Field(default=10.0, description="a slower request is cut off")
     stale_after: Seconds | None = Field(
         default=None,
-        description="give the fallback action once the actions topic was lost for so long",
+        description="the fallback action answers once the actions topic is lost for so long",
     )
     most_keys: Count = Field(
         default=1_000_000, description="keys of each stream that look-ups know"
