@@ -77,7 +77,7 @@ _TAILS = (
     (1.00, 0.10, 0.30, 0.20, 0.10, 0.15),
     (0.10, 1.00, 0.20, 0.90, 0.30, 0.15),
 )
-"""Mostly small losses, and rarely a whole one: the most usual loss says little about the mean."""
+"""Mostly small losses, rarely a whole one: the least usual loss is not that of the best mean."""
 
 _RARE = (0.02, 0.035, 0.04, 0.04, 0.05, 0.05, 0.06, 0.08)
 
