@@ -63,8 +63,7 @@ def test_is_a_crowd_a_part_of_what_the_learner_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "recipe", "said"),
     [
-        ('crowd = "partition"
-mode = "shadow"', "blocks", "needs published votes"),
+        ('crowd = "partition"\nmode = "shadow"', "blocks", "needs published votes"),
         ('crowd = "partition"', "weights", "policies cannot use a crowd"),
         ('crowd = "partition"', "elimination", "expected policy_blocks"),
         ('control = "0.05"', "blocks", "a control group needs a crowd"),
