@@ -275,7 +275,7 @@ def test_is_a_halt_foreseen_for_what_the_pool_has_not_voted_on(
     assert restoring.foresee() == foreseen
     restoring.feed(store.records(span.start, span.stop))
     if foreseen:
-        with pytest.raises(sd.StateMismatch, match="have read on"):
+        with pytest.raises(sd.StateMismatch, match="have read more"):
             restoring.finish()
     else:
         assert restoring.finish().engine.position == 60
