@@ -10,6 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from streamdp.core.errors import InvalidConfig
     from streamdp.replay.replaying import Question, Replay
     from streamdp.replay.sources import ReadOptions
 
@@ -60,6 +61,23 @@ LoggedDraws = Annotated[
 ]
 
 
+StreamOption = Annotated[
+    str, typer.Option(help="The name of the stream whose seeded bits are drawn.")
+]
+
+CheckpointOption = Annotated[
+    Path | None, typer.Option(help="Keep the progress here, to resume after an interruption.")
+]
+
+RecordOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="With crowd=stream: a file of `streamdp ledger show --json`; priors adopt what the"
+        " lines of --stream and --epoch say."
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("replay")(replay)
@@ -90,13 +108,10 @@ def replay(
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="name=value for a topic's transport.")
     ] = None,
-    stream: Annotated[
-        str, typer.Option(help="The name of the stream whose seeded bits are drawn.")
-    ] = "replay",
+    stream: StreamOption = "replay",
     epoch: Annotated[int, typer.Option(help="The stream's epoch, for the same bits.")] = 1,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="Keep the progress here, to resume after an interruption.")
-    ] = None,
+    record: RecordOption = None,
+    checkpoint: CheckpointOption = None,
     logged: LoggedDraws = "auto",
     content: ContentOption = None,
     pscore: PscoreOption = "pscore",
@@ -117,6 +132,8 @@ def replay(
     how = reading(actions, on_bad, wire_format, setting)
     _feedback_replay.check_observes(log, observes)
     if observes == "feedback":
+        if record is not None:
+            raise _of_no_use("--observes feedback")
         _feedback_replay.run(
             log,
             _feedback_replay.question(
@@ -128,7 +145,7 @@ def replay(
             as_json=as_json,
         )
         return
-    asked = _asked(learners, epsilon, seeds, first_seed, stream, epoch)
+    asked = _by_record(_asked(learners, epsilon, seeds, first_seed, stream, epoch), record)
     answered = _replayed(log, asked, how, checkpoint)
     _write(answered, report, as_json)
     if str(as_json) != "-":
@@ -153,6 +170,27 @@ def _asked(
         stream,
         epoch,
     )
+
+
+def _by_record(asked: Question, record: Path | None) -> Question:
+    """The same question, where priors adopt what a ledger has on record."""
+    if record is None:
+        return asked
+    from dataclasses import replace
+
+    from streamdp.replay.cells import CROWD
+    from streamdp.replay.crowd_record import read_record
+
+    if not any((CROWD, "stream") in candidate.options for candidate in asked.candidates):
+        raise _of_no_use(", ".join(candidate.text for candidate in asked.candidates))
+    return replace(asked, record=read_record(record, stream=asked.stream, epoch=asked.epoch))
+
+
+def _of_no_use(got: str) -> InvalidConfig:
+    from streamdp.core.errors import InvalidConfig, complaint
+
+    expected = "losses, and a learner with crowd=stream"
+    return InvalidConfig(complaint("--record", "of no use", expected=expected, got=got))
 
 
 def _replayed(log: str, asked: Question, how: ReadOptions, checkpoint: Path | None) -> Replay:

@@ -5,10 +5,12 @@ of a partition in the order of the log, each seed by itself. The releases are th
 service under the same seed. One reading of the log serves as many seeds as fit in memory.
 
 In a crowd across partitions, what a live prior adopts from others depends on timing
-(`core.evidence.adoption`). A replay adopts what a record says, namely the priors of a ledger: then
-it repeats the live releases. Without a record partitions go in step: prior n of each adopts the
-others' snapshots n - 1, or their last ones if a log has ended. Either way a partition goes on only
-when the others have come far enough, whatever their order in the log, so the log is held in memory.
+(`core.evidence.adoption`). A replay adopts what a record says, namely the priors of a ledger: each
+adopts the snapshots of the same partitions and numbers. Under the live stream's bits these are the
+same snapshots, so it repeats the live releases. Without a record partitions go in step: prior n of
+each adopts the others' snapshots n - 1, or their last ones if a log has ended. Either way a
+partition goes on only when the others have come far enough, whatever their order in the log, so the
+log is held in memory.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Ints
 from streamdp.core.engine import Engine
 from streamdp.core.engine.machine import MOST_ROWS
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
 from streamdp.core.events import OPENING, Adopted, LossBatch, Releases
-from streamdp.core.evidence.adoption import CrowdSnapshot, Offers, OnRecord
+from streamdp.core.evidence.adoption import CrowdSnapshot, Offers
 from streamdp.core.randomness import SeededRandomness
 from streamdp.replay.cells import Cell
 from streamdp.replay.cuts import Bench
@@ -111,6 +113,7 @@ class _Runner:
     snapshots: dict[int, CrowdSnapshot] = field(default_factory=dict)  # by number
     made: int = 0
     ended: bool = False
+    waits: bool = False  # for what others tell
 
 
 class InStep:
@@ -142,9 +145,14 @@ class InStep:
     def _go_on(self, number: int) -> None:
         """Play one piece of a partition, if the others have told what its next prior adopts."""
         runner = self._runners[number]
+        if runner.waits:  # in life it had gone on: the record is of other blocks or another log
+            raise _does_not_fit(number, runner.made + 1, "a prior that waits for itself")
+        runner.waits = True
         for other, wanted in self._wanted(number, runner.made + 1):
-            while self._runners[other].made < wanted and not self._runners[other].ended:
+            theirs = self._runners.get(other)
+            while theirs is not None and theirs.made < wanted and not theirs.ended:
                 self._go_on(other)
+        runner.waits = False
         piece = next(runner.pieces, None)
         if piece is None:
             runner.ended = True
@@ -168,18 +176,28 @@ class InStep:
     ) -> Mapping[int, CrowdSnapshot]:
         """The snapshots that a prior adopts."""
         if self._record is not None:
-            snapshots = {
-                snapshot.name: snapshot
-                for runner in self._runners.values()
-                for snapshot in runner.snapshots.values()
-            }
-            return OnRecord(self._record.get(number, {}), snapshots)(prior, adopted)
+            names = self._record.get(number, {}).get(prior, ())
+            return {name.partition: self._told(number, prior, name) for name in names}
         offers = Offers(number)
         for other, wanted in self._wanted(number, prior):
             runner = self._runners[other]
             if (newest := runner.snapshots.get(min(wanted, runner.made))) is not None:
                 offers.offer(newest)
         return offers(prior, {})
+
+    def _told(self, number: int, prior: int, name: Adopted) -> CrowdSnapshot:
+        """The snapshot of this partition and number."""
+        runner = self._runners.get(name.partition)
+        if runner is None or name.number not in runner.snapshots:
+            missing = f"prior {name.number} of partition {name.partition}, which is not made"
+            raise _does_not_fit(number, prior, missing)
+        return runner.snapshots[name.number]
+
+
+def _does_not_fit(number: int, prior: int, got: str) -> StateMismatch:
+    """The record of another log, or of another schedule."""
+    where, expected = f"partition {number}: prior {prior}", "that of these blocks on this log"
+    return StateMismatch(complaint(where, "the record does not fit", expected=expected, got=got))
 
 
 def _pieces(engine: Engine, batches: Sequence[LossBatch]) -> Iterator[LossBatch]:

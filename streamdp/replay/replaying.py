@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,9 @@ from streamdp.replay.log import Log
 from streamdp.replay.onepass import OnePass, Summed
 from streamdp.replay.running import follow
 from streamdp.replay.spread import standard_error
+
+if TYPE_CHECKING:
+    from streamdp.replay.crowd_cells import Adoptions  # which brings the engine
 
 SMALL_LOG = 20_000_000
 """Losses (slots × K) up to which slot-by-slot follow-the-leader always runs: a second or two."""
@@ -75,6 +78,8 @@ class Question:
     stream: str = "replay"
     epoch: int = 1
     probes: bool = True
+    record: Adoptions | None = None
+    """What a ledger says that priors of `crowd = "stream"` have adopted; None: in step."""
 
     def __post_init__(self) -> None:
         """Refuse a question without seeds."""
@@ -90,7 +95,8 @@ class Question:
         """The question as one line of text, for the identity of a checkpoint."""
         names = ",".join(candidate.text for candidate in self.candidates)
         epsilons = ",".join(str(epsilon) for epsilon in self.epsilons)
-        return f"{names} {epsilons} {self.seeds} {self.stream} {self.epoch} {self.probes}"
+        line = f"{names} {epsilons} {self.seeds} {self.stream} {self.epoch} {self.probes}"
+        return line if self.record is None else f"{line} {self.record}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +237,7 @@ def _crowds(
 
     tell = watcher.stage("crowds", len(cells) * log.slots) if watcher else None
     bench = question.bench
-    course = play_crowds(log, cells, summed, bench, progress=tell)
+    course = play_crowds(log, cells, summed, bench, progress=tell, record=question.record)
     return curves(summed, cells, bench, base, course=course)
 
 

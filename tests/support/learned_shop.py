@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from streamdp.ports import Key
-from streamdp.service.config import Configuration
+from streamdp.service.config import Configuration, Seeds
 from streamdp.service.run import Running, run, run_service
 from tests.support.services import Lines
 from tests.support.streams import events
@@ -25,7 +25,13 @@ async def sent(configuration: Configuration, count: int, keys: Sequence[Key]) ->
     await producer.close()
 
 
-def learned(path: Path, *, keys: Sequence[Key] = KEYS, until: int = 400) -> None:
+def learned(
+    path: Path,
+    *,
+    keys: Sequence[Key] = KEYS,
+    until: int = 400,
+    seeds: Seeds = Seeds.REFUSED,
+) -> None:
     """Run the service until everything is read, then drain it by a signal."""
     configuration = Configuration.load(path, {})
 
@@ -45,7 +51,9 @@ def learned(path: Path, *, keys: Sequence[Key] = KEYS, until: int = 400) -> None
     async def work() -> None:
         await sent(configuration, 400, keys)
         technology, log = configuration.technology(), Lines()
-        ended = await run_service(configuration, technology=technology, log=log, faces=[stopping])
+        ended = await run_service(
+            configuration, technology=technology, log=log, faces=[stopping], seeds=seeds
+        )
         assert ended is None
 
     run(work, log=Lines())
