@@ -1,25 +1,24 @@
-"""Checks of what is shipped: does a learner cost each event at most what its ledger says?
+"""Audits the shipped code: does a learner cost each event at most what its ledger says?
 
-Four layers, of which `audit_learner` goes through those that need no service:
+There are four layers; `audit_learner` runs those that need no service:
 
 1. *Exact* (`exposure`, `transcripts`, `sweep`): all short streams, every replacement, closed-form
    laws, on what the shipped engine lets its selections read; and base sums up to 256 slots.
 2. *Engine*: whole transcripts of the shipped engine, and the noise of its estimates, against their
    exact law (`sampler`). In blocks of up to 256 slots, with real bits, saves and rebuilds: every
-   draw and all that it was handed against the log (`long_blocks`), and releases from outside
-   (`long_sampler`). The bits of production (`system_bits`), and selections of very many actions
-   or rows (`races`).
-3. *Black box* (`blackbox`): neighbouring logs through whatever runs them, seen from outside.
-4. *Non-interference* (`interference`): what is no charged release does not depend on content.
+   draw and its input against the log (`long_blocks`), and releases from outside (`long_sampler`).
+   The bits of production (`system_bits`), and selections of very many actions or rows (`races`).
+3. *Black box* (`blackbox`): neighbouring logs through any implementation, seen from outside.
+4. *Non-interference* (`interference`): only charged releases depend on content.
 
-`audit_feedback_learner` goes through the same questions for learners that see the shown action's
-loss only (`feedback`); `feedback_blackbox` looks at their released sums from outside, and
-`flaws_of_choosing` at how requests draw from their policies (`choosing`). `audit_bandit` is for the
-papers' learners of that kind (`bandits`). `audit_crowd` asks the first question of two keys that
-learn from each other's votes (`crowd`).
+`audit_feedback_learner` asks the same for learners that see the shown action's loss only
+(`feedback`); `feedback_blackbox` looks at their released sums from outside, and `flaws_of_choosing`
+at how requests draw from their policies (`choosing`). `audit_bandit` is for the papers' learners of
+that kind (`bandits`). `audit_crowd` does the exact audit for two keys that learn from each other's
+votes (`crowd`).
 
-A verdict allows `TOLERANCE` for rounding. What the audit catches is shown by broken variants in
-`tests/test_audit_*.py`.
+A verdict allows `TOLERANCE` for rounding. Broken variants in `tests/test_audit_*.py` show what the
+audit catches.
 """
 
 from streamdp.audit.bandits import audit_bandit

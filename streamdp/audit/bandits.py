@@ -1,16 +1,15 @@
 """The audit of the papers' bandit learners: their *releases*, enumerated; their noise, sampled.
 
-Actions are looked at nowhere in the first line: that a learner is played by its actions hides a
-flaw in what it releases (Hybrid-UCB's, as printed, costs 1.5 ε, and no action shows it).
+The audit looks at releases and not at actions, which may hide a flaw: Hybrid-UCB's releases, as
+printed, cost 1.5 ε, and no action shows it.
 
 1. *Exact.* All sequences of headers over a few slots, every replacement of one content (both
-   extremes, unusable, beyond every bound), through the shipped engine. The course of play is told
-   the same numbers on both sides (a script), as given a transcript it would be, and its noise is
-   taken away. A part's sum that moves by d under Lap(1/ε) costs dε, exactly, and parts add up. What
-   is public (which parts there are, when, and what is played) must be equal, else the ratio is
-   infinite.
-2. *Long runs*: every released sum behind the noise is that of a loop over the log, an arm's parts
-   charge no observation more than the learner says, and the account books what the parts say.
+   extremes, unusable, beyond every bound), through the shipped engine without noise. The course of
+   play gets the same numbers on both sides (a script), because the ratio is for a given transcript.
+   A part's sum that moves by d under Lap(1/ε) costs dε, exactly, and parts add up. The public side
+   (which parts there are, when, and what is played) must be equal, else the ratio is infinite.
+2. *Long runs*: every released sum, without its noise, is that of a loop over the log; an arm's
+   parts charge no observation more than the learner's charge, and the account books these charges.
 3. *Sampler*: the noise of releases follows its law (χ²).
 """
 
@@ -51,9 +50,9 @@ def audit_bandit(
     randomness: Randomness | None = None,
     engine: Factory = BanditEngine,
 ) -> Audit:
-    """Check that what a bandit learner releases costs each observation at most what it says.
+    """Check that a bandit learner's releases cost each observation at most the learner's charge.
 
-    `engine` makes the engine that is looked at: the shipped one unless tests break another.
+    `engine` makes the engine to audit: the shipped one, or a broken one in tests.
 
     >>> from streamdp.core.learners.bandits import BANDIT_RECIPES
     >>> audit = audit_bandit(BANDIT_RECIPES["lazy_ucb"](actions=["a", "b"], epsilon="1/2"))
@@ -85,7 +84,7 @@ def audit_bandit(
 
 
 class _Fixed:
-    """Public chance that is always the same, so that plays are compared and not drawn."""
+    """Public chance that is always the same, so that plays can be compared."""
 
     def uniform(self, *shape: int) -> Floats:
         steps = np.arange(int(np.prod(shape)), dtype=np.float64) * 0.618 + 0.31
@@ -103,9 +102,9 @@ class _Fixed:
 
 @dataclass(slots=True)
 class ScriptedCourse:
-    """A course that is given a script instead of the sums, and whose parts have no noise.
+    """A course that gets a script instead of the sums, and whose parts have no noise.
 
-    What its parts would have cost is in `costs`, one for each part that was released.
+    `costs` has the charge of each released part.
     """
 
     course: Course
@@ -136,7 +135,7 @@ class ScriptedCourse:
         return [replace(part, epsilon=None) for part in parts]
 
     def released(self, slot: int, arm: int, sums: Sequence[float], chance: Chance) -> None:
-        """Tell the script, as means of the parts."""
+        """Pass the script's means on, as sums of the parts."""
         parts = self.course.parts(arm)
         means = [self.script[(self.sent + at + arm) % len(self.script)] for at in range(len(parts))]
         self.sent += len(parts)
@@ -147,7 +146,7 @@ class ScriptedCourse:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """One run: what is public of it, and what the releases say exactly, with their charges."""
+    """One run: its public side, and the exact sums of its releases with their charges."""
 
     public: tuple[object, ...]
     units: tuple[int, ...]
@@ -197,7 +196,7 @@ def exposure(learner: Bandit, *, slots: int = _SLOTS, engine: Factory = BanditEn
 
 
 def price(one: Transcript, other: Transcript) -> float:
-    """What the difference of two transcripts costs."""
+    """The log-ratio that the difference of two transcripts causes."""
     if one.public != other.public or one.costs != other.costs:
         return inf
     total = 0.0
@@ -211,7 +210,7 @@ def price(one: Transcript, other: Transcript) -> float:
 
 
 def long_run_failures(learner: Bandit, engine: Factory) -> list[str]:
-    """What a long run with its own actions does otherwise than its parts say."""
+    """Compare a long run's sums and accounts with its parts; return the differences."""
     drawn = default_rng(5)
     losses: list[object] = [float(loss) for loss in drawn.random(_LONG)]
     losses[7::31] = [float("nan")] * len(losses[7::31])
@@ -256,7 +255,7 @@ def _by_hand(
 def _accounts_agree(
     machine: BanditEngine, releases: Sequence[BanditRelease], learner: Bandit
 ) -> bool:
-    """Whether each observation was charged what the parts that hold it cost, and no more."""
+    """Whether each observation was charged exactly what the parts that hold it cost."""
     if learner.charge is None:
         return True
     for action in learner.actions:
@@ -276,7 +275,7 @@ def _accounts_agree(
 def noise_follows_its_law(
     learner: Bandit, samples: int, randomness: Randomness, engine: Factory
 ) -> bool:
-    """χ² of what first releases say beyond their sums, in units of their scales."""
+    """χ² of the noise of first releases, in units of their scales."""
     residuals: list[float] = []
     while len(residuals) < samples:
         machine = engine(
@@ -288,7 +287,7 @@ def noise_follows_its_law(
                     exact = (release.stop - release.start) * UNIT // 4
                     residuals.append((release.units - exact) / UNIT * float(release.epsilon))
         if not residuals:
-            return True  # its first release comes later than a sampler waits
+            return True  # the first release comes too late for the sampler
     counts = np.histogram(residuals, [-inf, *_QUANTILES, inf])[0]
     expected = np.diff([0.0, *(_below(quantile) for quantile in _QUANTILES), 1.0]) * len(residuals)
     return bool(chi2(counts, expected).passed)

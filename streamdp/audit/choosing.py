@@ -1,19 +1,18 @@
-"""The sampler of `choose`: do requests get their actions by the policy, and is that what they say?
+"""The sampler of `choose`: do actions follow the policy, and are their stated probabilities right?
 
-Whatever is audited draws an action for a request from a policy under a release, and says the
-probability that it was drawn with: the client's own `choose`, or a broken one. Recommenders log
-that probability, and every off-policy estimate divides by it; and a draw that does not follow the
-policy makes what is shown depend on something that is not public. Held against a few policies:
+The audited function, the client's `choose` or a broken one, draws an action for a request from a
+policy under a release, and states the probability of the action. Recommenders log that probability,
+and every off-policy estimate divides by it; and if draws did not follow the policy, the shown
+action would depend on something that is not public. The checks, for a few policies:
 
-1. The probability that is said is that of the action that was drawn, in the policy that it was
-   drawn from, exactly.
+1. The stated probability is exactly that of the drawn action in the policy.
 2. The actions follow the policy (χ²).
-3. The draws of one request under two releases are independent (χ²), so that a new policy is drawn
-   from and not only told.
+3. The draws of one request under two releases are independent (χ²), so that a new policy really
+   changes the draws.
 4. A request gets the same action again.
 
-Requests are numbered and draws are a hash, so a verdict never comes and goes. Of the salts that
-somebody could configure, each χ² would accuse a sound draw for one in 10⁹ (`FALSE_ALARM`).
+Requests are numbered and draws are a hash, so a verdict is always the same. Over all salts that
+could be configured, each χ² would accuse a sound draw for one in 10⁹ (`FALSE_ALARM`).
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from streamdp.core.events import SUMS, Identity
 from streamdp.core.evidence.policy import PARTS, Policy, uniform_policy
 
 Draw = Callable[[Policy, Identity, str], tuple[int, float]]
-"""The action's place and the probability that is said, for a policy, its release and a request."""
+"""Returns the action's place and stated probability for a policy, its release and a request."""
 
 _SKEWED = (PARTS // 2, PARTS // 4, 0, PARTS // 8, 1, PARTS // 8 - 1)
-_AGAIN = 100  # requests that are asked a second time
+_AGAIN = 100  # requests that ask a second time
 
 
 def flaws_of_choosing(draw: Draw, *, samples: int = 20_000) -> list[str]:
@@ -61,7 +60,7 @@ def _flaws(draw: Draw, samples: int) -> Iterator[str]:
 
 
 def _follows(observed: Ints, expected: Floats) -> bool:
-    """Whether counts follow their law; what has no chance must not come at all."""
+    """Whether counts follow their law; actions without a chance must not occur."""
     possible = expected > 0
     if observed[~possible].any() or len(observed) > len(expected):
         return False

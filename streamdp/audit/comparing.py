@@ -1,7 +1,7 @@
-"""A telling held against the fold of its log: everything that differs.
+"""Compares the engine's result for a story with the fold of its log.
 
-Sums, bonuses, winners, estimates, charges and what is in force, for each key and block; and the law
-of some selections, with the very sums and bonuses that they were handed, against the charge.
+It compares sums, bonuses, winners, estimates, charges and actions in force, for each key and block;
+and the law of some selections, with the sums and bonuses that they got, with the charge.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_PRICED_ACTIONS = 8
 
 
 def compared(result: StoryResult) -> Iterator[str]:
-    """What differs, where each draw's key is known."""
+    """Yield what differs; the key of each draw must be known."""
     yield from result.wrong
     yield from result.strange
     yield from missing(result)
@@ -43,7 +43,7 @@ def compared(result: StoryResult) -> Iterator[str]:
 
 
 def fold_of(result: StoryResult) -> Fold:
-    """What should have been read, for the words that windows and coins were drawn by."""
+    """The sums that selections should have read, given the words of windows and coins."""
     story, blocks = result.story, result.story.blocks
     _, slots, actions = story.losses.shape
     windows = result.latest(Purpose.WINDOW, columns=blocks, words=1)[..., 0]
@@ -55,7 +55,7 @@ def fold_of(result: StoryResult) -> Fold:
 
 
 def missing(result: StoryResult) -> Iterator[str]:
-    """Every block's action once, every estimate where it is due."""
+    """Check that every block's action was released once, and every estimate where it is due."""
     lengths = result.learner.schedule.lengths(np.arange(result.story.blocks))
     due = [np.ones_like(lengths), *(estimate.due(lengths) for estimate in result.estimates)]
     for kind, expected in zip(result.kinds, due, strict=True):
@@ -76,7 +76,7 @@ def _openings(result: StoryResult) -> Iterator[str]:
 
 
 def _selections(result: StoryResult, fold: Fold, standings: Standings) -> Iterator[str]:
-    """What each selection was handed and chose, and whether that is what was released."""
+    """Check what each selection got and chose, and that this was released."""
     times = np.zeros(fold.windows.shape[:2], dtype=np.int64)
     for call in result.selected:
         keys, blocks = call.keys, call.blocks
@@ -97,7 +97,7 @@ def _selections(result: StoryResult, fold: Fold, standings: Standings) -> Iterat
 
 
 def losers(learner: Leader, call: Selected) -> Iterator[str]:
-    """Whether another action should have won with a call's sums, bonuses and bits."""
+    """Check the winners of a call against its sums, bonuses and bits."""
     choose = learner.choose
     plain = plain_winners(choose.name, choose.rate, call.sums, call.words, call.prior)
     if plain is not None:
@@ -106,14 +106,14 @@ def losers(learner: Leader, call: Selected) -> Iterator[str]:
 
 
 def _at(call: Selected, wrong: Bools, what: str) -> Iterator[str]:
-    """The first row of a call of which something is wrong."""
+    """Report the first wrong row of a call."""
     if wrong.any():
         row = int(wrong.argmax())
         yield f"block {call.blocks[row]} of key {call.keys[row]}: {what}"
 
 
 def _estimates(result: StoryResult, fold: Fold, standings: Standings) -> Iterator[str]:
-    """Statistic of the fold, plus the noise of the bits that were drawn for it."""
+    """Check estimates: the fold's statistic plus the noise of the drawn bits."""
     actions = len(result.learner.actions)
     for number, estimate in enumerate(result.estimates):
         times = np.zeros_like(result.times[estimate.name])
@@ -135,7 +135,7 @@ def _estimates(result: StoryResult, fold: Fold, standings: Standings) -> Iterato
 
 
 def _said(result: StoryResult, standings: Standings) -> Iterator[str]:
-    """What the engine says is in force: at the end, and with each release of a memory."""
+    """Check the actions in force that the engine states: at the end, and with each release."""
     if result.in_force is not None and (result.in_force != standings.after[:, -1]).any():
         yield "what is in force does not follow from the releases"
     wrong = (result.standing >= 0) & (result.standing != standings.after)
@@ -143,7 +143,7 @@ def _said(result: StoryResult, standings: Standings) -> Iterator[str]:
 
 
 def _charges(result: StoryResult) -> Iterator[str]:
-    """The ledger of every key: each block's action and estimates, once."""
+    """Check the ledger of every key: each block's action and estimates, once."""
     charge = result.learner.charge
     if charge is None:
         return
@@ -160,7 +160,7 @@ def _charges(result: StoryResult) -> Iterator[str]:
 
 
 def _joined(runs: Sequence[Run]) -> list[Run]:
-    """Neighbours of one charge as one run."""
+    """Join neighbouring runs of one charge."""
     joined: list[Run] = []
     for run in runs:
         if joined and joined[-1].stop == run.start and joined[-1].epsilon == run.epsilon:
@@ -170,8 +170,8 @@ def _joined(runs: Sequence[Run]) -> list[Run]:
 
 
 def _prices(result: StoryResult) -> Iterator[str]:
-    """The law of selections with the very sums and bonuses that they were handed: one more slot
-    holds each vertex of the first actions' cube, and no probability moves by more than the charge.
+    """Check the law of selections with the sums and bonuses that they got: one more slot holds
+    each vertex of the first actions' cube, and no probability may move by more than the charge.
     """
     charge, actions = result.learner.charge, len(result.learner.actions)
     if charge is None or actions > _MOST_PRICED_ACTIONS:
@@ -192,7 +192,7 @@ def _prices(result: StoryResult) -> Iterator[str]:
 
 
 def where(wrong: Bools, what: str) -> Iterator[str]:
-    """The first key and block of which something is wrong."""
+    """Report the first wrong key and block."""
     if wrong.any():
         key, block = np.unravel_index(int(wrong.argmax()), wrong.shape)
         yield f"block {block} of key {key}: {what}"

@@ -1,14 +1,14 @@
-"""Does one event move what a whole crowd releases by its charge at most, whatever the priors?
+"""Does one event change a whole crowd's releases by at most its charge, whatever the priors?
 
-Two keys' learners are run through the shipped engine under transcripts of all their draws, and
-under every content of one record; between records the engine is saved, and made again from what was
-saved. A transcript's probability is the product of the laws of its draws, each from the sums and
-the prior that the engine handed to that draw. Nothing is assumed about which event reaches which
-draw, by which prior or pool: that is what is being checked.
+Two keys' learners run through the shipped engine under transcripts of all their draws, and under
+every content of one record; between records the engine is saved and rebuilt. A transcript's
+probability is the product of the laws of its draws, each from the sums and the prior that the
+engine gave that draw. Nothing is assumed about which event reaches which draw, by which prior or
+pool: that is what is being checked.
 
-Blocks are long enough that one vote tells whoever counts it most of what a vote can tell
-(`evidence.crowd.longest_told`), and all slots but single ones are ties: so two votes already move a
-prior far, and whatever reads a content that it must not read moves a draw far.
+Blocks are long enough that one vote is as strong evidence as a vote can be
+(`evidence.crowd.longest_told`), and all slots but single ones are ties. So two votes already move a
+prior far, and a draw that reads a content which it must not read moves far.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ KINDS = ("partition", "groups", "control", "donate")
 
 _CONTENTS: tuple[tuple[int, int], ...] = ((0, 0), (0, 1), (1, 0), (1, 1))
 _BLOCKS = 3
-_FREE = 3  # draws that go every way; the others go by turns
-_REBUILT = (2, 6)  # before these records
+_FREE = 3  # draws that are enumerated; the others follow a fixed pattern
+_REBUILT = (2, 6)  # the engine is rebuilt before these records
 
 
 @dataclass(frozen=True)
 class Forced:
-    """A choice that follows a script, and notes how likely that was."""
+    """A choice that follows a script, and notes the log-probability of each draw."""
 
     choose: Mechanism
     script: tuple[int, ...]
@@ -58,30 +58,30 @@ class Forced:
 
     @property
     def name(self) -> str:
-        """As the choice that is forced."""
+        """That of the forced choice."""
         return self.choose.name
 
     @property
     def rate(self) -> Fraction:
-        """As the choice that is forced."""
+        """That of the forced choice."""
         return self.choose.rate
 
     def select(self, sums: Ints, bits: Bits, prior: Prior | None = None) -> Ints:
-        """What the script says; one draw at a time."""
+        """The script's next action; one draw at a time."""
         (row,) = sums
         taken = self.script[len(self.logs)]
         self.logs.append(float(self.choose.log_probabilities(row, prior)[taken]))
         return np.array([taken])
 
     def log_probabilities(self, sums: Ints, prior: Prior | None = None) -> Floats:
-        """The law of the choice that is forced."""
+        """The law of the forced choice."""
         return self.choose.log_probabilities(sums, prior)
 
 
 def audit_crowd(learner: Leader, kind: str) -> Audit:
-    """Check that a crowd of this kind adds nothing to what the learner charges an event.
+    """Check that a crowd of this kind adds nothing to the learner's charge.
 
-    `learner` is one without a crowd; its recipe runs again for two actions.
+    `learner` has no crowd; its recipe runs again for two actions.
 
     >>> import streamdp as sd
     >>> audit = audit_crowd(sd.incumbent_leader(actions=["a", "b"], epsilon="1"), "partition")
@@ -90,7 +90,7 @@ def audit_crowd(learner: Leader, kind: str) -> Audit:
     """
     alone = learner_of(learner.to_config(), actions=ACTIONS)
     subject = _subject(alone, kind)
-    assert alone.charge is not None, "a crowd is of private learners"
+    assert alone.charge is not None, "only private learners have crowds"
     charge, worst, failures = alone.charge, 0.0, []
     lives = _Lives(subject, _records(subject.schedule))
     for varied, closed in _varied(lives.records):
@@ -110,7 +110,7 @@ def audit_crowd(learner: Leader, kind: str) -> Audit:
 
 
 def _subject(alone: Leader, kind: str) -> Leader:
-    """The learner with a crowd, in blocks of which each tells all that it can."""
+    """The learner with a crowd, in blocks whose votes are as strong evidence as possible."""
     groups = Groups(((b"x",), (b"y",))) if kind == "groups" else Groups()
     control = Control(Fraction(1, 2) if kind == "control" else Fraction(0))
     together = crowded(alone, groups=groups, control=control)
@@ -125,8 +125,8 @@ def _subject(alone: Leader, kind: str) -> Leader:
 def _records(schedule: Schedule) -> list[tuple[Key, int]]:
     """Records by key and slots: each block is one slot, and a frame of ties that ends it.
 
-    Both keys' blocks are open where the first of them ends: what is in the other's must reach no
-    draw but its own.
+    Both keys' blocks are open when the first of them ends: the content of the other block must
+    reach no draw but its own.
     """
     lengths = schedule.lengths(np.arange(_BLOCKS)).tolist()
     closed = [
@@ -136,10 +136,11 @@ def _records(schedule: Schedule) -> list[tuple[Key, int]]:
 
 
 def _varied(records: list[tuple[Key, int]]) -> Iterator[tuple[int, bool]]:
-    """The records whose content is varied, and whether a draw is due to them.
+    """The records whose content is varied, and whether a draw reads them.
 
-    The second key's first, which with a pool lies in a block of it that others end; one of a block
-    that ends behind the other key's; and the last of all, which nothing reads yet.
+    These are the second key's first record, which with a pool lies in a block of the pool that
+    other records end; a record of a block that ends after the other key's; and the last of all,
+    which nothing reads yet.
     """
     single = [at for at, (_, slots) in enumerate(records) if slots == 1]
     yield single[1], True
@@ -148,9 +149,9 @@ def _varied(records: list[tuple[Key, int]]) -> Iterator[tuple[int, bool]]:
 
 
 def _scripts() -> Iterator[tuple[int, ...]]:
-    """Transcripts: the openings and the last votes go by turns, those between go every way.
+    """Transcripts: openings and last votes are fixed, the votes between are enumerated.
 
-    As many draws as without a pool: with one there are fewer.
+    There are enough draws for crowds without a pool; with a pool fewer are needed.
     """
     for free in product((0, 1), repeat=_FREE):
         yield (0, free[0], 1, *free[1:], 0, 1, 1, 0)
@@ -165,9 +166,9 @@ class _Lives:
     known: dict[tuple[tuple[int, ...], ...], float] = field(default_factory=dict)
 
     def spread(self, varied: int, script: tuple[int, ...]) -> float:
-        """The largest log-ratio that the content of one record makes to this transcript.
+        """The largest log-ratio of this transcript over the contents of one record.
 
-        One of its contents is the one that it has where another record is varied.
+        One of its contents is the one that it has while another record is varied.
         """
         contents = [self._content(at) for at in range(len(self.records))]
         logs = []
@@ -180,7 +181,7 @@ class _Lives:
         return max(logs) - min(logs)
 
     def _content(self, at: int) -> tuple[int, int]:
-        """The losses of a record's last slot, where it is not varied."""
+        """The losses of a record's last slot, if it is not varied."""
         return (at % 2, (at + 1) % 2) if self.records[at][1] == 1 else (0, 0)
 
     def _lived(self, contents: list[tuple[int, int]], script: tuple[int, ...]) -> list[float]:
@@ -196,7 +197,7 @@ class _Lives:
 
 
 class _Life:
-    """An engine that is saved now and then, and made again before some records."""
+    """An engine that is saved now and then, and rebuilt before some records."""
 
     def __init__(self, learner: Leader) -> None:
         self._learner, self._log = learner, list[LossBatch]()
@@ -205,7 +206,7 @@ class _Life:
         self._engine = self._new()
 
     def take(self, batch: LossBatch) -> None:
-        """One record more."""
+        """Apply one record."""
         if len(self._log) in _REBUILT:
             self._engine = self._again()
         self._log.append(batch)

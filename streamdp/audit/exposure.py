@@ -1,13 +1,13 @@
-"""What selections of the shipped engine get to read, for all streams over a few contents.
+"""Finds what selections of the shipped engine get to read, for all streams over a few contents.
 
-A `Design` says which streams there are: T slots, of which some vary over an alphabet of contents
-while the others are fixed. The alphabet holds the vertices of [0,1]^K, where the worst case lies,
-and, in short designs, unusable content: NaN, a row that is partly NaN, infinity, values outside
-[0,1]. Each stream is run with every action that could have been in force and with everything that
-the learner tosses itself (windows, resampled bits). All runs are keys of one engine; its frames
-hold one and three slots by turns, and each batch is offered twice, the second time to be refused.
-In one small design the slots of the last block come alone, each a batch, but for its last one: an
-engine takes slots that lie inside a block by a way of its own.
+A `Design` describes the streams: T slots, of which some vary over an alphabet of contents while the
+others are fixed. The alphabet holds the vertices of [0,1]^K, where the worst case lies, and, in
+short designs, unusable content: NaN, a row that is partly NaN, infinity, values outside [0,1]. Each
+stream is run with every action that could have been in force and with every outcome of the
+learner's own tosses (windows, resampled bits). All runs are keys of one engine; frames alternate
+between one and three slots, and each batch is offered twice, the second time to be refused. In one
+small design each slot of the last block, except its last, is a batch of its own: an engine has a
+short way for slots that lie inside a block (`engine.quiet`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from streamdp.core.schedule import Schedule
 
 MOST_RUNS = 60_000
 MOST_VARIED = 7
-MOST_ALONE = 900  # runs whose slots come one by one
+MOST_ALONE = 900  # runs whose slots are batches of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,10 @@ class Design:
     varied: tuple[int, ...]  # slots, from 1
     fixed: NDArray[np.float32]  # T × K: what the other slots hold
     scripts: Ints  # S × (B + 1)
-    windows: Ints  # W × B: how many slots of each block count, less the fewest possible
+    windows: Ints  # W × B: how many slots of each block count, minus the fewest possible
     choices: Ints  # B: how many windows each block has
     coins: Bools  # C × T × K
-    alone: range = range(0)  # slots, each of which, of each run, is a batch
+    alone: range = range(0)  # slots that are batches of their own, for each run
 
     @property
     def streams(self) -> int:
@@ -84,7 +84,7 @@ class Design:
         return streams
 
     def script(self) -> Script:
-        """What chance brings in each run."""
+        """The outcomes of chance in each run."""
         windows = np.repeat(self.windows, len(self.coins), axis=0)
         coins = np.tile(self.coins, (len(self.windows), 1, 1))
         words = word_of(windows, np.broadcast_to(self.choices, windows.shape))
@@ -102,19 +102,19 @@ class Design:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """What an engine let its releases read in every run of a design."""
+    """What the releases of an engine read in every run of a design."""
 
     design: Design
     seen: Seen
     statistics: Ints  # N × B × E: the exact numbers behind estimates; 0 where none is due
     reads: dict[int, tuple[Ints, NDArray[np.intp]]] = field(default_factory=dict, repr=False)
-    """What the selections of each block read: the different rows, and which of them each run's is.
+    """What the selections of each block read: the distinct rows, and the number of each run's row.
 
-    `transcripts.laws` finds them once, whatever choices it is then asked about."""
+    A cache of `transcripts.laws`, for any choice."""
 
 
 Subject = Callable[[Design], Exposure]
-"""Whatever reads streams and selects: the shipped engine, or a broken one."""
+"""A subject of the audit: the shipped engine, or a broken one."""
 
 
 def engine_subject(learner: Leader, estimates: tuple[Estimate, ...] = ()) -> Subject:
@@ -138,14 +138,14 @@ def engine_subject(learner: Leader, estimates: tuple[Estimate, ...] = ()) -> Sub
             try:
                 engine.apply_batch(batch)
             except InvalidConfig:
-                continue  # what came again was refused, as it must be
+                continue  # a batch that comes again must be refused
         return Exposure(design, seen, statistics)
 
     return run
 
 
 def arrivals(design: Design, losses: NDArray[np.float32]) -> Iterator[LossBatch]:
-    """N × T × K losses as batches: frames of all runs, but for slots that come alone."""
+    """N × T × K losses as batches: frames of all runs, except for slots that come alone."""
     if not design.alone:
         yield from frames(losses)
         return
@@ -162,7 +162,7 @@ def arrivals(design: Design, losses: NDArray[np.float32]) -> Iterator[LossBatch]
 
 
 def frames(losses: NDArray[np.float32]) -> list[LossBatch]:
-    """N × T × K losses as records of one and three slots by turns, a batch for each."""
+    """N × T × K losses as records of alternately one and three slots, a batch for each."""
     runs, slots, actions = losses.shape
     keys = [key_of(run) for run in range(runs)]
     batches: list[LossBatch] = []
@@ -177,17 +177,17 @@ def frames(losses: NDArray[np.float32]) -> list[LossBatch]:
 
 
 def _note(statistics: Ints, releases: Releases) -> None:
-    """Write down what estimates gave; their noise is 0."""
+    """Note the released estimates, whose noise is 0."""
     which = (releases.kind >= 2) & (releases.block < statistics.shape[1])
     runs = runs_of(list(releases.keys))[which]
     statistics[runs, releases.block[which], releases.kind[which] - 2] = releases.value[which]
 
 
 def designs(learner: Leader, estimates: tuple[Estimate, ...] = ()) -> list[Design]:
-    """A short design with unusable content and a longer one over vertices, as far as they go.
+    """A short design with unusable content, and a longer one over vertices.
 
-    The short one ends after two blocks, the longer one after three. Where all slots would be too
-    many to vary, the ends of the blocks do, for that is where boundaries can be wrong.
+    The short one ends after two blocks, the longer one after three. Where there are too many slots
+    to vary them all, the ends of the blocks vary, because boundaries can be wrong there.
     """
     acted = bool(learner.bonus or estimates)
     return [
@@ -197,9 +197,9 @@ def designs(learner: Leader, estimates: tuple[Estimate, ...] = ()) -> list[Desig
 
 
 def slots_alone(learner: Leader, estimates: tuple[Estimate, ...] = ()) -> list[Design]:
-    """A small design whose last block's slots come alone but for its last; as many vary as may.
+    """A small design whose last block's slots, except its last, are batches of their own.
 
-    None where a learner tosses bits for every slot: an engine then takes all slots one way.
+    Empty where a learner tosses bits for every slot: an engine then has one way for all slots.
     """
     if learner.resample == "bernoulli":
         return []
@@ -258,7 +258,7 @@ def vertices(actions: int) -> NDArray[np.float32]:
 
 
 def unusable(actions: int) -> NDArray[np.float32]:
-    """Content that is no loss vector, or has values outside [0,1]."""
+    """Rows with NaN, infinity, or values outside [0,1]."""
     rows = np.zeros((4, actions), dtype=np.float32)
     rows[0] = np.nan
     rows[1, 0] = np.nan
@@ -280,7 +280,7 @@ def _windows(learner: Leader, blocks: int) -> tuple[Ints, Ints]:
     """How many windows each block has, and all combinations of them."""
     lengths = learner.schedule.lengths(np.arange(blocks))
     choices = lengths - lengths // 2 if learner.window == "random_prefix" else np.ones_like(lengths)
-    while int(np.prod(choices)) > 64:  # the longest block's window is then left at its shortest
+    while int(np.prod(choices)) > 64:  # fix the longest block's window at its shortest
         choices[int(choices.argmax())] = 1
     return choices, np.array(list(product(*(range(many) for many in choices.tolist()))))
 

@@ -1,22 +1,21 @@
-"""The audit of a feedback learner: its releases, enumerated; its noise, sampled; its policies.
+"""The audit of a feedback learner: enumerates its releases, samples its noise, checks its policies.
 
 1. *Exact.* All streams of the learner's first two blocks over an alphabet of contents (both
    extremes, nothing, beyond every bound) and over all headers (each arm, none, an unknown one), and
-   longer ones in which the ends of blocks vary, go through the shipped engine with the noise taken
-   away. Discrete Laplace noise of scale s makes a number that moves by d cost |d|/s, exactly, and
-   independent noises add up; so the largest log-ratio of two neighbours' transcripts is known in
-   closed form, whatever policies do in between. What is public of a release must be the same for
-   neighbours, else the ratio is infinite. Headers are public and range over everything, so that a
-   header that reacts to earlier releases is covered.
+   longer ones in which the ends of blocks vary, go through the shipped engine without noise. Under
+   discrete Laplace noise of scale s, a number that moves by d costs |d|/s, exactly, and independent
+   noises add up; so the largest log-ratio of two neighbours' transcripts is known in closed form,
+   whatever policies do in between. The public side of a release must be the same for neighbours,
+   else the ratio is infinite. Headers are public and are enumerated, so that a header that reacts
+   to earlier releases is covered.
 2. *Long blocks.* In blocks of up to 256 slots, with null observations among them, batches cut
-   anywhere, saves and rebuilds between: what lies behind the noise is what a loop over the log
-   says.
+   anywhere, saves and rebuilds between: the sums without noise are those of a loop over the log.
 3. *Sampler.* On the shipped path, the noise of each arm and block follows its law (χ²), and that of
    any two of them is independent.
-4. *Policies* are what anybody computes from the released numbers, whatever the content was.
+4. *Policies* are those that anybody computes from the released numbers, whatever the content was.
 
-Each key is audited alone: its sums and their noise are the same with a crowd, and the prior that
-its policies are told then is a function of releases (`evidence.pooled_means`), as policies are.
+Each key is audited alone: its sums and their noise are the same with a crowd, and the prior of its
+policies is then a function of releases (`evidence.pooled_means`), as policies are.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from streamdp.core.grid import NULL
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
 
-_ARMS = 2  # streams are enumerated for so many; a learner of more is audited with its first
+_ARMS = 2  # streams are enumerated for so many arms; a learner of more is audited with its first
 _MOST_RUNS = 12_000
 _LONG_BLOCKS = 4
 _LONGEST = 256
@@ -51,9 +50,9 @@ _QUANTILES = (-2.5, -1.5, -0.8, -0.35, 0.0, 0.35, 0.8, 1.5, 2.5)  # of the noise
 def audit_feedback_learner(
     learner: PolicyLearner, *, samples: int = 20_000, randomness: Randomness | None = None
 ) -> Audit:
-    """Check that what a feedback learner releases costs each event at most what the ledger says.
+    """Check that a feedback learner's releases cost each event at most its charge in the ledger.
 
-    `samples` keys for the sampler, under system bits unless others are given: a sound engine fails
+    `samples`: how many keys the sampler runs, under system bits by default. A sound engine fails
     once in 10⁷ audits.
 
     >>> from streamdp.core.learners.feedback import FEEDBACK_RECIPES
@@ -92,8 +91,8 @@ def audit_feedback_learner(
 class FeedbackDesign:
     """All streams over an alphabet of contents in the varied slots, under some headers.
 
-    A content is an arm and a gain. With the action in the header the content's arm is ignored and
-    the header's taken; with the action in the content there is one header, and it says nothing.
+    A content is an arm and a gain. With the action in the header, the content's arm is not used;
+    with the action in the content, there is one header, without an action.
     """
 
     slots: int
@@ -153,7 +152,7 @@ def designs(learner: PolicyLearner) -> list[FeedbackDesign]:
 
 
 def _fitted(design: FeedbackDesign) -> FeedbackDesign:
-    """With so few varied slots that the runs are not too many, the last ones left as they are."""
+    """Vary so few slots that there are not too many runs; the last slots stay varied."""
     varied = design.varied
     while len(varied) > 1 and (
         len(design.headers) * len(design.alphabet) ** len(varied) > _MOST_RUNS
@@ -225,7 +224,7 @@ def _released(releases: Releases, *, runs: int) -> tuple[Ints, Ints]:
 
 
 def sums_are_the_logs(learner: PolicyLearner) -> bool:
-    """Whether the engine, through batches and rebuilds, sums what a loop over the log sums."""
+    """Whether the engine's sums, through batches and rebuilds, are those of a loop over the log."""
     bare, batch = replace(learner, charge=None), _random_log(learner)
     steps, slots = default_rng(3).integers(1, 90, len(batch.offsets)).cumsum(), len(batch.offsets)
     cuts = [0, *steps[steps < slots].tolist(), slots]
@@ -308,7 +307,7 @@ def _by_hand(learner: PolicyLearner, batch: FeedbackBatch) -> dict[object, list[
 
 
 def policies_are_public(learner: PolicyLearner) -> bool:
-    """Whether each release's policy is what an outsider computes from the key's releases."""
+    """Whether each release's policy is the one that follows from the key's releases."""
     machine = Engine(
         stream="audit", partition=0, learner=learner, budget=learner.charge,
         randomness=SeededRandomness(1),
@@ -329,7 +328,7 @@ def policies_are_public(learner: PolicyLearner) -> bool:
 
 
 def _mixed(learner: PolicyLearner, *, keys: int, slots: int) -> FeedbackBatch:
-    """Every key sees the same slots: arms and gains by arithmetic."""
+    """The same slots for every key, with arms and gains from a formula."""
     slot = np.repeat(np.arange(slots), keys)
     return FeedbackBatch(
         keys=[b"%d" % key for key in range(keys)],
@@ -344,7 +343,7 @@ def _mixed(learner: PolicyLearner, *, keys: int, slots: int) -> FeedbackBatch:
 
 
 def noise_failures(learner: PolicyLearner, samples: int, randomness: Randomness) -> Iterator[str]:
-    """The faults of the noise: in its law for each arm and block, or its independence."""
+    """Yield what is wrong with the noise: its law for each arm and block, or its independence."""
     stop = learner.schedule.stop(1)
     batch = _mixed(learner, keys=samples, slots=stop - 1 if stop <= 9 else 8)
 

@@ -1,21 +1,20 @@
-"""The black box for feedback streams: what do the released sums of neighbouring logs prove of ε?
+"""The black box for feedback streams: which ε do the released sums of neighbouring logs prove?
 
 As in `blackbox`, each side of a pair of neighbouring logs is played by many keys of one run of the
 real service, and only its ledger lines are read. A release is 2·K numbers here, so the events are
-about where they lie.
+about where these numbers lie.
 
 **The logs.** One slot of one block differs: the first action was shown, and its loss is 1 or 0. The
 headers are the same on both sides, since they are public. With the action in the content, another
 action with another loss takes its place, which moves the most. Every other slot shows the second
-action and says 1/4. Further pairs have an unusable content, or none,
-where the first has a loss of 1.
+action with a loss of 1/4. Further pairs have an unusable content, or none, in place of the loss 1.
 
 **The events.** Discrete Laplace noise tells two centres apart best beyond either of them: there the
 ratio is e^(distance/scale) at every point. So the plain events are that all numbers that the pair
-moves lie at one side's centre or beyond it. The others ask in addition whether another action's
-sum, or the next block's, lies beyond its centre by as much (a loss of an action that was not shown
-is read; an observation is in two releases), whether a count is another than the headers give, and
-whether a release is missing. The chance of an error is divided among all of them.
+moves lie at one side's centre or beyond it. The other events add one condition: another action's
+sum, or the next block's, lies beyond its centre by as much (so a loss of an action that was not
+shown is read, or an observation is in two releases); or they are that a count differs from the
+headers' count, or that a release is missing. The chance of an error is divided among all of them.
 
 Three hundred runs refute noise of half the scale, at ε = 1 and 95 % confidence
 (`tests/test_audit_feedback_blackbox.py`).
@@ -48,9 +47,9 @@ from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
 
 Run = Callable[[Sequence[Record], Sequence[Headers]], Iterable[bytes]]
-"""Publishes what comes of a log and its headers: ledger lines, in any order of keys."""
+"""Runs a log with its headers and returns its ledger lines, in any order of keys."""
 
-_MOST_BLOCKS = 8  # looked through for one of two slots
+_MOST_BLOCKS = 8  # among these, a block of at least two slots is looked for
 _FOLLOWING = 1  # blocks after the one that differs
 _SHOWN, _OTHER = 0, 1  # the action whose loss differs, and the action of every other slot
 _USUAL = 0.25  # the loss of every other slot: usable, and not what an unusable one counts as
@@ -60,14 +59,14 @@ _OTHERS = 2 * len(_PLAIN) + 2
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """What one slot says: of which action, and the gain in grid units."""
+    """One slot: the action, the gain in grid units, and the record's value."""
 
     arm: int | None  # None: nothing usable, or an action that only the header knows
     gain: int
     value: Value
 
     def padded(self, width: int) -> _Slot:
-        """With a value of this length: only JSON's differ, by an action's name, and may end so."""
+        """Pad the value with spaces; only JSON's lengths differ, and JSON may end in spaces."""
         return self if self.value is None else replace(self, value=self.value.ljust(width))
 
 
@@ -93,7 +92,7 @@ class FeedbackPair:
 
 
 def feedback_pairs(schedule: Schedule, format_: FeedbackFormat) -> list[FeedbackPair]:
-    """Neighbours by another content, by one that cannot be used, and by none."""
+    """Neighbours by another content, by an unusable one, and by none."""
     lengths = schedule.lengths(np.arange(_MOST_BLOCKS))
     block = int(np.argmax(lengths > 1))  # 0 if none has two slots
     bad, good = _slot(format_, _SHOWN, loss=1.0), _slot(format_, _SHOWN, loss=0.0)

@@ -1,9 +1,9 @@
-"""What a learner should do with a story, by its definition: cumulative sums and plain arithmetic.
+"""Computes what a learner should do with a story, by its definition: cumulative sums.
 
-Nothing of the engine takes part. Losses are put on the grid here, windows and resampled losses are
+It does not use the engine. Losses are put on the grid here, windows and resampled losses are
 computed from the random words that were drawn for them, and sums are differences of cumulative
-sums. `plain_winners` are the selections of the shipped mechanisms by the textbook: one logarithm in
-floats for each word, trusted only where the best is ahead by far more than rounding.
+sums. `plain_winners` are the selections of the shipped mechanisms by the textbook: one float
+logarithm for each word, trusted only where the best is ahead by far more than rounding errors.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def windows_of(learner: Leader, words: Words) -> Ints:
 
 
 def resampled_grid(grid: Ints, words: Words) -> Ints:
-    """Each loss 1 with its own probability, else 0, by the words (N × T × ⌈K/3⌉) of its slot."""
+    """Each loss as 1 with its own probability, else 0, by the words (N × T × ⌈K/3⌉) of its slot."""
     shifts = (np.arange(_FIELDS) * _FIELD_BITS).astype(np.uint64)
     mask = np.uint64((1 << _FIELD_BITS) - 1)
     fields = ((words[..., None] >> shifts) & mask).reshape(*words.shape[:2], -1)
@@ -122,7 +122,7 @@ def plain_winners(
 
 
 def _noise(name: str, words: Words) -> Floats | None:
-    """What each mechanism adds to ρ·d for the middle of its word's cell."""
+    """The noise of each mechanism on ρ·d, for the middle of its word's cell."""
     with np.errstate(divide="ignore"):
         if name == "permute_and_flip":  # −E, E = −ln V
             return np.asarray(np.log(_middles(words)))

@@ -1,9 +1,9 @@
 """Does anything but the charged releases depend on content? It must not, byte for byte.
 
-The same story is told to the shipped engine twice, with one record's content replaced and with
-selections and noise by a script. Everything that can be observed and is not a charged release must
-then be the same bytes: the releases' other columns, ledger and refusals, counts and positions, the
-number, names and sizes of saved rows, what objects say of themselves, and what errors say.
+The shipped engine runs the same log twice, with one record's content replaced and with selections
+and noise from a script. Everything observable that is not a charged release must then be the same
+bytes: the releases' other columns, ledger and refusals, counts and positions, the number, names and
+sizes of saved rows, the text of objects, and the messages of errors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Content = NDArray[np.float32]
 
 
 def leaks(learner: Leader, estimates: tuple[Estimate, ...] = ()) -> list[str]:
-    """The names of observables that differ between neighbouring inputs; none, if all is well."""
+    """The names of observables that differ between neighbouring inputs; empty if all is well."""
     leaking: set[str] = set()
     for place in _places():
         seen = [observe(learner, estimates, place, content) for content in _contents(learner)]
@@ -46,7 +46,7 @@ def leaks(learner: Leader, estimates: tuple[Estimate, ...] = ()) -> list[str]:
 def observe(
     learner: Leader, estimates: tuple[Estimate, ...], place: int, content: Content
 ) -> Observed:
-    """Everything observable of an engine that reads one content at one place."""
+    """Everything observable about an engine that reads this content at this place."""
     engine = _engine(learner, estimates)
     seen: Observed = {}
     drawn: dict[Drawn, Kept] = {}
@@ -80,7 +80,7 @@ def observe(
 
 
 def _engine(learner: Leader, estimates: tuple[Estimate, ...]) -> Engine:
-    """The shipped engine, its selections by a script and its noise 0."""
+    """The shipped engine with selections from a script and noise 0."""
     actions = len(learner.actions)
     runs, blocks = np.arange(_RUNS)[:, None], np.arange(_BLOCKS + 1)
     script = Script(
@@ -102,12 +102,12 @@ def _engine(learner: Leader, estimates: tuple[Estimate, ...]) -> Engine:
 
 
 def _places() -> list[int]:
-    """Which record is replaced: a key's first, one in a block, two of a frame, the last."""
+    """The replaced records: a key's first, one inside a block, two of a frame, the last."""
     return [0, 11, 12, 21, _RECORDS - 1]
 
 
 def _contents(learner: Leader) -> Iterator[Content]:
-    """What may be in its place: vertices, something between, and what is unusable."""
+    """The contents in its place: vertices, a point between, and unusable rows."""
     actions = len(learner.actions)
     corners = vertices(min(actions, 3))
     for row in [corners[0], corners[-1], corners[1] / 3, *unusable(min(actions, 3))]:
@@ -136,7 +136,7 @@ def _again(
     log: list[LossBatch],
     drawn: dict[Drawn, Kept],
 ) -> Rebuilding:
-    """An engine that is rebuilt from nothing but the log and what was recorded."""
+    """An engine that is rebuilt from the log and the recorded releases alone."""
     rebuilding = Rebuilding(_engine(learner, estimates), rows=[], releases=drawn)
     for batch in log:
         rebuilding.feed(batch)
@@ -149,7 +149,7 @@ def _finished(rebuilding: Rebuilding, *, rows: int = _LIMIT) -> Engine:
 
 
 def _of_releases(where: str, releases: Releases) -> Observed:
-    """Every column; of the values those of actions, which the script fixes."""
+    """Every column; values only of actions, which the script fixes."""
     names = ("born", "block", "kind", "start", "stop", "first_offset", "last_offset")
     seen = {where + name: np.asarray(getattr(releases, name)).tobytes() for name in names}
     seen[where + "actions"] = np.where(releases.kind < 2, releases.value, 0).tobytes()
@@ -164,7 +164,7 @@ def _of_saves(where: str, rows: list[tuple[Key, bytes]]) -> Observed:
 
 
 def _of_engine(engine: Engine) -> Observed:
-    """What an engine shows of itself, apart from the bytes of its rows."""
+    """Everything that an engine shows, except the bytes of its rows."""
     numbers = (len(engine), engine.position, engine.slots_refused, engine.low_water())
     keys = [None, *(key_of(run) for run in range(1, _RUNS))]
     return {
@@ -178,7 +178,7 @@ def _of_engine(engine: Engine) -> Observed:
 
 
 def _said(act: Callable[[], object]) -> bytes:
-    """What an error says."""
+    """The error's text."""
     try:
         act()
     except StreamdpError as error:

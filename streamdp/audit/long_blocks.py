@@ -1,16 +1,16 @@
-"""Does the shipped engine do, in long blocks, what a learner is? Whole lives, draw by draw.
+"""Does the shipped engine follow its learner's definition in long blocks, draw by draw?
 
 The exact audit (`exposure`) enumerates streams of a few slots, so it cannot see an engine that goes
-wrong later. Here the engine lives through every block of up to 256 slots, with a null at every
-place, saved and rebuilt on the way, and real bits. A `Witness` at its two ports writes down every
-draw and all that each selection was handed; `Fold` says from the log alone what that should have
-been. They must be equal: sums, windows, resampled losses, the public bonus, the winner for the bits
-that were drawn, estimates, charges, and what is in force. Each of the two is then as private as the
-other, and the law of what was handed is held against the charge.
+wrong later. Here the engine runs through every block of up to 256 slots, with a null at every
+place, with saves and rebuilds on the way, and with real bits. A `Witness` at its two ports notes
+every draw and everything that each selection got; `Fold` computes from the log alone what that
+should have been. They must be equal: sums, windows, resampled losses, the public bonus, the winner
+for the drawn bits, estimates, charges, and the action in force. Then the engine is as private as
+the fold, and the law of selections with these inputs is compared with the charge.
 
-Who is looked at differently might behave differently, so the same seed is also told without a
-witness: the releases must be the same. Under the system's bits nothing can be told twice; there the
-witness is used key by key and for all keys at once, and no word may come twice.
+An engine might behave differently when it is watched, so the same seed also runs without a witness:
+the releases must be the same. Under the system's bits no run can be repeated; there the witness is
+used key by key and for all keys at once, and no word may come twice.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from streamdp.core.randomness import Purpose, Randomness, SeededRandomness, Syst
 from streamdp.core.regret import Estimate
 
 LONGEST = 256
-"""Blocks of up to so many slots are gone through with a null at every place."""
+"""Blocks of up to so many slots are tested with a null at every place."""
 
-_ALONE = 14  # keys that are told one by one
+_ALONE = 14  # keys that are run one by one
 _LONG = 16_400  # slots of the longest story: sums by streaming begin at 8,192 rows of 8 actions
 _LONG_ACTIONS = 8
 _WIDE_ACTIONS = 40_000  # more than two chunks of a race
@@ -61,9 +61,9 @@ def misdeeds(
     longest: int = LONGEST,
     randomness: Randomness | None = None,
 ) -> list[str]:
-    """What the shipped engine does otherwise than the learner says; none, if all is well.
+    """What the shipped engine does wrong, by its learner's definition; empty if all is well.
 
-    `longest` bounds the blocks of which every place is tried. The system's bits stand for
+    Every place of blocks of up to `longest` slots is tried. The system's bits are those of
     production; `randomness` replaces them.
     """
     system = SystemRandomness() if randomness is None else randomness
@@ -73,7 +73,7 @@ def misdeeds(
 def each_misdeed(
     learner: Leader, estimates: tuple[Estimate, ...], longest: int, system: Randomness
 ) -> Iterator[str]:
-    """The same one by one, story by story: who waits for a certain one need not wait for all."""
+    """Yield the misdeeds story by story, so that a caller can stop at the first."""
     story = story_of(learner, longest=longest)
     seeded = SeededRandomness("audit")
     by_turns = told_by_turns(story)
@@ -102,14 +102,14 @@ def _named(name: str, faults: Iterator[str]) -> Iterator[str]:
 
 
 def _some(story: Story) -> Story:
-    """A few keys of a story, from all over it."""
+    """A few evenly spaced keys of a story."""
     places = np.linspace(0, len(story.keys) - 1, min(_ALONE, len(story.keys))).astype(int)
     keys = tuple(story.keys[place] for place in places)
     return replace(story, keys=keys, losses=story.losses[places])
 
 
 def _other_stories(learner: Leader) -> Iterator[tuple[Story, Telling]]:
-    """Blocks of thousands of slots, in runs that are summed by streaming; and very many actions."""
+    """A story with blocks of thousands of slots, which are streamed; and one of many actions."""
     for name, actions, most, keys in (
         ("thousands of slots", _LONG_ACTIONS, _LONG, 2),
         ("thousands of actions", _WIDE_ACTIONS, _WIDE_SLOTS, 2),
@@ -142,7 +142,7 @@ def _watched_and_not(
     telling: Telling,
     seeded: Randomness,
 ) -> Iterator[str]:
-    """A story against its log; one seed releases the same without a witness, in one batch."""
+    """Compare a story with its log, and with the same seed without a witness in one batch."""
     seen = tell(learner, estimates, story, telling, seeded)
     yield from compared(seen)
     unseen = tell(learner, estimates, story, at_once(telling), seeded, watched=None)
@@ -160,7 +160,7 @@ def _together(
     telling: Telling,
     system: Randomness,
 ) -> Iterator[str]:
-    """Many keys at once under the system's bits, which do not say whose they are."""
+    """Check many keys at once under the system's bits, which do not tell their keys."""
     result = tell(learner, estimates, story, telling, system)
     yield from result.wrong
     yield from result.strange
@@ -192,7 +192,7 @@ def _same_rows(one: Ints, other: Ints) -> bool:
 
 
 def _repeated(result: StoryResult) -> Iterator[str]:
-    """No word comes twice: not in a draw, and not in another."""
+    """Check that no random word comes twice, in one draw or in two."""
     actions = len(result.learner.actions)
     some = {Purpose.SELECTION: actions, Purpose.RESAMPLE: -(-actions // 3), Purpose.NOISE: 2}
     words = [

@@ -1,10 +1,10 @@
-"""Do releases of long blocks follow the exact law? Seen from outside, with nothing in between.
+"""Do releases of long blocks follow the exact law? Tested from outside the unmodified engine.
 
-The engine's randomness and choice are its own, so that it cannot know that it is looked at; what
-comes of many keys with one stream is held against the law that the log gives. In every block the
-sums of one action run ahead by about a noise unit, in its last slots only, so that a shorter window
-shows; its first slot is null. The law of a block's action is asked given what was released before
-it: what was in force, and the action of the block before. So bits that blocks share show as well.
+The engine has its own randomness and choice, so it cannot notice the test; the releases of many
+keys with one stream are compared with the law that follows from the log. In every block one
+action falls behind by about a noise unit, in the last slots only, so that a shorter window shows;
+the first slot is null. The law of a block's action is conditional on earlier releases: the
+action in force, and the action of the block before. So bits that blocks share show as well.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _observed(
 
 @dataclass(slots=True)
 class _Law:
-    """The law of one block's action, by what is in force: its windows and coins averaged out."""
+    """The law of one block's action, given the action in force; averaged over windows and coins."""
 
     learner: Leader
     stream: NDArray[np.float32]

@@ -1,14 +1,14 @@
-"""Selections of very many actions, and of very many rows at once, against the textbook.
+"""Compares selections among very many actions, and of very many rows, with the textbook.
 
-A race takes long rows in chunks and many rows in blocks, so what is right for a few actions may be
-wrong for more than a chunk holds. Two questions, whatever the sizes of chunks and blocks are:
+A race handles long rows in chunks and many rows in blocks, so it may be right for a few actions and
+wrong for more than a chunk. Two checks, for any size of chunks and blocks:
 
 1. *Contenders far apart.* Two actions get the same first word and the same sum, all others are
-   hopelessly behind. The further bits decide alone, wherever among 40,000 actions the two stand.
-2. *Many rows.* Each of 50,000 rows is won by the action that the textbook names for its bits.
+   hopelessly behind. Only the further bits may decide, wherever the two stand among 40,000 actions.
+2. *Many rows.* Each of 50,000 rows is won by the action that the textbook gives for its bits.
 
-Only for mechanisms whose noise `fold.plain_winners` knows; another one is held against its law by
-the sampler.
+These checks are for mechanisms whose noise `fold.plain_winners` knows; the sampler compares other
+mechanisms with their law.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ROWS = 50_000
 
 
 def flaws_of_races(choose: Mechanism) -> list[str]:
-    """What a choice gets wrong among very many actions or rows; none, if all is well."""
+    """What a choice gets wrong among very many actions or rows; empty if all is well."""
     return [*_apart(choose), *_many_rows(choose)]
 
 
@@ -41,7 +41,7 @@ def flaws_of_races(choose: Mechanism) -> list[str]:
 class TiedBits:
     """One draw in which every action has the same first word; further words decide the winner."""
 
-    first: int  # which action's further bits are the smaller ones
+    first: int  # the action with the smaller further bits
     rows: int = field(default=1, init=False)
     width: int = field(default=WORD_BITS, init=False)
 
@@ -50,7 +50,7 @@ class TiedBits:
         return np.full((1, count), _TIED, dtype=np.uint64)
 
     def more(self, row: int, position: int, level: int) -> int:
-        """Less for the one that is to win."""
+        """A smaller number for the action that is to win."""
         return 1 if position == self.first else 2
 
     def part(self, start: int, stop: int) -> TiedBits:

@@ -1,9 +1,9 @@
-"""What a learner's selections should read, by its definition and not by the engine's code.
+"""Computes what a learner's selections should read, from its definition, without the engine.
 
 A block's selection reads the sum of the losses of its window's slots, and the action in force if
-that one has a bonus: one loop, slow and plain. The sampler takes its law from here, so that it
-tests what the engine does against what a learner is. Like the engine, a reader is a subject of the
-exact audit; broken readers are how tests show that reading a slot twice is caught.
+that has a bonus: one loop, slow and plain. The sampler takes its law from here, so that it compares
+the engine with the learner's definition. Like the engine, a reader is a subject of the exact audit;
+with broken readers tests show that the audit notices a slot that is read twice.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class WindowReader:
     def _select(
         self, seen: Seen, run: int, block: int, losses: Ints, longer: int, in_force: int
     ) -> None:
-        """Write down what one selection reads."""
+        """Note what one selection reads."""
         schedule, bonus = self.learner.schedule, self.learner.bonus
         length = schedule.stop(block) - schedule.start(block)
         window = length

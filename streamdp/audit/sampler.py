@@ -1,12 +1,12 @@
 """Do the releases of the shipped engine follow the exact law? A χ² test of whole transcripts.
 
-Many keys of one engine get the same stream; how often each transcript (opening, first action,
-second action) comes out is held against its exact probability. That covers what laws of single
-selections do not: that keys, blocks and purposes do not share random bits, that windows and
+Many keys of one engine get the same stream; the frequency of each transcript (opening, first
+action, second action) is compared with its exact probability. This covers more than the laws of
+single selections: that keys, blocks and purposes do not share random bits, that windows and
 resampled losses have their law, and that the action in force is the one with the bonus.
 
-An estimate's noise is what was released less the exact statistic. Its law is checked, and that it
-shares no bits with another estimate, another block or the action that was selected.
+An estimate's noise is the released value minus the exact statistic. The test checks its law, and
+that it shares no bits with another estimate, another block or the selected action.
 
 The threshold is a bound, not a table: a χ² variable of k degrees exceeds k + 2√(kx) + 2x with
 probability at most e^−x (Laurent & Massart 2000, Lemma 1). `FALSE_ALARM` is e^−x for one test.
@@ -40,7 +40,7 @@ _FEW = 5.0  # expected counts below this are pooled
 
 
 class Chi2(NamedTuple):
-    """A χ² statistic and what it may be at most."""
+    """A χ² statistic and its limit."""
 
     statistic: float
     limit: float
@@ -48,7 +48,7 @@ class Chi2(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether what was seen fits."""
+        """Whether the statistic is within its limit."""
         return self.statistic <= self.limit
 
 
@@ -61,7 +61,7 @@ def sample(learner: Leader, *, randomness: Randomness, samples: int) -> Chi2:
 
 
 def chi2(observed: Ints, expected: Floats) -> Chi2:
-    """Pearson's statistic over cells of at least five expected, the others as one cell."""
+    """Pearson's statistic over cells with an expected count of at least five, the rest pooled."""
     few = expected < _FEW
     counts = np.append(observed[~few], observed[few].sum()).astype(np.float64)
     means = np.append(expected[~few], expected[few].sum())
@@ -126,7 +126,7 @@ def sample_estimates(
 ) -> list[Chi2]:
     """Run the shipped engine for many keys and test the noise of its estimates against its law.
 
-    A test for each two of (block, estimate), and for each one with the action of its block.
+    There is a test for each pair of (block, estimate), and for each with its block's action.
     """
     design = _one_stream(learner)
     engine = Engine(
@@ -159,7 +159,7 @@ def sample_estimates(
 
 
 IN_FORCE = ", in force"
-"""After the name of a kind: the action in force after it, where there is a memory."""
+"""Suffix to the name of a kind, for the action in force after it, where there is a memory."""
 
 
 def _collect(values: dict[tuple[int, str], Ints], releases: Releases, samples: int) -> None:
@@ -192,7 +192,7 @@ def _statistic(
 
 
 def _classes(noise: Ints, estimate: Estimate, learner: Leader) -> Ints:
-    """Noise by its sign and by whether it is large: at or beyond the median of its size."""
+    """Classes of noise: by sign, and by whether its size is at least the median."""
     large = _median(estimate, learner)
     return np.asarray(np.digitize(noise, [-large + 1, 0, large]), dtype=np.int64)
 
@@ -209,6 +209,6 @@ def _median(estimate: Estimate, learner: Leader) -> int:
 
 
 def _of_two(one: Ints, other: Ints, first: Floats, second: Floats) -> Chi2:
-    """Whether two columns have these laws and nothing to do with each other."""
+    """Test whether two columns have these laws and are independent."""
     observed = np.bincount(one * len(second) + other, minlength=len(first) * len(second))
     return chi2(observed, np.outer(first, second).ravel() * len(one))

@@ -1,8 +1,8 @@
-"""Stand-ins for chance: selection and noise by a script, so that the shipped engine can be watched.
+"""Replaces chance by a script, so that the shipped engine can be watched.
 
 The audit runs the real engine. Only its randomness and its choice of an action are replaced:
-openings, windows and resampled bits come from a `Script`, noise is 0, and each selection is written
-down with all that it was allowed to read before it returns the scripted action.
+openings, windows and resampled bits come from a `Script`, noise is 0, and each selection notes
+everything that it was allowed to read before it returns the scripted action.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def key_of(run: int) -> bytes:
 
 
 def runs_of(keys: list[bytes | None]) -> Ints:
-    """Which runs these keys are of."""
+    """The runs of these keys."""
     named = b"".join((key or b"").rjust(_KEY_BYTES, b"\0")[-_KEY_BYTES:] for key in keys)
     return np.frombuffer(named, dtype=">i8").astype(np.int64)
 
 
 def word_of(choice: Ints, choices: Ints) -> Words:
-    """The random word from which a uniform choice comes out as wanted."""
+    """The random word that makes a uniform choice come out as wanted."""
     middles = [
         (2 * chosen + 1) * _MIDDLE // many
         for chosen, many in zip(choice.ravel().tolist(), choices.ravel().tolist(), strict=True)
@@ -45,7 +45,7 @@ def word_of(choice: Ints, choices: Ints) -> Words:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What chance brings in each of N runs; B blocks, T slots, K actions."""
+    """The outcomes of chance in each of N runs; B blocks, T slots, K actions."""
 
     actions: Ints  # N × (B + 1): the opening, then what each block's selection returns
     windows: Words  # N × (B + 1): the word that each block's window is drawn by
@@ -63,13 +63,13 @@ class Seen:
 
     @classmethod
     def nothing(cls, runs: int, blocks: int, actions: int) -> Seen:
-        """Room to write down what will be seen."""
+        """Empty tables for so many runs."""
         shape = (runs, blocks, actions)
         sums, bonuses = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         return cls(np.zeros(shape[:2], np.bool_), sums, bonuses, [1] * blocks)
 
     def write(self, runs: Ints, blocks: Ints, sums: Ints, prior: Prior | None) -> None:
-        """Write down the selections of one call."""
+        """Note the selections of one call."""
         known = blocks < self.sums.shape[1]
         runs, blocks = runs[known], blocks[known]
         self.happened[runs, blocks] = True
@@ -86,7 +86,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedBits:
-    """Bits that know whose they are, and say what the script wants."""
+    """Bits that know their runs and produce the script's outcomes."""
 
     script: Script
     seen: Seen

@@ -1,7 +1,7 @@
 """The action in force in each block of each key, recomputed from releases alone.
 
 The learner's memory (`core.evidence`) is a public function of votes and block lengths. The engine
-calls it with what it keeps of a key; here it is called with what was released, and nothing else.
+calls it with the numbers in its rows; here it is called with releases, and nothing else.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Long streams of many keys, and the ways in which an engine may come by them.
+"""Long streams of many keys, and the ways to cut them into batches.
 
-A `Story` is N keys with T slots each. Together they hold a null loss at every place (one key for
-each place, the kinds of unusable content by turns), blocks whose first or last slot is null, values
-outside [0, 1], ties, and sums that are as far apart as a block allows. A `Telling` cuts a story
-into batches: keys are born at different times, records are single vectors or frames, and after some
-batches the engine is saved and rebuilt.
+A `Story` is N keys with T slots each. Together they have a null loss at every place (one key for
+each place, with alternating kinds of unusable content), blocks whose first or last slot is null,
+values outside [0, 1], ties, and sums that are as far apart as a block allows. A `Telling` cuts a
+story into batches: keys are born at different times, records are single vectors or frames, and
+after some batches the engine is saved and rebuilt.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _STEPS = (1, 3, 8, 1, 40, 2, 97, 5, 33, 64)  # slots of a key in one batch
 _LATE = 2  # batches between the births of two groups of keys
 _GROUPS = 3
 _REBUILDS = 3
-_SINGLES = 12  # slots of a key that come alone
+_SINGLES = 12  # slots of a key that are batches of their own
 _ODD_KEYS: tuple[Key, ...] = (None, b"", b"\xff")
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What N keys hold: T slots of K losses each."""
+    """The losses of N keys: T slots of K losses each."""
 
     name: str
     keys: tuple[Key, ...]
@@ -46,16 +46,16 @@ class Story:
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """A story as batches; after which of them the engine is saved and rebuilt."""
+    """A story as batches, and after which of them the engine is saved and rebuilt."""
 
     batches: tuple[LossBatch, ...]
     rebuilds: frozenset[int]
 
 
 def blocks_within(schedule: Schedule, longest: int) -> int:
-    """How many of the first blocks have at most `longest` slots, and twice that together.
+    """How many of the first blocks have at most `longest` slots each and twice that together.
 
-    Two at least; a dyadic schedule goes through the block of `longest` slots.
+    At least two; a dyadic schedule reaches the block of `longest` slots.
     """
     numbers = np.arange(MOST_BLOCKS)
     fits = (schedule.lengths(numbers) <= longest) & (schedule.stops(numbers) <= 2 * longest)
@@ -63,12 +63,12 @@ def blocks_within(schedule: Schedule, longest: int) -> int:
 
 
 def affordable(schedule: Schedule, slots: int) -> int:
-    """How many of the first blocks end within this many slots, up to a limit of audit time."""
+    """How many of the first blocks end within this many slots, at most `MOST_BLOCKS`."""
     return min(MOST_BLOCKS, schedule.block_of(slots + 1))
 
 
 def story_of(learner: Leader, *, longest: int) -> Story:
-    """Nulls at every place, and every kind of constant stream, over blocks of up to `longest`."""
+    """A story with nulls at every place, and every constant stream, in blocks up to `longest`."""
     blocks = blocks_within(learner.schedule, longest)
     slots, actions = learner.schedule.stop(blocks - 1) - 1, len(learner.actions)
     constant = _constant(learner.schedule, blocks, slots, actions)
@@ -81,7 +81,7 @@ def story_of(learner: Leader, *, longest: int) -> Story:
 
 
 def named(keys: int) -> tuple[Key, ...]:
-    """So many keys; among them the null key and the empty one."""
+    """So many keys, including the null key and the empty one."""
     return (*_ODD_KEYS, *(b"key %d" % number for number in range(keys)))[:keys]
 
 
@@ -97,7 +97,7 @@ def noise(name: str, keys: int, slots: int, actions: int) -> Losses:
 
 
 def _constant(schedule: Schedule, blocks: int, slots: int, actions: int) -> Losses:
-    """Streams of one content: each vertex, each kind of unusable content, both by turns, and
+    """Streams of one content: each vertex, each kind of unusable content, two in alternation, and
     vertices with a null where a block begins, where it ends, and in its second half.
     """
     corners, bad = vertices(min(actions, 3)), unusable(min(actions, 3))
@@ -129,7 +129,7 @@ def told_by_turns(story: Story) -> Telling:
         waiting = np.arange(_GROUPS) * _LATE > number
         upto = np.where(waiting, sent, np.minimum(sent + step, slots))
         if (upto == sent).all():
-            continue  # the groups that were born are done, and the next is not due
+            continue  # the groups that were born are done, and the next one is not born yet
         batches.append(_batch(story, sent[group], upto[group], offset, frames=number % 2 == 0))
         offset = int(batches[-1].offsets[-1]) + 2
         sent = upto
@@ -156,7 +156,7 @@ def at_once(telling: Telling) -> Telling:
 
 
 def told_key_by_key(story: Story) -> Telling:
-    """Batches of one key only: a part of its stream, then single slots, then two parts more.
+    """Batches of one key only: a part of its stream, then single slots, then two more parts.
 
     The engine is rebuilt four times on the way.
     """

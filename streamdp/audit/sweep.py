@@ -1,13 +1,13 @@
-"""The worst log-ratio of one selection over base sums up to 256: small n hides a factor two.
+"""The worst log-ratio of one selection over base sums up to 256: small n hides a factor of two.
 
 At two slots Laplace noise of half the scale looks like 1.31 ε, at 256 like 1.99 ε. So the sums of
-the slots that do not change are swept far beyond what streams can be enumerated for: all
-differences for two actions, a grid that is dense near 0 and near the end for more. On top of each
-base, one slot holds every vertex of [0,1]^K. With a random prefix, the law is the mixture over
+the slots that do not change are swept far beyond the streams that can be enumerated: all
+differences for two actions, and for more a grid that is dense near 0 and near the end. On top of
+each base, one slot holds every vertex of [0,1]^K. With a random prefix, the law is the mixture over
 windows, for blocks whose losses come evenly or all before the shortest window's end.
 
-A rate may depend on the number of actions, so `sweep_wide` looks at the learner's own number, where
-not every vertex can be tried: one action ahead or behind of all others, moved against all others.
+A rate may depend on the number of actions, so `sweep_wide` uses the learner's own number, for which
+not every vertex can be tried: one action ahead of or behind all others, moved against all others.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def sweep(learner: Leader, *, longest: int = LONGEST) -> float:
 
 
 def sweep_wide(learner: Leader, *, longest: int = LONGEST) -> float:
-    """The worst log-ratio of one selection among many actions, one of them apart from the rest."""
+    """The worst log-ratio of one selection among many actions, one of them apart."""
     actions = len(learner.actions)
     laws = _Laws(learner.choose, learner.bonus)
     one = np.eye(actions, dtype=np.int64)[:2]
@@ -73,7 +73,7 @@ def _bases(actions: int, most: int) -> Iterator[Ints]:
 
 
 def _paths(learner: Leader, base: Ints, longest: int) -> Iterator[list[Ints]]:
-    """For each way that a block arrives at its base sums: the sums of every window of it."""
+    """For each way in which a block reaches its base sums: the sums of each of its windows."""
     yield [base]
     if learner.window == "random_prefix" and base.sum() % _EVENLY == _EVENLY - 1:
         windows = range(longest // 2 + 1, longest + 1)
@@ -89,7 +89,7 @@ class _Laws:
     known: dict[tuple[tuple[int, ...], int | None], Floats] = field(default_factory=dict)
 
     def of(self, sums: Ints, favoured: int | None) -> Floats:
-        """The law of a selection; without a prior, actions of equal sums are alike."""
+        """The law of a selection; without a prior, computed once for all orders of the sums."""
         moved = sums - sums.min()
         order = np.arange(len(moved)) if favoured is not None else np.argsort(moved, kind="stable")
         name = (tuple(moved[order].tolist()), favoured)

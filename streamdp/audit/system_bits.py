@@ -1,4 +1,4 @@
-"""Are the bits of production as many and as fresh as they must be?
+"""Are the random bits of production distinct, and do they have full entropy?
 
 1. *Distinct.* No word comes twice: not in the rows of one batch of draws (more than 10⁵ of them),
    not at another position or level, and not in another batch. Of 2¹⁷ true random words two are
@@ -7,9 +7,9 @@
    exactly these bytes: deciphered with them, they are counters that no two addresses share and that
    are the same under other entropy. So a key with fewer than 256 free bits is found whatever it is
    made of.
-3. *Source.* Where nothing else is asked for, the entropy is the operating system's.
+3. *Source.* By default the entropy is the operating system's.
 
-What the operating system gives cannot be looked into.
+The quality of the operating system's entropy cannot be tested.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from streamdp.core.randomness import Bits, Purpose, SystemRandomness
 Source = Callable[[Callable[[int], bytes]], SystemRandomness]
 
 _ROWS = 120_000
-_SINGLES = 3_000  # batches of a single draw, which take a path of their own
+_SINGLES = 3_000  # batches of a single draw, which have code of their own
 _KEY_BYTES = 32
 _DECIPHERED = ((1, 64), (1, 40_000), (7, 5), (20_000, 2))  # rows, words
 
 
 def flaws_of_system_bits(make: Source = SystemRandomness) -> list[str]:
-    """The faults of the bits that production draws from; empty if there are none."""
+    """What is wrong with production's random bits; empty if all is well."""
     return [*_repeats(SystemRandomness()), *_keys(make), *_source()]
 
 
@@ -55,7 +55,7 @@ def _repeats(source: SystemRandomness) -> Iterator[str]:
 
 
 def _keys(make: Source) -> Iterator[str]:
-    """What becomes of the entropy of a batch of draws."""
+    """Check what becomes of the entropy of a batch of draws."""
     for rows, words in _DECIPHERED:
         counters = []
         for fill in (b"\x5a", b"\xc3"):

@@ -1,4 +1,4 @@
-"""A story told to the shipped engine: what it released, said, charged and drew."""
+"""Runs a story through the shipped engine, and notes its releases, charges and draws."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class StoryResult:
     openings: Ints  # N
     values: dict[str, Ints]  # by kind
     times: dict[str, Ints]  # how often each was released
-    standing: Ints  # what is in force after each action, where its release says so, else -1
-    wrong: list[str] = field(default_factory=list)  # releases that are of no such block
+    standing: Ints  # the action in force after each release, where the release has it, else -1
+    wrong: list[str] = field(default_factory=list)  # releases with wrong blocks or slots
     charged: dict[Key, list[Run]] = field(default_factory=dict)
-    in_force: Ints | None = None  # N: what the engine says at the end
+    in_force: Ints | None = None  # N: the engine's answer at the end
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ class StoryResult:
 
     @property
     def strange(self) -> list[str]:
-        """What cannot happen, and was seen."""
+        """Impossible events that the witness saw."""
         return [] if self.witness is None else self.witness.strange
 
     def drawn(self, purpose: int) -> list[Draw]:
@@ -126,7 +126,7 @@ def _nothing(
 
 
 class _Teller:
-    """An engine, what was saved of it, and what it has released."""
+    """An engine, its saved rows, and its releases."""
 
     def __init__(self, result: StoryResult, randomness: Randomness) -> None:
         self._result, self._randomness = result, randomness
@@ -152,7 +152,7 @@ class _Teller:
         )
 
     def apply(self, batch: LossBatch) -> None:
-        """One batch; a third of the rows is saved before it, if it has many slots."""
+        """Apply one batch; save a third of the rows before it, if it has many slots."""
         if len(self._engine) and len(batch.index) > 1:
             some = -(-len(self._engine) // _SAVED_AT_ONCE)
             self._saved |= dict(self._engine.save(most=some))
@@ -162,9 +162,9 @@ class _Teller:
         self._note(releases)
 
     def rebuild(self, log: Sequence[LossBatch]) -> None:
-        """The engine again, from the rows saved, the log and what was released.
+        """Rebuild the engine from the saved rows, the log and the releases.
 
-        Every second time all rows are saved as they are, in the middle of their blocks.
+        Every second time all rows are saved first, in the middle of their blocks.
         """
         self._rebuilds += 1
         if self._rebuilds % 2:
@@ -177,7 +177,7 @@ class _Teller:
         self._engine = rebuilding.finish(position=position, rows=rows)
 
     def finish(self) -> None:
-        """The engine's result after the whole story."""
+        """Note the engine's actions in force and ledger after the whole story."""
         result, engine = self._result, self._engine
         actions = list(result.learner.actions)
         said = [engine.action(key) for key in result.story.keys]
@@ -213,5 +213,5 @@ class _Teller:
 
 
 def purpose_of(estimate: int) -> int:
-    """What the noise of the n-th estimate is drawn for."""
+    """The purpose under which the noise of the n-th estimate is drawn."""
     return Purpose.NOISE + estimate

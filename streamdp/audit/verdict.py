@@ -23,32 +23,32 @@ from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomn
 from streamdp.core.regret import Estimate
 
 MOST_ACTIONS = 3
-"""How many actions streams are enumerated for; a learner of more is audited with its first."""
+"""Streams are enumerated for so many actions; a learner of more is audited with its first."""
 
 MOST_ACTIONS_SWEPT = 100
-"""How many actions single selections are swept for, since a rate may depend on how many there are.
+"""Selections are swept for so many actions, since a rate may depend on how many there are.
 
 Laws of more take seconds each."""
 
 _SHARE_OF_LONG = (
-    5  # one key in long blocks for so many in short ones: they have fifty times as many
+    5  # one key in long blocks (of fifty times as many slots) for so many in short ones
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Memo:
-    """What does not depend on ε, to be shared by audits of learners of one structure."""
+    """Results that do not depend on ε, shared by audits of learners of one structure."""
 
     exposures: dict[object, Exposure] = field(default_factory=dict)
     leaks: dict[object, list[str]] = field(default_factory=dict)
     engines: dict[object, list[str]] = field(default_factory=dict)
     races: dict[str, list[str]] = field(default_factory=dict)
-    bits: list[list[str]] = field(default_factory=list)  # one entry, once they were looked at
+    bits: list[list[str]] = field(default_factory=list)  # one entry, after the first audit
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What the audit found out about one learner."""
+    """The result of an audit of one learner."""
 
     learner: str
     actions: int
@@ -61,7 +61,7 @@ class Audit:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing speaks against what the ledger says."""
+        """Whether the audit found no failure."""
         return not self.failures
 
     @property
@@ -81,13 +81,13 @@ def audit_learner(
     longest: int = LONGEST,
     memo: Memo | None = None,
 ) -> Audit:
-    """Check that what a learner releases costs each event at most what the ledger says.
+    """Check that a learner's releases cost each event at most its charge in the ledger.
 
-    Exactly (all short streams with every replacement on the shipped engine; base sums up to
-    `longest`), draw by draw in blocks of up to `longest` slots, by sampling the shipped engine, and
-    for observables that depend on content. The sampler's bits are seeded unless `randomness` is
-    given; long blocks are sampled under the system's bits as well, so that a sound engine fails
-    once in 10⁹ audits. Sensitivities of estimates are audited on short blocks.
+    The audit is exact (all short streams with every replacement on the shipped engine; base sums up
+    to `longest`), goes draw by draw through blocks of up to `longest` slots, samples the shipped
+    engine, and looks for observables that depend on content. The sampler's bits are seeded by
+    default; long blocks are also sampled under the system's bits, so that a sound engine fails once
+    in 10⁹ audits. Sensitivities of estimates are audited on short blocks.
 
     >>> import streamdp as sd
     >>> learner = sd.incumbent_leader(actions=["a", "b"], epsilon="0.5")
@@ -120,7 +120,7 @@ def audit_learner(
 
 @dataclass(slots=True)
 class _Findings:
-    """What the layers find, one after the other."""
+    """Runs the layers one after the other and collects their failures."""
 
     learner: Leader
     estimates: tuple[Estimate, ...]
@@ -163,7 +163,7 @@ class _Findings:
             self.failures.append(f"{what}: log-ratio {ratio:.6g} > {wide.charge}")
 
     def sample_engine(self, randomness: Randomness, samples: int) -> None:
-        """Layer 2: whole transcripts of the shipped engine, and its noise, against their law."""
+        """Layer 2: whole transcripts of the shipped engine, and its noise, against their laws."""
         fit = sample(self.learner, randomness=randomness, samples=samples)
         self.samples += fit.samples
         fits = {"transcripts": [fit]}
@@ -175,7 +175,7 @@ class _Findings:
             self._judge(what, max(measured, key=lambda one: one.statistic - one.limit))
 
     def _judge(self, what: str, fit: Chi2) -> None:
-        """A χ² test beyond its limit is a failure."""
+        """Note a failure if a χ² statistic is beyond its limit."""
         if not fit.passed:
             self.failures.append(f"{what}: χ² {fit.statistic:.6g} > {fit.limit:.6g}")
 
@@ -196,7 +196,7 @@ class _Findings:
         self.failures += [*self.memo.bits[0], *races[name]]
 
     def sample_long_blocks(self, samples: int, longest: int) -> None:
-        """Layer 2: releases of long blocks under the system's bits, with nothing in between."""
+        """Layer 2: releases of long blocks under the system's bits, with an unmodified engine."""
         fit = sample_long(
             self.learner,
             randomness=SystemRandomness(),
@@ -206,7 +206,7 @@ class _Findings:
         self._judge("releases of long blocks", fit)
 
     def look_for_leaks(self) -> None:
-        """Layer 4: what is not a charged release must not depend on content."""
+        """Layer 4: only charged releases may depend on content."""
         known = self.memo.leaks
         if self._structure not in known:
             known[self._structure] = leaks(self.learner, self.estimates)
@@ -220,13 +220,13 @@ class _Findings:
 
     @property
     def _structure(self) -> object:
-        """All of a learner but its ε: learners of one structure expose the same."""
+        """A learner without its ε: learners of one structure have the same exposure."""
         shape = replace(self.learner, choose=Scripted(), charge=None, recipe="", options=())
         return shape, tuple((estimate.name, estimate.min_length) for estimate in self.estimates)
 
 
 def _on_short_blocks(learner: Leader, estimates: Sequence[Estimate]) -> tuple[Estimate, ...]:
-    """Estimates that are due from the second block on, or as early as they were."""
+    """The estimates, due from the second block on or earlier."""
     second = learner.schedule.stop(1) - learner.schedule.start(1)
     return tuple(replace(e, min_length=min(e.min_length, second)) for e in estimates)
 
@@ -237,7 +237,7 @@ def _first(learner: Leader, most: int) -> Leader:
 
 
 def _paid(learner: Leader, estimates: tuple[Estimate, ...], design: Design) -> dict[int, Fraction]:
-    """What the ledger of the shipped engine says that each slot of a design has paid."""
+    """The charge of each slot of a design in the ledger of the shipped engine."""
     charge = learner.charge or Fraction(0)
     engine = Engine(
         stream="audit",

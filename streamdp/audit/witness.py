@@ -1,9 +1,9 @@
-"""Randomness and a choice that write down what passes through them, and change nothing.
+"""Wraps randomness and a choice, notes what passes through them, and changes nothing.
 
-The engine draws and selects for real. A `Witness` stands between it and its randomness, and between
-it and its choice, at the two ports that the engine is given: it hands on the very bits and winners
-that it got. Whose draw it was is read from the tags of seeded bits; under the system's bits, which
-have none, from the only key of the batch.
+The engine draws and selects for real. A `Witness` stands between the engine and its randomness, and
+between the engine and its choice: it passes on the same bits and winners. The key of a draw comes
+from the tags of seeded bits; under the system's bits, which have none, it is the only key of the
+batch.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from streamdp.core.randomness import Bits, Purpose, Randomness
 from streamdp.core.selection import Mechanism, Prior
 
 NOBODY = -1
-"""The number of a key that cannot be told."""
+"""Stands for the number of an unknown key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Bits that were asked for: what for, for which keys, and which block or slot of each."""
+    """Drawn bits: their purpose, keys, and the block or slot of each."""
 
     purpose: int
     keys: Ints
@@ -35,7 +35,7 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """One call of a choice: what it was handed, and what it chose."""
+    """One call of a choice: its input and its winners."""
 
     keys: Ints
     blocks: Ints
@@ -54,22 +54,22 @@ class Witness:
     alone: int = NOBODY  # the only key of the batch, while there is one
     draws: list[Draw] = field(default_factory=list)
     selected: list[Selected] = field(default_factory=list)
-    strange: list[str] = field(default_factory=list)  # what cannot happen, and did
+    strange: list[str] = field(default_factory=list)  # events that should be impossible
     _tagged: dict[bytes, int] = field(default_factory=dict)
 
     @property
     def seeded(self) -> bool:
-        """As the randomness that is watched."""
+        """That of the watched randomness."""
         return self.randomness.seeded
 
     def tag(self, stream: str, partition: int, key: bytes | None, epoch: int, born: int) -> bytes:
-        """The tag; it is remembered whose it is."""
+        """The tag; its key is noted."""
         tag = self.randomness.tag(stream, partition, key, epoch, born)
         self._tagged[tag] = self.keys.get(key, NOBODY)
         return tag
 
     def bits(self, stream: str, purpose: int, tags: NDArray[np.uint8], indices: Ints) -> Bits:
-        """The bits; it is remembered what they are for."""
+        """The bits; their purpose is noted."""
         bits = self.randomness.bits(stream, purpose, tags, indices)
         keys = np.full(len(indices), self.alone)
         if self.seeded:
@@ -79,7 +79,7 @@ class Witness:
         return bits
 
     def select(self, choose: Mechanism, sums: Ints, bits: Bits, prior: Prior | None) -> Ints:
-        """The winners of the real choice; it is remembered what they were chosen from."""
+        """The winners of the real choice; its input is noted."""
         read = sums.copy()
         winners = choose.select(sums, bits, prior)
         draw = next((draw for draw in reversed(self.draws) if draw.bits is bits), None)
@@ -93,23 +93,23 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A choice that is watched."""
+    """A choice that a witness watches."""
 
     choose: Mechanism
     witness: Witness = field(repr=False, compare=False)
 
     @property
     def name(self) -> str:
-        """As the choice that is watched."""
+        """That of the watched choice."""
         return self.choose.name
 
     @property
     def rate(self) -> Fraction:
-        """As the choice that is watched."""
+        """That of the watched choice."""
         return self.choose.rate
 
     def select(self, sums: Ints, bits: Bits, prior: Prior | None = None) -> Ints:
-        """What the watched choice selects."""
+        """The watched choice's winners."""
         return self.witness.select(self.choose, sums, bits, prior)
 
     def log_probabilities(self, sums: Ints, prior: Prior | None = None) -> Floats:
