@@ -70,6 +70,9 @@ def test_the_image_runs_without_rights_and_installs_only_what_is_locked() -> Non
     assert all("--require-hashes" in line or "--no-index" in line for line in installs)
 
 
+PIP = ROOT / "requirements" / "pip.lock"
+
+
 @pytest.mark.slow
 def test_the_steps_that_build_the_image_build_a_working_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -98,14 +101,19 @@ def test_the_steps_that_build_the_image_build_a_working_command(
 def _here(command: str, folder: Path) -> str:
     """A command of the container file, under this folder, by this interpreter.
 
-    What only builds the wheel borrows the other environment's pip: to make one takes seconds.
+    The pip of an old Python takes twice as long to install, and seconds to be made: what is taken
+    along gets a pip like ours, and what only builds the wheel borrows that one.
     """
-    borrowed = command.replace("venv /opt/build", "venv --without-pip /opt/build").replace(
-        "/opt/build/bin/pip ", "/opt/streamdp/bin/pip --python /opt/build/bin/python "
+    ours = f"{sys.executable} -m pip --python /opt/streamdp/bin/python"
+    borrowed = (
+        command.replace("python -m venv", f"{sys.executable} -m venv --without-pip")
+        .replace(
+            "venv --without-pip /opt/streamdp",
+            f"venv --without-pip /opt/streamdp && {ours} install --require-hashes -r {PIP}",
+        )
+        .replace("/opt/build/bin/pip ", "/opt/streamdp/bin/pip --python /opt/build/bin/python ")
     )
-    return borrowed.replace("/opt/", f"{folder}/opt/").replace(
-        "python -m venv", f"{sys.executable} -m venv"
-    )
+    return borrowed.replace("/opt/", f"{folder}/opt/")
 
 
 def copy(source: Path, target: Path) -> None:

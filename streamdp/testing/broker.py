@@ -36,7 +36,13 @@ from pathlib import Path
 from streamdp.core.errors import InvalidConfig, TransportLost, complaint
 from streamdp.testing.certificates import write_certificates
 from streamdp.testing.free_ports import free_address, free_ports
-from streamdp.testing.kafka_jars import java, kafka_jars, quick_start
+from streamdp.testing.kafka_jars import (
+    java,
+    kafka_jars,
+    keep_storage,
+    kept_storage,
+    quick_start,
+)
 
 OUTSIDE_BROKER = "STREAMDP_TEST_BROKER"
 """The environment variable that names an outside broker's bootstrap servers."""
@@ -228,9 +234,10 @@ class Broker:
     def _empty(self, settings: Path, users: tuple[str, ...]) -> None:
         """Storage of a new cluster: by Kafka's own tool, and from then on as the tool made it."""
         cluster, data = _random_id(), self.folder / "data"
-        if users in _MADE:
+        made = _MADE.get(users) or (b"" if users else kept_storage())
+        if made:
             data.mkdir()
-            (data / "bootstrap.checkpoint").write_bytes(_MADE[users])
+            (data / "bootstrap.checkpoint").write_bytes(made)
             meta = f"version=1\nnode.id=1\ncluster.id={cluster}\ndirectory.id={_random_id()}\n"
             (data / "meta.properties").write_text(meta, "ascii")
             return
@@ -239,6 +246,8 @@ class Broker:
             where=f"broker {self.bootstrap}",
         )  # fmt: skip
         _MADE[users] = (data / "bootstrap.checkpoint").read_bytes()
+        if not users:
+            keep_storage(_MADE[users])
 
     def _watch(self, pid: int) -> None:
         """Kill the broker when this process is gone: its end of the pipe closes then."""

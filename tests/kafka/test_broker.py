@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from streamdp.core.errors import InvalidConfig
+from streamdp.testing import broker as broker_module
 from streamdp.testing import kafka_jars
 from streamdp.testing.broker import (
     OUTSIDE_BROKER,
@@ -18,6 +19,7 @@ from streamdp.testing.broker import (
     THROUGHPUT,
     Borrowed,
     Broker,
+    Security,
     borrow_broker,
     own_broker,
 )
@@ -154,3 +156,34 @@ def test_is_what_quickens_a_start_used_where_it_is_and_missed_by_nobody(
         check=False,
     )
     assert started.returncode == 0, started.stderr
+
+
+def test_is_empty_storage_made_once_and_that_of_users_never_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka's tool takes a second; it writes users' passwords, hashed, into the storage."""
+    jars, made = tmp_path / "jars", []
+    jars.mkdir()
+    monkeypatch.setattr(kafka_jars, "kafka_jars", lambda: jars)
+
+    def tool(broker: Broker, *arguments: str, where: str) -> str:
+        made.append(arguments)
+        (broker.folder / "data").mkdir()
+        (broker.folder / "data" / "bootstrap.checkpoint").write_text(
+            "made " + " ".join(arguments[6:])
+        )
+        return where
+
+    monkeypatch.setattr(Broker, "_run", tool)
+    for name, security in {
+        "alice": Security({"alice": "xyzzy"}), "one": None, "two": None,
+        "bob": Security({"bob": "xyzzy"}), "three": None,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(broker_module, "_MADE", {})  # as in a process of its own
+        Broker(tmp_path / name, security=security)._format()
+        written = (tmp_path / name / "data" / "bootstrap.checkpoint").read_text()
+        assert ("xyzzy" in written) == (security is not None)
+    assert len(made) == 3
+    assert [path.name for path in jars.iterdir()] == ["empty-storage.checkpoint"]
+    assert kafka_jars.kept_storage() == b"made "
+    assert (tmp_path / "three" / "data" / "meta.properties").read_text().count("=") == 4

@@ -23,12 +23,12 @@ import pytest
 from streamdp.core.errors import StreamdpError
 from streamdp.ports import Commit, Key, Partition, Value
 from streamdp.service.spec import StreamSpec
-from streamdp.testing.broker import own_broker
 from streamdp.testing.judge import Evidence, judge
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
 from tests.crash.process import Place
 from tests.crash.scenario import Input, Scenario, Shown
+from tests.support.lending import lend
 from tests.support.streams import events
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -133,23 +133,28 @@ async def plant(place: Place) -> None:
     await transport.close()
 
 
-def test_does_a_running_stream_go_on_bit_for_bit_through_kills_under_load(tmp_path: Path) -> None:
-    """Every later release, and their order, is what the version before would have published."""
-    with own_broker() as mine:
-        settings: dict[str, object] = {
-            "bootstrap": mine.bootstrap, "single_broker": True, "session_timeout_ms": 1500,
-        }  # fmt: skip
-        place = Place("kafka", settings, "upgraded", 1, upgraded=True)
-        known = Known()
-        made = Upgraded(place, tmp_path, random.Random(7), input=known)
-        made.prepare()
-        made.send(GOLDEN["group"] + 100)
-        asyncio.run(plant(place))
-        for step in KILLS * TIMES:
-            with made.running(step=step, passage=made.chance.randrange(2, 9)) as process:
-                for _ in range(5):
-                    made.send(100 // TIMES)
-                made.await_dead(process)
-        assert sum(made.steps.values()) == len(KILLS) * TIMES, made.steps
-        made.send(len(known.left))
-        assert made.finish() == []
+def test_does_a_running_stream_go_on_bit_for_bit_through_kills_under_load(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Every later release, and their order, is what the version before would have published.
+
+    Its topics have the names that were recorded, so never on an outside broker, which remembers.
+    """
+    settings: dict[str, object] = {
+        "bootstrap": lend(request.config, "plain").bootstrap, "single_broker": True,
+        "session_timeout_ms": 1500,
+    }  # fmt: skip
+    place = Place("kafka", settings, "upgraded", 1, upgraded=True)
+    known = Known()
+    made = Upgraded(place, tmp_path, random.Random(7), input=known)
+    made.prepare()
+    made.send(GOLDEN["group"] + 100)
+    asyncio.run(plant(place))
+    for step in KILLS * TIMES:
+        with made.running(step=step, passage=made.chance.randrange(2, 9)) as process:
+            for _ in range(5):
+                made.send(100 // TIMES)
+            made.await_dead(process)
+    assert sum(made.steps.values()) == len(KILLS) * TIMES, made.steps
+    made.send(len(known.left))
+    assert made.finish() == []
