@@ -198,7 +198,8 @@ class Story:
     def _java(self, block: Block) -> None:
         assert block.file
         (self.folder / block.file).write_text(block.text)
-        self._run(["java", "-cp", f"{kafka_jars()}/*", block.file], block.text)
+        quick = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # it lives for seconds
+        self._run(["java", *quick, "-cp", f"{kafka_jars()}/*", block.file], block.text)
 
     def _sql(self, block: Block) -> None:
         assert block.file
