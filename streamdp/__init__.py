@@ -1,13 +1,12 @@
 """streamdp: streaming, differentially private online learning.
 
-Loss vectors go in, one action per key comes out, and what comes out is exactly ε-differentially
-private for every single event. This package exports the core's names; the rest has rooms of its
-own:
+Loss vectors go in, one action per key comes out, and the output is exactly ε-differentially private
+for every single event. This package exports the core's names; the rest is in packages of its own:
 
     streamdp.core       the private core: pure, no clock, no network, no file
     streamdp.client     the recommender's side: a cache of published actions
     streamdp.replay     offline: many learners and budgets over one pass of a log
-    streamdp.audit      checks of what is shipped
+    streamdp.audit      audits of the shipped code
     streamdp.testing    conformance kits for learners, selections, transports and formats
     streamdp.service    the long-running service
 
@@ -19,7 +18,7 @@ own:
 >>> engine.action(b"fr") in {"a", "b", "c"}
 True
 
-Where only the loss of the action that was shown is seen, a policy comes out:
+If only the loss of the shown action is seen, a policy comes out:
 
 >>> learner = sd.policy_blocks(actions=["a", "b", "c"], epsilon="0.5")
 >>> engine = sd.Engine(stream="ads", partition=0, learner=learner, budget="1.0",

@@ -1,34 +1,34 @@
-"""The transport port: what the service needs of the thing that moves records.
+"""The transport port: what the service needs to move records and to make a step durable.
 
 A transport knows records, bytes and atomicity; it knows nothing of learners, releases or ε. The
-service knows nothing of brokers or files. Kafka, SQLite and memory implement this port, found by
-the entry-point group ``streamdp.transports``; `streamdp.testing.check_transport` says whether an
-implementation is one.
+service knows nothing of brokers or files. Kafka, SQLite and memory implement this port and are
+found by the entry-point group ``streamdp.transports``; `streamdp.testing.transport.check_transport`
+tests an implementation.
 
 The life of a partition, in this order:
 
 1. `Transport.join` announces partitions through its listener (assigned, revoked).
-2. `take` fences every earlier owner of the partition, waits for the outcome of what they had
-   under way, and returns what is durable. Only a later owner can change it any more: `confirm`
-   says whether there is one.
-3. `read` gives old input again, from any retained offset, for rebuilding.
-4. `resume` says from which offset `poll` goes on.
-5. `poll` and `commit` by turns; applying goes on while a commit is in flight, but there is at
+2. `take` fences every earlier owner of the partition, waits for the outcome of their open commits,
+   and returns what is durable. From then on only a later owner can change it; `confirm` tells
+   whether there is one.
+3. `read` reads old input again, from any retained offset, for rebuilding.
+4. `resume` sets the offset from which `poll` goes on.
+5. `poll` and `commit` alternate; applying goes on while a commit is in flight, but there is at
    most one commit in flight for a partition.
 6. `leave` gives the partition up.
 
 A `commit` is atomic: after a crash either all of it is durable and visible or none of it. When it
 raises `TransportLost` its outcome is unknown: the partition must be taken again. `Fenced` means
 that another process has taken it; the transport announces the partition again if it comes back.
-Where nothing would ever give it back, the next `poll` raises `Fenced` too: the process must end.
+If nothing could ever give it back, the next `poll` raises `Fenced` too: the process must end.
 
-A stream may have a second input beside the first, and an output: partition p of the three belongs
-together, is taken together, and a commit moves both positions and writes records to p of the output
-in its one atomic step. Its ledger is published as any stream's is. `PairedTransport` says what a
-transport adds for that; a stream without them has nothing to do with it.
+A stream may have a second input beside the first, and an output. Partitions p of the three topics
+belong together and are taken together, and a commit moves both positions and writes records to
+partition p of the output in one atomic step. The ledger of such a stream is published as usual.
+`PairedTransport` is what a transport adds for such streams; other streams do not need it.
 
-A `Technology` is what an entry point of ``streamdp.transports`` names: it opens transports,
-readers, producers and the administrator's tools on one cluster or file.
+An entry point of ``streamdp.transports`` names a `Technology`: it opens transports, readers,
+producers and the administrator's tools on one cluster or file.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ Written = tuple[Key, Value, Headers]
 """A record that a commit writes to the output."""
 
 Reached = Callable[[str, "Partition"], None]
-"""Told each step of a transport's protocol as it is reached: where a test kills, raises, waits."""
+"""Called at each step of a transport's protocol: here a test kills, raises or waits."""
 
 
 class Namesakes(Enum):
-    """What an earlier worker of the same name is to a worker that starts."""
+    """How a worker that starts treats an earlier worker of the same name."""
 
-    STRANGERS = "strangers"  # nothing: the name is for people who read messages
-    REPLACED = "replaced"  # itself, before it died; a live one is a mistake and refuses the start
+    STRANGERS = "strangers"  # as another worker: names only appear in messages
+    REPLACED = "replaced"  # as itself before it died; a live one is a mistake and stops the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,12 @@ class StreamTopics:
     app: str
     stream: str
     input: str
-    quarantined: bool = False  # whether unusable records are set aside
-    largest_value: int = 0  # bytes that a value of what is derived may have; 0 if not known
-    crowd: bool = False  # whether partitions tell each other snapshots of their votes
+    quarantined: bool = False  # whether unusable records are quarantined
+    largest_value: int = 0  # the most bytes of a value in derived topics; 0 if not known
+    crowd: bool = False  # whether partitions send each other snapshots of their votes
     headers: bool = False  # whether the input's records come with their headers and timestamps
     beside: str = ""  # a second input, whose partition p belongs to partition p of the first
-    output: str = ""  # where commits write records, those of partition p to its partition p
+    output: str = ""  # the topic to whose partition p the commits of partition p write records
 
     @property
     def actions(self) -> str:
@@ -91,12 +91,12 @@ class StreamTopics:
 
     @property
     def snapshots(self) -> str:
-        """Where each partition tells the others what was voted in it if `crowd` (compacted)."""
+        """The topic of snapshots that partitions send each other, if `crowd` (compacted)."""
         return f"{self.app}.{self.stream}.crowd"
 
     @property
     def quarantine(self) -> str:
-        """Where unusable records are set aside if `quarantined`: as sensitive as the input."""
+        """The topic of unusable records, if `quarantined`: as sensitive as the input."""
         return f"{self.app}.{self.stream}.quarantine"
 
 
@@ -114,27 +114,27 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Consecutive input records of one partition, as columns: all that there are in its span.
+    """Consecutive input records of one partition, as columns: all records of its span.
 
-    The span [start, next_offset) lets whoever counts slots see that no record is left out and none
-    comes twice: each batch begins where the one before ended. It may hold no record at all.
+    By the span [start, next_offset) a consumer that counts slots can see that no record is left out
+    and none comes twice: each batch begins where the one before ended. A span may have no record.
     """
 
     partition: Partition
-    start: int  # the position that was asked for
-    offsets: Sequence[int]  # rising; gaps are allowed, slots are counted in records
+    start: int  # the requested position
+    offsets: Sequence[int]  # ascending; gaps are allowed, slots are counted in records
     keys: Sequence[Key]
     values: Sequence[Value]
-    next_offset: int  # where to go on after these records
+    next_offset: int  # the position after these records
     headers: Sequence[Headers] = ()  # one for each record if the stream asks for them, else none
-    timestamps: Sequence[int] = ()  # milliseconds since 1970, as the log has them; likewise
+    timestamps: Sequence[int] = ()  # milliseconds since 1970, as in the log; the same
 
     def __len__(self) -> int:
         """How many records."""
         return len(self.offsets)
 
     def __repr__(self) -> str:
-        """Say how many, never what."""
+        """Show the count, never the content."""
         return f"Records({self.partition}, {len(self.offsets)} up to {self.next_offset})"
 
 
@@ -145,31 +145,31 @@ class Taken:
     state: Mapping[bytes, bytes] = field(repr=False)  # every live entry of the trusted state
     first_offset: int  # the oldest input record that is still retained
     end_offset: int  # where the next input record will go
-    group_offset: int | None  # what a consumer group remembers: evidence, never trusted
+    group_offset: int | None  # the consumer group's offset: evidence, never trusted
     last_ledger_line: bytes | None  # the newest published ledger line of this partition
     partitions: int  # how many partitions the input has
-    remarks: Mapping[int, str] = field(default_factory=dict)  # beside the group's offsets, of all
-    input_id: str | None = None  # tells the input from another of its name, where there are ids
-    owner: str | None = None  # who took it last, where the state itself does not say so
-    beside_first: int = 0  # the oldest record of the second input that is retained
+    remarks: Mapping[int, str] = field(default_factory=dict)  # of all partitions; see `Commit`
+    input_id: str | None = None  # tells the input from another topic of its name, if there are ids
+    owner: str | None = None  # the worker that took it last, if known
+    beside_first: int = 0  # the oldest retained record of the second input
     beside_end: int = 0  # where its next record will go
-    beside_offset: int | None = None  # what a group remembers of it: evidence, never trusted
+    beside_offset: int | None = None  # the group's offset in it: evidence, never trusted
     beside_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One atomic step: trusted state, what is published, and the position, all or nothing."""
+    """One atomic step: trusted state, published records, and the position, all or nothing."""
 
     next_offset: int
-    state: Sequence[tuple[bytes, Value]] = field(repr=False)  # None takes an entry away
+    state: Sequence[tuple[bytes, Value]] = field(repr=False)  # None deletes an entry
     actions: Sequence[tuple[Key, bytes]] = field(default=(), repr=False)  # in this order
     ledger: Sequence[tuple[Key, bytes]] = field(default=(), repr=False)
-    low_water: int | None = None  # older input is not needed again; a transport may forget it
-    remark: str = ""  # kept beside the offset that the group remembers, for whoever takes any
+    low_water: int | None = None  # older input is not needed again; a transport may delete it
+    remark: str = ""  # kept beside the group's offset, for every worker that takes a partition
     beside: int | None = None  # older records of the second input are not needed again
     records: Sequence[Written] = field(default=(), repr=False)  # to the output, in this order
-    snapshot: bytes | None = field(default=None, repr=False)  # what other partitions are told
+    snapshot: bytes | None = field(default=None, repr=False)  # for the other partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class Published:
 
 
 class Listener(Protocol):
-    """What a transport tells its user; the calls return at once and must not raise."""
+    """A transport's callbacks to its user; they return at once and must not raise."""
 
     def assigned(self, partitions: Sequence[Partition]) -> None:
         """These partitions were assigned to this process: it may take them."""
@@ -194,15 +194,15 @@ class Listener(Protocol):
         ...
 
     def settled(self, stream: str) -> None:
-        """Each partition of the stream that is this process's has been announced, be it none.
+        """All partitions of the stream that this process has are announced; there may be none.
 
-        Said after the first announcement, and may be said again after each later one: it is how a
-        process that stands by learns that there is nothing for it to take.
+        It is called after the first announcement, and may be called after later ones: so a process
+        that stands by learns that there is nothing for it to take.
         """
         ...
 
     def failed(self, partition: Partition, error: StreamdpError) -> None:
-        """This partition cannot go on, while others can; it is paused.
+        """This partition cannot go on, while others can; the transport has paused it.
 
         `StateMismatch`: halt it (its input is corrupt or no longer retained). `TransportLost`:
         take it again.
@@ -215,11 +215,11 @@ class Transport(Protocol):
     """Moves records, and makes a step of the service durable and visible at once."""
 
     async def join(self, streams: Sequence[StreamTopics], listener: Listener) -> None:
-        """Check that what the streams need is there, then ask for a share of their partitions.
+        """Check that the streams' topics are there, then ask for a share of their partitions.
 
-        Raises `InvalidConfig` for what the user must mend (a missing topic, wrong credentials, a
-        compacted input, too little replication) and `TransportLost` for what may pass: then it may
-        be called again.
+        Raises `InvalidConfig` if the user must act (a missing topic, wrong credentials, a compacted
+        input, too little replication) and `TransportLost` for temporary trouble: then it may be
+        called again.
         """
         ...
 
@@ -228,22 +228,22 @@ class Transport(Protocol):
     ) -> Taken:
         """Fence every earlier owner and return what is durable.
 
-        It does not ask whether the partition was assigned: what was true a moment ago may not be,
-        and fencing decides. Only what `resume` delivers needs an assignment.
+        It does not check whether the partition is assigned: that may change at any moment, and
+        fencing decides. Only delivery after `resume` needs an assignment.
         """
         ...
 
     async def confirm(self, partition: Partition) -> None:
         """Ask whether a partition that was taken is still ours; `Fenced` if another has taken it.
 
-        What was read at two moments differs where another owner worked in between, and only an
-        owner may believe that it contradicts itself. Says nothing of a partition that this worker
-        does not own: it was never taken, or a commit whose outcome is unknown has ended that.
+        Two reads may differ because another owner worked in between, so only an owner may conclude
+        that they contradict each other. It does nothing for a partition that this worker does not
+        own: one that was never taken, or was lost by a commit whose outcome is unknown.
         """
         ...
 
     def read(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
-        """The input again, from `start` up to but without `stop`, in batches.
+        """Read the input again, the offsets [start, stop), in batches.
 
         Ends when nothing below `stop` is left. Raises `StateMismatch` if `start` is no longer
         retained.
@@ -262,9 +262,9 @@ class Transport(Protocol):
         """New records of the resumed partitions; empty after `timeout` seconds.
 
         A record is delivered once, in order: a partition's batch begins where the one before ended,
-        the first one where it was resumed. If it raises, nothing was delivered: the same
-        records come again. What concerns one partition alone goes to `Listener.failed`. Call it
-        regularly, also while nothing is resumed: a transport may take silence for death.
+        the first one where it was resumed. If `poll` raises, nothing was delivered: the same
+        records come again. An error of one partition alone goes to `Listener.failed`. Call `poll`
+        regularly, even while nothing is resumed: a transport may take a silent worker for dead.
         """
         ...
 
@@ -297,27 +297,27 @@ class Transport(Protocol):
 class PairedTransport(Transport, Protocol):
     """A transport whose streams may have a second input and an output.
 
-    `poll` delivers the first input alone. Of the second one reads what one needs, when one needs
-    it, with headers and timestamps: what comes there moves nothing forward or back by itself.
-    `join` refuses topics that differ in their number of partitions.
+    `poll` delivers the first input alone. The user reads the second input when needed, with headers
+    and timestamps: its records move no position by themselves. `join` refuses topics that differ in
+    their number of partitions.
     """
 
     async def stop_beside(self, partition: Partition, start: int, *, timestamp: int) -> int:
-        """Before which offset of the second input everything older than `timestamp` lies.
+        """The offset of the second input before which all records older than `timestamp` lie.
 
-        The offset of its first record, from `start` on, that is not older (milliseconds since
-        1970, as the log has them); where there is none, its end as of now. What is not decided
-        yet counts as there, so that whoever reads up to it has waited for the outcome. It is
-        right as far as timestamps rise; a log whose clock was set back may say too little.
+        This is the offset of the first record from `start` on that is not older (milliseconds since
+        1970, as in the log), or the present end if there is none. Records of open transactions
+        count as present, so that a reader up to this offset has waited for their outcome. It is
+        right as far as timestamps rise; in a log whose clock was set back it may be too low.
         `StateMismatch` if `start` lies beyond the end: then this is not the log that was read.
         """
         ...
 
     def read_beside(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
-        """The second input from `start` up to but without `stop`, in batches; as `read` does.
+        """Read the offsets [start, stop) of the second input in batches, as `read` does.
 
-        `stop` lies within the input: it is what `stop_beside` or a take has said, or less. The
-        batches follow each other without a gap, and the last one's `next_offset` is `stop`.
+        `stop` lies within the input: at most what `stop_beside` or a take returned. The batches
+        follow each other without a gap, and the last one's `next_offset` is `stop`.
         `StateMismatch` if `start` is no longer retained.
         """
         ...
@@ -325,40 +325,40 @@ class PairedTransport(Transport, Protocol):
 
 @runtime_checkable
 class Publications(Protocol):
-    """Reads what was published. Needs no rights on the input and none on the state."""
+    """Reads published records. Needs no rights on the input or the state."""
 
     def actions(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
         """Every action record from the oldest on, committed ones only.
 
-        With `follow`, an empty batch says that the end as of the call was reached, and the
-        iterator then goes on with what comes; without, it ends there.
+        With `follow`, an empty batch marks the end as of the call, and the iterator then goes on
+        with new records; without, it ends there.
         """
         ...
 
     def ledger(
         self, stream: StreamTopics, *, follow: bool, newest: int | None = None
     ) -> AsyncIterator[Sequence[Published]]:
-        """Every ledger record from the oldest on, likewise.
+        """Every ledger record from the oldest on, as `actions` reads them.
 
-        With `newest` only about so many before the end as of the call, an even share of them in
-        each partition, and what comes: a ledger is kept for good, and grows.
+        With `newest`, only about so many before the end as of the call (an even share of each
+        partition), and new ones: a ledger is kept for ever, and grows.
         """
         ...
 
     def snapshots(
         self, stream: StreamTopics, *, follow: bool
     ) -> AsyncIterator[Sequence[Published]]:
-        """The newest snapshot that each partition has told the others, and maybe older ones.
+        """The newest snapshot of each partition, and maybe older ones, as `actions` reads them.
 
-        Of a stream with `crowd` only; likewise.
+        Only for streams with `crowd`.
         """
         ...
 
     async def ledgers(self, app: str) -> Sequence[StreamTopics]:
         """Every stream of the application that has a ledger here, configured or not, by name.
 
-        A technology whose place is not an application's own, such as a file, names those of other
-        applications too. Which input a stream read, only its lines say: `input` is empty.
+        A place that applications share, such as a file, also has those of other applications. Only
+        the ledger lines name a stream's input: `input` is empty.
         """
         ...
 
@@ -381,8 +381,8 @@ class Producer(Protocol):
     ) -> None:
         """Append records in this order, each exactly once; returns when they are durable.
 
-        With `headers` there is one entry for each record. What is no bytes is refused before
-        anything is appended: see `check_bytes`.
+        With `headers` there is one entry for each record. A key or value that is not bytes is
+        refused before anything is appended: see `check_bytes`.
         """
         ...
 
@@ -392,49 +392,49 @@ class Producer(Protocol):
 
 
 class Verdict(Enum):
-    """How a check went."""
+    """The result of a check."""
 
     GOOD = "good"
-    CHANGED = "changed"  # it was missing and has been put right
+    CHANGED = "changed"  # something was missing or wrong, and was corrected
     WARNING = "warning"
     PROBLEM = "problem"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a check looked at, and what it found."""
+    """One finding of a check."""
 
-    subject: str  # what was looked at, such as ``topic app.home.state: min.insync.replicas``
+    subject: str  # the checked thing, such as ``topic app.home.state: min.insync.replicas``
     verdict: Verdict
-    detail: str  # what is so; for a problem also what to do
+    detail: str  # the finding; for a problem also what to do
 
 
 @runtime_checkable
 class Administrator(Protocol):
-    """Makes, checks and looks into what streams need; nothing here takes a partition."""
+    """Makes, checks and inspects the topics of streams; nothing here takes a partition."""
 
     async def create(
         self, streams: Sequence[StreamTopics], *, partitions: int
     ) -> Sequence[Finding]:
-        """Make what is missing, the input included, and change nothing that is there."""
+        """Make missing topics, including the input, and change none that is there."""
         ...
 
     async def check(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
-        """Compare what is there with what the promise needs, changing nothing."""
+        """Compare the topics with what the guarantee needs, changing nothing."""
         ...
 
     async def mend(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
-        """Put right what may be put right without asking anybody; then check.
+        """Correct settings that may be changed without asking; then check.
 
-        Nothing that the promise rests on, and nothing that is lost by it: settings that make work
-        slow. `Verdict.CHANGED` says what was done.
+        These are settings that make work slow; nothing that the guarantee rests on is changed, and
+        nothing is lost. `Verdict.CHANGED` marks each change.
         """
         ...
 
     async def expand(
         self, streams: Sequence[StreamTopics], *, partitions: int
     ) -> Sequence[Finding]:
-        """Give the input and what is derived from it more partitions; never fewer."""
+        """Give the input and the topics derived from it more partitions; never fewer."""
         ...
 
     def commands(self, streams: Sequence[StreamTopics], *, partitions: int) -> str:
@@ -442,7 +442,7 @@ class Administrator(Protocol):
         ...
 
     async def probe(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
-        """Try reachability, credentials and rights without leaving anything that counts."""
+        """Try reachability, credentials and rights without lasting effects."""
         ...
 
     async def peek(self, stream: StreamTopics, partition: int) -> Taken:
@@ -456,8 +456,8 @@ class Administrator(Protocol):
     def history(self, stream: StreamTopics, *, after: Mapping[int, int]) -> AsyncIterator[Records]:
         """Every retained input record up to now, one partition after the other. NOT PRIVATE.
 
-        A partition that `after` names begins at that offset. For replay: nothing is taken, joined
-        or fenced, and only the input has to be there.
+        A partition in `after` begins at that offset. It is for replay: nothing is taken, joined or
+        fenced, and only the input has to exist.
         """
         ...
 
@@ -468,18 +468,18 @@ class Administrator(Protocol):
 
 @runtime_checkable
 class Technology(Protocol):
-    """One cluster or file, by its settings: what an entry point of ``streamdp.transports`` names.
+    """One cluster or file, given by its settings; entry points of ``streamdp.transports`` name it.
 
-    Opening does not connect; what is returned does when it is first used.
+    Opening does not connect; the returned objects connect at their first use.
     """
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, object], *, app: str) -> Self:
-        """From the configuration's own table of settings; `InvalidConfig` names a bad key."""
+        """Read the transport's table of the configuration; `InvalidConfig` names a bad key."""
         ...
 
     def transport(self, *, worker: str, namesakes: Namesakes = Namesakes.STRANGERS) -> Transport:
-        """For the service; `worker` names this process in messages and owner records."""
+        """A transport for the service; `worker` names the process in messages and owner records."""
         ...
 
     def publications(self) -> Publications:
@@ -489,13 +489,13 @@ class Technology(Protocol):
     def producer(self, *, kept: int | None = None) -> Producer:
         """A new writer of input records.
 
-        `kept`: how many of the newest records of each partition stay of the topics that it writes
-        to, where the technology has no retention of its own.
+        `kept`: how many of the newest records stay in each partition that it writes to, if the
+        technology has no retention of its own.
         """
         ...
 
     def administrator(self) -> Administrator:
-        """For the commands that make and check."""
+        """The tools for commands that make and check topics."""
         ...
 
 
@@ -508,12 +508,12 @@ def check_names(streams: Sequence[StreamTopics]) -> None:
     names = [topics.stream for topics in streams]
     if len(set(names)) != len(names):
         raise InvalidConfig(
-            complaint("streams", "two of one name", expected="distinct names", got=names)
+            complaint("streams", "a name twice", expected="distinct names", got=names)
         )
 
 
 def check_paired(stream: StreamTopics, partitions: Mapping[str, int]) -> None:
-    """Refuse a second input and an output that do not go with the first, partition by partition."""
+    """Refuse a second input or an output whose partitions do not match those of the first input."""
     names = [stream.input, stream.beside, stream.output]
     if not all(names) or len(set(names)) != len(names):
         raise InvalidConfig(
@@ -551,7 +551,7 @@ def beyond(partition: Partition) -> StateMismatch:
 def check_bytes(
     topic: str, records: Sequence[tuple[Key, Value]], headers: Sequence[Headers] | None = None
 ) -> None:
-    """Refuse records that are no bytes: a log that kept them as they are would stop readers."""
+    """Refuse keys and values that are not bytes: in a log they would stop readers."""
     _check_headers(topic, len(records), headers)
     for at, record in enumerate(records):
         for what, part in zip(("key", "value"), record, strict=True):
@@ -567,7 +567,7 @@ def check_bytes(
 
 
 def _check_headers(topic: str, count: int, headers: Sequence[Headers] | None) -> None:
-    """Refuse headers that do not belong to the records, or that no log could keep."""
+    """Refuse headers whose number is not that of the records, or that no log could keep."""
     if headers is None:
         return
     if len(headers) != count:

@@ -1,19 +1,20 @@
 """How much do two neighbouring logs' releases differ, seen from outside? A lower bound on ε.
 
-Whoever is audited is a function from a log to the ledger lines it publishes: the real service on a
+The audited system is a function from a log to the ledger lines it publishes: the real service on a
 real transport, or a broken one. Each side of a pair of neighbouring logs is played by many keys of
-one run, because keys do not depend on each other. From how often an event is seen on each side
-follows, by the exact binomial bounds of Clopper & Pearson (1934), a lower bound on ln(P/P′), and
-so on ε: the claim "ε-DP" is refuted when the bound exceeds ε. Nothing is assumed of the mechanism.
+one run, because keys do not depend on each other. The frequencies of an event on both sides give,
+by the exact binomial bounds of Clopper & Pearson (1934), a lower bound on ln(P/P′), and so on ε:
+the claim "ε-DP" is refuted when the bound exceeds ε. Nothing is assumed about the mechanism.
 
-**The logs.** Two actions. Everything is a draw between them but two slots of one block, the first
-that has two: the one that differs, and one that is the same. On one side both speak against an
-action, on the other side they cancel out, which is where noise of half the right scale shows
-best. A second pair has an unusable record where the first has a vector.
+**The logs.** There are two actions. Their losses are equal except in two slots of one block, the
+first block that has two slots: one slot that differs between the sides, and one that does not. On
+one side both slots are against the same action, on the other side they cancel out, which shows
+noise of half the right scale best. Further pairs have an unusable record, or none, in place of a
+vector.
 
-**The events.** What the block released, alone and together with what was released before and
-after it; and whether anything is missing. The chance of an error is divided among all of them
-(Bonferroni), half of it for the plainest, so none has to be chosen before releases are seen.
+**The events.** They are the block's release, alone and together with the releases before and after
+it; and whether a release is missing. The chance of an error is divided among all of them
+(Bonferroni), half of it for the plainest, so no event has to be chosen in advance.
 
 About 300 runs refute Exp(1/ε), and 1,400 Lap(1/ε), at ε = 1 and 95 % confidence
 (`tests/test_audit_blackbox.py`). For feedback streams see `feedback_blackbox`.
@@ -38,14 +39,14 @@ from streamdp.wire.published import decode_ledger
 
 Record = tuple[bytes, Value]
 Run = Callable[[Sequence[Record]], Iterable[bytes]]
-"""Publishes what comes of a log of (key, value) records: ledger lines, in any order of keys."""
+"""Runs a log of (key, value) records and returns its ledger lines, in any order of keys."""
 
 CONFIDENCE = 1 - 1e-6
-"""Of the bounds that verdicts rest on: what holds is accused once in a million audits."""
+"""The confidence of bounds in verdicts: a sound system is accused once in a million audits."""
 
 SIDES = ("a", "b")
 _FOLLOWING = 1  # blocks after the one that differs: a block that is not reset shows there
-_MOST_BLOCKS = 8  # looked through for one of two slots
+_MOST_BLOCKS = 8  # among these, a block of at least two slots is looked for
 _PLAIN = ("action 0", "action 1")
 _OTHERS = 4 + 4 + 1  # how many other events there can be
 _HALVINGS = 60  # of an interval of length 1: far below what a count can tell
@@ -88,7 +89,7 @@ def key_of(side: str, run: int) -> bytes:
 
 
 def pairs(schedule: Schedule, format_: Format) -> list[NeighbouringLogs]:
-    """Neighbours by another vector, and by what is no vector at all."""
+    """Neighbours by another vector, by an unusable record, and by none."""
     if len(format_.actions) != 2:
         got = len(format_.actions)
         raise InvalidConfig(complaint("black box", "actions", expected="two", got=got))

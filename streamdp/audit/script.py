@@ -159,7 +159,7 @@ class ScriptedRandomness:
 
 @dataclass(frozen=True, slots=True)
 class Scripted:
-    """A choice that writes down what it may read and returns what the script says."""
+    """A choice that notes what it may read and returns the script's action."""
 
     name: str = "scripted"
     rate: Fraction = Fraction(1)

@@ -1,13 +1,13 @@
 """The worst log-ratio of two neighbouring streams' transcripts, in closed form.
 
-A transcript is all that a learner releases: the actions selected at the ends of blocks (or that
-none was), and estimates. Its probability given a stream is the mean, over what the learner tosses
-itself, of the product of the selections' laws, each in closed form given the sums and the prior
-that the selection read, and the prior may depend on earlier releases. Nothing is assumed about
+A transcript is everything that a learner releases: the actions selected at the ends of blocks (or
+that none was), and estimates. Its probability given a stream is the mean, over the learner's own
+tosses, of the product of the selections' laws. Each law has a closed form, given the sums and the
+prior that the selection read; the prior may depend on earlier releases. Nothing is assumed about
 which event enters which selection: that is what is being checked.
 
-Log-probabilities come from `Mechanism.log_probabilities` with 12 digits; `TOLERANCE` is what a
-verdict allows for rounding.
+Log-probabilities come from `Mechanism.log_probabilities` with 12 digits; a verdict allows
+`TOLERANCE` for rounding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ships for those who test against streamdp: conformance kits, a memory transport, faults.
+"""Tools for tests against streamdp: conformance kits, a memory transport, faults, a broker.
 
-Nothing is imported here: take each from its own module, such as `streamdp.testing.transport`.
+Nothing is imported here: import each from its own module, such as `streamdp.testing.transport`.
 """

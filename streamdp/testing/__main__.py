@@ -1,4 +1,4 @@
-"""``python -m streamdp.testing``: lends a real broker until Ctrl-C, then deletes what it held."""
+"""``python -m streamdp.testing``: runs a real broker until Ctrl-C, then deletes its data."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from types import FrameType
 from streamdp.testing.broker import own_broker
 
 USUAL = 9092
-"""Kafka's own port, which documents have in their examples; any other where that is taken."""
+"""Kafka's usual port, as in the documents' examples; if it is taken, any other is used."""
 
 
 def main() -> None:
-    """Start a broker, say where it is, and wait to be ended."""
+    """Start a broker, print its address, and wait for a signal."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts what it puts behind it deaf
+    for number in (signal.SIGINT, signal.SIGTERM):  # a background job of a shell ignores SIGINT
         signal.signal(number, end)
     sys.stderr.write("A broker is starting; the first time it fetches Kafka.\n")
     try:

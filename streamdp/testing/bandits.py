@@ -1,4 +1,4 @@
-"""`check_bandit`: does a learner of bandit feedback keep what its account and its engine promise?
+"""`check_bandit`: does a learner of bandit feedback keep the promises that its engine relies on?
 
     def test_my_bandit() -> None:
         check_bandit(my_bandit(actions=["a", "b", "c"], epsilon="1"), audit=audit_bandit)
@@ -9,13 +9,13 @@ The promises, in the order in which they are checked:
 2. *Plays* are actions of the learner, asked twice the same.
 3. *Parts.* Each ends with the observation that was due, begins where one was open, and lies in the
    arm's own numbering; an arm without an open part is not entered.
-4. *Charges.* The account of each arm holds what its releases cost, never more than the charge.
-5. *Content.* Which releases there are, and what is played, does not depend on what a content is
-   worth once the released numbers are given; unusable content is the loss 1/2.
-6. *Determinism.* The same seed, the same plays and releases.
+4. *Charges.* The account of each arm has the charges of its releases, never more than the charge.
+5. *Content.* Given the released numbers, releases and plays do not depend on content; unusable
+   content is the loss 1/2.
+6. *Determinism.* The same seed gives the same plays and releases.
 
-`audit`, if given, has the last word: pass `streamdp.audit.audit_bandit`. A failure is an
-`AssertionError` that says which promise was broken.
+`audit`, if given, runs last: pass `streamdp.audit.audit_bandit`. A failure is an `AssertionError`
+that names the broken promise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SLOTS = 400
 
 
 def check_bandit(bandit: Bandit, *, audit: Callable[[Bandit], Audited] | None = None) -> None:
-    """Go through the promises; raise `AssertionError` at the first that is broken."""
+    """Check the promises; raise `AssertionError` at the first broken one."""
     _check_value(bandit)
     releases = _check_run(bandit)
     _check_parts(bandit, releases)

@@ -1,4 +1,4 @@
-"""A real Apache Kafka to borrow: one node, started in about two seconds, gone afterwards.
+"""Runs a real Apache Kafka for tests: one node, started in about two seconds, deleted afterwards.
 
     with borrow_broker() as broker:
         use(broker.bootstrap)
@@ -7,8 +7,8 @@ Rules:
 
 - Nothing is installed and no root is needed: jars and Java come from package indexes
   (`streamdp.testing.kafka_jars`).
-- With the environment variable ``STREAMDP_TEST_BROKER`` an outside broker is used instead. It
-  is not ours to kill, so what wants to do that starts its own by `Broker.start`.
+- With the environment variable ``STREAMDP_TEST_BROKER`` an outside broker is used instead. Tests
+  must not kill it; those that kill brokers start their own by `Broker.start`.
 - A broker never outlives its owner: a small watcher kills it when the owner's end of a pipe
   closes, however the owner ends.
 - With `Security` there is a second listener with TLS and SASL (PLAIN, SCRAM-SHA-512,
@@ -56,8 +56,8 @@ THROUGHPUT = ("-Xmx1g",)
 _LOGGING = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",)
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 20.0
-_MADE: dict[tuple[str, ...], bytes] = {}  # what Kafka's tool, which takes a second, wrote for users
-_STARTS = 3  # a free port may be taken by another process before the broker binds it
+_MADE: dict[tuple[str, ...], bytes] = {}  # by users: the storage that Kafka's slow tool has written
+_STARTS = 3  # attempts: another process may take a free port before the broker binds it
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Security:
 
 
 class Resource(Enum):
-    """What a right is on, by Kafka's codes."""
+    """The resource of a right, by Kafka's codes."""
 
     TOPIC = 2
     GROUP = 3
@@ -77,7 +77,7 @@ class Resource(Enum):
 
 
 class AclRight(Enum):
-    """What may be done, by Kafka's codes."""
+    """The permitted operation, by Kafka's codes."""
 
     ALL = 2
     READ = 3
@@ -89,7 +89,7 @@ class AclRight(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Rights on everything of a kind whose name begins so."""
+    """Rights on all resources of a kind whose names begin with a prefix."""
 
     kind: Resource
     prefix: str
@@ -98,7 +98,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Borrowed:
-    """A broker that runs already: its address."""
+    """The address of a broker that runs already."""
 
     bootstrap: str
 
@@ -170,11 +170,11 @@ class Broker:
         self._await_ready(self._process)
 
     def stop(self, patience: float = _STOP_SECONDS) -> None:
-        """End it in order, as an operator would; at once if it takes longer than that."""
+        """Stop it as an operator would; kill it if that takes longer than `patience` seconds."""
         self._end(signal.SIGTERM, patience)
 
     def kill(self) -> None:
-        """End it at once, as a lost machine would."""
+        """Kill it at once, like a lost machine."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
@@ -193,7 +193,7 @@ class Broker:
         self._process.send_signal(signal.SIGCONT)
 
     def _run(self, *arguments: str, where: str) -> str:
-        """Run a Java class of the jars; its own words explain a failure."""
+        """Run a Java class of the jars; an error quotes its output."""
         done = subprocess.run(  # noqa: S603  # the command is ours
             [*self._java, *arguments],
             capture_output=True,
@@ -232,7 +232,7 @@ class Broker:
             raise
 
     def _empty(self, settings: Path, users: tuple[str, ...]) -> None:
-        """Storage of a new cluster: by Kafka's own tool, and from then on as the tool made it."""
+        """Write the storage of a new cluster: by Kafka's tool, later from a copy of its files."""
         cluster, data = _random_id(), self.folder / "data"
         made = _MADE.get(users) or (b"" if users else kept_storage())
         if made:
@@ -260,7 +260,7 @@ class Broker:
         )
 
     def _await_ready(self, process: subprocess.Popen[bytes]) -> None:
-        """Return when the broker answers, or say why it does not."""
+        """Wait until the broker answers, or raise with its log."""
         deadline = time.monotonic() + _READY_SECONDS
         while not _answers(self._port):
             code = process.poll()
@@ -277,11 +277,11 @@ class Broker:
             time.sleep(0.02)
 
     def _tail(self) -> str:
-        """The last words of the broker's log."""
+        """The end of the broker's log."""
         return self.log_file.read_text("utf-8", "replace")[-1500:] if self.log_file.exists() else ""
 
     def _end(self, how: signal.Signals, patience: float = _STOP_SECONDS) -> None:
-        """End the broker, first gently if asked so, then its watcher; harmless when stopped."""
+        """Send the broker this signal, kill it after `patience` seconds, and end its watcher."""
         process, self._process = self._process, None
         watcher, self._watcher = self._watcher, None
         if process is not None:
@@ -307,9 +307,9 @@ def own_broker(
     java_options: Sequence[str] = QUICK_START,
     port: int = 0,
 ) -> Iterator[Broker]:
-    """A broker of one's own that may be killed; its storage is deleted afterwards.
+    """A broker that the caller may kill; its storage is deleted afterwards.
 
-    On this port, if nobody listens there; else on any.
+    It listens on this port if that is free, else on any other.
     """
     folder = Path(tempfile.mkdtemp(prefix="streamdp-broker-"))
     try:
@@ -326,7 +326,7 @@ def own_broker(
 def borrow_broker(
     *, settings: Mapping[str, str] | None = None, java_options: Sequence[str] = QUICK_START
 ) -> Iterator[Borrowed]:
-    """A broker to use and not to harm: the outside one if there is one, else one of our own."""
+    """A broker that must not be killed: the outside one if there is one, else one of our own."""
     outside = os.environ.get(OUTSIDE_BROKER)
     if outside:
         yield Borrowed(outside)
@@ -336,9 +336,9 @@ def borrow_broker(
 
 
 def allow(bootstrap: str, user: str, *grants: Grant) -> None:
-    """Let a user of a broker's secure listener do something; without a grant it may do nothing.
+    """Grant rights to a user of a broker's secure listener, who has none without.
 
-    The address is that of its plain listener, where everybody is the administrator.
+    `bootstrap` is the plain listener, where everybody is the administrator.
     """
     creations = b"".join(
         struct.pack(">b", grant.kind.value)
@@ -393,7 +393,7 @@ def _answers(port: int) -> bool:
 
 
 def _ask(port: int, *, api: int, version: int, body: bytes) -> bytes:
-    """One question of Kafka's protocol over a connection of its own, and the bare answer."""
+    """Send one request of Kafka's protocol over a new connection, and return the raw response."""
     header = struct.pack(">hhih", api, version, 1, -1)
     with socket.create_connection(("127.0.0.1", port), timeout=5.0) as connection:
         connection.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
@@ -434,8 +434,8 @@ def _plain_settings(folder: Path, port: int, controller: int) -> dict[str, str]:
         "auto.create.topics.enable": "false",
         "log.cleaner.dedupe.buffer.size": "16777216",
         "log.segment.delete.delay.ms": "1000",
-        "metadata.max.idle.interval.ms": "0",  # nobody follows: no record just to show life
-        "broker.session.timeout.ms": "2000",  # a killed broker is back when it has passed
+        "metadata.max.idle.interval.ms": "0",  # there are no followers that need idle records
+        "broker.session.timeout.ms": "2000",  # a killed broker can return only after this
         "broker.heartbeat.interval.ms": "300",
     }
 
@@ -453,7 +453,7 @@ def _secured(plain: dict[str, str], folder: Path, port: int, security: Security)
             f"{plain['listener.security.protocol.map']},SECURE:SASL_SSL"
         ),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",  # whoever comes by the plain listeners
+        "super.users": "User:ANONYMOUS",  # every client of the plain listeners
         f"{listener}.ssl.keystore.type": "PEM",
         f"{listener}.ssl.keystore.location": str(folder / "server.pem"),
         f"{listener}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512,OAUTHBEARER",

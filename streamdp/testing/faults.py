@@ -1,9 +1,9 @@
 """Injected faults: a transport calls one at each step of its protocol.
 
 A transport calls a `streamdp.ports.Reached` with the name of each step of its protocol. A fault is
-such a callable: it raises (by default `TransportLost`: the outcome is unknown), kills the process
-for good, or counts. Everything is a function of a seed and of how often a step was passed, so a
-failure can be had again.
+such a callable: it raises (by default `TransportLost`: the outcome is unknown), kills the process,
+or counts. Everything is a function of a seed and of how often a step was passed, so that a failure
+can be repeated.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from streamdp.core.errors import TransportLost
 from streamdp.ports import Partition
 
 Failure = Callable[[str], BaseException]
-"""Makes what is raised, from a message that names the step."""
+"""Makes the exception from a message that names the step."""
 
 
 class Count:
-    """Counts how often each step is passed, and lets everything go on."""
+    """Counts how often each step is passed, and does nothing else."""
 
     def __init__(self) -> None:
         self.passages: Counter[str] = Counter()
@@ -69,7 +69,7 @@ class Dice:
         self.thrown: Counter[str] = Counter()
 
     def __call__(self, step: str, partition: Partition) -> None:
-        """Throw once."""
+        """Throw the dice, and fail if they say so."""
         if self._steps is not None and step not in self._steps:
             return
         self._passed += 1
@@ -80,7 +80,7 @@ class Dice:
 
 
 class Kill:
-    """SIGKILL to this very process when a step is passed for the n-th time."""
+    """Kills its own process with SIGKILL when a step is passed for the n-th time."""
 
     def __init__(self, step: str, *, passage: int) -> None:
         self._step = step

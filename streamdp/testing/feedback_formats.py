@@ -1,7 +1,7 @@
 """`check_feedback_format`: does this keep the rules of a feedback stream's format?
 
-The numbers are held to every rule of `check_format`, as a format of one column; beside that the
-named actions of a format with ``played = "value"`` must be a function of their own record.
+The numbers must keep every rule of `check_format`, as a format of one column. The actions that
+payloads name with ``played = "value"`` must be a function of their own record.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HOSTILE_FEEDBACK: tuple[Value, ...] = (
     b'{"action":1,"loss":0.5,"reward":0.5}',
     b'{"action":"no such action","loss":0.5,"reward":0.5}',
 )
-"""Payloads that a careless reader of feedback takes for something."""
+"""Payloads that a careless reader takes for feedback."""
 
 
 def check_feedback_format(format_: FeedbackFormat, *, examples: int = 100) -> None:

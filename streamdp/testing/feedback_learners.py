@@ -1,4 +1,4 @@
-"""`check_feedback_learner`: does a policy learner keep what an engine and a ledger promise of it?
+"""`check_feedback_learner`: does a policy learner keep the promises of engine and ledger?
 
     def test_my_policy() -> None:
         check_feedback_learner(my_policy(actions=["a", "b", "c"], epsilon="1"))

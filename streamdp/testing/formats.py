@@ -1,4 +1,4 @@
-"""`check_format`: does this keep the rules of a wire format? For ours and for strangers' alike.
+"""`check_format`: does this keep the rules of a wire format? For our formats and for yours.
 
 The rules are those of `streamdp.wire.formats`, each a property that Hypothesis tries to break
 with random, truncated, overwritten and hostile records. Needs the package `hypothesis`.
@@ -77,7 +77,7 @@ Rows = NDArray[np.float32]
 
 
 def _check_any_bytes(format_: Format, run: settings) -> None:
-    """Rule 2: whatever the bytes, no exception, and arrays of the right shape and type."""
+    """Rule 2: for any bytes, no exception, and arrays of the right shape and type."""
 
     @run
     @given(batches(format_))
@@ -118,7 +118,7 @@ def _check_slots_by_length(format_: Format, run: settings) -> None:
 
 
 def _check_alone(format_: Format, run: settings) -> None:
-    """Rules 3 and 4: among others a record is what it is alone, wherever the batch is cut."""
+    """Rules 3 and 4: a record is decoded alike alone and among others."""
     good = format_.encode(np.zeros((1, len(format_.actions)), dtype=np.float32))
     _must_be_as_alone(format_, [value for bad in HOSTILE for value in (good, bad)])
 
@@ -141,7 +141,7 @@ def _must_be_as_alone(format_: Format, values: Sequence[Value]) -> None:
 
 
 def _check_round_trip(format_: Format, run: settings) -> None:
-    """What is encoded comes back, to the format's own precision, and then stays as it is."""
+    """An encoded row comes back to the format's precision, and is unchanged from then on."""
 
     @run
     @given(rows(len(format_.actions)))
@@ -157,7 +157,7 @@ def _check_round_trip(format_: Format, run: settings) -> None:
 
 
 def _check_bad_row(format_: Format, run: settings) -> None:
-    """Rule 3, within a frame: whatever one row's bytes are, the other rows stay.
+    """Rule 3, within a frame: the bytes of one row do not change the other rows.
 
     A frame's slots follow from its length, so its rows have one width. They are taken to be the
     last bytes of the frame.
@@ -183,7 +183,7 @@ def _check_bad_row(format_: Format, run: settings) -> None:
 
 
 def _row_width(format_: Format) -> int | None:
-    """Bytes of a row in a frame, or None if the format knows no frames."""
+    """Bytes of a row in a frame, or None if the format has no frames."""
     K = len(format_.actions)
     one, two = (np.zeros((count, K), dtype=np.float32) for count in (1, 2))
     try:
@@ -203,9 +203,9 @@ def rows(K: int, *, count: int = 1) -> st.SearchStrategy[Rows]:
 
 
 def batches(format_: Format) -> st.SearchStrategy[list[Value]]:
-    """Batches of records, from well-formed to nonsense; and good ones with glued ones alone.
+    """Batches of all sorts of records; and batches of good records and glued ones alone.
 
-    A decoder that joins a batch's texts into one must not take a record for two.
+    A decoder that joins a batch's texts must not take one record for two.
     """
     small = [value for value in HOSTILE if value is None or len(value) < 10_000]
     good = rows(len(format_.actions)).map(format_.encode)
@@ -215,7 +215,7 @@ def batches(format_: Format) -> st.SearchStrategy[list[Value]]:
 
 
 def _damaged(record: bytes) -> st.SearchStrategy[bytes]:
-    """The record cut short, run on, or with some bytes overwritten."""
+    """The record truncated, extended, or with some bytes overwritten."""
     place = st.integers(0, max(0, len(record) - 1))
     junk = st.binary(max_size=8)
     return st.one_of(

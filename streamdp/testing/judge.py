@@ -1,27 +1,27 @@
-"""The judge: says from what was published, and from nothing else, whether a promise was broken.
+"""The judge: decides from published records alone whether a promise was broken.
 
 It is independent of the service: it reads the input, the actions and the ledger, and folds the
-input with an engine of its own. What it holds against a partition:
+input with an engine of its own. The promises for a partition:
 
-1. Exactly one ledger line for each release, and exactly one action record for each action that was
-   not withheld, telling of the same action.
-2. The blocks of each learner are consecutive from 0, or from the first one that its opening names
-   where that carries over, and their slots tile the input from there on.
-3. Ledger lines have the ordinals 1, 2, 3 …, those of schema 1 before them a `commit_seq` that never
-   falls.
+1. There is exactly one ledger line for each release, and exactly one action record, with the same
+   action, for each action that was not withheld.
+2. The blocks of each learner are consecutive from 0, or from the first block in a carried opening,
+   and their slots tile the input from there on.
+3. Ledger lines have the ordinals 1, 2, 3 …; lines of schema 1 before them have a `commit_seq` that
+   never falls.
 4. Under seeded randomness the ledger is the offline fold of the input, byte for byte and in the
    same order over all keys; so are the policies that a feedback stream publishes.
-5. Whoever looked at uncommitted data never saw two different releases of one identity.
+5. A reader of uncommitted data never saw two different releases of one identity.
 6. Each policy of a feedback stream is the one that follows from the released sums before it.
-7. Whatever was drawn, a feedback stream's counts are those of the input's headers, block by block.
-8. With a crowd priors have the numbers 1, 2, 3 … in each epoch, each draw was told the newest that
-   stands before it (of the control group, and plain votes: none), and nobody ever saw two different
+7. A feedback stream's counts are those of the input's headers, block by block.
+8. With a crowd, priors have the numbers 1, 2, 3 … in each epoch, each draw used the newest prior
+   before it (none in the control group and for plain votes), and nobody ever saw two different
    priors of one number.
-9. Where keys donate, a key's blocks tile with those that its lines say it donates, the pool's
+9. Where keys donate, a key's blocks tile together with the blocks that its lines donate, the pool's
    blocks are 0, 1, 2 … of each epoch and tile its slots, and nobody ever saw two different votes of
-   one block of it.
-10. Where a crowd reaches across partitions, a partition tells no snapshot before the line of the
-    prior that was made of the same votes, and never two of one number.
+   one block of the pool.
+10. Where a crowd reaches across partitions, a partition shows no snapshot before the line of the
+    prior from the same votes, and never two snapshots of one number.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ from streamdp.wire.retracing import Retraced
 from streamdp.wire.snapshots import decode_snapshot
 
 SNAPSHOT = b'{"type":"snapshot"'
-"""What a snapshot's record begins with."""
+"""The beginning of a snapshot's record."""
 
 _PART_BYTES = 4  # of a policy for each action
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What can be seen of one partition from outside."""
+    """The records of one partition that can be seen from outside."""
 
     partition: Partition
     actions: Sequence[Published] = field(repr=False)  # committed
@@ -93,9 +93,9 @@ def judge(evidence: Evidence) -> list[str]:
 def judge_fold(
     evidence: Evidence, *, engine: Engine, lines: Lines, log: Iterable[Batch], whole: str
 ) -> list[str]:
-    """What differs from the offline fold (rule 4); `whole` is "whole" or "prefix".
+    """The differences from the offline fold (rule 4); `whole` is "whole" or "prefix".
 
-    Which topic of its name the input is, as the first line says it, no fold knows.
+    The input topic's id in the first line is taken from that line: a fold cannot know it.
     """
     charged: list[bytes] = []
     shown_lines: list[bytes] = []
@@ -127,7 +127,7 @@ def judge_fold(
 def _between(
     lines: Lines, drawn: Release | CrowdPrior, releases: Releases, last: int, *, ordinal: int
 ) -> bytes:
-    """The ledger's line of a vote of the pool, or of a prior that was made behind a record."""
+    """The ledger line of a vote of the pool, or of a prior."""
     if isinstance(drawn, Release):
         return lines.pool(drawn, ordinal=ordinal)
     partition, epoch = releases.partition, releases.epoch
@@ -144,9 +144,9 @@ def _first_difference(expected: list[bytes], got_lines: list[bytes], *, whole: s
 
 
 def adopting(ledger: Sequence[Published], snapshots: Iterable[bytes]) -> OnRecord:
-    """What a fold of one partition's input has to adopt: as its ledger says.
+    """The snapshots that a fold of one partition's input must adopt, by its ledger.
 
-    `snapshots`: everything that the partitions of its stream ever told each other.
+    `snapshots`: all that the partitions of its stream ever sent each other.
     """
     lines = [decode_ledger(record.value) for record in ledger]
     priors = [line.prior() for line in lines if isinstance(line, PriorLine)]
@@ -157,7 +157,7 @@ def adopting(ledger: Sequence[Published], snapshots: Iterable[bytes]) -> OnRecor
 
 
 def judge_snapshots(partition: Partition, seen: Iterable[bytes]) -> list[str]:
-    """What is wrong with what a partition told the others (rule 10).
+    """What is wrong with a partition's snapshots (rule 10).
 
     `seen`: ledger lines and snapshots, in the order in which anybody could first see them.
     """
@@ -180,9 +180,9 @@ def judge_snapshots(partition: Partition, seen: Iterable[bytes]) -> list[str]:
 
 
 def judge_counts(evidence: Evidence, *, engine: Engine, log: Iterable[Batch]) -> list[str]:
-    """Where counts are not those of the input (rule 7), for streams that draw from the system.
+    """The blocks whose counts are not those of the input (rule 7), for unseeded streams.
 
-    `engine` is one of the same learner; what it draws is not looked at.
+    `engine` has the same learner; its draws are ignored.
     """
     wanted: dict[Identity, list[int]] = {}
     for batch in log:
@@ -203,7 +203,7 @@ def judge_counts(evidence: Evidence, *, engine: Engine, log: Iterable[Batch]) ->
 
 
 def _policies(lines: Sequence[LedgerLine], records: Sequence[InForce]) -> Iterator[str]:
-    """Policies, computed again from the sums of the same learner, and the priors that they name."""
+    """Compute policies again from the sums of their learners and the priors that they name."""
     policies = {
         record.identity: from_base64(record.policy, "policy")
         for record in records
@@ -257,7 +257,7 @@ def _differ(record: InForce, line: Charge) -> bool:
 
 
 def _standing(charge: Charge) -> object:
-    """The action in force after a release: with a memory, maybe not the drawn one."""
+    """The action in force after a release: with a memory it may differ from the drawn one."""
     return charge.index if charge.in_force is UNSET else charge.in_force
 
 
@@ -285,7 +285,7 @@ def _tiles(charges: Sequence[Charge]) -> Iterator[str]:
 
 
 def _given(line: Charge) -> tuple[int, int]:
-    """The blocks and slots that a key donates behind a line."""
+    """The blocks and slots that a key donates after a line."""
     donated = line.donates
     return (donated.blocks, donated.slots) if isinstance(donated, Donates) else (0, 0)
 
@@ -322,7 +322,7 @@ def _numbered(lines: Sequence[LedgerLine]) -> Iterator[str]:
 
 
 def _told_priors(lines: Sequence[LedgerLine]) -> Iterator[str]:
-    """Whether each draw of a crowd was told the newest prior before it (rule 8)."""
+    """Check that each draw of a crowd used the newest prior before it (rule 8)."""
     newest = 0
     for line in lines:
         if isinstance(line, EpochMark):
@@ -338,7 +338,7 @@ def _told_priors(lines: Sequence[LedgerLine]) -> Iterator[str]:
 
 
 def _is_told_nothing(line: Charge) -> bool:
-    """Whether a draw of a crowd was told no prior: of the control group, plain, or no draw."""
+    """Whether a release has no prior: it is of the control group, plain, or carried over."""
     control = crowd_of(str(line.crowd)).control
     identity = line.identity
     plain = line.kind == ACTION and control.plain(identity.key, identity.born, identity.block)
@@ -346,7 +346,7 @@ def _is_told_nothing(line: Charge) -> bool:
 
 
 def _one_face(lines: Iterable[bytes]) -> Iterator[str]:
-    """No identity was ever seen with two different releases, nor a prior's number with two."""
+    """Check that no identity was seen with two releases, and no prior or vote with two values."""
     faces: dict[Identity, object] = {}
     priors: dict[tuple[int, int], PriorLine] = {}
     votes: dict[tuple[int, int], PoolLine] = {}

@@ -1,4 +1,4 @@
-"""`check_learner`: does a learner keep what an engine and a ledger promise of it? Ours or yours.
+"""`check_learner`: does a learner keep the promises that engine and ledger rely on? Ours or yours.
 
     def test_my_leader() -> None:
         check_learner(my_leader(actions=["a", "b", "c"], epsilon="1"))
@@ -9,26 +9,26 @@ The promises, in the order in which they are checked:
    equal learner with the same digest; another ε or other actions give another digest.
 2. *The price.* When one loss vector is replaced, no log-probability of a selection moves by more
    than the charge, for blocks of one slot to 256, whatever action is in force.
-3. *Determinism.* The same seed, the same releases.
-4. *Batches.* Cut anywhere, or slot by slot: the same releases and saved rows.
-5. *Charges.* Blocks tile the slots of each key; every slot of a closed block is charged once, as
-   the learner says, and an open block nothing.
-6. *Boundaries.* Which releases there are, when and for which slots does not depend on content.
+3. *Determinism.* The same seed gives the same releases.
+4. *Batches.* Batches cut anywhere, or slot by slot, give the same releases and saved rows.
+5. *Charges.* Blocks tile the slots of each key; every slot of a closed block is charged the
+   learner's charge once, and an open block nothing.
+6. *Boundaries.* The number, time and slots of releases do not depend on content.
 7. *Bad content* takes its slot as the null loss and changes nothing else.
-8. *Rebuilding* from saved rows, the log and the recorded releases gives the engine that was.
+8. *Rebuilding* from saved rows, the log and the recorded releases gives the same engine.
 9. *The draws* of an engine follow the law that the learner claims, by a χ² test.
-10. *What is in force* follows from the releases alone, by the learner's memory.
-11. *Long blocks.* Until blocks have 64 slots, with a null at every place, saves and rebuilds, under
-    seeded bits and the system's: each selection is handed its window's sums and the bonus that
-    earlier releases say, and what wins with the bits that were drawn is released, once, at its
-    charge (`streamdp.audit.misdeeds`, which goes to 256 slots in an audit).
+10. *The action in force* follows from the releases alone, by the learner's memory.
+11. *Long blocks.* In blocks of up to 64 slots, with nulls at every place, saves and rebuilds, under
+    seeded bits and the system's: each selection gets its window's sums and the bonus of earlier
+    releases, and the winner for the drawn bits is released, once, at its charge
+    (`streamdp.audit.misdeeds`, which goes to 256 slots in an audit).
 
-A learner without a charge promises no price; it keeps the others. `audit`, if given, has the last
-word: pass `streamdp.audit.audit_learner`, which enumerates whole streams. A selection mechanism of
-your own goes through `streamdp.testing.selection.check_selection` as well.
+A learner without a charge need not keep promise 2. `audit`, if given, runs last: pass
+`streamdp.audit.audit_learner`, which enumerates whole streams. Check a selection mechanism of your
+own with `streamdp.testing.selection.check_selection` as well.
 
-A failure is an `AssertionError` that says which promise was broken. Seeds are fixed; the χ² test of
-a sound learner fails for fewer than one seed in 10⁶.
+A failure is an `AssertionError` that names the broken promise. Seeds are fixed; the χ² test of a
+sound learner fails for fewer than one seed in 10⁶.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class MemoryTransport:
         self._log.join(self._member)
 
     def assigned(self, partitions: Sequence[Partition]) -> None:
-        """Pass on what the group says."""
+        """Pass on the assignment."""
         assert self._listener is not None
         self._listener.assigned(partitions)
 
@@ -103,7 +103,7 @@ class MemoryTransport:
         self._listener.revoked(partitions)
 
     def settled(self, stream: str) -> None:
-        """Pass on that the group has said everything."""
+        """Pass on that the assignment is complete."""
         assert self._listener is not None
         self._listener.settled(stream)
 
@@ -143,7 +143,7 @@ class MemoryTransport:
             await asyncio.sleep(0)
 
     async def stop_beside(self, partition: Partition, start: int, *, timestamp: int) -> int:
-        """Where the second input is no longer older than that."""
+        """The first offset of the second input that is not older than the timestamp."""
         await asyncio.sleep(0)
         source = self._log.input(self._stream(partition).beside, partition.number)
         if start > source.next:

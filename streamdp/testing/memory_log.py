@@ -49,7 +49,7 @@ class CommitOutcome(Enum):
 
 
 class Isolation(Enum):
-    """Which readers' eyes to look with."""
+    """The isolation level of a reader."""
 
     COMMITTED = "read_committed"
     UNCOMMITTED = "read_uncommitted"
@@ -57,7 +57,7 @@ class Isolation(Enum):
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One commit that was tried: what was in it, how much of it was seen, and how it ended."""
+    """One attempted commit: its content, how much of it was visible, and how it ended."""
 
     topics: StreamTopics
     partition: Partition
@@ -68,7 +68,7 @@ class Attempt:
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One worker of a consumer group, and what it believes is its own."""
+    """One worker of a consumer group, and the partitions that it believes to have."""
 
     worker: str
     streams: tuple[StreamTopics, ...]
@@ -178,7 +178,7 @@ class MemoryLog:
         del self._inputs[topic]
 
     def input_id(self, topic: str) -> str | None:
-        """What tells a topic from another of its name, if this log has ids."""
+        """The topic's id, if this log has ids."""
         return f"{topic} {self._ids[topic]}" if self._has_ids else None
 
     def partitions(self, topic: str) -> int:
@@ -230,7 +230,7 @@ class MemoryLog:
             self.append(topic, plain, headers=headers, partition=number)
 
     def trim(self, topic: str, number: int, *, before: int) -> None:
-        """Let retention eat the oldest records of a partition."""
+        """Delete the oldest records of a partition, as retention does."""
         self.input(topic, number).trim(before)
 
     def _topic(self, topic: str) -> list[InputPartition]:
@@ -261,7 +261,7 @@ class MemoryLog:
     # --- owners and attempts ----------------------------------------------------------------
 
     def fence(self, topics: StreamTopics, number: int) -> int:
-        """Make earlier owners strangers, abort what they left open; the new owner's epoch."""
+        """Fence earlier owners, abort their open attempts, and return the new owner's epoch."""
         place = (topics.state, number)
         for attempt in self.attempts:
             left_open = attempt.outcome is CommitOutcome.OPEN
@@ -300,7 +300,7 @@ class MemoryLog:
             records.append((attempt, Published(number, len(records), key, value)))
 
     def decide(self, attempt: Attempt) -> None:
-        """Let an attempt count, all of it at once."""
+        """Commit an attempt, all of it at once."""
         assert attempt.outcome is CommitOutcome.OPEN
         place = (attempt.topics.state, attempt.partition.number)
         state = self._state.setdefault(place, {})
@@ -326,19 +326,19 @@ class MemoryLog:
     def replace_state(
         self, topics: StreamTopics, number: int, state: Mapping[bytes, bytes]
     ) -> None:
-        """Lose the state, or roll it back to an older copy: what no cluster should ever do."""
+        """Lose the state, or roll it back to an older copy, as no cluster should ever do."""
         self._state[(topics.state, number)] = dict(state)
 
     def position(self, topics: StreamTopics, number: int) -> int | None:
-        """What the group remembers: the position of the last commit."""
+        """The group's offset: the position of the last commit."""
         return self._positions.get((topics.state, number))
 
     def beside(self, topics: StreamTopics, number: int) -> int | None:
-        """What the group remembers of the second input."""
+        """The group's offset in the second input."""
         return self._beside.get((topics.state, number))
 
     def remarks(self, topics: StreamTopics) -> dict[int, str]:
-        """What stands beside the positions that the group remembers."""
+        """The remarks beside the group's offsets."""
         return {n: text for (state, n), text in self._remarks.items() if state == topics.state}
 
     # --- what was visible -------------------------------------------------------------------
@@ -362,7 +362,7 @@ class MemoryLog:
         return self._history(topics.snapshots, isolation)
 
     def forget_snapshots(self, topics: StreamTopics) -> None:
-        """Lose the topic by which partitions tell each other what was voted."""
+        """Lose the topic of snapshots."""
         for place in [place for place in self._public if place[0] == topics.snapshots]:
             del self._public[place]
 
@@ -410,7 +410,7 @@ class MemoryLog:
             self.rebalance()
 
     def expire(self, worker: str) -> None:
-        """Take a worker for dead without telling it: from now on it is a zombie."""
+        """Take a worker for dead without telling it: it becomes a zombie."""
         self.members = [member for member in self.members if member.worker != worker]
         self.rebalance()
 

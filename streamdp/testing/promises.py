@@ -1,7 +1,7 @@
-"""What the kits of learners share: a seeded run, and the promises that hold whatever is observed.
+"""Shared parts of the learners' kits: a seeded run, and the promises of both kinds of learner.
 
 `check_learner` (losses of all actions) and `check_feedback_learner` (of the shown one) number the
-promises and say in which order they are checked.
+promises and define the order of the checks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from streamdp.core.learners import Learner
 from streamdp.core.randomness import SeededRandomness
 
 FALSE_ALARM = 1e-6
-TOLERANCE = 1e-9  # of a log-probability: quadrature, not privacy, is that coarse
+TOLERANCE = 1e-9  # of a log-probability: the error of quadrature
 KEYS: tuple[Key, ...] = (b"fr", None, b"", b"\xff")
 SLOTS = 132  # enough for blocks of 16 slots to end after the crash
 DRAWN_KEYS = 20_000
@@ -29,15 +29,15 @@ class Audited(Protocol):
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was found."""
+        """Whether the audit found no failure."""
 
     @property
     def failures(self) -> Sequence[str]:
-        """What was found."""
+        """The failures that the audit found."""
 
 
 def require(held: object, promise: str, learner: object) -> None:
-    """Say which promise was broken; `assert` would be stripped by `python -O`."""
+    """Raise with the broken promise; `python -O` would strip an `assert`."""
     if not held:
         raise AssertionError(f"{promise} ({learner})")
 
@@ -55,7 +55,7 @@ def new_engine(learner: Learner, *, seed: int = 1) -> Engine:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ran:
-    """What a new seeded engine did over some batches: equal if releases and rows are."""
+    """The result of a new seeded engine over some batches; equal if releases and rows are."""
 
     engine: Engine
     releases: list[Release]

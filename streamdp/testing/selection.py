@@ -1,4 +1,4 @@
-"""`check_selection`: is this a private choice of one among K? For ours and for strangers' alike.
+"""`check_selection`: is this a private choice of one among K? For our mechanisms and for yours.
 
     def test_my_mechanism_is_a_selection() -> None:
         check_selection(MyMechanism(rate=Fraction(1, 2)))
@@ -161,7 +161,7 @@ class _Source:
 
 
 def _require(held: object, promise: str, case: str) -> None:
-    """Say which promise was broken; `assert` would be stripped by `python -O`."""
+    """Raise with the broken promise; `python -O` would strip an `assert`."""
     if not held:
         raise AssertionError(f"{promise} ({case})")
 

@@ -5,16 +5,16 @@
     await check_paired(make)                # and of one that takes a second input and an output
 
 `make` opens the technology under test for an application's name; each check uses a name, a stream
-and an input of its own, so that all of them may run on one broker or file. A transport that breaks
-a promise raises `Broken`, which says which, what was expected and what came. In pytest, one test a
-promise::
+and an input of its own, so that all of them may run on one broker or file. For a broken promise the
+kit raises `Broken` with the promise, the expected and the actual value. In pytest, write one test
+for each promise::
 
     @pytest.mark.parametrize("check", CHECKS, ids=str)
     def test_promise(check):
         asyncio.run(check.run(make))
 
-The checks themselves are in `transport_input`, `transport_commits`, `transport_tools` and
-`transport_paired`, beside this module; none of them knows a technology.
+The checks are in `transport_input`, `transport_commits`, `transport_tools` and `transport_paired`,
+beside this module; none of them knows a technology.
 """
 
 from __future__ import annotations

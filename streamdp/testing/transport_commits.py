@@ -94,7 +94,7 @@ async def fencing(room: Room) -> None:
 
 
 async def owner_may_ask(room: Room) -> None:
-    """An owner hears that it is one, until another takes the partition; asking changes nothing."""
+    """`confirm` succeeds until another worker takes the partition, and changes nothing."""
     worker = await room.lone_worker(partitions=2)
     await worker.transport.confirm(room.at())  # which was never taken
     await worker.transport.take(room.at())
@@ -155,7 +155,7 @@ async def all_or_nothing(room: Room) -> None:
 
 
 async def lost_means_take(room: Room) -> None:
-    """A worker that does not know what happened may not go on."""
+    """After a commit of unknown outcome a worker may not go on without a take."""
     worker = await room.lone_worker()
     await worker.transport.take(room.at())
     commit = asyncio.create_task(worker.transport.commit(room.at(), step(1)))

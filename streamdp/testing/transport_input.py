@@ -31,7 +31,7 @@ HEADERS: list[Headers] = [
 
 
 async def missing_input(room: Room) -> None:
-    """Joining without the input raises what the user must mend."""
+    """Joining without the input raises `InvalidConfig`."""
     transport = room.technology.transport(worker="lone")
     room.opened.append(transport.close)
     await room.refuses(
@@ -47,7 +47,7 @@ async def assigns_everything(room: Room) -> None:
 
 
 async def standing_by(room: Room) -> None:
-    """A worker for which no partition is left hears that it has heard everything."""
+    """A worker for which no partition is left is told that its share is settled."""
     await room.create(partitions=1)
     workers = [await room.worker("first"), await room.worker("second")]
     while not all(worker.heard.settled_ever for worker in workers):
@@ -92,7 +92,7 @@ async def delivers_once_in_order(room: Room) -> None:
 
 
 async def brings_headers(room: Room) -> None:
-    """Whoever asks gets each record's headers and timestamp, by polling and by reading."""
+    """A stream that asks gets each record's headers and timestamp, by polling and by reading."""
     asking = replace(room.topics, headers=True)
     await room.create()
     await room.send(numbered(len(HEADERS)), headers=HEADERS, partition=0)
@@ -147,7 +147,7 @@ async def poll_is_bounded(room: Room) -> None:
 
 
 async def interrupted_poll_loses_nothing(room: Room) -> None:
-    """What a cancelled poll may have found comes again."""
+    """Records that a cancelled poll may have fetched come again."""
     worker = await room.lone_worker()
     taken = await worker.transport.take(room.at())
     worker.transport.resume(room.at(), taken.first_offset)
@@ -162,7 +162,7 @@ async def interrupted_poll_loses_nothing(room: Room) -> None:
 
 
 async def resume_and_pause(room: Room) -> None:
-    """Any offset can be gone back to, and a paused partition is silent."""
+    """A partition can be resumed at any offset, and a paused one delivers nothing."""
     worker = await room.lone_worker()
     await room.send(numbered(50), partition=0)
     taken = await worker.transport.take(room.at())
@@ -181,7 +181,7 @@ async def resume_and_pause(room: Room) -> None:
 
 
 async def pause_stops_a_waiting_poll(room: Room) -> None:
-    """A pause counts at once, also for a poll that is under way."""
+    """A pause takes effect at once, even for a poll that is under way."""
     worker = await room.lone_worker()
     taken = await worker.transport.take(room.at())
     worker.transport.resume(room.at(), taken.first_offset)
@@ -261,7 +261,7 @@ async def _ten(transport: Transport, room: Room, start: int) -> list[tuple[int, 
 async def share(room: Room) -> None:
     """Every partition comes to have one worker, also when one goes.
 
-    Who is given a partition may hear of it before its old owner does: taking it fences that one.
+    The new owner may be told before the old one: taking the partition fences the old owner.
     """
     await room.create(partitions=4)
     first, second = await room.worker("first"), await room.worker("second")

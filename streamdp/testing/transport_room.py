@@ -1,4 +1,4 @@
-"""The room in which a transport's promise is tried: names of its own, workers, ways to fail."""
+"""A room for one check of a transport: names of its own, workers, and comparisons."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Check:
         return f"{self.number:02d} {self.promise}"
 
     async def run(self, make: Make) -> None:
-        """See whether it is kept."""
+        """Run the check; `Broken` if the promise is not kept."""
         room = Room.fresh(make, self)
         try:
             async with asyncio.timeout(PATIENCE):
@@ -65,7 +65,7 @@ class Check:
 
 @dataclass(slots=True)
 class Heard:
-    """A listener that remembers."""
+    """A listener that records its calls."""
 
     assigned_now: set[Partition] = field(default_factory=set)
     settled_ever: set[str] = field(default_factory=set)
@@ -129,14 +129,14 @@ class Room:
         return cls(check, make(app), topics)
 
     def expect(self, what: str, *, expected: object, got: object) -> None:
-        """Two things that must be equal."""
+        """Raise `Broken` unless the two values are equal."""
         if expected != got:
             raise Broken(f"promise {self.check}: {what}; expected {expected!r}, got {got!r}")
 
     async def refuses(
         self, what: str, kind: type[StreamdpError], step: Awaitable[object]
     ) -> StreamdpError:
-        """A step that must raise, and raise this."""
+        """Raise `Broken` unless the step raises this exception."""
         try:
             await step
         except kind as error:
@@ -208,7 +208,7 @@ class Room:
 
 
 def step(number: int) -> Commit:
-    """A commit that can be told from every other one by everything that is in it."""
+    """A commit that differs from every other one in all of its parts."""
     mark = str(number).encode()
     return Commit(
         next_offset=number,
@@ -255,7 +255,7 @@ def numbered(count: int, *, start: int = 0) -> list[tuple[Key, Value]]:
 
 
 async def interrupt(task: asyncio.Task[T], turns: int) -> T | None:
-    """Cancel a step after some turns of the loop; what it returned if it was faster."""
+    """Cancel a step after some turns of the loop; return its result if it was faster."""
     for _ in range(turns):
         await asyncio.sleep(0)
     task.cancel()
