@@ -1,6 +1,7 @@
 """A service to be killed: one process that runs three streams of one input, and says where it was.
 
-`tests.crash.nursery` starts it, with what is asked of it as a mapping.
+`tests.crash.scenario` starts it, with what is asked of it as a mapping, in a fork of a process that
+has imported streamdp (`tests.support.forking`): the crash tests start hundreds.
 
 The stream ``fold`` is seeded, so that its ledger can be compared with an offline fold; the stream
 ``wide`` draws from the system among many equal actions, so that a redraw would almost surely show,

@@ -20,11 +20,17 @@ from streamdp.service.batches import decode
 from streamdp.service.spec import StreamSpec
 from streamdp.service.verification import Verification
 from streamdp.testing.judge import Evidence, judge, judge_counts, judge_fold
-from tests.crash.nursery import Victim, nursery
 from tests.crash.process import STEPS, Place
+from tests.support.forking import Forked, parent
 
 KEYS: Sequence[Key] = (b"fr", b"de", b"it", None, b"\xff")
 PATIENCE = 240.0
+
+SERVICE = """
+import json, sys
+from tests.crash.process import run
+sys.exit(run(json.loads(sys.argv[1])))
+"""
 
 
 @dataclass
@@ -100,7 +106,7 @@ class Scenario:
         asyncio.run(append())
 
     @contextmanager
-    def running(self, *, step: str | None = None, passage: int = 1) -> Iterator[Victim]:
+    def running(self, *, step: str | None = None, passage: int = 1) -> Iterator[Forked]:
         """A service in a process of its own; it dies at the `passage`-th `step`, if any."""
         self._started += 1
         trace = self.folder / f"trace {self._started}"
@@ -117,8 +123,8 @@ class Scenario:
             "passage": passage,
         }
         path = self.folder / f"log {self._started}"
-        path.touch()  # so that it can be read before the service has written a word
-        process = nursery().start(asked, log=path)
+        with path.open("ab") as log:
+            process = parent().start(SERVICE, [json.dumps(asked)], stderr=log.fileno())
         self._logs[process.pid] = path
         try:
             yield process
@@ -133,7 +139,7 @@ class Scenario:
         with self.running(step=step, passage=passage) as process:
             self.await_dead(process)
 
-    def await_dead(self, process: Victim) -> None:
+    def await_dead(self, process: Forked) -> None:
         """Wait for a service that dies at a step; kill it if it gets there no more."""
         try:
             process.wait(timeout=4)
@@ -141,11 +147,11 @@ class Scenario:
             process.kill()
         assert process.wait() == -signal.SIGKILL, self.log(process)
 
-    def await_joined(self, process: Victim) -> None:
+    def await_joined(self, process: Forked) -> None:
         """Wait until a service has joined and will listen to signals."""
         self.await_said(process, "joined")
 
-    def await_said(self, process: Victim, event: str) -> None:
+    def await_said(self, process: Forked, event: str) -> None:
         """Wait until a service has logged an event."""
         deadline = time.monotonic() + PATIENCE
         while event not in self._logs[process.pid].read_text(errors="replace"):
@@ -153,13 +159,13 @@ class Scenario:
             assert time.monotonic() < deadline, f"the service does not say {event}"
             time.sleep(0.05)
 
-    def stop(self, process: Victim) -> None:
+    def stop(self, process: Forked) -> None:
         """Ask a service to drain."""
         self.await_joined(process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=PATIENCE) == 0, self.log(process)
 
-    def log(self, process: Victim) -> str:
+    def log(self, process: Forked) -> str:
         """The end of one process's own log."""
         return self._logs[process.pid].read_text(errors="replace")[-3000:]
 
@@ -266,7 +272,7 @@ class Scenario:
         verification.finish()
         return verification.violations
 
-    def settle(self, processes: Sequence[Victim]) -> list[str]:
+    def settle(self, processes: Sequence[Forked]) -> list[str]:
         """Wait until everything is published, or until patience ends; what is wrong then."""
         deadline = time.monotonic() + PATIENCE
         while True:

@@ -18,9 +18,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from streamdp.testing.broker import Borrowed, own_broker
-from tests.crash.nursery import Victim
 from tests.crash.process import STEPS, Place
 from tests.crash.scenario import Scenario
+from tests.support.forking import Forked
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -146,7 +146,7 @@ def test_is_nothing_lost_or_doubled_while_workers_come_and_go(
     made = scenario(broker.bootstrap, fresh_app(), tmp_path, seed=4)
     with ExitStack() as stack:
 
-        def begin() -> Victim:
+        def begin() -> Forked:
             return stack.enter_context(made.running())
 
         workers = [begin(), begin()]
