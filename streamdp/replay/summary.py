@@ -18,6 +18,7 @@ from streamdp.replay.figures import Z, gap, helping_cap, per_thousand, settled_a
 from streamdp.replay.following import Result, half_interval
 from streamdp.replay.replaying import Replay, ReplayAnswer
 from streamdp.replay.spread import standard_error
+from streamdp.wire.unprotected import NOT_PRIVATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +191,7 @@ def _control(replay: Replay) -> Iterator[Statement]:
     if parts:
         yield Statement(
             "Does the crowd help",
-            f"{' '.join(parts)} This is exact and NOT PRIVATE: it is computed from the losses"
+            f"{' '.join(parts)} This is exact and {NOT_PRIVATE}: it is computed from the losses"
             " themselves, which the service never compares. Intervals are ± 1.96 standard errors"
             " over keys. The same learner without a crowd, asked for beside it, plays the same"
             " keys with the same bits and says the same with a smaller error.",
