@@ -332,7 +332,7 @@ def _control(replay: Replay) -> str:
         "The keys that are told the crowd's priors beside those of the control group, which learn"
         " alone: which key is on which side follows from the key, as in the service. Exact and"
         f" {NOT_PRIVATE}: regret is of the losses in this log, each key's the mean over seeds."
-        " Intervals are ± 1.96 standard errors over keys. A ratio below 1 says that keys with priors"
+        " Intervals are ± 1.96 standard errors over keys. A ratio below 1: keys with priors"
         " lost less; it is unknown if the control group has too few keys to tell its regret from 0."
         " The service knows no regret: it compares the two sides by plain votes.",
         html_table(head, rows),
