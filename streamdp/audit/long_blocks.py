@@ -78,19 +78,18 @@ def each_misdeed(
     seeded = SeededRandomness("audit")
     by_turns = told_by_turns(story)
 
-    def compare(story: Story, telling: Telling, bits: Randomness) -> Iterator[str]:
-        resized = of_actions(learner, story.losses.shape[2])
-        yield from compared(tell(resized, estimates, story, telling, bits))
+    def compare(one: Leader, story: Story, telling: Telling, bits: Randomness) -> Iterator[str]:
+        yield from compared(tell(one, estimates, story, telling, bits))
 
     twice = _watched_and_not(learner, estimates, story, by_turns, seeded)
     yield from _named(f"{story.name}, seeded", twice)
     few = _some(story)
-    alone = compare(few, told_key_by_key(few), system)
+    alone = compare(learner, few, told_key_by_key(few), system)
     yield from _named(f"{story.name}, system bits, key by key", alone)
     together = _together(learner, estimates, story, by_turns, system)
     yield from _named(f"{story.name}, system bits", together)
-    for other, telling in _other_stories(learner):
-        yield from _named(other.name, compare(other, telling, seeded))
+    for resized, other, telling in _other_stories(learner):
+        yield from _named(other.name, compare(resized, other, telling, seeded))
 
 
 def _named(name: str, faults: Iterator[str]) -> Iterator[str]:
@@ -108,20 +107,24 @@ def _some(story: Story) -> Story:
     return replace(story, keys=keys, losses=story.losses[places])
 
 
-def _other_stories(learner: Leader) -> Iterator[tuple[Story, Telling]]:
-    """A story with blocks of thousands of slots, which are streamed; and one of many actions."""
+def _other_stories(learner: Leader) -> Iterator[tuple[Leader, Story, Telling]]:
+    """A story with blocks of thousands of slots, which are streamed; and one of many actions.
+
+    Each with the learner for as many actions.
+    """
     for name, actions, most, keys in (
         ("thousands of slots", _LONG_ACTIONS, _LONG, 2),
         ("thousands of actions", _WIDE_ACTIONS, _WIDE_SLOTS, 2),
     ):
-        schedule = of_actions(learner, actions).schedule  # blocks may depend on K
+        resized = of_actions(learner, actions)
+        schedule = resized.schedule  # blocks may depend on K
         blocks = affordable(schedule, most)
         if blocks:
             slots = schedule.stop(blocks - 1) - 1
             losses = noise(name, keys, slots, actions)
             losses[:, 3 :: 1 + slots // 15, 0] = np.nan
             story = Story(name, (b"one", None)[:keys], losses, blocks)
-            yield story, told_as_frames(story)
+            yield resized, story, told_as_frames(story)
 
 
 def of_actions(learner: Leader, many: int) -> Leader:

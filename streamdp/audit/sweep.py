@@ -90,17 +90,23 @@ class _Laws:
 
     def of(self, sums: Ints, favoured: int | None) -> Floats:
         """The law of a selection; without a prior, computed once for all orders of the sums."""
-        moved = sums - sums.min()
-        order = np.arange(len(moved)) if favoured is not None else np.argsort(moved, kind="stable")
-        name = (tuple(moved[order].tolist()), favoured)
-        if name not in self.known:
+        values = sums.tolist()
+        least = min(values)
+        moved = [value - least for value in values]
+        order = list(range(len(moved)))
+        if favoured is None:
+            order.sort(key=moved.__getitem__)
+        ordered = tuple(moved[action] for action in order)
+        law = self.known.get((ordered, favoured))
+        if law is None:
             prior = None
             if favoured is not None:
                 prior = Prior.incumbent(np.array([favoured]), self.bonus)
-            self.known[name] = self.choose.log_probabilities(moved[order] * UNIT, prior)
-        back = np.empty_like(order)
-        back[order] = np.arange(len(order))
-        return self.known[name][back]
+            law = self.choose.log_probabilities(np.array(ordered) * UNIT, prior)
+            self.known[ordered, favoured] = law
+        back = np.empty_like(law)
+        back[order] = law
+        return back
 
 
 def _mixed(logs: list[Floats]) -> Floats:

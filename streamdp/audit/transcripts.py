@@ -116,6 +116,8 @@ def log_transcripts(exposure: Exposure, choose: Mechanism) -> Floats:
 
 def _mean(logs: Floats) -> Floats:
     """The logarithm of the mean over the second axis."""
+    if logs.shape[1] == 1:
+        return logs[:, 0]
     top = logs.max(axis=1, keepdims=True)
     safe = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):

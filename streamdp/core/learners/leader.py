@@ -376,7 +376,8 @@ def read_actions(actions: Sequence[str]) -> tuple[str, ...]:
     """
     listed = isinstance(actions, Sequence) and not isinstance(actions, str)
     names = tuple(actions) if listed else ()
-    if not listed or not all(isinstance(name, str) and name for name in names):
+    texts = all(issubclass(kind, str) for kind in set(map(type, names))) and all(names)
+    if not listed or not texts:
         raise InvalidConfig(
             complaint(
                 "actions",
