@@ -14,7 +14,7 @@ The promises, in the order in which they are checked:
    batch, whatever its neighbours in the batch are.
 4. *The draws follow the law*, by a χ² test, for 2, 5 and 50 actions, near and far apart, with
    sparse and dense priors.
-5. *Floats only propose*: the same with words of 6 random bits, where nearly every draw needs more
+5. *Floats only propose*: the same with words of 4 random bits, where nearly every draw needs more
    bits; and if the mechanism has an exact path (`core.selection.Exact`), that gives the same
    winners on the same bits.
 
@@ -48,6 +48,8 @@ TOLERANCE = 1e-9  # of a log-probability in the price: quadrature, not privacy, 
 _CHECKS = 32  # more statistical tests than a run makes
 _LEAST_EXPECTED = 10.0  # of a cell in a χ² test; rarer actions are counted together
 _COARSE = 6
+_COARSE_DRAWN = 4  # random bits of a word: the first words of 50 actions nearly always tie
+_COARSE_ROWS = 160  # one draw of coarse words for so many others: 12 of each of 50 equal actions
 
 
 class CoarseBits:
@@ -112,14 +114,15 @@ def check_selection(mechanism: Mechanism, *, draws: int = 100_000, seed: int = 1
     source = _Source(SeededRandomness(seed))
     for case in cases(unit):
         _check_law(mechanism, case, unit)
+    _check_price(mechanism, source)
+    for case in cases(unit):
         _check_function_of_bits(mechanism, case, source.bits(64))
         _check_draws(mechanism, case, source.bits(draws), "draws")
         if case.coarse:
-            bits = CoarseBits(source.bits(draws // 50))
+            bits = CoarseBits(source.bits(draws // _COARSE_ROWS), width=_COARSE_DRAWN)
             _check_draws(mechanism, case, bits, "draws of coarse words")
         exact = max(20, min(300, draws // 50) // len(case.sums))
         _check_exact_path(mechanism, case, source.bits(exact))
-    _check_price(mechanism, source)
     flaws = flaws_of_races(mechanism)
     _require(not flaws, "; ".join(["many actions and rows", *flaws]), mechanism.name)
 
