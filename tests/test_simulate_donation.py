@@ -68,7 +68,7 @@ def test_are_the_pools_slots_those_that_keys_had() -> None:
 @pytest.mark.slow
 def test_do_keys_in_groups_donate_nothing() -> None:
     """A vote of the pool is of no group: the simulation is the same with it and without."""
-    small = replace(SMALL, keys=30, horizon=60)
+    small = replace(SMALL, keys=16, horizon=40)
     kept, donated = (
         played("clusters that are groups", size)
         for size in (small, replace(small, donation="short blocks"))
@@ -79,7 +79,7 @@ def test_do_keys_in_groups_donate_nothing() -> None:
 @pytest.mark.slow
 def test_can_donation_be_simulated_from_the_command_line() -> None:
     """One more flag."""
-    arguments = ["--keys", "20", "--slots", "60", "--epsilon", "0.5", "--world", "same best"]
+    arguments = ["--keys", "12", "--slots", "40", "--epsilon", "0.5", "--world", "same best"]
     plain, donating_ = (
         CliRunner().invoke(application(), ["simulate", *arguments, "--worlds", "wide", *more])
         for more in ([], ["--donate"])

@@ -28,10 +28,10 @@ def played(size: Size) -> CrowdOutcome:
 
 def test_do_few_keys_in_each_partition_gain_by_what_others_tell() -> None:
     """Beside the same keys alone, and with the same losses and bits in all of them."""
-    small = {"keys": 96, "actions": 6, "horizon": 600, "runs": 2}
+    small = {"keys": 48, "actions": 6, "horizon": 600, "runs": 2}
     together, apart, across = (
         played(Size(**small, **more))  # type: ignore[arg-type]
-        for more in ({}, {"partitions": 12}, {"partitions": 12, "reach": "stream"})
+        for more in ({}, {"partitions": 6}, {"partitions": 6, "reach": "stream"})
     )
     assert np.array_equal(together.alone, apart.alone)
     assert np.array_equal(together.alone, across.alone)

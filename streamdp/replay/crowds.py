@@ -198,13 +198,15 @@ class _PartOfWorld:
         """The number of votes until the next prior is made."""
         return due(self.current.after) - self.votes
 
-    def refresh(self, kept: Ints) -> CrowdSnapshot:
-        """Make the next prior from the newest votes; return what the others are told of them."""
+    def refresh(self, kept: Ints) -> CrowdSnapshot | None:
+        """Make the next prior from the newest votes; return what others are told, if they are."""
         votes, number, size = newest(kept), len(self.priors), self.crowd.size
         if self.crowd.reach == "stream":
             self.adopted = self.offers(number, self.adopted)
         counted, under = with_others(votes, self.priors, self.adopted.values(), size=size)
         self.priors[number] = self.crowd.made(counted, under, after=self.votes)
+        if self.crowd.reach != "stream":
+            return None
         return CrowdSnapshot.of(
             self.crowd, votes, self.priors, partition=self.offers.partition, epoch=1, number=number
         )
@@ -268,8 +270,8 @@ class _Play:
                 stop = min(stop, first + int(np.searchsorted(ended, part.wanted)) + 1)
             self._until(keys[first:stop], blocks[first:stop])
             for number, part in enumerate(self.parts):
-                if part.wanted <= 0:
-                    self._tell(part.refresh(self._kept(number)))
+                if part.wanted <= 0 and (snapshot := part.refresh(self._kept(number))):
+                    self._tell(snapshot)
             first = stop
         return self.lost
 
