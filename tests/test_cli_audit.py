@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from streamdp import audit, cli
+from streamdp.audit import crowd
 from streamdp.core.learners import RECIPES, incumbent_leader, leader
 
 pytestmark = pytest.mark.slow
@@ -113,8 +114,13 @@ def test_is_a_crowd_audited_where_it_is_asked_for(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A row for each kind; who selects otherwise than a crowd supposes has none."""
+    """A row for each kind; who selects otherwise than a crowd supposes has none.
+
+    The audit itself is asked about in test_audit_crowd: two transcripts of its eight do here.
+    """
     monkeypatch.setattr("streamdp.audit.crowd.KINDS", ("groups", "donate"))
+    scripts = tuple(crowd._scripts())[1:3]
+    monkeypatch.setattr(crowd, "_scripts", lambda: scripts)
     code, out = run(*ONE, "--crowd", "--json")
     alone, *of_crowds = json.loads(out)
     assert (code, alone["verdict"]) == (0, "holds")

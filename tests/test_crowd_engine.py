@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
@@ -25,6 +26,7 @@ from tests.support.strategies import ACTIONS, cut, logs, part
 
 pytestmark = pytest.mark.usefixtures("priors_are_made_once")
 
+TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
 ONE = 1 << POINT
 
 
@@ -57,7 +59,7 @@ def state(machine: Engine) -> tuple[object, ...]:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=10 * TIMES)
 @given(
     logs(),
     st.lists(st.integers(0, 100), max_size=8),
@@ -81,7 +83,7 @@ def test_does_how_records_were_cut_into_batches_change_nothing(
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=10 * TIMES)
 @given(
     logs(),
     st.lists(st.integers(0, 100), max_size=8),
@@ -105,7 +107,7 @@ def test_can_an_outsider_make_every_prior_again(
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=10 * TIMES)
 @given(
     logs(),
     st.lists(st.integers(0, 100), max_size=8),

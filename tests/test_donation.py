@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
@@ -30,6 +31,7 @@ from tests.support.strategies import ACTIONS, cut, logs, part
 
 pytestmark = pytest.mark.usefixtures("priors_are_made_once")
 
+TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
 SHORTEST = 3
 CHARGE = Fraction(2)
 
@@ -73,7 +75,7 @@ def state(machine: Engine) -> tuple[object, ...]:
 schedules = st.sampled_from(["geometric 5/2 to 5", "restarting 8", "dyadic"])
 
 
-@settings(max_examples=12)
+@settings(max_examples=5 * TIMES)
 @given(logs(), st.lists(st.integers(0, 100), max_size=8), schedules, st.booleans())
 def test_does_how_records_were_cut_into_batches_change_nothing(
     log: LossBatch, places: list[int], schedule: str, remembers: bool
@@ -105,7 +107,7 @@ def paid(released: list[Releases], machine: Engine) -> Counter[tuple[Key, int, i
     return lines
 
 
-@settings(max_examples=12)
+@settings(max_examples=5 * TIMES)
 @given(logs(), st.lists(st.integers(0, 100), max_size=8), schedules)
 def test_is_each_slot_charged_once(log: LossBatch, places: list[int], schedule: str) -> None:
     """By its key's release or, if it is donated, by the pool's; blocks tile the slots of both."""
@@ -126,7 +128,7 @@ def test_is_each_slot_charged_once(log: LossBatch, places: list[int], schedule: 
             assert machine.ledger.spent(key, slot=slot) == (CHARGE if gives else 0)
 
 
-@settings(max_examples=12)
+@settings(max_examples=5 * TIMES)
 @given(
     logs(),
     st.lists(st.integers(0, 100), max_size=8),
@@ -169,7 +171,7 @@ def test_is_a_rebuilt_engine_the_one_that_was(
     assert rebuilt.crowd() == machine.crowd()
 
 
-@settings(max_examples=12)
+@settings(max_examples=5 * TIMES)
 @given(logs(), st.lists(st.integers(0, 100), max_size=8), schedules)
 def test_can_an_outsider_make_every_prior_again(
     log: LossBatch, places: list[int], schedule: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -39,6 +40,7 @@ from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.learners.feedback.learner import pooling
 from streamdp.core.randomness import SeededRandomness
 
+TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
 ARMS = ("a", "b", "c")
 HOUR = 3_600_000
 HALF = Control(Fraction(1, 2))
@@ -146,7 +148,7 @@ CONTROLS = st.sampled_from([NO_CONTROL, HALF])
 
 
 @pytest.mark.slow
-@settings(max_examples=20)
+@settings(max_examples=8 * TIMES)
 @given(
     st.integers(0, 99), PLACES, CONTROLS, st.integers(1, 5), st.sampled_from(["header", "value"])
 )
@@ -165,7 +167,7 @@ def test_does_how_records_were_cut_into_batches_change_nothing(
 
 
 @pytest.mark.slow
-@settings(max_examples=20)
+@settings(max_examples=8 * TIMES)
 @given(st.integers(0, 99), PLACES, CONTROLS, st.lists(st.integers(0, 30), min_size=1))
 def test_can_an_outsider_make_every_prior_and_policy_again(
     seed: int, places: list[int], control: Control, rests: list[int]
@@ -179,7 +181,7 @@ def test_can_an_outsider_make_every_prior_and_policy_again(
 
 
 @pytest.mark.slow
-@settings(max_examples=20)
+@settings(max_examples=8 * TIMES)
 @given(
     st.integers(0, 99), PLACES, st.lists(st.integers(0, 3), min_size=10, max_size=10),
     st.integers(0, 9), CONTROLS, st.none() | st.lists(st.integers(0, 30), min_size=1),
