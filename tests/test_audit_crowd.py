@@ -9,11 +9,12 @@ import pytest
 
 import streamdp as sd
 from streamdp.audit import crowd
-from streamdp.audit.crowd import KINDS, audit_crowd
+from streamdp.audit.crowd import APART, KEYS, KINDS, audit_crowd
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.selection import PermuteAndFlip, Prior
 from tests.support.crowd_mutants import (
     by_open_sums,
+    counted_in_both,
     counted_in_its_own_block_too,
     from_open_sums,
     given_again_by_a_rebuild,
@@ -24,6 +25,11 @@ pytestmark = pytest.mark.slow
 
 TELLING = (2, 7)
 """Of the audit's eight transcripts, two in which every broken engine here shows."""
+
+
+def test_has_the_control_group_one_of_the_two_keys() -> None:
+    """Else nobody would be told anything, or nobody would learn alone."""
+    assert [APART.holds(key) for key in KEYS] == [True, False]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -44,6 +50,7 @@ def test_does_a_crowd_cost_an_event_its_charge_at_most(kind: str) -> None:
         (by_open_sums, "groups", 3),
         (counted_in_its_own_block_too, "donate", 1),
         (given_again_by_a_rebuild, "donate", 1),
+        (counted_in_both, "control+donate", 0),
     ],
 )
 def test_is_a_broken_engine_caught(

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 from pydantic import BaseModel
 
 import streamdp as sd
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.evidence.control import Control
 from streamdp.core.learners.leader import crowded
 from streamdp.replay.cells import parse_candidate
 from streamdp.service.config import Configuration, Seeds, Tables, example
@@ -72,6 +74,13 @@ def test_is_a_crowd_a_part_of_what_the_learner_is(tmp_path: Path) -> None:
     giving = Configuration.load(path, {}).spec("home")
     assert giving.lines.crowd.endswith("floor 1/20 donating below 4")
     assert giving.lines.giving == Giving(giving.learner.schedule, 4, Fraction(1, 2))
+    text = 'start = "earliest"\ncrowd = "partition"\ndonate = true\ncontrol = "0.05"'
+    both = Configuration.load(shop(tmp_path, instead=('start = "earliest"', text)), {}).spec("home")
+    assert both.lines.crowd.endswith("floor 1/20 control 1/20 donating below 4")
+    schedule, control = both.learner.schedule, Control(Fraction(1, 20))
+    assert both.lines.giving == Giving(schedule, 4, Fraction(1, 2), control)
+    assert both.epoch_learner(carries=True).control == "1/20"
+    assert group.epoch_learner(carries=True).control is UNSET
     on = ('start = "earliest"', 'start = "earliest"\ncrowd = "stream"')
     across = Configuration.load(shop(tmp_path, instead=on), {}).spec("home")
     assert across.reaches
@@ -82,17 +91,17 @@ def test_is_a_crowd_a_part_of_what_the_learner_is(tmp_path: Path) -> None:
     assert across.lines.crowd == f"{spec.lines.crowd} across partitions"
     digests = [
         crowd_spec.digest
-        for crowd_spec in (alone, spec, group, grouped.spec("home"), giving, across)
+        for crowd_spec in (alone, spec, group, grouped.spec("home"), giving, both, across)
     ]
-    assert len(set(digests)) == 6
+    assert len(set(digests)) == 7
     written = ("", ":crowd=partition", ":crowd=partition:control=0.05",
                ":crowd=partition:crowd_groups=f|d", ":crowd=partition:donate=true",
-               ":crowd=stream")  # fmt: skip
+               ":crowd=partition:donate=true:control=1/20", ":crowd=stream")  # fmt: skip
     asked = (parse_candidate(f"remembering_leader{options}") for options in written)
     replayed = [one.at(Fraction(1, 2), actions=["a", "b", "c"]).digest() for one in asked]
     assert replayed == [
         crowd_spec.learner.digest()
-        for crowd_spec in (alone, spec, group, grouped.spec("home"), giving, across)
+        for crowd_spec in (alone, spec, group, grouped.spec("home"), giving, both, across)
     ]
     off = ('start = "earliest"', 'start = "earliest"\ncrowd = "off"')
     assert Configuration.load(shop(tmp_path, instead=off), {}).spec("home").digest == alone.digest
@@ -158,9 +167,6 @@ def test_is_a_crowd_of_a_learner_that_selects_otherwise_refused(tmp_path: Path) 
          "streams.home.crowd_groups.a: not usable; expected"),
         (('start = "earliest"', 'start = "latest"\ndonate = true'),
          'home.donate: a donation needs a crowd; expected crowd = "partition", got True'),
-        (('start = "earliest"',
-          'start = "latest"\ncrowd = "partition"\ndonate = true\ncontrol = "0.1"'),
-         "home.donate: excludes control: all keys of a partition share one pool; expected"),
         (('start = "earliest"',
           'start = "latest"\ncrowd = "partition"\ndonate = true\ncrowd_groups = {a = "b"}'),
          "home.donate: excludes crowd_groups: all keys of a partition share one pool; expected"),

@@ -19,6 +19,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import ACTION, OPENING, LossBatch
 from streamdp.core.evidence.control import NO_CONTROL, PLAIN_ONE_IN, Agreement, Control
 from streamdp.core.evidence.crowd import Crowd, named
+from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners.leader import crowded
 from tests.support.recorder import Recorder
 from tests.support.strategies import cut
@@ -83,12 +84,11 @@ def test_is_a_bonus_that_no_float_holds_refused() -> None:
         Crowd(3, Fraction(1, 4), Fraction(101), Fraction(1, 20))
 
 
-def test_is_a_control_group_that_would_donate_refused() -> None:
-    """Its slots would be in a learner of others."""
-    with pytest.raises(
-        InvalidConfig, match="no donation where keys are in groups or in a control group"
-    ):
-        Crowd(3, Fraction(1, 4), Fraction(1), Fraction(1, 20), donates=8, control=HALF)
+def test_are_groups_of_keys_that_donate_to_one_pool_refused() -> None:
+    """A vote of the pool is of no group."""
+    groups = Groups.of({"de-": "europe", "us-": "america"})
+    with pytest.raises(InvalidConfig, match="no donation where keys are in groups"):
+        Crowd(3, Fraction(1, 4), Fraction(1), Fraction(1, 20), donates=8, groups=groups)
 
 
 def test_does_the_ledger_s_name_say_the_control_group() -> None:

@@ -16,8 +16,11 @@ from hypothesis import strategies as st
 import streamdp as sd
 from streamdp.core.engine import CrowdStanding, NotPrivate, Rebuilding
 from streamdp.core.engine import rebuilding as rebuilding_module
+from streamdp.core.engine.carrying import heritage_of
 from streamdp.core.engine.machine import Engine
 from streamdp.core.events import DONATED, After, Carried, Key, LossBatch, Releases
+from streamdp.core.evidence.carrying import Known, Passage
+from streamdp.core.evidence.control import NO_CONTROL, Control
 from streamdp.core.evidence.crowd import named
 from streamdp.core.evidence.donation import NEWEST, NewestVotes, pool_schedule, shortest_kept
 from streamdp.core.evidence.groups import Groups
@@ -36,10 +39,22 @@ SHORTEST = 3
 CHARGE = Fraction(2)
 
 
-def leader(schedule: str = "geometric 5/2 to 5", *, remembers: bool = False) -> sd.Leader:
+HALF = Control(Fraction(1, 2))
+
+controls = st.sampled_from([NO_CONTROL, HALF])
+
+
+def leader(
+    schedule: str = "geometric 5/2 to 5",
+    *,
+    remembers: bool = False,
+    control: Control = NO_CONTROL,
+    donates: int = SHORTEST,
+) -> sd.Leader:
     """A learner whose keys donate blocks of one and two slots."""
     learner = sd.incumbent_leader(actions=ACTIONS, epsilon=CHARGE, schedule=schedule)
-    return crowded(remembering(learner) if remembers else learner, donates=SHORTEST)
+    learner = remembering(learner) if remembers else learner
+    return crowded(learner, donates=donates, control=control)
 
 
 def engine(learner: sd.Leader, *, min_length: int = 4, **more: object) -> Engine:
@@ -76,12 +91,13 @@ schedules = st.sampled_from(["geometric 5/2 to 5", "restarting 8", "dyadic"])
 
 
 @settings(max_examples=5 * TIMES)
-@given(logs(), st.lists(st.integers(0, 100), max_size=8), schedules, st.booleans())
+@given(logs(), st.lists(st.integers(0, 100), max_size=8), schedules, st.booleans(), controls)
 def test_does_how_records_were_cut_into_batches_change_nothing(
-    log: LossBatch, places: list[int], schedule: str, remembers: bool
+    log: LossBatch, places: list[int], schedule: str, remembers: bool, control: Control
 ) -> None:
     """The pool takes slots in the order of the log: votes, rows and charges are the same."""
-    whole, cuts, single = (engine(leader(schedule, remembers=remembers)) for _ in range(3))
+    learner = leader(schedule, remembers=remembers, control=control)
+    whole, cuts, single = (engine(learner) for _ in range(3))
     together = all_released([whole.apply_batch(log)])
     assert all_released([cuts.apply_batch(batch) for batch in cut(log, places)]) == together
     ones = cut(log, list(range(len(log.offsets))))
@@ -108,10 +124,15 @@ def paid(released: list[Releases], machine: Engine) -> Counter[tuple[Key, int, i
 
 
 @settings(max_examples=5 * TIMES)
-@given(logs(), st.lists(st.integers(0, 100), max_size=8), schedules)
-def test_is_each_slot_charged_once(log: LossBatch, places: list[int], schedule: str) -> None:
-    """By its key's release or, if it is donated, by the pool's; blocks tile the slots of both."""
-    machine = engine(leader(schedule), min_length=100)
+@given(logs(), st.lists(st.integers(0, 100), max_size=8), schedules, controls)
+def test_is_each_slot_charged_once(
+    log: LossBatch, places: list[int], schedule: str, control: Control
+) -> None:
+    """By its key's release or, if it is donated, by the pool's; blocks tile the slots of both.
+
+    A key of the control group donates none.
+    """
+    machine = engine(leader(schedule, control=control), min_length=100)
     lines = paid([machine.apply_batch(batch) for batch in cut(log, places)], machine)
     assert set(lines.values()) <= {1}
     for key, _, slot in lines:
@@ -124,6 +145,7 @@ def test_is_each_slot_charged_once(log: LossBatch, places: list[int], schedule: 
         assert ended == set(range(1, min(taken + 1, begun)))
         # what the open block gave the pool is charged before the pool draws
         gives = leader(schedule).schedule.stop(int(bank.block[row])) - begun < SHORTEST
+        gives &= not control.holds(key)
         for slot in range(begun, taken + 1):
             assert machine.ledger.spent(key, slot=slot) == (CHARGE if gives else 0)
 
@@ -136,6 +158,7 @@ def test_is_each_slot_charged_once(log: LossBatch, places: list[int], schedule: 
     st.integers(0, 9),
     st.none() | st.lists(st.integers(0, 30), min_size=1),
     schedules,
+    controls,
 )
 def test_is_a_rebuilt_engine_the_one_that_was(
     log: LossBatch,
@@ -144,18 +167,20 @@ def test_is_a_rebuilt_engine_the_one_that_was(
     crash: int,
     rests: list[int] | None,
     schedule: str,
+    control: Control,
 ) -> None:
     """Any saves, any cut, any crash point, keys that leave: the pool goes on bit for bit."""
+    learner = leader(schedule, control=control)
     more = {} if rests is None else {"idle": 24 * HOUR}
     log = log if rests is None else dated(log, rests)
-    recorder, batches = Recorder(engine(leader(schedule), **more)), pieces(log, places)
+    recorder, batches = Recorder(engine(learner, **more)), pieces(log, places)
     for batch, most in zip(batches[:crash], saves, strict=False):
         recorder.step(batch, saves=most)
     machine = recorder.machine
     position, low, standing = machine.position, machine.low_water(), machine.crowd()
     begin, end = (int(np.searchsorted(log.offsets, at)) for at in (low, position))
     rebuilding = Rebuilding(
-        engine(leader(schedule), **more), rows=list(recorder.rows.items()),
+        engine(learner, **more), rows=list(recorder.rows.items()),
         releases=recorder.releases, ages=machine.ages(), crowd=standing,
     )  # fmt: skip
     times = None if log.times is None else log.times[begin:end]
@@ -172,12 +197,12 @@ def test_is_a_rebuilt_engine_the_one_that_was(
 
 
 @settings(max_examples=5 * TIMES)
-@given(logs(), st.lists(st.integers(0, 100), max_size=8), schedules)
+@given(logs(), st.lists(st.integers(0, 100), max_size=8), schedules, controls)
 def test_can_an_outsider_make_every_prior_again(
-    log: LossBatch, places: list[int], schedule: str
+    log: LossBatch, places: list[int], schedule: str, control: Control
 ) -> None:
     """From the votes of keys and of the pool: the pool's count, and its newest are evidence."""
-    learner = leader(schedule)
+    learner = leader(schedule, control=control)
     machine, outsider = engine(learner), Outsider(learner)
     for batch in cut(log, places):
         released = machine.apply_batch(batch)
@@ -209,6 +234,49 @@ def test_does_a_key_keep_its_action_until_its_first_block_that_says_something() 
     assert (donated.kind, donated.start, donated.stop, donated.last_offset) == (DONATED, 1, 2, 0)
     assert donated.value == 0
     assert again.action(b"k") == ACTIONS[opening.value]
+
+
+def test_does_a_key_of_the_control_group_learn_as_if_nobody_donated() -> None:
+    """Each block of it ends in a vote, bit for bit as without a pool, which gets the others'."""
+    keys = [b"%d" % key for key in range(12)]
+    rng = np.random.default_rng(4)
+    which = rng.integers(0, len(keys), 300)
+    log = LossBatch(keys, which, rng.random((300, 3)).astype(np.float32), np.arange(300))
+    released, alone = (
+        engine(leader("restarting 8", control=HALF, donates=below)).apply_batch(log)
+        for below in (SHORTEST, 0)
+    )
+    apart = [release for release in released if HALF.holds(release.key)]
+    assert apart == [release for release in alone if HALF.holds(release.key)]
+    assert {release.stop - release.start for release in apart} >= {1, 2}
+    donated = all_of(released.donated)
+    assert donated
+    assert not any(HALF.holds(line.key) for line in donated)
+    ended = sum(line.stop - line.start for line in donated)
+    votes = all_of(released.pooled)
+    assert 0 < votes[-1].stop - 1 <= ended + len(keys)
+
+
+def test_do_keys_of_a_control_group_carry_over_all_that_they_reached() -> None:
+    """A short block of theirs has a vote: it counts as reached, and the next one is due."""
+    dyadic = sd.dyadic()
+    way = Passage(ACTIONS, ACTIONS, dyadic, dyadic, donates=SHORTEST, control=HALF)
+    assert [HALF.holds(key) for key in (b"de", b"us")] == [True, False]
+    for due, blocks in ((1, (2, 1)), (3, (3, 3))):
+        held = [way.carried(key, Known(After(1, 0, due), 1)) for key in (b"us", b"de")]
+        assert tuple(known.after.block for known in held if known) == blocks
+    assert [way.carried(key, Known(After(1, 0, 1), 1)).block for key in (b"us", b"de")] == [  # type: ignore[union-attr]
+        0, dyadic.first_as_long(1),
+    ]  # fmt: skip
+
+
+def test_does_an_engine_s_heritage_know_what_its_keys_donated() -> None:
+    """Two donated blocks are not reached; those of the control group's key are."""
+    machine = engine(leader("dyadic", control=HALF))
+    for at, key in enumerate((b"us", b"de")):
+        machine.apply_batch(of_one_key(3, first=3 * at, key=key))
+    heritage = heritage_of(machine, leader("dyadic"))
+    assert {key: known.block for key, known in heritage.items()} == {b"us": 0, b"de": 1}
 
 
 def test_does_what_keys_donate_tell_new_keys_what_is_best() -> None:
@@ -352,6 +420,9 @@ def test_does_a_name_say_what_is_donated() -> None:
     assert named(crowd.name) == crowd
     assert named(replace(crowd, donates=0).name).donates == 0
     assert "donating" not in replace(crowd, donates=0).name
+    beside = replace(crowd, control=HALF)
+    assert beside.name.endswith("floor 1/20 control 1/2 donating below 3")
+    assert named(beside.name) == beside
     for change in ({"donates": -1}, {"groups": Groups.of({"de-": "europe", "us-": "america"})}):
         with pytest.raises(sd.InvalidConfig, match="crowd: out of range"):
             replace(crowd, **change)

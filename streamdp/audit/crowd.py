@@ -26,7 +26,7 @@ from streamdp.core.arrays import Floats, Ints
 from streamdp.core.engine import Engine, Rebuilding, recorded
 from streamdp.core.engine.draws import Drawn, Kept
 from streamdp.core.events import Key, LossBatch
-from streamdp.core.evidence.control import Control
+from streamdp.core.evidence.control import NO_CONTROL, Control
 from streamdp.core.evidence.crowd import longest_told
 from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners import Leader, learner_of
@@ -37,10 +37,12 @@ from streamdp.core.selection import Mechanism, Prior
 
 ACTIONS = ("a", "b")
 KEYS: tuple[Key, ...] = (b"y", b"x")
-"""The first is in a control group of one half, the second is not."""
+APART = Control(Fraction(1, 20))
+"""A control group that has the first of these keys and not the second."""
 
-KINDS = ("partition", "groups", "control", "donate")
-"""What a crowd may be: one for all keys, by groups, beside a control group, with a pool."""
+KINDS = ("partition", "groups", "control", "donate", "control+donate")
+"""What a crowd may be: one for all keys, by groups, beside a control group, with a pool, and with a
+pool beside a control group, whose keys donate nothing to it."""
 
 _CONTENTS: tuple[tuple[int, int], ...] = ((0, 0), (0, 1), (1, 0), (1, 1))
 _BLOCKS = 3
@@ -93,7 +95,7 @@ def audit_crowd(learner: Leader, kind: str) -> Audit:
     assert alone.charge is not None, "only private learners have crowds"
     charge, worst, failures = alone.charge, 0.0, []
     lives = _Lives(subject, _records(subject.schedule))
-    for varied, closed in _varied(lives.records):
+    for varied, closed in _varied(lives.records, kind):
         ratio = max(lives.spread(varied, script) for script in _scripts())
         worst = max(worst, ratio)
         if ratio > charge + TOLERANCE:
@@ -112,11 +114,11 @@ def audit_crowd(learner: Leader, kind: str) -> Audit:
 def _subject(alone: Leader, kind: str) -> Leader:
     """The learner with a crowd, in blocks whose votes are as strong evidence as possible."""
     groups = Groups(((b"x",), (b"y",))) if kind == "groups" else Groups()
-    control = Control(Fraction(1, 2) if kind == "control" else Fraction(0))
+    control = APART if kind.startswith("control") else NO_CONTROL
     together = crowded(alone, groups=groups, control=control)
     assert together.crowd is not None
     length = longest_told(together.crowd)
-    if kind != "donate":
+    if not kind.endswith("donate"):
         return replace(together, schedule=Schedule("audit", None, (1,), (length,)))
     giving = replace(together.crowd, donates=2)
     return replace(together, crowd=giving, schedule=Schedule("audit", None, (1,), (length, 1)))
@@ -135,14 +137,17 @@ def _records(schedule: Schedule) -> list[tuple[Key, int]]:
     return [*closed, *((key, 1) for key in KEYS)]  # the last lie in blocks that stay open
 
 
-def _varied(records: list[tuple[Key, int]]) -> Iterator[tuple[int, bool]]:
+def _varied(records: list[tuple[Key, int]], kind: str) -> Iterator[tuple[int, bool]]:
     """The records whose content is varied, and whether a draw reads them.
 
     These are the second key's first record, which with a pool lies in a block of the pool that
     other records end; a record of a block that ends after the other key's; and the last of all,
-    which nothing reads yet.
+    which nothing reads yet. With a pool beside a control group also that group's first record: its
+    short block is not the pool's.
     """
     single = [at for at, (_, slots) in enumerate(records) if slots == 1]
+    if kind == "control+donate":
+        yield single[0], True
     yield single[1], True
     yield single[3], True
     yield len(records) - 1, False
@@ -151,10 +156,11 @@ def _varied(records: list[tuple[Key, int]]) -> Iterator[tuple[int, bool]]:
 def _scripts() -> Iterator[tuple[int, ...]]:
     """Transcripts: openings and last votes are fixed, the votes between are enumerated.
 
-    There are enough draws for crowds without a pool; with a pool fewer are needed.
+    There are enough draws for crowds without a pool; with a pool fewer are needed. The rest is for
+    an engine that gives slots to the pool that are not donated, and so draws more often.
     """
     for free in product((0, 1), repeat=_FREE):
-        yield (0, free[0], 1, *free[1:], 0, 1, 1, 0)
+        yield (0, free[0], 1, *free[1:], 0, 1, 1, 0, 0, 1, 1, 0)
 
 
 @dataclass(frozen=True, slots=True)

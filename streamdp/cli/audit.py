@@ -83,8 +83,8 @@ def audit(
     The papers' bandit learners, which the service does not run, are audited where they are named.
 
     With --crowd each learner that can have a crowd is also audited with one of each kind (one prior
-    for all keys, priors by groups, beside a control group, with donation): whole transcripts of two
-    keys with two actions, rebuilt on the way.
+    for all keys, priors by groups, beside a control group, with donation, with both): whole
+    transcripts of two keys with two actions, rebuilt on the way.
 
     With --config the feedback streams of a configuration are audited, as they are configured.
 

@@ -249,10 +249,12 @@ def _print(report: dict[str, Any]) -> None:
             typer.echo(f"    {what}{inside}{apart}")
         if stream["donates_below"]:
             first = stream["donates_first"]
+            kept = "; keys of the control group keep theirs" if stream["control"] != "0" else ""
             typer.echo(
                 f"    donate = true: blocks of fewer than {stream['donates_below']} slots go to the"
                 f" pool of their partition ({first['pool_bytes']} bytes of state): each key's first"
                 f" {first['blocks']} blocks ({first['slots']} slots), so many releases fewer a key"
+                f"{kept}"
             )
         for warning in stream["warnings"]:
             typer.echo(f"    {warning}")

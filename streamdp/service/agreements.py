@@ -5,8 +5,9 @@ loss of what was shown, by the released sums with their noise. That loss is what
 to lower, so no plain release is needed.
 
 Lines of a partition are read in order (`core.evidence.control` says what is measured). A vote
-counts only if the line before it of the same learner was read too. The caller says when a new epoch
-begins.
+counts only if the line before it of the same learner was read too. Where keys donate, votes of
+blocks as short as the donated ones do not count: only the control group has such votes, and they
+say little. The caller says when a new epoch begins.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Agreements:
             if learner is not None or len(self._learners) < MOST_KEYS:
                 self._learners[key] = _Learner(born, in_force)
             return
-        if line.kind == ACTION and control.plain(key, born, line.block):
+        kept = line.stop - line.start >= _donated_below(line)
+        if line.kind == ACTION and kept and control.plain(key, born, line.block):
             again = line.index == learner.in_force
             side = self.alone if control.holds(key) else self.together
             side.add(learner.votes, learner.agreed, again=again)
@@ -101,7 +103,7 @@ def told_of(of: Agreement, unit: int) -> dict[str, float | int | None]:
 
 def control_of(line: Charge) -> Control:
     """The control group that a line names; none if the line's crowd cannot be read."""
-    return _control(line.crowd) if isinstance(line.crowd, str) else NO_CONTROL
+    return _crowd(line.crowd)[0] if isinstance(line.crowd, str) else NO_CONTROL
 
 
 def of_all(parts: Iterable[Agreements]) -> Agreements:
@@ -114,9 +116,16 @@ def of_all(parts: Iterable[Agreements]) -> Agreements:
     return total
 
 
+def _donated_below(line: Charge) -> int:
+    """The length below which keys beside the control group donate their blocks."""
+    return _crowd(line.crowd)[1] if isinstance(line.crowd, str) else 0
+
+
 @lru_cache(maxsize=64)
-def _control(crowd: str) -> Control:
+def _crowd(name: str) -> tuple[Control, int]:
+    """The control group that a crowd's name says, and what others donate."""
     try:
-        return crowd_of(crowd).control
+        crowd = crowd_of(name)
     except InvalidConfig:  # `crowd_lines` reports it
-        return NO_CONTROL
+        return NO_CONTROL, 0
+    return crowd.control, crowd.donates

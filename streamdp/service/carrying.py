@@ -24,6 +24,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
+from fractions import Fraction
 
 import numpy as np
 from msgspec import UNSET
@@ -33,6 +34,7 @@ from streamdp.core.arrays import Floats
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import OPENING, After, Carried, Key, Release
 from streamdp.core.evidence.carrying import STAYS_AWAY, Known, Passage
+from streamdp.core.evidence.control import NO_CONTROL, Control
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
 from streamdp.core.evidence.policy_rules import keeps_a_posterior
 from streamdp.core.learners import Learner, PolicyLearner
@@ -145,7 +147,7 @@ def _carried(
         return {}
     passage = _passage(learner, source.learner)
     known = _known(epoch, source)
-    carried = {key: passage.carried(row) for key, row in known.items() if key not in opened}
+    carried = {key: passage.carried(key, row) for key, row in known.items() if key not in opened}
     return {key: row for key, row in carried.items() if row is not None}
 
 
@@ -184,6 +186,9 @@ def _passage(learner: Learner, before: EpochLearner) -> Passage:
         schedule_now=learner.schedule,
         histories=histories,
         donates=before.donates if isinstance(before.donates, int) else 0,
+        control=Control(Fraction(before.control))
+        if isinstance(before.control, str)
+        else NO_CONTROL,
     )
 
 

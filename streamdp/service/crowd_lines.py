@@ -38,7 +38,7 @@ from streamdp.core.events import ACTION, OPENING, SUMS, CrowdPrior, Key
 from streamdp.core.evidence.adoption import are_priors
 from streamdp.core.evidence.crowd import WIDTH, Crowd, Votes, cast, due, newest
 from streamdp.core.evidence.crowd_names import crowd_of
-from streamdp.core.evidence.donation import NEWEST, pool_schedule
+from streamdp.core.evidence.donation import NEWEST, donated_below_by, pool_schedule
 from streamdp.core.evidence.pooled_means import PooledMeans
 from streamdp.service.adoptions import Adoptions
 from streamdp.service.agreements import Agreements
@@ -65,14 +65,17 @@ class PoolLines:
     def read(self, crowd: Crowd, line: Charge) -> Iterator[str]:
         """Yield the faults in what a key's line says about its donations."""
         key, born, length = line.identity.key, line.born, line.stop - line.start
+        below = donated_below_by(key, crowd.donates, crowd.control)
         yield from self._passed(crowd, line.last_offset)
-        if line.kind == ACTION and length < crowd.donates:
-            yield f"block {line.block} of {length} slots votes; below {crowd.donates} all donate"
+        if line.kind == ACTION and length < below:
+            yield f"block {line.block} of {length} slots votes; below {below} all donate"
         before = self.open.pop(key, None)
         if before is not None and before[0] == born:
             self.sure += before[1]
         if isinstance(line.donates, Donates):
             gift = line.donates
+            if not below:
+                yield f"block {line.block}: a donation of a key of the control group"
             if not gift.blocks <= gift.slots <= gift.blocks * (crowd.donates - 1):
                 yield f"{gift.blocks} blocks of {gift.slots} slots announced, too long to donate"
             yield from _charges(crowd, gift.epsilon, f"a slot donated behind block {line.block}")
@@ -139,8 +142,10 @@ class CrowdLines:
     def read(self, line: Charge) -> Iterator[str]:
         """Yield the faults of an opening's or a vote's line, given the lines before it."""
         if line.kind not in (OPENING, ACTION, SUMS):
-            length = line.stop - line.start
-            if isinstance(self.crowd, Crowd) and length < self.crowd.donates:
+            crowd, length = self.crowd, line.stop - line.start
+            if isinstance(crowd, Crowd) and length < donated_below_by(
+                line.identity.key, crowd.donates, crowd.control
+            ):
                 yield f"block {line.block} of {length} slots has an estimate, but is donated"
             return
         name = line.crowd if isinstance(line.crowd, str) else ""

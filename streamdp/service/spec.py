@@ -17,7 +17,7 @@ from streamdp.core.engine import configuration_digest, row_layout
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import Carried, Key
 from streamdp.core.learners import Leader, Learner, PolicyLearner
-from streamdp.core.learners.leader import donated_below, written
+from streamdp.core.learners.leader import control_of, donated_below, written
 from streamdp.core.randomness import Randomness
 from streamdp.core.regret import Estimate, full_charge
 from streamdp.ports import StreamTopics
@@ -183,6 +183,7 @@ class StreamSpec:
     def epoch_learner(self, *, carries: bool, noted_from: int | UnsetType = UNSET) -> EpochLearner:
         """What the rows of an epoch with this learner mean, for later epochs."""
         layout, schedule = row_layout(self.learner, self.estimates, epoch=0), self.learner.schedule
+        apart = str(control_of(self.learner).share)
         return EpochLearner(
             carries=carries,
             actions=list(self.learner.actions),
@@ -194,6 +195,7 @@ class StreamSpec:
             learner=learner_text(self.learner) if isinstance(self.learner, PolicyLearner) else "",
             noted_from=noted_from,
             donates=donated_below(self.learner) or UNSET,
+            control=apart if donated_below(self.learner) and apart != "0" else UNSET,
         )
 
     @property
@@ -273,7 +275,7 @@ def giving(learner: Learner) -> Giving | None:
     shortest = donated_below(learner)
     if not shortest or learner.charge is None:
         return None
-    return Giving(learner.schedule, shortest, learner.charge)
+    return Giving(learner.schedule, shortest, learner.charge, control_of(learner))
 
 
 def crowd_name(learner: Learner) -> str:

@@ -29,8 +29,8 @@ from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import OPENING, After
 from streamdp.core.evidence.carrying import STAYS_AWAY, moved
-from streamdp.core.evidence.crowd import named
-from streamdp.core.evidence.donation import reached
+from streamdp.core.evidence.crowd import Crowd, named
+from streamdp.core.evidence.donation import donated_below_by, reached
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
 from streamdp.core.evidence.policy_rules import keeps_a_posterior
 from streamdp.core.learners import PolicyLearner
@@ -218,16 +218,18 @@ def _given(line: Charge) -> int:
 
 
 def _donated_below(line: Charge) -> int:
-    """The length below which blocks are donated, by the line's crowd; 0: none are."""
-    return _shortest(line.crowd) if isinstance(line.crowd, str) else 0
+    """The length below which the key's blocks are donated, by the line's crowd; 0: none are."""
+    crowd = _crowd(line.crowd) if isinstance(line.crowd, str) else None
+    key = line.identity.key
+    return 0 if crowd is None else donated_below_by(key, crowd.donates, crowd.control)
 
 
 @lru_cache(maxsize=64)
-def _shortest(crowd: str) -> int:
+def _crowd(name: str) -> Crowd | None:
     try:
-        return named(crowd).donates
+        return named(name)
     except InvalidConfig:  # `crowd_lines` reports it
-        return 0
+        return None
 
 
 def _named(after: After) -> str:

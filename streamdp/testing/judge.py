@@ -17,9 +17,9 @@ input with an engine of its own. The promises for a partition:
 8. With a crowd, priors have the numbers 1, 2, 3 … in each epoch, each draw used the newest prior
    before it (none in the control group and for plain votes), and nobody ever saw two different
    priors of one number.
-9. Where keys donate, a key's blocks tile together with the blocks that its lines donate, the pool's
-   blocks are 0, 1, 2 … of each epoch and tile its slots, and nobody ever saw two different votes of
-   one block of the pool.
+9. Where keys donate, a key's blocks tile together with the blocks that its lines donate, no
+   key of a control group donates, the pool's blocks are 0, 1, 2 … of each epoch and tile its slots,
+   and nobody ever saw two different votes of one block of the pool.
 10. Where a crowd reaches across partitions, a partition shows no snapshot before the line of the
     prior from the same votes, and never two snapshots of one number.
 """
@@ -271,6 +271,8 @@ def _tiles(charges: Sequence[Charge]) -> Iterator[str]:
         blocks = [line for line in lines if line.kind in ENDS_BLOCK]
         carried = lines[0].carried  # the first block of a learner that carries something over
         first = carried.first_block if isinstance(carried, CarriedOver) else 0
+        if any(isinstance(line.donates, Donates) and _learns_alone(line) for line in lines):
+            yield f"{learner}: donates, and is of the control group"
         given, slots = _given(lines[0])
         number, stop, offset = first + given, lines[0].start + slots, -1
         for line in blocks:
@@ -288,6 +290,11 @@ def _given(line: Charge) -> tuple[int, int]:
     """The blocks and slots that a key donates after a line."""
     donated = line.donates
     return (donated.blocks, donated.slots) if isinstance(donated, Donates) else (0, 0)
+
+
+def _learns_alone(line: Charge) -> bool:
+    """Whether a line's key is of a control group."""
+    return crowd_of(str(line.crowd)).control.holds(line.identity.key)
 
 
 def _pooled(lines: Sequence[LedgerLine]) -> Iterator[str]:

@@ -50,8 +50,9 @@ from msgspec import UNSET, Struct, UnsetType
 
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import ACTION, OPENING, SUMS, BlockSums, CrowdPrior, Key, Release
+from streamdp.core.evidence.control import NO_CONTROL, Control
 from streamdp.core.evidence.crowd_names import crowd_of
-from streamdp.core.evidence.donation import NO_GIFT, Gift, run_from
+from streamdp.core.evidence.donation import NO_GIFT, Gift, donated_below_by, run_from
 from streamdp.core.schedule import Schedule
 from streamdp.wire.lines import (
     ACTION_SCHEMA,
@@ -105,14 +106,19 @@ class Giving:
     schedule: Schedule  # of keys
     shortest: int  # blocks of fewer slots are donated
     charge: Fraction
+    control: Control = NO_CONTROL  # whose keys donate nothing
     always: Gift | None = None  # the same after every release, for templates of lines
 
-    def after(self, kind: str, block: int, first: int) -> Gift:
+    def after(self, kind: str, block: int, first: int, key: Key) -> Gift:
         """What a key donates after a release, from its next block on. `first`: its first block."""
         if self.always is not None:
             return self.always
         due = first if kind == OPENING else block + 1
-        return run_from(self.schedule, due, shortest=self.shortest)
+        return run_from(self.schedule, due, shortest=self.below(key))
+
+    def below(self, key: Key) -> int:
+        """The length below which this key's blocks are donated; 0: none is."""
+        return donated_below_by(key, self.shortest, self.control)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,14 +289,14 @@ class Lines:
         )
         return _filled(_encode(line), self._fill[vote.value])
 
-    def gift(self, kind: str, block: int, first: int = 0) -> Gift:
+    def gift(self, kind: str, block: int, key: Key, first: int = 0) -> Gift:
         """What a key donates after a release of this kind and block."""
-        return NO_GIFT if self.giving is None else self.giving.after(kind, block, first)
+        return NO_GIFT if self.giving is None else self.giving.after(kind, block, first, key)
 
     def _donates(self, release: Release) -> dict[str, Any]:
         """The field of a line for what its key donates next."""
         first = 0 if release.carried is None else release.carried.block
-        gift = self.gift(release.kind, release.identity.block, first)
+        gift = self.gift(release.kind, release.identity.block, release.key, first)
         if not gift.blocks or self.giving is None:
             return {}
         charge = str(self.giving.charge)

@@ -77,7 +77,7 @@ def record_all(
     if lines.observes == "feedback":
         return _of_feedback(releases, lines=lines, mode=mode, ordinal=ordinal)
     kinds: dict[tuple[int, Gift], _Kind] = {}
-    gifts: dict[tuple[int, int], Gift] = {}  # by kind and block
+    gifts: dict[tuple[int, int, int], Gift] = {}  # by kind, block, and below which length
     prior_numbers = np.zeros_like(releases.value) if releases.prior is None else releases.prior
     between = _by_place(releases)
     standing = releases.value if releases.in_force is None else releases.in_force
@@ -92,10 +92,10 @@ def record_all(
         if carried or releases.kinds[code] not in (OPENING, ACTION):
             entries.append(_plainly(releases[at], lines=lines, mode=mode, ordinal=place))
             continue
-        block = numbers[1] if lines.giving is not None else 0
-        if (code, block) not in gifts:
-            gifts[code, block] = lines.gift(releases.kinds[code], block)
-        same = code, gifts[code, block]
+        block, below = (0, 0) if lines.giving is None else (numbers[1], lines.giving.below(key))
+        if (code, block, below) not in gifts:
+            gifts[code, block, below] = lines.gift(releases.kinds[code], block, key)
+        same = code, gifts[code, block, below]
         if same not in kinds:
             kinds[same] = _Kind(releases, *same, lines=lines, mode=mode)
         entries.append(kinds[same].entry(key, value, in_force, (*numbers, place), prior))

@@ -133,6 +133,7 @@ class EpochLearner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     remembered: Natural  # … for the memory
     shown: Natural  # … for shown arms
     donates: Positive | UnsetType = UNSET  # blocks of fewer slots went to the pool
+    control: Exact | UnsetType = UNSET  # keys of this control group donated nothing
     learner: str = ""  # feedback streams: recipe and options
     noted_from: Natural | UnsetType = UNSET  # for keys born earlier, withholding was not noted
 

@@ -9,7 +9,7 @@ and has a memory, so that what is in force after a kill must follow from all vot
 crowd across partitions, so that each draw after a kill must be told a prior that follows from all
 votes of its partition's keys, and from what its line says that was adopted of the others. These
 keys donate their blocks of one slot, so that each vote of the pool must be of slots that no other
-draw was charged for.
+draw was charged for; but for two of five, which are a control group and keep all their slots.
 The stream ``shown`` learns from what was shown, and publishes policies: seeded on SQLite, from the
 system on Kafka, where a redraw of its sums would show to whoever looks at aborted data.
 The last step that each partition passed stands in a file mapped to memory, which outlives SIGKILL.
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import streamdp as sd
+from streamdp.core.evidence.control import Control
 from streamdp.core.learners import earlier_learner_of
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.core.learners.leader import crowded
@@ -99,7 +100,7 @@ class Place:
             schedule="restarting 4",
             bonus=0,
         )
-        together = crowded(wide, reach="stream")
+        together = crowded(wide, control=Control(Fraction(1, 5)), reach="stream")
         assert together.crowd is not None
         giving = replace(together, crowd=replace(together.crowd, donates=2))
         return [

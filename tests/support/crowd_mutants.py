@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Bools, Ints
 from streamdp.core.engine import Rebuilding
 from streamdp.core.engine.crowding import PartitionCrowd, Side
 from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.engine.machine import Engine
 from streamdp.core.engine.plan import Plan
+from streamdp.core.engine.pooling import Pool
 from streamdp.core.events import CrowdPrior, LossBatch
 from streamdp.core.evidence.crowd import Crowd, cast, newest
 from streamdp.core.grid import UNIT
@@ -76,6 +77,21 @@ def counted_in_its_own_block_too(patch: pytest.MonkeyPatch) -> None:
         return plain(self, replace(plan, gives=None))
 
     patch.setattr(LossBlocks, "added", added)
+
+
+def counted_in_both(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: short blocks of a control group are in their keys' sums, and in the pool's."""
+    take, ends = Pool.take, Pool.ends
+
+    def everybody_s(self: Pool, plan: Plan) -> Plan:
+        short: Bools = self._schedule.lengths(plan.segments.block) < self._crowd.donates
+        return replace(plan, gives=short)
+
+    def ends_of_all(self: Pool, plan: Plan) -> Ints:
+        return ends(self, everybody_s(self, plan))
+
+    patch.setattr(Pool, "take", lambda self, plan: take(self, everybody_s(self, plan)))
+    patch.setattr(Pool, "ends", ends_of_all)
 
 
 def given_again_by_a_rebuild(patch: pytest.MonkeyPatch) -> None:

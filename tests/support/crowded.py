@@ -11,16 +11,18 @@ import pytest
 
 import streamdp as sd
 from streamdp.core.events import ACTION, OPENING, CrowdPrior, Key, Release, Releases
+from streamdp.core.evidence.control import NO_CONTROL, Control
 from streamdp.core.evidence.crowd import Crowd, Votes, cast, due, newest
 from streamdp.core.evidence.groups import NO_GROUPS, Groups
 
 
 def crowded(
-    learner: sd.Leader, *, floor: str = "1/20", donates: int = 0, groups: Groups = NO_GROUPS
-) -> sd.Leader:
+    learner: sd.Leader, *, floor: str = "1/20", donates: int = 0, groups: Groups = NO_GROUPS,
+    control: Control = NO_CONTROL,
+) -> sd.Leader:  # fmt: skip
     """The same learner with a crowd, whose keys donate blocks of fewer slots."""
     rate, bonus = learner.choose.rate, learner.bonus
-    crowd = Crowd(len(learner.actions), rate, bonus, Fraction(floor), donates, groups)
+    crowd = Crowd(len(learner.actions), rate, bonus, Fraction(floor), donates, groups, control)
     return replace(learner, crowd=crowd)
 
 
@@ -83,7 +85,9 @@ class Outsider:
             self.kept.pop(release.key, None)
         else:
             self.votes += 1
-            stayed = self.in_force[release.key] == release.value
+            identity = release.identity
+            plain = crowd.control.plain(release.key, identity.born, identity.block)
+            stayed = self.in_force[release.key] == release.value and not plain
             self.kept[release.key] = self._vote(crowd, release, prior=release.prior, stayed=stayed)
         self.in_force[release.key] = release.standing
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import streamdp as sd
+from streamdp.core.evidence.control import NO_CONTROL, Control
 from streamdp.wire.lines import PoolLine
 from streamdp.wire.published import decode_ledger
 from tests.support.carrying import (
@@ -18,10 +20,17 @@ from tests.support.protocol_model import Store
 KEYS = [b"%d" % number for number in range(15)]
 
 
-def donates(schedule: str = "capped 8", *, memory: bool = False) -> sd.Leader:
+HALF = Control(Fraction(1, 2))
+"""Of `KEYS` seven are in this control group."""
+
+
+def donates(
+    schedule: str = "capped 8", *, memory: bool = False, control: Control = NO_CONTROL
+) -> sd.Leader:
     """A learner whose keys donate blocks of one and two slots."""
     learner = leader(schedule=schedule)
-    return crowded(replace(learner, memory=remembers().memory) if memory else learner, donates=3)
+    learner = replace(learner, memory=remembers().memory) if memory else learner
+    return crowded(learner, donates=3, control=control)
 
 
 def pool_lines(store: Store) -> list[PoolLine]:

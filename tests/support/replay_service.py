@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from fractions import Fraction
 
+import numpy as np
 from msgspec import UNSET
 
 import streamdp as sd
 from streamdp.core.evidence.control import Control
 from streamdp.core.evidence.groups import Groups
-from streamdp.core.learners.leader import crowded
+from streamdp.core.learners.leader import crowded, donated_below, donating
 from streamdp.ports import Key, StreamTopics, Technology, Value
 from streamdp.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons
 from streamdp.replay.cuts import Bench
@@ -33,12 +34,15 @@ LEARNERS = (
     "remembering_leader:schedule=geometric 2 to 8",
     "prefix_softmax",
     "noisy_leader:noise=gumbel:resample=bernoulli",
-    "incumbent_leader:schedule=capped 8:crowd=partition:crowd_groups=f|d:control=1/2",
+    "incumbent_leader:schedule=capped 8:crowd=partition:crowd_groups=f|d:control=1/5",
+    "incumbent_leader:schedule=restarting 12:crowd=partition:control=1/5:donate=true",
 )
+"""The keys of the two crowds are on both sides of their control groups."""
 
-CROWD = LEARNERS[-1]
+CONTROL = Control(Fraction(1, 5))
 
 Released = dict[tuple[int, Key], list[int]]
+OfLines = dict[tuple[int, Key], dict[int, int]]  # by block; the opening is -1
 
 
 def cells() -> Sequence[Cell]:
@@ -46,11 +50,17 @@ def cells() -> Sequence[Cell]:
 
 
 def learners() -> Sequence[sd.Leader]:
-    """What the service runs: the crowd as a stream's table makes it, which is no candidate."""
-    alone = sd.incumbent_leader(actions=ACTIONS, epsilon="1", schedule="capped 8")
-    groups, control = Groups.of({"f": "french", "d": "german"}), Control(Fraction(1, 2))
-    together = crowded(alone, groups=groups, control=control)
-    return [together if cell.name == CROWD else cell.leader for cell in cells()]
+    """What the service runs: crowds as a stream's table makes them, which is no candidate."""
+    capped, restarting = (
+        sd.incumbent_leader(actions=ACTIONS, epsilon="1", schedule=blocks)
+        for blocks in ("capped 8", "restarting 12")
+    )
+    groups = Groups.of({"f": "french", "d": "german"})
+    crowds = [
+        crowded(capped, groups=groups, control=CONTROL),
+        donating(crowded(restarting, control=CONTROL)),
+    ]
+    return [*(cell.leader for cell in cells()[: -len(crowds)]), *crowds]
 
 
 def stream(number: int, learner: sd.Leader, *, app: str, input: str) -> StreamSpec:  # noqa: A002
@@ -89,7 +99,7 @@ async def lived(
         settings=QUICK,
     )
     running = asyncio.create_task(service.run())
-    wanted = [_slots(records, cell.leader) for cell in cells()]
+    wanted = [_lines(records, leader) for leader in learners()]
     async with asyncio.timeout(60):
         while True:
             released = [await _released(technology, stream_topics) for stream_topics in topics]
@@ -99,19 +109,41 @@ async def lived(
             await asyncio.sleep(0.02)
     service.drain()
     await running
-    return released
+    return [
+        {name: _of_all_blocks(held, _blocks(records, leader)[name[1]])
+         for name, held in by_key.items()}
+        for by_key, leader in zip(released, learners(), strict=True)
+    ]  # fmt: skip
 
 
-def _slots(records: Sequence[tuple[Key, Value]], leader: sd.Leader) -> int:
-    """How many releases there will be: the openings and every block that ends."""
+def _blocks(records: Sequence[tuple[Key, Value]], leader: sd.Leader) -> dict[Key, int]:
+    """How many blocks of each key end."""
     counts: dict[Key, int] = {}
     for key, _ in records:
         counts[key] = counts.get(key, 0) + 1
-    return sum(1 + leader.schedule.block_of(slots + 1) for slots in counts.values())
+    return {key: leader.schedule.block_of(slots + 1) for key, slots in counts.items()}
 
 
-async def _released(technology: Technology, topics: StreamTopics) -> Released:
-    actions: dict[tuple[int, Key], dict[int, int]] = {}
+def _lines(records: Sequence[tuple[Key, Value]], leader: sd.Leader) -> int:
+    """How many releases there will be: the openings, and every block that ends and is kept."""
+    total = 0
+    for key, blocks in _blocks(records, leader).items():
+        below = 0 if CONTROL.holds(key) else donated_below(leader)
+        lengths = leader.schedule.lengths(np.arange(blocks))
+        total += 1 + int(np.count_nonzero(lengths >= below))
+    return total
+
+
+def _of_all_blocks(released: dict[int, int], blocks: int) -> list[int]:
+    """The action in force at first and after each block: behind a donated one it stays."""
+    in_force = [released[-1]]
+    for block in range(blocks):
+        in_force.append(released.get(block, in_force[-1]))
+    return in_force
+
+
+async def _released(technology: Technology, topics: StreamTopics) -> OfLines:
+    actions: OfLines = {}
     reader = technology.publications()
     async for batch in reader.ledger(topics, follow=False):
         for record in batch:
@@ -122,9 +154,7 @@ async def _released(technology: Technology, topics: StreamTopics) -> Released:
                 assert isinstance(action, int)
                 place[-1 if line.kind == "opening" else line.block] = action
     await reader.close()
-    return {
-        name: [value for _, value in sorted(by_block.items())] for name, by_block in actions.items()
-    }
+    return actions
 
 
 def replayed_like(technology: Technology, *, app: str) -> list[Released]:

@@ -230,12 +230,15 @@ class PartitionCrowd:
         )
 
     def _counted(self, kept: Ints) -> CrowdSnapshot:
-        """The snapshot of these newest votes for other partitions, without the control group's."""
+        """The snapshot of these newest votes for other partitions, without the control group's.
+
+        The votes of keys come first, and then those of the pool.
+        """
         crowd, (partition, epoch) = self.crowd, self.at
         assert isinstance(crowd, Crowd)
         if crowd.control.share:
             keys = [*self.bank.keys[: len(self.bank)], *self.away]
-            told_nothing = np.flatnonzero(kept[:, 0] == 1).tolist()
+            told_nothing = np.flatnonzero(kept[: len(keys), 0] == 1).tolist()
             apart = [at for at in told_nothing if crowd.control.holds(keys[at])]
             kept = np.delete(kept, apart, axis=0)
         return CrowdSnapshot.of(

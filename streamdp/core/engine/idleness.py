@@ -43,7 +43,7 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import After, FeedbackColumns, Key, Releases
 from streamdp.core.evidence.carrying import Known, Passage
 from streamdp.core.learners import Learner, PolicyLearner
-from streamdp.core.learners.leader import donated_below
+from streamdp.core.learners.leader import control_of, donated_below
 
 
 class Ages(NamedTuple):
@@ -158,8 +158,9 @@ class Idleness:
         if self._passage is None:
             actions, schedule = learner.actions, learner.schedule
             self._passage = Passage(
-                actions, actions, schedule, schedule, histories=True, donates=donated_below(learner)
-            )
+                actions, actions, schedule, schedule, histories=True,
+                donates=donated_below(learner), control=control_of(learner),
+            )  # fmt: skip
         return self._passage
 
 

@@ -322,7 +322,7 @@ class Engine:
         if self._crowd is not None:
             self._crowd.leave([bank.keys[row] for row in rows.tolist()], rows)
         for key, known in known_of(self.learner, bank, rows, epoch=self.epoch):
-            carried = self._idleness.passage(self.learner).carried(known)
+            carried = self._idleness.passage(self.learner).carried(key, known)
             assert carried is not None, "the same learner has all of its actions"
             self._idleness.away.add(key)
             self._heritage[key] = carried

@@ -4,7 +4,9 @@ It is an engine of its own, with one key and a ledger: what holds for an engine 
 The name of its stream is one that no stream can have, so that it shares seeded bits with nobody.
 
 1. *In.* The donated slots of a batch, in the order of the log. They add nothing to the sums of
-   their keys' rows. How a log was cut into batches changes nothing.
+   their keys' rows. Keys of a control group donate nothing: `marked` and `begun` ask the same
+   function of the key, so a slot is either the pool's or its row's. How a log was cut into batches
+   changes nothing.
 2. *Out.* Votes, which count among the partition's votes. Its opening is not shown: it says nothing.
 3. *Charge.* A donated block is booked to its key when it begins: the pool may draw from its first
    slots before it ends (P6). The pool books its own slots too. Both entries are the same charge: a
@@ -17,19 +19,20 @@ The name of its stream is one that no stream can have, so that it shares seeded 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from streamdp.core import snapshot
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Bools, Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine.plan import Plan
 from streamdp.core.engine.waves import BLOCK_CODE
-from streamdp.core.events import LossBatch, Releases
+from streamdp.core.events import Key, LossBatch, Releases
 from streamdp.core.evidence.crowd import Crowd, cast
-from streamdp.core.evidence.donation import votes_of
+from streamdp.core.evidence.donation import donated_below_by, votes_of
 from streamdp.core.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -66,8 +69,11 @@ class Pool:
 
     def marked(self, plan: Plan) -> Plan:
         """Mark the donated segments of a plan."""
-        lengths = self._schedule.lengths(plan.segments.block)
-        return replace(plan, gives=lengths < self._crowd.donates)
+        gives = self._schedule.lengths(plan.segments.block) < self._crowd.donates
+        short = np.flatnonzero(gives)
+        of_keys = plan.grouped.touched[plan.segments.of[short]]
+        gives[short] = self._donors([plan.batch.keys[key] for key in of_keys.tolist()])
+        return replace(plan, gives=gives)
 
     def ends(self, plan: Plan) -> Ints:
         """The offsets of the records that end blocks of the pool."""
@@ -117,7 +123,17 @@ class Pool:
         block = bank.block[rows]
         begun = bank.slots[rows] >= self._schedule.starts(block)
         begun &= self._schedule.lengths(block) < self._crowd.donates
-        return rows[begun], block[begun]
+        rows, block = rows[begun], block[begun]
+        donors = self._donors([bank.keys[row] for row in rows.tolist()])
+        return rows[donors], block[donors]
+
+    def _donors(self, keys: Sequence[Key]) -> Bools:
+        """Which of these keys donate their short blocks."""
+        crowd = self._crowd
+        if not crowd.control.share:
+            return np.ones(len(keys), dtype=np.bool_)
+        below = [donated_below_by(key, crowd.donates, crowd.control) for key in keys]
+        return np.array(below, dtype=np.int64) > 0
 
     def open_since(self, *, end: int) -> int:
         """The oldest record of the pool's open block, or `end`; public."""

@@ -32,8 +32,9 @@ from functools import cached_property
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.events import After, Carried
-from streamdp.core.evidence.donation import reached, run_from
+from streamdp.core.events import After, Carried, Key
+from streamdp.core.evidence.control import NO_CONTROL, Control
+from streamdp.core.evidence.donation import donated_below_by, reached, run_from
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
 from streamdp.core.schedule import Schedule
 
@@ -60,6 +61,7 @@ class Passage:
     schedule_now: Schedule
     histories: bool = False  # whether a feedback stream's histories mean the same in both
     donates: int = 0  # blocks of fewer slots were donated before
+    control: Control = NO_CONTROL  # by all keys but these
 
     @cached_property
     def moves(self) -> Ints:
@@ -74,22 +76,25 @@ class Passage:
         return np.array(numbers, dtype=np.int64)
 
     @cached_property
-    def _first_blocks(self) -> dict[int, int]:
+    def _first_blocks(self) -> dict[tuple[int, int], int]:
         return {}
 
-    def first_block(self, due: int) -> int:
-        """The new learner's first block, where this block of the old one was open."""
-        if due not in self._first_blocks:
-            ended = reached(self.schedule_before, due, shortest=self.donates)
-            self._first_blocks[due] = self.schedule_now.first_as_long(ended)
-        return self._first_blocks[due]
+    def first_block(self, due: int, *, shortest: int) -> int:
+        """The new learner's first block, where this block of the old one was open.
 
-    def carried(self, known: Known) -> Carried | None:
+        `shortest`: the length below which the key's blocks were donated.
+        """
+        if (due, shortest) not in self._first_blocks:
+            ended = reached(self.schedule_before, due, shortest=shortest)
+            self._first_blocks[due, shortest] = self.schedule_now.first_as_long(ended)
+        return self._first_blocks[due, shortest]
+
+    def carried(self, key: Key, known: Known) -> Carried | None:
         """What the key's new learner begins with; None: the key opens like a new one."""
-        due = known.after.block
-        given = run_from(self.schedule_before, due, shortest=self.donates)
+        due, shortest = known.after.block, donated_below_by(key, self.donates, self.control)
+        given = run_from(self.schedule_before, due, shortest=shortest)
         after = known.after._replace(block=due + given.blocks)
-        block = self.first_block(after.block)
+        block = self.first_block(after.block, shortest=shortest)
         if known.history is None:
             action = int(self.moves[known.action])
             return None if action == STAYS_AWAY else Carried(action, block, after)

@@ -178,8 +178,7 @@ class Crowd:
         """Refuse a crowd without bounded priors, and a bonus that is not on the grid."""
         on_grid = (self.bonus * (1 << POINT)).denominator == 1 and self.bonus <= MOST_BONUS
         sound = self.actions >= 2 and self.rate > 0 and 0 < self.floor <= 1
-        whole = self.groups.count == 1 and not self.control.share  # whose keys would donate too
-        sound &= self.donates == 0 or (self.donates > 0 and whole)
+        sound &= self.donates == 0 or (self.donates > 0 and self.groups.count == 1)
         if not (sound and on_grid):
             raise InvalidConfig(
                 complaint(
@@ -187,7 +186,7 @@ class Crowd:
                     "out of range",
                     expected="2 actions or more, a rate above 0, a floor of 0 < λ ≤ 1 and"
                     f" a bonus of at most {MOST_BONUS} in units of 2**-20, and no donation where"
-                    " keys are in groups or in a control group",
+                    " keys are in groups",
                     got=self.name,
                 )
             )

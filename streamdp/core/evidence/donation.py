@@ -13,7 +13,10 @@ keeps its action in force, and its slots become slots of the pool instead.
    its votes are evidence of the losses alone. Only the crowd uses its votes.
 3. *The charge.* A donated slot enters one draw, that of its block of the pool, and is charged for
    it once. The pool's blocks tile the donated slots.
-4. *The use.* The pool's newest `NEWEST` votes count in the crowd's next prior, each as the vote of
+4. *The donors.* All keys but those of a control group (`evidence.control`). These learn alone, so
+   each of their blocks, however short, ends in a vote of their own (`donated_below_by`). Which keys
+   these are follows from the keys alone.
+5. *The use.* The pool's newest `NEWEST` votes count in the crowd's next prior, each as the vote of
    a key of its own, drawn under prior 0.
 
 Privacy: the pool is a learner like others, over slots that no other learner counts: a changed event
@@ -32,6 +35,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
+from streamdp.core.events import Key
+from streamdp.core.evidence.control import Control
 from streamdp.core.evidence.memory import Standing
 from streamdp.core.schedule import Schedule, geometric
 
@@ -56,6 +61,16 @@ def shortest_kept(rate: Fraction) -> int:
     (4, 7)
     """
     return ceil(1 / rate)
+
+
+def donated_below_by(key: Key, shortest: int, control: Control) -> int:
+    """The length below which this key donates its blocks; 0 for one of the control group.
+
+    >>> half = Control(Fraction(1, 2))
+    >>> half.holds(b"de"), donated_below_by(b"de", 4, half), donated_below_by(b"us", 4, half)
+    (True, 0, 4)
+    """
+    return 0 if control.holds(key) else shortest
 
 
 def pool_schedule(shortest: int) -> Schedule:

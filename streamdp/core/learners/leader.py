@@ -249,6 +249,11 @@ def donated_below(learner: object) -> int:
     return learner.crowd.donates if isinstance(learner, Leader) and learner.crowd else 0
 
 
+def control_of(learner: object) -> Control:
+    """The control group of this learner's crowd of votes, whose keys donate nothing."""
+    return learner.crowd.control if isinstance(learner, Leader) and learner.crowd else NO_CONTROL
+
+
 RECIPES: dict[str, Callable[..., Leader]] = {}
 """Every recipe by its name."""
 

@@ -24,7 +24,7 @@ from enum import Enum
 from fractions import Fraction
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import ValidationError
 
@@ -329,8 +329,13 @@ class Configuration:
             if stream.crowd == "off":
                 self._check_nothing_of_a_crowd(name)
                 continue
-            if stream.donate and (stream.control or stream.crowd_groups):
-                self._refuse_donation(name)
+            if stream.donate and stream.crowd_groups:
+                key, what = (
+                    "donate",
+                    "excludes crowd_groups: all keys of a partition share one pool",
+                )
+                expected = "donate = false, or no crowd_groups"
+                got = "donate = true and crowd_groups"
             elif stream.mode is Mode.SHADOW:
                 key, expected, got = "crowd", 'mode = "live" or "fallback"', 'mode = "shadow"'
                 what = "needs published votes: nobody could recompute priors from withheld ones"
@@ -343,19 +348,6 @@ class Configuration:
             else:
                 continue
             raise InvalidConfig(complaint(self._where(name, key), what, expected=expected, got=got))
-
-    def _refuse_donation(self, name: str) -> NoReturn:
-        """Refuse a pool beside groups or a control group: all keys share one pool."""
-        stream = self.stream(name)
-        beside = "crowd_groups" if stream.crowd_groups else "control"
-        raise InvalidConfig(
-            complaint(
-                self._where(name, "donate"),
-                f"excludes {beside}: all keys of a partition share one pool",
-                expected=f"donate = false, or no {beside}",
-                got=f"donate = true and {beside}",
-            )
-        )
 
     def _check_nothing_of_a_crowd(self, name: str) -> None:
         stream = self.stream(name)

@@ -1,0 +1,242 @@
+"""Do keys of a control group keep all their slots where others donate, and can anybody prove it?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec import UNSET
+
+from streamdp.core.engine.pooling import Pool
+from streamdp.core.events import Key
+from streamdp.core.evidence.adoption import COLUMNS
+from streamdp.core.evidence.control import NO_CONTROL, Control
+from streamdp.core.evidence.crowd import Crowd
+from streamdp.core.learners import Leader
+from streamdp.ports import Headers, Value
+from streamdp.service import carrying
+from streamdp.service.history import StreamReleases
+from streamdp.service.verification import Verification
+from streamdp.testing.judge import judge
+from streamdp.wire.lines import Donates
+from streamdp.wire.published import Giving
+from tests.support.adopting import Adopters, across
+from tests.support.carrying import (
+    charges,
+    leader,
+    live,
+    mapped,
+    openings,
+    stream,
+    through_crashes,
+    verified,
+)
+from tests.support.crowd_lines import scripted, seen
+from tests.support.crowd_mutants import counted_in_both
+from tests.support.donations import HALF, KEYS, donates, many, pool_lines
+from tests.support.protocol_model import Store, evidence, fold
+from tests.test_donation_protocol import broken, in_pieces
+
+pytestmark = pytest.mark.usefixtures("priors_are_made_once")
+
+APART = {key for key in KEYS if HALF.holds(key)}
+
+
+def learner(schedule: str = "capped 8", *, memory: bool = False) -> Leader:
+    """Seven of fifteen keys donate nothing."""
+    return donates(schedule, memory=memory, control=HALF)
+
+
+def test_which_keys_are_apart() -> None:
+    """Both sides have some."""
+    assert 3 < len(APART) < 12
+
+
+def test_do_lines_say_that_a_key_of_the_control_group_donates_nothing() -> None:
+    """Its short blocks have votes; the others' slots, and no more, are the pool's."""
+    store, of = many(), stream(learner())
+    for stop in (1, 2, 50, 240):
+        live(store, of, stop)
+    given, lengths = 0, {True: set[int](), False: set[int]()}
+    for line in charges(store):
+        apart = line.identity.key in APART
+        if line.kind == "opening":
+            gift = UNSET if apart else Donates(blocks=2, slots=3, epsilon="1/2")
+            assert line.donates == gift
+            given += 0 if apart else 3
+        else:
+            assert line.donates is UNSET
+            lengths[apart].add(line.stop - line.start)
+    assert min(lengths[True]) == 1
+    assert min(lengths[False]) >= 3
+    votes = pool_lines(store)
+    assert 0 <= given - (votes[-1].stop - 1) < 20
+    assert verified(store, of) == []
+    assert judge(evidence(store)) == []
+    verification = Verification()
+    verification.read(of.topics, store.ledger)
+    (verdict,) = verification.verdicts({of.topics.input: Fraction(1, 2)}, {})
+    assert verdict.highest == Fraction(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("seed", "schedule", "memory"), [(0, "capped 8", False), (1, "restarting 8", True)]
+)
+def test_is_a_life_with_crashes_the_life_without(seed: int, schedule: str, memory: bool) -> None:
+    """Whatever is lost: the same votes of keys and pool, the same priors, each line once."""
+    calm, stormy, of = many(120), many(120), stream(learner(schedule, memory=memory))
+    live(calm, of, 120)
+    assert through_crashes(stormy, of, seed) > 0
+    assert [record.value for record in stormy.ledger] == [record.value for record in calm.ledger]
+    assert len(pool_lines(calm)) > 2
+    for store in (calm, stormy):
+        assert verified(store, of) == []
+        assert judge(evidence(store)) == []
+        assert fold(store, of, whole="whole") == []
+
+
+def gives_unannounced(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: a key of the control group donates, and its line does not say so."""
+    patch.setattr(Pool, "_donors", lambda self, keys: np.ones(len(keys), dtype=np.bool_))
+
+
+def announces_and_keeps(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: its line says that it donates, and it votes on the same slots."""
+    patch.setattr(Giving, "below", lambda self, key: self.shortest)
+
+
+@pytest.mark.parametrize("break_it", [gives_unannounced, announces_and_keeps, counted_in_both])
+def test_is_a_control_group_that_donates_caught(
+    break_it: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the judge, or by whoever computes the ledger again."""
+    assert in_pieces(many(), learner()) == []
+    break_it(monkeypatch)
+    assert in_pieces(many(), learner()) != []
+
+
+def test_is_all_that_can_be_seen_the_same_for_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One record's content changes, of either side: the same lines and sizes."""
+    scripted(monkeypatch, 0)
+    fifth = Control(Fraction(1, 5))
+    assert [fifth.holds(key) for key in (b"fr", b"de", None)] == [True, False, True]
+    plain = seen(60, None, True, donates(control=fifth))
+    for changed in (0, 1, 2, 30):
+        assert seen(60, changed, True, donates(control=fifth)) == plain
+
+
+def no_control(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: what an epoch carries over supposes that every key donated."""
+    passage = carrying._passage
+    patch.setattr(
+        carrying, "_passage", lambda *learners: replace(passage(*learners), control=NO_CONTROL)
+    )
+
+
+@pytest.mark.parametrize("break_it", [None, no_control])
+def test_does_an_epoch_carry_over_what_either_side_reached(
+    break_it: Callable[[pytest.MonkeyPatch], None] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From rows and lines alike, whichever rows were saved when; a short vote is one."""
+    if break_it is not None:
+        break_it(monkeypatch)
+    store = many()
+    for stop in (20, 40, 60):
+        live(store, stream(learner("dyadic")), stop)
+    wrong: list[str] = []
+    for epoch, now in ((2, learner()), (3, leader(schedule="capped 8"))):
+        of = stream(now, epoch=epoch, carry=True)
+        live(store, of, 60 * epoch)
+        wrong += [*verified(store, of), *judge(evidence(store))]
+        carried = {key for key, line in openings(store, epoch).items() if line.carried is not UNSET}
+        assert carried & APART
+        assert carried - APART
+    assert bool(wrong) == (break_it is not None)
+
+
+def test_do_keys_that_were_idle_come_back_as_their_lines_tell() -> None:
+    """Those of either side: which block was due follows from the lines, saved or not."""
+    events = mapped(180, keys=KEYS)
+    keyed: list[tuple[Key, Value]]
+    keyed = [(KEYS[(at // 30 * 3 + at % 3) % 9], value) for at, (_, value) in enumerate(events)]
+    none: list[Headers] = [[]] * 180
+    calm, stormy = (Store(keyed, headers=none) for _ in range(2))
+    of = stream(learner("restarting 8"))
+    of = replace(of, topics=replace(of.topics, headers=True), idle=20)
+    live(calm, of, 180)
+    assert through_crashes(stormy, of, 5) > 0
+    assert [record.value for record in stormy.ledger] == [record.value for record in calm.ledger]
+    back = {line.identity.key in APART for line in charges(calm) if line.carried is not UNSET}
+    assert back == {True, False}
+    assert verified(calm, of) == []
+    assert judge(evidence(calm)) == []
+
+
+def test_is_a_donation_of_a_control_group_s_key_a_violation() -> None:
+    """Its slots would be charged by the pool and by its own line; a vote of it is none."""
+    store, of = many(120), stream(learner())
+    live(store, of, 120)
+    gift = {"blocks": 2, "slots": 3, "epsilon": "1/2"}
+
+    def of_apart(line: Any) -> dict[str, object]:
+        apart = getattr(line, "kind", "") == "opening" and line.identity.key in APART
+        return {"donates": gift} if apart else {}
+
+    assert broken(store, of, lambda line: {}) == ""
+    assert "a donation of a key of the control group" in broken(store, of, of_apart)
+    crowd = learner().crowd
+    assert crowd is not None
+    everybody = replace(crowd, control=NO_CONTROL).name
+    assert "of 1 slots has a vote; below 3 is given" in broken(
+        store, of, lambda line: {"crowd": everybody}
+    )
+
+
+def test_are_both_sides_compared_by_blocks_that_both_vote_on() -> None:
+    """Votes of short blocks, which the control group alone has, say little and do not count."""
+    store, of = (
+        Store(mapped(900, keys=[b"%d" % key for key in range(24)])),
+        stream(learner("restarting 8")),
+    )
+    live(store, of, 900)
+    releases = StreamReleases()
+    releases.apply(store.ledger)
+    verification = Verification()
+    verification.read(of.topics, store.ledger)
+    assert verification.violations == []
+    (sides,) = verification.agreements().values()
+    wanted, short = {True: 0, False: 0}, 0
+    for line in charges(store):
+        key = line.identity.key
+        if line.kind == "action" and HALF.plain(key, line.born, line.block):
+            kept = line.stop - line.start >= 3
+            wanted[HALF.holds(key)] += kept
+            short += not kept
+    assert short > 0
+    assert min(wanted.values()) > 0
+    assert [sides.alone.votes, sides.together.votes] == [wanted[True], wanted[False]]
+    assert releases.partitions[0].agreements.alone.votes == wanted[True]
+
+
+def test_are_other_partitions_told_the_pool_s_votes_and_none_of_the_control_group() -> None:
+    """A snapshot counts them: as `ledger verify` makes it again from the lines."""
+    spec = across()
+    assert isinstance(spec.learner, Leader)
+    assert isinstance(spec.learner.crowd, Crowd)
+    crowd = replace(spec.learner.crowd, donates=3, control=HALF)
+    adopters = Adopters(replace(spec, learner=replace(spec.learner, crowd=crowd)))
+    adopters.live(1)
+    assert adopters.wrong() == []
+    for part, work in zip(adopters.parts, adopters.work, strict=True):
+        keys = {key for key, _ in part.input}
+        assert {HALF.holds(key) for key in keys} == {True, False}
+        pool, snapshot = work.engine._pool, work.engine.crowd().snapshot  # type: ignore[union-attr]
+        assert pool is not None
+        assert snapshot is not None
+        counted = int(np.frombuffer(snapshot.cells, "<i4").reshape(-1, COLUMNS)[:, -1].sum())
+        donors = sum(not HALF.holds(key) for key in keys)
+        assert 0 < counted <= len(pool.votes()) + donors < len(pool.votes()) + len(keys)
