@@ -110,7 +110,7 @@ def forgets_to_carry(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("expected block", leader, remembers, policies)
 def begins_with_short_blocks(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Passage, "first_block", lambda self, due: 0)
+    patch.setattr(Passage, "first_block", lambda self, due, shortest: 0)
 
 
 @mutant("the votes put action|carried over where", remembers)

@@ -37,9 +37,8 @@ from tests.support.carrying import (
 )
 from tests.support.crowd_lines import scripted, seen
 from tests.support.crowd_mutants import counted_in_both
-from tests.support.donations import HALF, KEYS, donates, many, pool_lines
+from tests.support.donations import HALF, KEYS, broken, donates, in_pieces, many, pool_lines
 from tests.support.protocol_model import Store, evidence, fold
-from tests.test_donation_protocol import broken, in_pieces
 
 pytestmark = pytest.mark.usefixtures("priors_are_made_once")
 

@@ -27,8 +27,8 @@ from streamdp.service.verification import Verification
 from streamdp.service.view import View
 from streamdp.testing.judge import judge
 from streamdp.wire import state_version
-from streamdp.wire.lines import Charge, Donates, LedgerLine, PoolLine
-from streamdp.wire.published import Mode, decode_ledger
+from streamdp.wire.lines import Charge, Donates, PoolLine
+from streamdp.wire.published import Mode
 from streamdp.wire.recording import Lasts, record_all
 from streamdp.wire.state import SavedState, largest_recorded, read_state
 from tests.support.carrying import (
@@ -44,7 +44,15 @@ from tests.support.carrying import (
 from tests.support.crowd_lines import scripted, seen
 from tests.support.crowd_mutants import published_early
 from tests.support.crowded import crowded
-from tests.support.donations import KEYS, donates, many, pool_lines
+from tests.support.donations import (
+    DROPPED,
+    KEYS,
+    broken,
+    donates,
+    in_pieces,
+    many,
+    pool_lines,
+)
 from tests.support.protocol_model import HOME, Store, evidence, fold, restore, settle
 
 
@@ -91,14 +99,6 @@ def test_is_a_life_with_crashes_the_life_without(seed: int, schedule: str, memor
         assert judge(evidence(store)) == []
         assert fold(store, of, whole="whole") == []
         assert not [entry for entry in store.state if b'"pooled"' in entry]
-
-
-def in_pieces(store: Store, learner: sd.Leader, *, step: int = 6) -> list[str]:
-    """All that anybody has against a life that is taken anew again and again."""
-    of = stream(learner)
-    for stop in range(step, store.end + 1, step):
-        live(store, of, stop)
-    return judge(evidence(store)) + verified(store, of)
 
 
 def given_twice(patch: pytest.MonkeyPatch) -> None:
@@ -318,21 +318,6 @@ def test_is_a_damaged_pool_refused() -> None:
     store.state |= {place: kept[place]}
     with pytest.raises(sd.StateMismatch, match="of another checkpoint"):
         restore(store, of)
-
-
-def broken(store: Store, of: StreamSpec, wrong: Callable[[LedgerLine], dict[str, object]]) -> str:
-    """What is wrong with the ledger once fields of some lines are others."""
-    verification = Verification()
-    for record in store.ledger:
-        change = wrong(decode_ledger(record.value))
-        if change == DROPPED:
-            continue
-        line = msgspec.json.decode(record.value) | change
-        verification.read(of.topics, [replace(record, value=msgspec.json.encode(line))])
-    return "\n".join(verification.violations)
-
-
-DROPPED: dict[str, object] = {"drop": True}
 
 
 def test_are_a_pool_s_lines_held_against_what_keys_donate() -> None:

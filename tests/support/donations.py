@@ -1,21 +1,30 @@
-"""Learners whose keys donate, a log with many keys, and the pool's lines."""
+"""Learners whose keys donate, a log with many keys, the pool's lines, and what is wrong there."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
+import msgspec
+
 import streamdp as sd
 from streamdp.core.evidence.control import NO_CONTROL, Control
-from streamdp.wire.lines import PoolLine
+from streamdp.service.spec import StreamSpec
+from streamdp.service.verification import Verification
+from streamdp.testing.judge import judge
+from streamdp.wire.lines import LedgerLine, PoolLine
 from streamdp.wire.published import decode_ledger
 from tests.support.carrying import (
     leader,
+    live,
     mapped,
     remembers,
+    stream,
+    verified,
 )
 from tests.support.crowded import crowded
-from tests.support.protocol_model import Store
+from tests.support.protocol_model import Store, evidence
 
 KEYS = [b"%d" % number for number in range(15)]
 
@@ -42,3 +51,26 @@ def pool_lines(store: Store) -> list[PoolLine]:
 def many(count: int = 240) -> Store:
     """Fifteen keys, so that many slots are donated."""
     return Store(mapped(count, keys=KEYS))
+
+
+def in_pieces(store: Store, learner: sd.Leader, *, step: int = 6) -> list[str]:
+    """All that anybody has against a life that is taken anew again and again."""
+    of = stream(learner)
+    for stop in range(step, store.end + 1, step):
+        live(store, of, stop)
+    return judge(evidence(store)) + verified(store, of)
+
+
+DROPPED: dict[str, object] = {"drop": True}
+
+
+def broken(store: Store, of: StreamSpec, wrong: Callable[[LedgerLine], dict[str, object]]) -> str:
+    """What is wrong with the ledger once fields of some lines are others."""
+    verification = Verification()
+    for record in store.ledger:
+        change = wrong(decode_ledger(record.value))
+        if change == DROPPED:
+            continue
+        line = msgspec.json.decode(record.value) | change
+        verification.read(of.topics, [replace(record, value=msgspec.json.encode(line))])
+    return "\n".join(verification.violations)
