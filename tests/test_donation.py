@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 import streamdp as sd
 from streamdp.core.engine import CrowdStanding, NotPrivate, Rebuilding
 from streamdp.core.engine import rebuilding as rebuilding_module
-from streamdp.core.engine.carrying import heritage_of
 from streamdp.core.engine.machine import Engine
 from streamdp.core.events import DONATED, After, Carried, Key, LossBatch, Releases
 from streamdp.core.evidence.carrying import Known, Passage
@@ -268,15 +267,6 @@ def test_do_keys_of_a_control_group_carry_over_all_that_they_reached() -> None:
     assert [way.carried(key, Known(After(1, 0, 1), 1)).block for key in (b"us", b"de")] == [  # type: ignore[union-attr]
         0, dyadic.first_as_long(1),
     ]  # fmt: skip
-
-
-def test_does_an_engine_s_heritage_know_what_its_keys_donated() -> None:
-    """Two donated blocks are not reached; those of the control group's key are."""
-    machine = engine(leader("dyadic", control=HALF))
-    for at, key in enumerate((b"us", b"de")):
-        machine.apply_batch(of_one_key(3, first=3 * at, key=key))
-    heritage = heritage_of(machine, leader("dyadic"))
-    assert {key: known.block for key, known in heritage.items()} == {b"us": 0, b"de": 1}
 
 
 def test_does_what_keys_donate_tell_new_keys_what_is_best() -> None:
