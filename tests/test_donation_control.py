@@ -190,7 +190,7 @@ def test_is_a_donation_of_a_control_group_s_key_a_violation() -> None:
     crowd = learner().crowd
     assert crowd is not None
     everybody = replace(crowd, control=NO_CONTROL).name
-    assert "of 1 slots has a vote; below 3 is given" in broken(
+    assert "of 1 slots votes; below 3 all donate" in broken(
         store, of, lambda line: {"crowd": everybody}
     )
 

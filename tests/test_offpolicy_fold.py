@@ -9,10 +9,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy
+from msgspec import UNSET
 
 from streamdp.core.engine import Engine
 from streamdp.core.events import SUMS
+from streamdp.core.evidence.control import Control
 from streamdp.core.evidence.policy import PARTS, policy_of
+from streamdp.core.learners.feedback.learner import pooling
 from streamdp.core.randomness import SeededRandomness
 from streamdp.ports import Partition
 from streamdp.replay.cuts import Bench
@@ -28,8 +31,8 @@ from streamdp.replay.offpolicy.weighted import weigh
 from streamdp.replay.sources import ReadOptions
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.wire.feedback import Feedback
-from streamdp.wire.lines import Charge
-from streamdp.wire.published import decode_ledger
+from streamdp.wire.lines import Charge, PolicyLine, from_base64
+from streamdp.wire.published import decode_in_force, decode_ledger
 from tests.support.replayed import Pieces
 from tests.support.services import Room
 from tests.support.shown_logs import ACTIONS, MEANS, made_up
@@ -160,13 +163,21 @@ def test_would_learning_from_every_record_be_noticed() -> None:
     assert lived.accepted.max() < 1300
 
 
-@pytest.mark.parametrize("played", ["header", "value"])
-def test_is_the_fold_what_a_live_service_released(played: str) -> None:
-    """The real service on its topic, garbage headers and payloads in it: every ledger line."""
-    learner = feedback_cells(
-        (f"policy_blocks:schedule=capped 8:played={played}",), (HALF,), actions=SERVED
-    )[0].learner
-    made = feedback_spec(learner=learner)
+@pytest.mark.parametrize(
+    ("played", "crowd"),
+    [("header", ""), ("value", ""), ("header", ":crowd=partition:control=0.2")],
+)
+def test_is_the_fold_what_a_live_service_released(played: str, crowd: str) -> None:
+    """The real service on its topic, garbage headers and payloads in it: every ledger line.
+
+    With a crowd also every policy: the live learner is one that no candidate has made.
+    """
+    text = f"policy_blocks:schedule=capped 8:played={played}"
+    (alone, learner) = (
+        cell.learner for cell in feedback_cells((text, text + crowd), (HALF,), actions=SERVED)
+    )
+    apart = Control(Fraction(1, 5))
+    made = feedback_spec(learner=pooling(alone, control=apart) if crowd else alone)
 
     async def run() -> Room:
         room = Room([made], partitions=2)
@@ -196,7 +207,16 @@ def test_is_the_fold_what_a_live_service_released(played: str) -> None:
     charged = [line for line in lines if isinstance(line, Charge)]
     assert len(charged) == len(made_offline) > 30
     for line in charged:
-        assert line.block_sums() == made_offline[line.identity].sums
+        offline = made_offline[line.identity]
+        assert line.block_sums() == offline.sums
+        assert line.prior == (UNSET if offline.prior is None else offline.prior)
+    assert {apart.holds(line.identity.key) for line in charged} == {True, False}
+    assert bool(crowd) == any(line.prior is not UNSET and line.prior > 0 for line in charged)
+    for number in range(2):
+        for record in room.evidence(Partition("clicks", number)).actions:
+            policy = decode_in_force(record.value)
+            assert isinstance(policy, PolicyLine)
+            assert from_base64(policy.policy, "policy") == made_offline[policy.identity].policy
     other = fold(log, learner, seed=8, stream="clicks", epoch=1)
     assert [r.sums for r in other] != [r.sums for r in made_offline.values()]
 

@@ -24,7 +24,7 @@ from streamdp.replay.following import Result, contests, stretch_ends
 from streamdp.replay.log import ArrayLog
 from streamdp.replay.page import page
 from streamdp.replay.replaying import Question, Replay, costs, replay_log, seeds_of
-from streamdp.replay.summary import _paid, _sides, middle, number, summary
+from streamdp.replay.summary import _paid, middle, number, sides, summary
 from streamdp.wire.unprotected import LABEL, MEMBER
 from tests.support.replayed import Pieces
 
@@ -274,11 +274,10 @@ def test_is_nothing_said_of_a_control_group_of_too_few_keys(
 
 def test_is_a_difference_within_chance_called_that() -> None:
     """And keys with priors that lost more are said to."""
+    control = SideFigures(9, 90, 4.0, 0.2)
     said = [
-        _sides(
-            ControlComparison(SideFigures(9, np.array(told)), SideFigures(9, np.array([4.0, 5])))
-        )
-        for told in ([4.0, 5.0], [40.0, 41.0])
+        sides(ControlComparison(SideFigures(9, 90, mean, 0.2), control), "key")
+        for mean in (4.1, 40.0)
     ]
     assert said[0].endswith("no difference beyond chance.")
     assert said[1].endswith("keys that are told priors lost more.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,8 +30,9 @@ LogArgument = Annotated[
 LearnersOption = Annotated[
     str | None,
     typer.Option(
-        help="Recipes with options, as in noisy_leader:noise=laplace, by commas; of losses also"
-        " crowd=partition (or stream), crowd_groups=de-|us-, control=0.1 and donate=true."
+        help="Recipes with options, as in noisy_leader:noise=laplace, by commas. With a"
+        " crowd: crowd=partition and control=0.1, of losses also crowd=stream, crowd_groups=de-|us-"
+        " and donate=true."
     ),
 ]
 
@@ -245,6 +247,7 @@ def _print(replay: Replay) -> None:
     from streamdp.replay.cells import epsilon_text
     from streamdp.replay.figures import settled_at
     from streamdp.replay.summary import interval, number, summary
+    from streamdp.replay.tables import by_control
     from streamdp.wire.unprotected import NOT_PRIVATE
 
     table = Table(
@@ -268,22 +271,20 @@ def _print(replay: Replay) -> None:
     table.add_row("uniform choice", "0", number(float(replay.base.uniform_regret[-1])), "", "0")
     console = Console()
     console.print(table)
-    _print_control(replay, console)
+    print_control(*by_control(replay), console)
     for statement in summary(replay):
         console.print(f"[bold]{statement.about}.[/] {statement.says}", highlight=False)
 
 
-def _print_control(replay: Replay, console: Console) -> None:
+def print_control(head: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
     """Keys with priors beside the control group, where a candidate has one."""
     from rich.table import Table
 
-    from streamdp.replay.tables import by_control
     from streamdp.wire.unprotected import NOT_PRIVATE
 
-    head, rows = by_control(replay)
     if not rows:
         return
-    caption = f"{NOT_PRIVATE}. Mean over keys ± 1.96 standard errors over keys."
+    caption = f"{NOT_PRIVATE}. Means of a side ± 1.96 standard errors over its keys."
     table = Table(title="Control group", caption=caption)
     for name in head:
         table.add_column(name, justify="left" if name == "learner" else "right", overflow="fold")

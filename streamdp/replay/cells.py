@@ -80,7 +80,10 @@ class Candidate:
         """The learner for these actions at this ε."""
         config = {"recipe": self.recipe, **dict(self.options)}
         crowd, groups = config.pop(CROWD, "off"), _groups(config.pop(GROUPS, ""))
-        control, donate = _control(config.pop(CONTROL, "0")), config.pop(DONATE, "false") == "true"
+        control, donate = (
+            control_in(config.pop(CONTROL, "0")),
+            config.pop(DONATE, "false") == "true",
+        )
         if not self.private:
             return learner_of(config, actions=actions)
         if epsilon is not None:
@@ -173,7 +176,7 @@ def _check_crowd(name: str, options: Mapping[str, str]) -> None:
         where, got = f"learners: {name}: {DONATE}", options[DONATE]
         raise InvalidConfig(complaint(where, "unknown", expected="true or false", got=got))
     _groups(options.get(GROUPS, ""))
-    _control(options.get(CONTROL, "0"))
+    control_in(options.get(CONTROL, "0"))
 
 
 def _groups(text: str) -> Groups:
@@ -188,10 +191,10 @@ def _groups(text: str) -> Groups:
     )
 
 
-def _control(text: str) -> Control:
+def control_in(text: str) -> Control:
     """Parse the share of a control group, as in a stream's configuration.
 
-    >>> _control("0.05").share, _control("0") == NO_CONTROL
+    >>> control_in("0.05").share, control_in("0") == NO_CONTROL
     (Fraction(1, 20), True)
     """
     return NO_CONTROL if text == "0" else Control(parse_epsilon(text, CONTROL))

@@ -184,7 +184,8 @@ def _paid(paid: Floats, error: float, slots: int) -> str:
 def _control(replay: Replay) -> Iterator[Statement]:
     """Whether keys that are told priors lost less than those of the control group."""
     parts = [
-        f"{answer.cell.name} at ε = {epsilon_text(answer.cell.epsilon)}: {_sides(answer.control)}"
+        f"{answer.cell.name} at ε = {epsilon_text(answer.cell.epsilon)}:"
+        f" {sides(answer.control, 'key', more=' above the best action of each')}"
         for answer in replay.answers
         if answer.control is not None
     ]
@@ -198,16 +199,16 @@ def _control(replay: Replay) -> Iterator[Statement]:
         )
 
 
-def _sides(both: ControlComparison) -> str:
-    """One comparison in words."""
+def sides(both: ControlComparison, of: str, *, more: str = "") -> str:
+    """One comparison in words; `of`: what a side's mean is of; `more`: beside what it was lost."""
     if both.one_sided:
         side = "are told priors" if both.with_priors.keys else "are in the control group"
         keys = both.with_priors.keys + both.control.keys
         return f"all {keys:,} keys {side}, so nothing is compared."
     text = (
-        f"the {both.with_priors.keys:,} keys that are told priors lost {_a_key(both.with_priors)}"
-        f" above the best action of each, the {both.control.keys:,} of the control group, which"
-        f" learn alone, {_a_key(both.control)}."
+        f"the {both.with_priors.keys:,} keys that are told priors lost"
+        f" {_mean(both.with_priors)} a {of}{more}, the {both.control.keys:,} of the control group,"
+        f" which learn alone, {_mean(both.control)} a {of}."
     )
     if both.ratio is None or both.ratio_error is None:
         return f"{text} There are too few keys on one side to say by which factor that differs."
@@ -219,10 +220,10 @@ def _sides(both: ControlComparison) -> str:
     return f"{text} That is {ratio} times as much: keys that are told priors lost {less}."
 
 
-def _a_key(side: SideFigures) -> str:
-    """The mean regret of a side's keys."""
-    half = f" ± {number(Z * side.error)}" if side.keys > 1 else ""
-    return f"{number(side.mean)}{half} a key"
+def _mean(side: SideFigures) -> str:
+    """The mean of a side."""
+    half = f" ± {number(Z * side.error)}" if np.isfinite(side.error) else ""
+    return f"{number(side.mean)}{half}" if np.isfinite(side.mean) else "an unknown amount"
 
 
 def _settling(replay: Replay) -> Iterator[Statement]:

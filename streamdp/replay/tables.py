@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from streamdp.core.events import Key
-from streamdp.replay.cells import epsilon_text
+from streamdp.replay.cells import Epsilon, epsilon_text
 from streamdp.replay.control_group import ControlComparison, SideFigures
 from streamdp.replay.figures import Z, per_thousand
 from streamdp.replay.following import Placed, half_interval
@@ -90,31 +90,35 @@ def by_following(replay: Replay) -> tuple[list[str], Rows]:
 
 def by_control(replay: Replay) -> tuple[list[str], Rows]:
     """Keys that use priors beside those of the control group, for candidates that have one."""
-    rows = []
+    rows: list[list[str]] = []
     for answer in replay.answers:
-        both = answer.control
-        if both is not None:
-            name, epsilon = answer.cell.name, epsilon_text(answer.cell.epsilon)
-            rows += [
-                [name, epsilon, "with priors", *_side(both.with_priors), _ratio(both)],
-                [name, epsilon, "control group", *_side(both.control), "1"],
-            ]
-    return ["learner", "ε", "side", "keys", "slots", "regret a key", "ratio"], rows
+        if answer.control is not None:
+            rows += control_rows(answer.cell.name, answer.cell.epsilon, answer.control)
+    return control_head("regret a key"), rows
+
+
+def control_head(figure: str) -> list[str]:
+    """The columns of a table of both sides; `figure`: what is compared."""
+    return ["learner", "ε", "side", "keys", "slots", figure, "ratio"]
+
+
+def control_rows(name: str, epsilon: Epsilon, both: ControlComparison) -> list[list[str]]:
+    """The two rows of a candidate."""
+    ratio = "unknown"
+    if both.ratio is not None and both.ratio_error is not None:
+        ratio = f"{both.ratio:.2f} ± {Z * both.ratio_error:.2f}"
+    text = epsilon_text(epsilon)
+    return [
+        [name, text, "with priors", *_side(both.with_priors), ratio],
+        [name, text, "control group", *_side(both.control), "1"],
+    ]
 
 
 def _side(side: SideFigures) -> list[str]:
-    """One side's keys, slots and regret a key."""
-    if not side.keys:
-        return ["0", "0", "—"]
-    half = f" ± {number(Z * side.error)}" if side.keys > 1 else ""
-    return [f"{side.keys:,}", f"{side.slots:,}", f"{number(side.mean)}{half}"]
-
-
-def _ratio(both: ControlComparison) -> str:
-    """The regret of keys with priors relative to the control group's."""
-    if both.ratio is None or both.ratio_error is None:
-        return "unknown"
-    return f"{both.ratio:.2f} ± {Z * both.ratio_error:.2f}"
+    """One side's keys, slots and figure."""
+    mean = f"{number(side.mean)}" if np.isfinite(side.mean) else "—"
+    half = f" ± {number(Z * side.error)}" if np.isfinite(side.error * side.mean) else ""
+    return [f"{side.keys:,}", f"{side.slots:,}", f"{mean}{half}"]
 
 
 def _behind(placed: Placed, *, won: bool) -> str:

@@ -23,6 +23,7 @@ from streamdp.replay.offpolicy.estimators import PolicyValues, Z
 from streamdp.replay.offpolicy.question import FeedbackReplay
 from streamdp.replay.offpolicy.statements import (
     charge_text,
+    control_table,
     headline,
     interval,
     likeliest,
@@ -31,6 +32,7 @@ from streamdp.replay.offpolicy.statements import (
 from streamdp.replay.page_style import BANNER, COLOURS, document, html_table, section
 from streamdp.replay.spread import standard_error
 from streamdp.replay.summary import number
+from streamdp.wire.unprotected import NOT_PRIVATE
 
 MOST_SHOWN = 7  # actions with a colour of their own
 MOST_ARMS = 30
@@ -52,6 +54,7 @@ def page(replay: FeedbackReplay) -> str:
                 _live(replay),
                 _courses(replay),
                 _cells(replay),
+                _control(replay),
                 _fixed(replay),
                 _policies(replay),
                 _experiment(replay),
@@ -232,6 +235,20 @@ def _cells(replay: FeedbackReplay) -> str:
             " and assume only that the propensities are right."
         )
     return section("All cells", text, html_table([*head, "charge of an event"], rows))
+
+
+def _control(replay: FeedbackReplay) -> str:
+    head, rows = control_table(replay)
+    if not rows:
+        return ""
+    return section(
+        "Control group",
+        "What the log's own shows lost, of keys that are told the crowd's priors and of the control"
+        " group, which learn alone: which key is on which side follows from the key, as in the"
+        f" service. Exact and {NOT_PRIVATE}. Intervals are ± 1.96 standard errors over keys. A"
+        " ratio below 1 says that keys with priors lost less.",
+        html_table(head, rows),
+    )
 
 
 def _fixed(replay: FeedbackReplay) -> str:

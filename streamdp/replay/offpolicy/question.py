@@ -24,7 +24,12 @@ from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import Release
+from streamdp.core.evidence.control import NO_CONTROL
+from streamdp.core.evidence.policy import PARTS, policy_of
+from streamdp.core.grid import NULL
 from streamdp.replay.cells import Epsilon
+from streamdp.replay.control_group import ControlComparison
+from streamdp.replay.course import Shares
 from streamdp.replay.cuts import Bench
 from streamdp.replay.log import Log
 from streamdp.replay.offpolicy import exact, phased, rejection, weighted
@@ -141,6 +146,7 @@ def replay_losses(log: Log, question: FeedbackQuestion) -> FeedbackReplay:
     """Play a log of the losses of all actions as feedback."""
     cells = cells_of(question.learners, question.epsilons, actions=log.actions)
     policies, phases = _parted(cells)
+    _refuse_crowds(policies, log.name)
     crowd, answers = exact.play(log, policies, question.bench)
     answers += phased.play_phases(log, phases, question.bench, crowd)
     watched = int(crowd.counts.argmax())
@@ -165,6 +171,8 @@ def replay_shown(log: ShownLog, question: FeedbackQuestion) -> FeedbackReplay:
     policies, phases = _parted(cells)
     if phases and method != "uniform":
         raise _refused(log, *_PHASES_UNKNOWN, got=", ".join(dict.fromkeys(p.text for p in phases)))
+    if method != "service":
+        _refuse_crowds(policies, log.name)
     partition, key = log.learners[int(log.counts.argmax())]
     answer = FeedbackReplay(
         log=log.name,
@@ -175,7 +183,9 @@ def replay_shown(log: ShownLog, question: FeedbackQuestion) -> FeedbackReplay:
         answers=tuple(weighted.weigh(log, policies, question.bench)),
     )
     if method == "service":
-        return replace(answer, releases=tuple(_releases(log, policies, question)))
+        releases = tuple(_releases(log, policies, question))
+        served = tuple(_as_served(one, log, releases) for one in answer.answers)
+        return replace(answer, answers=served, releases=releases)
     answer = replace(answer, fixed=weighted.fixed(log))
     if method == "uniform":
         rejected = rejection.reject(log, policies, question.bench)
@@ -222,6 +232,50 @@ def _releases(
         if cell.learner.private
         for seed in question.seeds
     ]
+
+
+def _refuse_crowds(cells: tuple[FeedbackCell, ...], log: str) -> None:
+    """A crowd's policies follow from all keys in the order of the log, in a service's own log."""
+    crowds = [cell.text for cell in cells if cell.learner.crowd is not None]
+    if crowds:
+        what = "keys of a feedback log are replayed each alone, so that no crowd is"
+        expected = "--logged service: what a service with this crowd released and showed"
+        raise InvalidConfig(complaint(log, what, expected=expected, got=", ".join(crowds)))
+
+
+def _as_served(
+    answer: FeedbackAnswer,
+    log: ShownLog,
+    releases: tuple[tuple[FeedbackCell, int, tuple[Release, ...]], ...],
+) -> FeedbackAnswer:
+    """With a crowd: the policies that were released, and what both sides' shows lost."""
+    cell = answer.cell
+    if not isinstance(cell, FeedbackCell) or cell.learner.crowd is None:
+        return answer
+    watched, count = log.learners[int(log.counts.argmax())], len(answer.shares.starts)
+    by_seed = [
+        [
+            policy_of(release.policy or b"", actions=len(log.actions)) / PARTS
+            for release in released
+            if (release.identity.partition, release.key) == watched
+        ][:count]
+        for of_cell, _, released in releases
+        if of_cell is cell
+    ]
+    shares = Shares(answer.shares.starts, np.mean(by_seed, axis=0))
+    return replace(answer, shares=shares, control=_sides(cell, log))
+
+
+def _sides(cell: FeedbackCell, log: ShownLog) -> ControlComparison | None:
+    """What the shows of the control group lost, and those of all other keys."""
+    control = cell.learner.crowd.control if cell.learner.crowd is not None else NO_CONTROL
+    if not control.share:
+        return None
+    named, keys = log.played >= 0, [key for _, key in log.learners]
+    shows, lost = np.zeros((2, len(keys)), dtype=np.int64)
+    np.add.at(shows, log.row[named], 1)
+    np.add.at(lost, log.row[named], NULL - log.gain[named])
+    return ControlComparison.of_shows(control, keys, log.counts, shows, lost)
 
 
 def _findings(log: ShownLog, watched: str) -> LogFindings:

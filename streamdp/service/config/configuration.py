@@ -330,10 +330,8 @@ class Configuration:
                 self._check_nothing_of_a_crowd(name)
                 continue
             if stream.donate and stream.crowd_groups:
-                key, what = (
-                    "donate",
-                    "excludes crowd_groups: all keys of a partition share one pool",
-                )
+                key = "donate"
+                what = "excludes crowd_groups: all keys of a partition share one pool"
                 expected = "donate = false, or no crowd_groups"
                 got = "donate = true and crowd_groups"
             elif stream.mode is Mode.SHADOW:
