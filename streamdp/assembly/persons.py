@@ -16,8 +16,8 @@ Why it is private: which events count is a function of public headers and their 
 - those over the cap become null events and keep their slots.
 
 A request that names no person cannot be counted for one, so under a cap it is a null event too. A
-day may bring any number of persons: from person `most_persons` + 1 of a key on, the day's events of
-further persons are null. Persons are kept as keyed hashes (BLAKE2b, 16 bytes) in trusted state.
+key counts at most `most_persons` persons a day; events of further persons are null. Persons are
+kept as keyed hashes (BLAKE2b, 16 bytes) in trusted state.
 """
 
 from __future__ import annotations

@@ -96,7 +96,8 @@ def chosen(configuration: Configuration, stream: str | None) -> StreamTopics:
         return next(iter(known.values()))
     if stream not in known:
         got = "none of them" if stream is None else stream
-        raise InvalidConfig(complaint("--stream", "unknown", expected=" or ".join(known), got=got))
+        what = "missing" if stream is None else "unknown"
+        raise InvalidConfig(complaint("--stream", what, expected=" or ".join(known), got=got))
     return known[stream]
 
 

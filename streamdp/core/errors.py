@@ -41,7 +41,7 @@ class Superseded(ConfigurationMismatch):
 
 
 class TransportLost(StreamdpError):
-    """The outcome of the last step is unknown; drop the state and take the partition again."""
+    """The last step's outcome is unknown: forget what is in memory, then retake the partition."""
 
 
 class Occupied(TransportLost):

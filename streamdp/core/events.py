@@ -131,7 +131,7 @@ class After(NamedTuple):
 
     epoch: int
     born: int
-    block: int  # the open block: those before it have their releases
+    block: int  # the block that was due: those before it have their releases
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ Layout, little-endian: magic, version, min_reader, digest (16 bytes of the learn
 valid_at, slots, block, window, first_offset, nulls, action, sums (K), totals (K or none), what the
 learner's memory keeps (W integers or none), how often each arm was shown (K or none), CRC-32 of the
 key and all fields before it.
-Where keys go idle a row also has the time of its key's latest record (`Bank.seen`); rows that were
-saved before `idle` was configured lack it and are read all the same.
+Where keys go idle a row also has the partition's newest time when its key's latest record came
+(`Bank.seen`); rows that were saved before `idle` was configured lack it and are read all the same.
 `min_reader` is the oldest version whose code may read the row: the writer sets it, and older code
 refuses the row. A row of another width is refused too. Version 2 is a row with a memory, version 3
 one of a feedback stream, version 4 one of a stream whose keys go idle; all others are written as

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 Watch = Callable[[str, int], Callable[[int], None]]
-"""Shows a stage of so many steps; what it gives back is told how many are done."""
+"""Starts to show a stage of so many steps; returns a function to call with the number done."""
 
 
 def unwatched(name: str, steps: int) -> Callable[[int], None]:

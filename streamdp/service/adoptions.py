@@ -11,10 +11,10 @@ counts: the votes up to that prior's line. `verification` checks here that:
 4. The prior follows from the votes before it and those that its snapshots count (`Crowd.follows`).
 
 While the service runs, one partition's lines may name lines of another whose ledger was read too
-early to have them. A snapshot is told after its prior's line, so that line is on the ledger before
-anybody can read its name. So where a line is missing (`lacks`), the lines that the ledger has got
-since are read, once; what those lines adopt is not checked, or reading would never end. What a
-ledger lacks even then, its partition has never told.
+early to have them. The commit that publishes a prior's line also tells its snapshot, and another
+partition can name it in a later commit only. So where a line is missing (`lacks`), the lines that
+the ledger has got since are read, once; what those lines adopt is not checked, or reading would
+never end. What a ledger lacks even then, its partition has never told.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ Nothing here can change a result. Both were measured on the Kafka benchmark, row
   record is such an object and is freed by its reference count once its batch is applied, so the
   looks found nothing and took a quarter of the CPU time. Now it looks only when far more objects
   stay than batches hold, and never at what was there from the start.
-  - **The C library** gives large blocks back to the system as soon as they are freed, and the next
-    batch faults them in again page by page: a quarter of the time for frames of 100 KB. Now freed
-    memory is kept for the next batch, up to a bound. This is set for GNU's library only.
+- **The C library** gives large blocks back to the system as soon as they are freed, and the next
+  batch faults them in again page by page: a quarter of the time for frames of 100 KB. Now freed
+  memory is kept for the next batch, up to a bound. This is set for GNU's library only.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ import platform
 YOUNG_OBJECTS = 50_000
 """Objects that may stay before the collector looks: several batches of records."""
 
-_YOUNG_LOOKS, _MIDDLE_LOOKS = (
-    20,
-    100,
-)  # young looks before one at the middle generation, and middle looks before a full one
+# Young looks before one at the middle generation, and middle looks before a full one.
+_YOUNG_LOOKS, _MIDDLE_LOOKS = 20, 100
 
 KEPT_BYTES = 128 << 20
 """Freed memory at the end of the heap is given back to the system beyond this many bytes."""

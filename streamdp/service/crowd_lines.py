@@ -45,7 +45,7 @@ from streamdp.service.agreements import Agreements
 from streamdp.wire.lines import CarriedOver, Charge, Donates, PoolLine, PriorLine
 
 MECHANISM = "permute_and_flip"
-"""Draws every vote of a stream with a crowd: what it costs is known under whatever bonuses."""
+"""The mechanism of every vote in a stream with a crowd; its ε is proven for every bonus vector."""
 
 
 @dataclass(slots=True)

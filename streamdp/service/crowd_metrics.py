@@ -40,7 +40,7 @@ def adopting(
     )
     yield gauge(
         "streamdp_crowd_priors_behind",
-        "Priors by which adopted votes are behind those of their own partition: the most of all.",
+        "Priors that a partition has made since the snapshot that others adopted: the most of all.",
         ["stream"],
         (((name,), max(_behind(priors), default=0)) for name, priors in newest.items()),
     )

@@ -8,7 +8,7 @@ Nothing waits for this task, and no failure of it stops anything:
 
 1. While the topic cannot be read, partitions go on with what they have adopted; the log and the
    view say so (`crowd_unread`). Reading is tried again for ever, whatever the error was: a reader
-   that had ended in silence would leave the crowd as it was then (`client.following`).
+   that stopped silently would leave the crowd on old snapshots (`client.following`).
 2. A record that is no snapshot, of another stream or configuration, or out of bounds is refused
    and counted; the log says which partition it claims to be of and what is wrong with it. So is a
    record that breaks the reader itself: it would break it again each time that the topic is read.

@@ -5,14 +5,14 @@ forgets nothing, and estimates are read back and never drawn again. Everything h
 published lines.
 
 1. Charges of the same slots add up, those of different slots do not (parallel composition): the
-   2. Means are over keys. The error of a sum of noisy values is the root of the summed variances.
+   charge of an event is the highest sum over any block.
+2. Means are over keys. The error of a sum of noisy values is the root of the summed variances.
 3. A larger epoch starts its partition's history anew; lines of older epochs count only as charges.
 4. Memory is bounded: the number of keys, of keys with a history, and of blocks in a curve.
 5. The time of a start is bounded: only the newest lines of a long ledger are read, and pages show
    these and what came since (`StreamReleases.whole` says whether that is everything). ``streamdp
    ledger verify`` reads the whole ledger. An experiment says from which slot on it knows
    (`KeyHistory.since`); policies are computed only if their learner's opening was read.
-   it knows (`KeyHistory.since`); policies are computed only where their learner's opening was read.
 """
 
 from __future__ import annotations

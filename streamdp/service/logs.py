@@ -30,7 +30,7 @@ EVENTS = {
     "partition_running": "learning or assembling goes on from `position`",
     "partition_paused": "too many records are applied and not durable; only this partition waits",
     "partition_resumed": "a commit has caught up after partition_paused",
-    "partition_lost": "a transport error; the partition is taken again",
+    "partition_lost": "a step's outcome is unknown (transport, stall, gap); it is taken again",
     "partition_fenced": "another process owns the partition now",
     "partition_revoked": "a rebalance gives the partition to another process",
     "partition_waiting": "its state is of a later epoch; a process with that epoch must take it",

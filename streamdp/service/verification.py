@@ -68,8 +68,7 @@ from streamdp.wire.retracing import Retraced
 
 MOST_COMPARED = 1_000_000
 """Records of a partition's actions topic that are compared with its ledger: the newest ones. A
-topic
-that was not compacted for long has many more."""
+topic that was not compacted for long has many more."""
 
 MOST_LISTED = 20
 """Violations of one kind in one place that are listed in full; the rest are counted."""

@@ -117,8 +117,9 @@ InForce = ActionLine | PolicyLine
 class CarriedOver(Struct, frozen=True, kw_only=True):
     """What an opening carried over, and from where: anybody can compute it from earlier lines.
 
-    `epoch` and `born` name the key's learner before; `block` is that learner's open block, so that
-    the length reached is that of the block before it. `schedule` is the new learner's.
+    `epoch` and `born` name the key's learner before; `block` is the block that was due there (the
+    next one that it keeps, if that would be donated), so that the length reached is that of the
+    block before it. `schedule` is the new learner's.
     """
 
     epoch: Natural

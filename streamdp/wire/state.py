@@ -354,7 +354,9 @@ def decode_recorded(identity: Identity, value: bytes) -> Recorded:
     ordinal = None if drawn.ordinal is UNSET else drawn.ordinal
     if (ordinal is None, by_commit is None) != (drawn.version == 1, drawn.version > 1):
         expected = "a commit_seq alone" if drawn.version == 1 else "an ordinal alone"
-        got = f"commit_seq {by_commit} and ordinal {ordinal} in version {drawn.version}"
+        there = {"commit_seq": by_commit, "ordinal": ordinal}  # their numbers are not public
+        names = [name for name, number in there.items() if number is not None]
+        got = f"{' and '.join(names) or 'neither'} in version {drawn.version}"
         raise StateMismatch(complaint(where, "damaged", expected=expected, got=got))
     recorded = Recorded(release, ordinal, by_commit, parts[1], parts[2] or None)
     _check_lines(recorded, line, where=where)

@@ -59,7 +59,7 @@ def test_text_of_the_environment_becomes_the_right_type(tmp_path: Path) -> None:
             {"sasl_mechanism": "OAUTHBEARER", "token_file": __file__},
             "transport.username: is not used by OAUTHBEARER",
         ),
-        ({"password_file": __file__}, "password, password_file: are two answers"),
+        ({"password_file": __file__}, "password, password_file: exclude each other"),
         (
             {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"},
             "would send the secret in the clear",

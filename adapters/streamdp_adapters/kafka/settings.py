@@ -198,7 +198,7 @@ class KafkaSettings:
                 "username, password_file", "missing", "both for SASL", "at most one of them"
             )
         elif self.password is not None and self.password_file is not None:
-            self._refuse("password, password_file", "are two answers", "one of them", "both")
+            self._refuse("password, password_file", "exclude each other", "one of them", "both")
 
     @classmethod
     def _one_of(cls, name: str, value: str | None, allowed: tuple[str, ...]) -> None:

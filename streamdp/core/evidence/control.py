@@ -4,7 +4,7 @@ The votes that a crowd steers cannot show whether it helps: keys that follow the
 each other and with themselves. So, where a stream asks for a share of keys:
 
 1. The keys whose hash falls below the share never use the crowd: their draws use prior 0. Their
-   votes count in the crowd like all others.
+   votes count in the priors of their own partition; other partitions are not told them.
 2. One block in `PLAIN_ONE_IN` of every key, in the control group or not, ends in a *plain vote*: no
    bonus of any kind, neither the crowd's nor that of the action in force. Such a vote follows from
    its block's losses alone. How often plain votes are for the action that was in force before is

@@ -53,9 +53,9 @@ _RATIO = Fraction(5, 2)
 def shortest_kept(rate: Fraction) -> int:
     """The least length of a block that is not donated: 2/ε slots, for ρ = ε/2.
 
-    While its blocks are donated a key keeps an action that was drawn without knowing anything of
-    it. With twice this length (whose votes are noise too) that costs keys of few slots more than
-    they gain from the pool (`docs/crowd.md`).
+    While its blocks are donated, a key keeps its opening action, which knows nothing of it. Votes
+    of blocks up to twice as long are mostly noise too, but keys with few slots would lose more by
+    waiting for them than the pool gives (`docs/crowd.md`).
 
     >>> shortest_kept(Fraction(1, 4)), shortest_kept(Fraction(3, 20))
     (4, 7)

@@ -341,11 +341,15 @@ class ServiceTable(BaseModel):
     worker: str | None = Field(
         default=None, description="this process's own name, the same after a restart"
     )
-    on_halt: OnHalt = Field(default=OnHalt.STAY, description="if a halted partition ends it")
+    on_halt: OnHalt = Field(
+        default=OnHalt.STAY, description="whether a halted partition ends the process"
+    )
     commit_seconds: Seconds = Field(default=0.02, description="seconds between two commits")
     idle_commit_seconds: Seconds = Field(default=1.0, description="while nothing was drawn")
     drain_seconds: Seconds = Field(default=30.0, description="most seconds of a drain")
-    stall_seconds: Seconds = Field(default=60.0, description="then a stalled input is retaken")
+    stall_seconds: Seconds = Field(
+        default=60.0, description="without records though some wait: the partition is taken again"
+    )
     poll_records: Count = Field(default=2000, description="records asked for at once")
     batch_records: Count = Field(default=8192, description="records applied at once")
     most_waiting: Count = Field(

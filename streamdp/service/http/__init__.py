@@ -6,7 +6,7 @@
 
 1. The public listener lives in a process of its own, so that learning and serving do not starve
    each other. It knows the published topics, which anybody may read, and snapshots of the `View`;
-      no other object ever reaches it.
+   no other object ever reaches it.
 2. Every process answers for every key, even while a partition is halted; `streamdp serve` answers
    without learning.
 3. The operator's listener lives in the learning process, on loopback, behind a token; each of its
