@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 import pytest
 
@@ -13,7 +14,9 @@ from streamdp.core.evidence.adoption import CrowdSnapshot
 from streamdp.ports import Commit, Partition, Published, StreamTopics
 from streamdp.replay.crowd_cells import InStep
 from streamdp.service.batches import decode
+from streamdp.service.crowd_reader import CrowdReader
 from streamdp.service.verification import Verification
+from streamdp.service.view import View
 from streamdp.testing.memory import MemoryPublications
 from streamdp.testing.memory_log import Attempt, CommitOutcome
 from streamdp.wire.lines import PriorLine
@@ -21,7 +24,8 @@ from streamdp.wire.published import Lines, decode_ledger
 from streamdp.wire.snapshots import read_snapshot
 from tests.support.adopting import across
 from tests.support.carrying import mapped
-from tests.support.services import Room
+from tests.support.services import QUICK, Room
+from tests.support.services import Lines as Events
 
 KEYS = [b"key %d" % number for number in range(9)]
 
@@ -185,6 +189,50 @@ def test_is_a_reader_that_breaks_begun_again_and_said_so(monkeypatch: pytest.Mon
         assert verified(of) == []
 
     asyncio.run(body())
+
+
+def test_does_a_reader_that_begins_again_keep_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Superseded snapshots are read again, the oldest first: none replaces a newer one.
+
+    Nor does a snapshot stop counting whose record is gone, as where garbage took its place.
+    """
+    of, spec = room(), across()
+    counts = list[list[dict[int, int]]]()  # of each reading, behind each record: partition → number
+    ended = asyncio.Event()
+
+    async def snapshots(
+        self: MemoryPublications, stream: StreamTopics, *, follow: bool
+    ) -> AsyncIterator[Sequence[Published]]:
+        told = of.log.snapshots(stream)
+        counts.append([])
+        for record in told:
+            if len(counts) == 1 or record.partition > 0:
+                yield [record]
+                counts[-1].append({told.partition: told.number for told in reader.newest("home")})
+        yield ()
+        counts[-1].append({told.partition: told.number for told in reader.newest("home")})
+        if len(counts) == 1:
+            raise TransportLost("topic shop.home.crowd: gone")
+        ended.set()
+        await asyncio.Event().wait()
+
+    async def body() -> None:
+        async with of.worker("one"):
+            await in_pieces(of, pieces=3)
+        monkeypatch.setattr(MemoryPublications, "snapshots", snapshots)
+        async with reader, asyncio.timeout(60):
+            await ended.wait()
+
+    publications = partial(MemoryPublications, of.log)
+    view, log = View([spec]), Events()
+    reader = CrowdReader([spec], publications, view=view, log=log, settings=QUICK)
+    asyncio.run(body())
+    first, again = counts
+    assert len(first[-1]) == 3
+    assert len(first) > 6, "some are superseded"
+    assert first[:-1] == [{}] * (len(first) - 1)
+    assert again == [first[-1]] * len(again)
+    assert len(again) > 3
 
 
 def test_is_it_said_while_the_topic_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:

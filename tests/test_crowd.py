@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil, exp, lgamma, log
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 import streamdp as sd
 from streamdp.core.arrays import Ints
 from streamdp.core.events import CrowdPrior
+from streamdp.core.evidence import crowd as crowds
 from streamdp.core.evidence.crowd import (
     GAPS,
     POINT,
@@ -171,14 +173,18 @@ def test_is_the_estimate_what_its_definition_says() -> None:
     assert np.abs(made.bonuses / ONE - expected).max() < 1e-5
 
 
-def test_is_the_estimate_of_a_group_what_its_definition_says() -> None:
+@pytest.mark.parametrize(("alike", "gap"), [(0, 0), (40, 2)])
+def test_is_the_estimate_of_a_group_what_its_definition_says(alike: int, gap: int) -> None:
     """Its own votes and α₀ keys of all; a group without votes has the prior of all."""
     rng = np.random.default_rng(4)
     crowd = replace(CROWD, groups=Groups(((b"x",), (b"y",), (b"z",))))
     bonuses = np.log([1, 1, 1, 1, 2, 0.5, 1, 1, 1, 4, 1, 1, 1, 1, 1, 1])
     priors = {0: crowd.nothing, 1: prior(1, *bonuses)}
-    votes = newest(many(rng, 90, 2, 3))
+    ones = np.ones(alike, dtype=np.int64)
+    clear = cast(crowd, prior=0 * ones, stayed=ones < 0, vote=ones, length=16 * ones, group=ones)
+    votes = newest(np.concatenate([many(rng, 90, 2, 3), clear]))
     made = crowd.made(votes, priors, after=90)
+    assert made.gap == gap
     assert crowd.follows(made, votes, priors)
     group_bonuses = made.bonuses.reshape(4, 4) / ONE
     of_all = by_hand(votes, priors, GAPS[made.gap], groups=4)
@@ -217,6 +223,40 @@ def test_can_whoever_has_the_votes_check_a_prior() -> None:
     wrong += [changed(encoded=made.encoded[:-8])]
     assert not any(CROWD.follows(changed_prior, votes, priors) for changed_prior in wrong)
     assert not CROWD.follows(made, votes_of((0, 512, 0, 2, 31), (0, 3, 1, 1, 9)), priors)
+
+
+@pytest.mark.parametrize("groups", [0, 2])
+def test_is_a_large_estimate_made_gap_by_gap_and_to_the_bit_the_same(
+    groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For half of the memory or less: tables of three gaps at once take the most of it."""
+    rng = np.random.default_rng(6)
+    names = Groups(tuple((b"%d" % group,) for group in range(groups)))
+    crowd = Crowd(300, Fraction(1, 4), Fraction(1), Fraction(1, 20), groups=names)
+    nothing = crowd.nothing
+    other = prior(1, *np.log(rng.dirichlet(np.ones(300), groups + 1).ravel() * 300))
+    votes = newest(many(rng, 400, 2, groups + 1))
+    floats, weighed = list[bytes](), crowds._weighed
+
+    def seen(keys: NDArray[np.float64], *rest: Any) -> NDArray[np.float64]:
+        floats.append(keys.tobytes())
+        return weighed(keys, *rest)
+
+    def made(at_once: int) -> tuple[CrowdPrior, list[bytes], int]:
+        monkeypatch.setattr(crowds, "_MOST_AT_ONCE", at_once)
+        floats.clear()
+        tracemalloc.start()
+        so = crowd.made(votes, {0: nothing, 1: other}, after=400)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return so, list(floats), peak
+
+    monkeypatch.setattr(crowds, "_weighed", seen)
+    together, by_gap = made(1 << 20), made(1 << 10)
+    assert by_gap[:2] == together[:2]
+    assert len(floats) == 3 + (groups + 1) * (groups > 0)
+    assert by_gap[2] < together[2] / 2
+    assert crowd.follows(together[0], votes, {0: nothing, 1: other})
 
 
 def test_are_priors_made_ever_more_rarely() -> None:

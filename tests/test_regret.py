@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import CrowdPrior
+from streamdp.core.evidence.control import Control
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader, learner_of
-from streamdp.core.learners.leader import crowded
+from streamdp.core.learners.leader import crowded, donating
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import SeededRandomness
 from streamdp.core.regret import (
@@ -104,6 +105,29 @@ def test_our_bound_supposes_the_worst_prior_of_a_crowd() -> None:
     ]
     assert long[0].regret < long[1].regret < 1000
     assert long[1].source == "Hoeffding and union, our blocks"
+
+
+def test_our_bound_holds_for_keys_that_donate_and_for_a_control_group_beside_them() -> None:
+    """Either kind can be the worse: the one has no early vote, the other short votes at restarts.
+
+    Without a control group all keys donate; without donation its keys are like the others. Early
+    votes are worth something in the bound only where neither a prior nor a bonus opposes them.
+    """
+    for options, floor, worse in (
+        ({"schedule": "restarting 2048"}, Fraction(1, 20), "control"),
+        ({"bonus": "0"}, Fraction(1), "donating"),
+    ):
+        crowd = crowded(leader({**LEADERS[0], **options}, epsilon="1/2"), floor)
+        kinds = {"control": crowd, "donating": donating(crowd)}
+        assert kinds["donating"].crowd is not None
+        beside = replace(kinds["donating"].crowd, control=Control(Fraction(1, 10)))
+        kinds["both"] = replace(crowd, crowd=beside)
+        regret = {
+            name: bound_of(learner, horizon=10**5, gap=0.9).regret
+            for name, learner in kinds.items()
+        }
+        assert regret["both"] == max(regret.values()) == regret[worse]
+        assert regret["control"] != regret["donating"]
 
 
 @pytest.mark.parametrize("config", LEADERS)

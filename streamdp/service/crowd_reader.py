@@ -13,13 +13,15 @@ Nothing waits for this task, and no failure of it stops anything:
    and counted; the log says which partition it claims to be of and what is wrong with it. So is a
    record that breaks the reader itself: it would break it again each time that the topic is read.
    A refused record never replaces an earlier snapshot.
+3. A topic may still have older snapshots of a partition, and each reading begins at the oldest. So
+   what is read counts from the end of the topic on: an older snapshot never replaces a newer one.
+   (Not the snapshot of the greatest number: a forged one would stay for ever.)
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from streamdp.client.following import Followers, follow
@@ -60,12 +62,12 @@ class CrowdReader:
         self._log = log
         self._settings = settings
         self._begin = begin
-        self._newest: defaultdict[str, dict[int, CrowdSnapshot]] = defaultdict(dict)
+        self._newest: dict[str, dict[int, CrowdSnapshot]] = {s.name: {} for s in self._specs}
         self._followers = Followers()
 
     def newest(self, stream: str) -> Iterable[CrowdSnapshot]:
         """The newest snapshot of each partition that was read."""
-        return self._newest[stream].values() if stream in self._newest else ()
+        return self._newest.get(stream, {}).values()
 
     async def __aenter__(self) -> CrowdReader:
         """Begin to read."""
@@ -83,12 +85,16 @@ class CrowdReader:
         await follow(
             self._publications,
             partial(_snapshots, spec.topics),
-            _Listening(self, spec, self._view.streams[spec.name], self._log),
+            _Listening(
+                self, spec, self._newest[spec.name], self._view.streams[spec.name], self._log
+            ),
             name=f"topic {spec.topics.snapshots}",
             retries=self._settings.retry_seconds,
         )
 
-    def read(self, spec: StreamSpec, batch: Sequence[Published]) -> None:
+    def read(
+        self, spec: StreamSpec, batch: Sequence[Published], into: dict[int, CrowdSnapshot]
+    ) -> None:
         """Keep the newest valid snapshot of each partition."""
         for record in batch:
             try:
@@ -98,7 +104,7 @@ class CrowdReader:
             except Exception as error:  # others wrote it
                 self._refuse(spec, record, error)
             else:
-                self._newest[spec.name][record.partition] = snapshot
+                into[record.partition] = snapshot
 
     def _refuse(self, spec: StreamSpec, record: Published, error: Exception) -> None:
         part = self._view.streams[spec.name]
@@ -112,24 +118,29 @@ class CrowdReader:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Listening:
     """Listens to the crowd topic of one stream."""
 
     reader: CrowdReader
     spec: StreamSpec
+    newest: dict[int, CrowdSnapshot]  # those that count
     part: StreamView
     log: EventLog
+    into: dict[int, CrowdSnapshot] = field(default_factory=dict)  # where to read them into
 
     def began(self) -> None:
-        """Reading begins again; snapshots that were read before still count."""
+        """Reading begins at the oldest record; snapshots that were read before still count."""
+        self.into = {}
 
     def heard(self, batch: Sequence[Published]) -> None:
         """Read a batch of snapshots."""
-        self.reader.read(self.spec, batch)
+        self.reader.read(self.spec, batch, self.into)
 
     def current(self) -> None:
-        """The end of the topic was reached."""
+        """The end of the topic was reached: what was read counts, and so does what comes."""
+        self.newest.update(self.into)
+        self.into = self.newest
         self.part.crowd_unread = False
 
     def lost(self, error: Exception) -> None:

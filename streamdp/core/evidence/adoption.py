@@ -213,7 +213,7 @@ class Offers:
     newest: dict[int, CrowdSnapshot] = field(default_factory=dict)
 
     def offer(self, snapshot: CrowdSnapshot) -> None:
-        """Take a partition's snapshot in place of its earlier one."""
+        """Take a partition's snapshot in place of its earlier one: never an older one again."""
         self.newest[snapshot.partition] = snapshot
 
     def __call__(

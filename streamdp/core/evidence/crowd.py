@@ -94,6 +94,10 @@ _GROUP = 21
 MOST_BONUS = 100
 """Noise units: e to this power is still a float, and a vote that is steered more says nothing."""
 
+_MOST_AT_ONCE = 1 << 15
+"""Numbers of a table for all gaps at once, 256 KiB. Larger ones are made gap by gap, for the same
+bits in less memory and time; with small ones the calls are what takes time."""
+
 _ROUNDS = 40
 """Rounds of expectation–maximisation: a fixed number, so that no comparison of floats decides."""
 
@@ -255,11 +259,11 @@ class Crowd:
 
     def made(self, votes: Votes, priors: Mapping[int, CrowdPrior], *, after: int) -> CrowdPrior:
         """The prior that follows from these votes; `priors` are those before it, by number."""
-        rows = _Rows.of_gaps(self, votes, priors)
-        estimates = _estimated(rows)
+        cast_so = _Conditions.of(self, votes, priors)
+        estimates = _estimated(cast_so)
         likelihoods = [estimate.likelihood for estimate in estimates]
         gap = likelihoods.index(max(likelihoods))
-        units = self._units(rows.of_gap(gap), estimates[gap])
+        units = self._units(cast_so, gap, estimates[gap])
         return CrowdPrior.of(max(priors) + 1, after=after, gap=gap, bonuses=units)
 
     def counts(self, kept: Ints) -> Bools:
@@ -278,20 +282,21 @@ class Crowd:
         """
         if not 0 <= prior.gap < len(GAPS) or not self.fits(prior):
             return False
-        rows = _Rows.of_gaps(self, votes, priors)
-        estimates = _estimated(rows)
+        cast_so = _Conditions.of(self, votes, priors)
+        estimates = _estimated(cast_so)
         best, taken = max(estimate.likelihood for estimate in estimates), estimates[prior.gap]
-        off = np.abs(self._units(rows.of_gap(prior.gap), taken) - prior.bonuses).max()
+        off = np.abs(self._units(cast_so, prior.gap, taken) - prior.bonuses).max()
         return bool(off <= 1 and taken.likelihood >= best - 1e-9 * abs(best))
 
     def fits(self, prior: CrowdPrior) -> bool:
         """Whether a prior has a bonus for each group and action."""
         return len(prior.encoded) == 8 * self.size
 
-    def _units(self, rows: _Rows, estimate: _Estimate) -> Ints:
+    def _units(self, cast_so: _Conditions, gap: int, estimate: _Estimate) -> Ints:
         """The bonuses that follow from how many keys each action is best for, group by group."""
         if self.groups.count == 1:
             return self._bonuses(estimate.shares)
+        rows = cast_so.rows(GAPS[gap : gap + 1]).of_first_gap()
         return np.concatenate(
             [
                 self._bonuses(_of_group(rows.only(rows.group == group), estimate.shares))
@@ -363,13 +368,26 @@ class _Rows:
         """Some of the rows, for one gap."""
         return _Rows(self.count[which], self.others[which], self.own[which], self.group[which])
 
-    def of_gap(self, gap: int) -> _Rows:
-        """The rows, for one of the gaps."""
-        return _Rows(self.count, self.others[gap], self.own[gap], self.group)
+    def of_first_gap(self) -> _Rows:
+        """The rows, for the first of the gaps alone."""
+        return _Rows(self.count, self.others[0], self.own[0], self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class _Conditions:
+    """Votes in rows of equal conditions, and what their likelihoods follow from."""
+
+    rate: Fraction  # ρ
+    count: Floats  # G × K: how many votes for each action
+    weights: Floats  # G × K: e^b
+    base: Floats  # G × 1: Σ_i e^(b_i + …)
+    stays: Floats  # G × 1: e^c where the vote is for the action in force, else 1
+    length: Ints  # G: of their blocks
+    group: Ints  # G: of the keys
 
     @classmethod
-    def of_gaps(cls, crowd: Crowd, votes: Votes, priors: Mapping[int, CrowdPrior]) -> _Rows:
-        """The rows of these votes, for each gap."""
+    def of(cls, crowd: Crowd, votes: Votes, priors: Mapping[int, CrowdPrior]) -> _Conditions:
+        """Those of these votes."""
         kept = float(np.exp(float(crowd.bonus)))
         which, prior = np.unique(votes.prior, return_inverse=True)
         units = np.concatenate([crowd._by_group(priors[n]) for n in which.tolist()])
@@ -384,11 +402,23 @@ class _Rows:
         row_weights, stayed = weights[rows[:, 0]], rows[:, 2:3]
         base = row_weights.sum(axis=1, keepdims=True) + (kept - 1) * stayed * np.exp2(rows[:, 3:])
         group = rows[:, 0] % crowd.groups.count
-        by_slot = np.array([float(crowd.rate * gap) for gap in GAPS])[:, None]
-        exponents = np.minimum(MOST_TOLD, by_slot * rows[:, 1])[:, :, None]
-        more = np.expm1(exponents) * row_weights
-        own = np.exp(exponents) / (base + more * np.where(stayed, kept, 1))
-        return cls(count, 1 / (base + more), own, group)
+        return cls(
+            crowd.rate, count, row_weights, base, np.where(stayed, kept, 1), rows[:, 1], group
+        )
+
+    def at_once(self) -> list[Sequence[Fraction]]:
+        """The gaps, in parts whose tables are not too large to be made at once."""
+        if len(GAPS) * self.count.size <= _MOST_AT_ONCE:
+            return [GAPS]
+        return [(gap,) for gap in GAPS]
+
+    def rows(self, gaps: Sequence[Fraction]) -> _Rows:
+        """The rows, for each of D gaps."""
+        by_slot = np.array([float(self.rate * gap) for gap in gaps])[:, None]
+        exponents = np.minimum(MOST_TOLD, by_slot * self.length)[:, :, None]
+        more = np.expm1(exponents) * self.weights
+        own = np.exp(exponents) / (self.base + more * self.stays)
+        return _Rows(self.count, 1 / (self.base + more), own, self.group)
 
 
 def longest_told(crowd: Crowd) -> int:
@@ -396,8 +426,15 @@ def longest_told(crowd: Crowd) -> int:
     return ceil(MOST_TOLD / (crowd.rate * min(GAPS)))
 
 
-def _estimated(rows: _Rows) -> list[_Estimate]:
+def _estimated(cast_so: _Conditions) -> list[_Estimate]:
     """π of all votes, for each gap."""
+    return [
+        estimate for gaps in cast_so.at_once() for estimate in _estimated_of(cast_so.rows(gaps))
+    ]
+
+
+def _estimated_of(rows: _Rows) -> list[_Estimate]:
+    """π of all votes, for each gap of these rows."""
     actions = rows.count.shape[1]
     shares = _maximised(rows, np.full(actions, PSEUDO_COUNT))
     keys, chances = _keys(rows, shares), _chances(rows, shares)

@@ -148,33 +148,41 @@ def bound_of(learner: Leader, *, horizon: int, gap: float | None = None) -> Boun
     weighs votes against earlier ones nothing is proven, and a slot counts as 1. With a crowd the
     worst prior is assumed: the best action has the floor λ/K, and one other has all the rest. Over
     a donated block the earlier action stays in force; before the first vote a slot counts as 1.
+    Beside a control group, whose keys donate nothing, it is the larger bound of the two: where
+    blocks begin short again, a vote of a short block takes the place of a longer one's.
     """
     _check(len(learner.actions), gap=gap)
-    slots, lengths = _played(learner, horizon)
+    slots, kinds = _played(learner, horizon)
     tail = _TAILS.get(learner.choose.name)
     candidates = [Bound(float(horizon), "losses are at most 1")]
     if tail is not None and learner.private:
         costs = _costs(learner, tail, gap)
-        distinct, block = np.unique(lengths, return_inverse=True)
-        a_slot = np.array([costs(int(n)) for n in distinct])[block]
-        a_slot[lengths >= learner.memory.since] = 1
+        distinct = np.unique(np.concatenate(kinds))
+        a_slot = np.array([costs(int(n)) for n in distinct])
+        a_slot[distinct >= learner.memory.since] = 1
+        most = max(float(slots @ a_slot[np.searchsorted(distinct, lengths)]) for lengths in kinds)
         first = horizon - int(slots.sum())
-        candidates.append(Bound(first + float(slots @ a_slot), "Hoeffding and union, our blocks"))
+        candidates.append(Bound(first + most, "Hoeffding and union, our blocks"))
         candidates += _printed(learner, horizon, gap)
     return min(candidates)
 
 
-def _played(learner: Leader, horizon: int) -> tuple[Floats, Ints]:
-    """Of each block but the first: its slots up to the horizon, and its action's window."""
+def _played(learner: Leader, horizon: int) -> tuple[Floats, list[Ints]]:
+    """Of each block but the first: its slots up to the horizon, and its action's window.
+
+    Windows for each kind of key: those that donate, and those of a control group, which do not.
+    """
     blocks = np.arange(learner.schedule.block_of(horizon) + 1)
     starts, stops = learner.schedule.starts(blocks), learner.schedule.stops(blocks)
     slots = np.minimum(stops, horizon + 1) - starts
     lengths = (stops - starts)[:-1]
     if learner.window == "random_prefix":
         lengths = lengths // 2 + 1
-    if learner.crowd is not None and learner.crowd.donates:
-        lengths = _newest_kept(lengths, shortest=learner.crowd.donates)
-    return slots[1:].astype(np.float64), lengths
+    kinds, crowd = [lengths], learner.crowd
+    if crowd is not None and crowd.donates:
+        kept = _newest_kept(lengths, shortest=crowd.donates)
+        kinds = [kept, lengths] if crowd.control.share else [kept]
+    return slots[1:].astype(np.float64), kinds
 
 
 def _newest_kept(lengths: Ints, *, shortest: int) -> Ints:
