@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from streamdp import audit, cli
 from streamdp.audit import crowd
+from streamdp.cli import audit as command
 from streamdp.core.learners import RECIPES, incumbent_leader, leader
 
 pytestmark = pytest.mark.slow
@@ -134,3 +135,23 @@ def test_is_a_crowd_audited_where_it_is_asked_for(
     assert main("audit", "--recipe", "prefix_softmax", *QUICK, "--crowd") == 2
     message = capsys.readouterr().err
     assert "--crowd: has no crowd; expected a recipe that selects by permute_and_flip" in message
+
+
+def test_is_each_learner_audited_with_the_crowds_that_it_can_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All that are shipped, by one transcript: none is asked for a pool that it cannot have."""
+    scripts = tuple(crowd._scripts())[:1]
+    monkeypatch.setattr(crowd, "_scripts", lambda: scripts)
+    audited: dict[str, list[str]] = {}
+    for result in command._of_crowds(command._chosen(None), ["1"]):
+        learner, _, kind = result.learner.rstrip(")").rpartition(", crowd=")
+        audited.setdefault(learner, []).append(kind)
+    thinned = [learner for learner in audited if "resample=bernoulli" in learner]
+    assert thinned
+    without = ["partition", "groups", "control"]
+    assert all(audited[learner] == without for learner in thinned)
+    kept = [name for name in audited if name.startswith("remembering_leader")]
+    assert kept
+    assert all(audited[name] == list(crowd.KINDS) for name in kept)
+    assert not any(learner.startswith("prefix_softmax") for learner in audited)

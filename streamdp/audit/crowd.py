@@ -25,12 +25,13 @@ from streamdp.audit.verdict import Audit
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.engine import Engine, Rebuilding, recorded
 from streamdp.core.engine.draws import Drawn, Kept
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Key, LossBatch
 from streamdp.core.evidence.control import NO_CONTROL, Control
 from streamdp.core.evidence.crowd import longest_told
 from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners import Leader, learner_of
-from streamdp.core.learners.leader import crowded
+from streamdp.core.learners.leader import crowded, donating
 from streamdp.core.randomness import Bits, SeededRandomness
 from streamdp.core.schedule import Schedule
 from streamdp.core.selection import Mechanism, Prior
@@ -78,6 +79,28 @@ class Forced:
     def log_probabilities(self, sums: Ints, prior: Prior | None = None) -> Floats:
         """The law of the forced choice."""
         return self.choose.log_probabilities(sums, prior)
+
+
+def kinds_of(learner: Leader) -> tuple[str, ...]:
+    """The kinds of crowd that a learner can have.
+
+    >>> import streamdp as sd
+    >>> actions = ["a", "b"]  # and a learner whose blocks do not count as a whole
+    >>> thinned = {"noise": "exponential", "resample": "bernoulli"}
+    >>> kinds_of(sd.noisy_leader(actions=actions, epsilon="1", **thinned))
+    ('partition', 'groups', 'control')
+    >>> kinds_of(sd.prefix_softmax(actions=actions, epsilon="1"))
+    ()
+    """
+    try:
+        together = crowded(learner)
+    except InvalidConfig:
+        return ()  # it does not select by permute_and_flip
+    try:
+        donating(together)
+    except InvalidConfig:
+        return tuple(kind for kind in KINDS if not kind.endswith("donate"))
+    return KINDS
 
 
 def audit_crowd(learner: Leader, kind: str) -> Audit:

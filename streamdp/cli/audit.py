@@ -145,22 +145,17 @@ def _of_recipes(
 
 
 def _of_crowds(chosen: list[dict[str, str]], sizes: list[str]) -> list[Audit]:
-    """Each learner that can have a crowd, with each kind of crowd."""
-    from streamdp.audit.crowd import KINDS, audit_crowd
+    """Each learner that can have a crowd, with each kind that it can have."""
+    from streamdp.audit.crowd import audit_crowd, kinds_of
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.core.learners import RECIPES, learner_of
-    from streamdp.core.learners.leader import crowded
 
     audits = []
     for options, size in product(chosen, sizes):
         if options["recipe"] not in RECIPES:
             continue
         learner = learner_of({**options, "epsilon": size}, actions=["action 1", "action 2"])
-        try:
-            crowded(learner)
-        except InvalidConfig:
-            continue  # it does not select by permute_and_flip
-        audits += [audit_crowd(learner, kind) for kind in KINDS]
+        audits += [audit_crowd(learner, kind) for kind in kinds_of(learner)]
     if not audits:
         named = ", ".join(dict.fromkeys(options["recipe"] for options in chosen))
         expected = "a recipe that selects by permute_and_flip"
