@@ -18,6 +18,7 @@ from streamdp.core.events import CrowdPrior
 from streamdp.core.evidence import crowd as crowds
 from streamdp.core.evidence.crowd import (
     GAPS,
+    LEAST_RATE,
     POINT,
     Crowd,
     Votes,
@@ -27,8 +28,11 @@ from streamdp.core.evidence.crowd import (
     named,
     newest,
 )
+from streamdp.core.evidence.donation import MOST_DONATED, POOL, pool_schedule
 from streamdp.core.evidence.groups import Groups
+from streamdp.core.schedule import LAST_SLOT
 
+TINY = Fraction(1, 10**29)
 CROWD = Crowd(4, Fraction(1, 4), Fraction(1), Fraction(1, 20))
 ONE = 1 << POINT
 EVEN = np.full(4, 0.25)
@@ -308,13 +312,33 @@ def test_is_a_crowd_known_by_its_name() -> None:
     "change",
     [
         {"actions": 1}, {"rate": Fraction(0)}, {"floor": Fraction(0)}, {"floor": Fraction(2)},
-        {"bonus": Fraction(1, 3)},
+        {"bonus": Fraction(1, 3)}, {"actions": 1 + (1 << 20)}, {"rate": LEAST_RATE * (1 - TINY)},
+        {"rate": TINY}, {"donates": MOST_DONATED + 1},
     ],
 )  # fmt: skip
 def test_is_a_crowd_refused_that_bounds_no_harm(change: dict[str, Any]) -> None:
-    """And a bonus that is not on the grid of priors, which a sum with them would round."""
+    """And a bonus that is not on the grid of priors, which a sum with them would round.
+
+    So are numbers that rows, or the pool's schedule, cannot hold: a ledger may name any.
+    """
     with pytest.raises(sd.InvalidConfig, match="crowd: out of range"):
         replace(CROWD, **change)
+
+
+def test_is_the_greatest_crowd_one_that_rows_and_the_pool_can_hold() -> None:
+    """The bounds are those of 32-bit rows and of the pool's schedule, and no tighter."""
+    greatest = replace(CROWD, actions=1 << 20, rate=LEAST_RATE, donates=MOST_DONATED)
+    assert named(greatest.name) == greatest
+    assert longest_told(greatest) == (1 << 31) - 1
+    assert pool_schedule(greatest.donates).longest == LAST_SLOT - POOL
+    with pytest.raises(sd.InvalidConfig):
+        pool_schedule(MOST_DONATED + 1)
+    one = np.array([1])
+    kept = cast(
+        greatest, prior=one, stayed=one > 0, vote=one * (1 << 20) - 1, length=one * LAST_SLOT,
+        group=0 * one,
+    )  # fmt: skip
+    assert newest(kept.astype(np.int32)).vote.tolist() == [(1 << 20) - 1]
 
 
 def test_does_a_learner_refuse_the_crowd_of_other_draws() -> None:

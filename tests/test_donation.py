@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
-from itertools import chain, pairwise
+from itertools import chain, pairwise, product
 
 import numpy as np
 import pytest
@@ -21,10 +21,17 @@ from streamdp.core.events import DONATED, After, Carried, Key, LossBatch, Releas
 from streamdp.core.evidence.carrying import Known, Passage
 from streamdp.core.evidence.control import NO_CONTROL, Control
 from streamdp.core.evidence.crowd import named
-from streamdp.core.evidence.donation import NEWEST, NewestVotes, pool_schedule, shortest_kept
+from streamdp.core.evidence.donation import (
+    NEWEST,
+    NewestVotes,
+    pool_schedule,
+    reached,
+    shortest_kept,
+)
 from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners.leader import donating
 from streamdp.core.regret import bound_of
+from streamdp.core.schedule import Schedule, capped, dyadic, geometric, restarting
 from tests.support.crowd_logs import HOUR, dated, pieces
 from tests.support.crowded import Outsider, crowded
 from tests.support.recorder import Recorder, charged
@@ -416,6 +423,21 @@ def test_does_a_name_say_what_is_donated() -> None:
     for change in ({"donates": -1}, {"groups": Groups.of({"de-": "europe", "us-": "america"})}):
         with pytest.raises(sd.InvalidConfig, match="crowd: out of range"):
             replace(crowd, **change)
+
+
+@pytest.mark.parametrize(
+    "of", [geometric("5/2", 10), geometric("5/2", 2), capped(8), restarting(20), dyadic()]
+)
+def test_is_the_block_that_a_key_had_reached_found_however_far_it_is(of: Schedule) -> None:
+    """One by one as far as that goes; a ledger may name block 10**18, and a length of none."""
+    for shortest, due in product((1, 3, 5, 1000), range(15)):
+        lengths = of.lengths(np.arange(due)).tolist()
+        kept = [length for length in lengths if length >= shortest]
+        assert reached(of, due, shortest=shortest) == (kept[-1] if kept else 0)
+    if of.tail:
+        far = 10**18 // len(of.tail) * len(of.tail) + len(of.prefix)
+        assert reached(of, far, shortest=2) == next(n for n in reversed(of.tail) if n >= 2)
+    assert reached(of, 10**18, shortest=1 << 42) == 0
 
 
 def test_are_blocks_below_two_over_epsilon_short() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -17,6 +19,8 @@ from streamdp.core.engine import CrowdStanding
 from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.engine.plan import Plan
 from streamdp.core.engine.waves import Applier
+from streamdp.core.evidence.donation import POOL
+from streamdp.core.schedule import LAST_SLOT
 from streamdp.ports import Headers, Key, Partition, Value
 from streamdp.service import protocol
 from streamdp.service.batches import decode
@@ -365,6 +369,57 @@ def test_are_a_pool_s_lines_held_against_what_keys_donate() -> None:
     none = broken(store, of, lambda line: {"crowd": without.name})
     assert "donates, in a crowd without a pool" in none
     assert "of a pool, in a stream without one" in none
+
+
+def test_does_a_ledger_of_any_numbers_end_in_violations() -> None:
+    """Whoever writes a ledger chooses its numbers: blocks that lack a vote are counted at once."""
+    store, of = many(120), stream(donates())
+    live(store, of, 120)
+
+    def of_keys(kind: str, **change: object) -> str:
+        return broken(
+            store, of, lambda line: change if isinstance(line, Charge) and line.kind == kind else {}
+        )
+
+    def announced(slots: int) -> str:
+        return of_keys("opening", donates={"blocks": slots, "slots": slots, "epsilon": "1/2"})
+
+    many_slots = announced(10**12)
+    missing = r"of block (\d+) of the pool is missing .* those of the next (\d+) blocks"
+    skipped = [(int(first), int(more)) for first, more in re.findall(missing, many_slots)]
+    assert skipped[0][1] + 10 > 10**12 // (POOL * 3)
+    assert all(first + more < later for (first, more), (later, _) in pairwise(skipped))
+    assert len(skipped) > 1
+    assert "slots announced from slot" not in many_slots
+    for slots in (LAST_SLOT + 1, 10**18):
+        beyond = announced(slots)
+        assert f"{slots} slots announced from slot 1 on; expected none behind slot" in beyond
+        assert "those of the next" not in beyond
+    assert "slots announced from slot 1 on" not in announced(LAST_SLOT)
+    assert f"slots [{10**30}, 5) where" in of_keys("action", start=10**30, stop=5)
+    assert "does not follow from the votes before it" in of_keys("action", stop=10**30)
+
+
+@pytest.mark.parametrize(
+    ("said", "instead"),
+    [
+        ("rate 1/4", f"rate 1/{10**29}"),
+        ("donating below 3", "donating below 9999999999999"),
+        ("of 3 actions", "of 9999999 actions"),
+    ],
+)
+def test_is_a_crowd_of_any_numbers_a_violation(said: str, instead: str) -> None:
+    """The name of a crowd is in each line, and whoever writes a ledger chooses it."""
+    store, learner = many(60), donates()
+    of = stream(learner)
+    live(store, of, 60)
+    assert learner.crowd is not None
+    assert said in learner.crowd.name
+    name = learner.crowd.name.replace(said, instead)
+    wrong = broken(
+        store, of, lambda line: {"crowd": name} if isinstance(line, Charge | PoolLine) else {}
+    )
+    assert "partition 0 offset 0: crowd: out of range; expected 2 …" in wrong
 
 
 def test_is_a_donated_slot_charged_once_among_other_streams() -> None:

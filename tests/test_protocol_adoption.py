@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from fractions import Fraction
 
 import msgspec
@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import streamdp as sd
+from streamdp.cli.ledger import _tell_compared
 from streamdp.core.engine import CrowdStanding
 from streamdp.core.events import CrowdPrior
 from streamdp.service import protocol
 from streamdp.service.telling import SnapshotTelling
-from streamdp.service.verification import Verification
+from streamdp.service.verification import Compared, Verification
 from streamdp.wire import state_version
 from streamdp.wire.lines import PriorLine
 from streamdp.wire.published import decode_ledger
@@ -215,13 +216,17 @@ def test_is_a_ledger_that_was_read_too_early_read_on() -> None:
     assert read_on.violations == whole.violations == []
     budgets = {adopters.spec.topics.input: Fraction(1, 2)}
     assert read_on.verdicts(budgets, {}) == whole.verdicts(budgets, {})
+    assert read_on.unjudged_priors > whole.unjudged_priors == 0
     early = read_early(adopters, on=False).violations
     assert len(early) > 3
     assert all("partition 1 does not give" in violation for violation in early)
 
 
-def test_is_what_comes_while_it_is_read_on_not_waited_for() -> None:
-    """What lines behind the first reading adopt may have come later still: it is not asked."""
+def test_is_what_comes_while_it_is_read_on_not_waited_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What lines behind the first reading adopt may have come later still: it is not asked, and
+    verify says how many there are."""
     adopters = Adopters()
     adopters.live(1, crashes=False)
     verification, topics = Verification(), adopters.spec.topics
@@ -236,6 +241,14 @@ def test_is_what_comes_while_it_is_read_on_not_waited_for() -> None:
         verification.read_on(topics, records)
     verification.finish()
     assert verification.violations == []
+    # nobody is told that these follow from the votes that they name
+    came = priors_of(adopters, 0)[len(priors) :] + priors_of(adopters, 2)
+    came += [line for line in priors_of(adopters, 1) if line.ordinal <= last.ordinal]
+    assert verification.unjudged_priors == len(came) > 3
+    _tell_compared({**asdict(Compared()), "priors_not_judged": len(came), "not_read": []})
+    assert capsys.readouterr().out == (
+        f"{len(came)} priors came during the reading and were not judged; run again\n"
+    )
 
 
 def test_is_a_snapshot_that_is_on_no_ledger_a_violation_however_late_it_is_said_to_be() -> None:

@@ -171,7 +171,11 @@ def verify(
             " nobody can compute from the ledger which action they put in force."
         )
     claims = verification.persons(_budgets(configurations)[1]) if persons else []
-    held = {**asdict(verification.compared), "not_read": unread}
+    held = {
+        **asdict(verification.compared),
+        "priors_not_judged": verification.unjudged_priors,
+        "not_read": unread,
+    }
     sides = [_sides(*side) for side in verification.agreements().items()]
     ledgers = [topics.ledger for topics in retired]
     _report(verdicts, violations, ledgers, held, claims, sides, as_json)
@@ -388,6 +392,11 @@ def _tell_compared(compared: dict[str, Any]) -> None:
         typer.echo(
             f"{compared['unjudged']} published policies come after sums that were withheld (shadow"
             " mode): they cannot be computed from the ledger"
+        )
+    if compared["priors_not_judged"]:
+        typer.echo(
+            f"{compared['priors_not_judged']} priors came during the reading and were not judged;"
+            " run again"
         )
     if compared["actions"]:
         count = compared["actions"]

@@ -13,8 +13,8 @@ counts: the votes up to that prior's line. `verification` checks here that:
 While the service runs, one partition's lines may name lines of another whose ledger was read too
 early to have them. The commit that publishes a prior's line also tells its snapshot, and another
 partition can name it in a later commit only. So where a line is missing (`lacks`), the lines that
-the ledger has got since are read, once; what those lines adopt is not checked, or reading would
-never end. What a ledger lacks even then, its partition has never told.
+the ledger has got since are read, once; the priors among them are counted (`unjudged`) and not
+judged, or reading would never end. What a ledger lacks even then, its partition has never told.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Adoptions:
     """Follows the priors of all partitions of one stream."""
 
     reads_on: bool = False  # whether lines come that were not there yet at the first reading
+    unjudged: int = 0  # priors among these lines: nobody has checked what they were made of
     _snapshots: dict[_Place, CrowdSnapshot] = field(default_factory=dict)
     _newest: dict[tuple[int, int], int] = field(default_factory=dict)
     _claims: list[_Claim] = field(default_factory=list)
@@ -77,6 +78,8 @@ class Adoptions:
         elif not self.reads_on:
             self._claims.append(_Claim((*at, prior.number), crowd, prior, own, priors))
             self._note_missing(prior)
+        else:
+            self.unjudged += 1
         self._newest[at] = prior.number
         if self._missing.get(at, prior.number + 1) <= prior.number:
             del self._missing[at]

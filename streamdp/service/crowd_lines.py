@@ -10,7 +10,8 @@ record with which the prior became due, and before the first draw that used it. 
 3. A prior follows from the newest votes of all keys, and of the pool (`Crowd.follows`).
 4. Where keys donate, no short block has a vote, and the pool's blocks tile the donated slots: at
    any line there are no more of them than keys' lines have announced, and no fewer than the slots
-   behind which their keys have gone on.
+   behind which their keys have gone on. Numbers may be any, for anybody may have written the
+   ledger: blocks that are missing are counted, not gone through one by one.
 5. Each vote of a key or of the pool is drawn by permute-and-flip and charges the ε of the rate in
    the crowd's name; the same ε is announced for a donated slot. What the rate costs is proven for
    every bonus vector (`calibration.permute_and_flip_charge`), so a smaller ε means a wrong ledger,
@@ -40,6 +41,7 @@ from streamdp.core.evidence.crowd import WIDTH, Crowd, Votes, cast, due, newest
 from streamdp.core.evidence.crowd_names import crowd_of
 from streamdp.core.evidence.donation import NEWEST, donated_below_by, pool_schedule
 from streamdp.core.evidence.pooled_means import PooledMeans
+from streamdp.core.schedule import LAST_SLOT
 from streamdp.service.adoptions import Adoptions
 from streamdp.service.agreements import Agreements
 from streamdp.wire.lines import CarriedOver, Charge, Donates, PoolLine, PriorLine
@@ -79,6 +81,12 @@ class PoolLines:
             if not gift.blocks <= gift.slots <= gift.blocks * (crowd.donates - 1):
                 yield f"{gift.blocks} blocks of {gift.slots} slots announced, too long to donate"
             yield from _charges(crowd, gift.epsilon, f"a slot donated behind block {line.block}")
+            if line.stop + gift.slots - 1 > LAST_SLOT:
+                yield (
+                    f"{gift.slots} slots announced from slot {line.stop} on; expected none behind"
+                    f" slot {LAST_SLOT}"
+                )
+                return
             self.announced += gift.slots
             self.open[key] = born, gift.slots
 
@@ -96,7 +104,7 @@ class PoolLines:
         if line.first_offset < self.last or line.last_offset < line.first_offset:
             yield f"block {line.block} of the pool reads records of the block before"
         yield from _drawn(crowd, line, f"block {line.block} of the pool")
-        self._ended()
+        self._ended(self.blocks + 1)
         self.last = line.last_offset
         vote = cast(
             crowd, prior=np.array([0]), stayed=np.array([False]),
@@ -109,9 +117,15 @@ class PoolLines:
         """Check that behind earlier records than this one the pool has drawn all that was due."""
         if offset > self.reached:
             self.settled, self.reached = self.sure, offset
-        while self._due(crowd)[1] - 1 <= self.settled:
-            yield f"the vote of block {self.blocks} of the pool is missing before record {offset}"
-            self._ended()
+        settled = min(self.settled, LAST_SLOT)
+        if self._due(crowd)[1] - 1 > settled:
+            return
+        first, now = self.blocks, pool_schedule(crowd.donates).block_of(settled + 1)
+        missing = f"the vote of block {first} of the pool is missing before record {offset}"
+        if now - first > 1:
+            missing += f", and so are those of the next {now - first - 1} blocks"
+        yield missing
+        self._ended(now)
 
     def _due(self, crowd: Crowd) -> tuple[int, int]:
         """The slots of the pool's next block."""
@@ -120,8 +134,9 @@ class PoolLines:
             self.due = schedule.start(self.blocks), schedule.stop(self.blocks)
         return self.due
 
-    def _ended(self) -> None:
-        self.blocks, self.due = self.blocks + 1, None
+    def _ended(self, blocks: int) -> None:
+        """Note that so many blocks of the pool have ended."""
+        self.blocks, self.due = blocks, None
 
 
 @dataclass(slots=True)
@@ -257,7 +272,7 @@ class CrowdLines:
                 prior=np.array([min(number, len(self.priors) - 1)]),
                 stayed=np.array([self.in_force.get(key) == line.index and not plain]),
                 vote=np.array([line.index]),
-                length=np.array([line.stop - line.start]),
+                length=np.array([min(max(line.stop - line.start, 0), LAST_SLOT)]),
                 group=crowd.groups.numbers([key]),
             )[0]
             self._count(line.last_offset)

@@ -232,6 +232,11 @@ class Verification:
                 self.read(stream, [record])
 
     @property
+    def unjudged_priors(self) -> int:
+        """Priors that came while ledgers were read on: what they were made of was not judged."""
+        return sum(adoptions.unjudged for adoptions in self._adoptions.values())
+
+    @property
     def unjudged(self) -> int:
         """Lines whose action in force nobody can compute, because earlier votes were withheld."""
         return sum(part.unjudged for part in self._parts.values())

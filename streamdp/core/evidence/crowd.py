@@ -56,6 +56,7 @@ from streamdp.core.arrays import Bools, Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import CrowdPrior
 from streamdp.core.evidence.control import NO_CONTROL, Control
+from streamdp.core.evidence.donation import MOST_DONATED
 from streamdp.core.evidence.groups import NO_GROUPS, Groups
 from streamdp.core.evidence.groups import named as groups_named
 
@@ -90,6 +91,13 @@ RELATED = (3.0, 30.0, 300.0)
 
 _GROUP = 21
 """Bits of the encoded vote below the group: twice an action of 10**6 or fewer, plus one."""
+
+MOST_VOTED_FOR = 1 << (_GROUP - 1)
+"""Actions that an encoded vote can tell apart."""
+
+LEAST_RATE = MOST_TOLD / (min(GAPS) * ((1 << 31) - 1))
+"""The least ρ, 6·10**-8: rows keep lengths up to `longest_told`, as integers below 2**31. A
+configuration's least is 5·10**-7."""
 
 MOST_BONUS = 100
 """Noise units: e to this power is still a float, and a vote that is steered more says nothing."""
@@ -179,18 +187,23 @@ class Crowd:
     reach: Reach = "partition"  # whose votes count; see `adoption` for other partitions
 
     def __post_init__(self) -> None:
-        """Refuse a crowd without bounded priors, and a bonus that is not on the grid."""
+        """Refuse a crowd without bounded priors, and a bonus that is not on the grid.
+
+        All numbers are bounded: the name of a crowd may stand in a ledger that anybody has written.
+        """
         on_grid = (self.bonus * (1 << POINT)).denominator == 1 and self.bonus <= MOST_BONUS
-        sound = self.actions >= 2 and self.rate > 0 and 0 < self.floor <= 1
-        sound &= self.donates == 0 or (self.donates > 0 and self.groups.count == 1)
+        sound = 2 <= self.actions <= MOST_VOTED_FOR and self.rate >= LEAST_RATE
+        sound &= 0 < self.floor <= 1 and 0 <= self.donates <= MOST_DONATED
+        sound &= self.donates == 0 or self.groups.count == 1
         if not (sound and on_grid):
             raise InvalidConfig(
                 complaint(
                     "crowd",
                     "out of range",
-                    expected="2 actions or more, a rate above 0, a floor of 0 < λ ≤ 1 and"
-                    f" a bonus of at most {MOST_BONUS} in units of 2**-20, and no donation where"
-                    " keys are in groups",
+                    expected=f"2 … {MOST_VOTED_FOR} actions, a rate of at least {LEAST_RATE}, a"
+                    f" floor of 0 < λ ≤ 1 and a bonus of at most {MOST_BONUS} in units of 2**-20,"
+                    f" and no donation where keys are in groups, nor of {MOST_DONATED} slots or"
+                    " more",
                     got=self.name,
                 )
             )

@@ -28,6 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import chain
 from math import ceil
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ from streamdp.core.arrays import Ints
 from streamdp.core.events import Key
 from streamdp.core.evidence.control import Control
 from streamdp.core.evidence.memory import Standing
-from streamdp.core.schedule import Schedule, geometric
+from streamdp.core.schedule import LAST_SLOT, Schedule, geometric
 
 NEWEST = 64
 """How many of the pool's votes count: old votes may be out of date."""
@@ -46,6 +47,10 @@ NEWEST = 64
 POOL = 32
 """The length of the pool's longest blocks, in lengths of the shortest kept block: 64/ε slots, in
 which a gap of .1 between two actions is worth 3 noise units."""
+
+MOST_DONATED = (LAST_SLOT - 1) // POOL
+"""The greatest length below which blocks may be donated: the pool's longest block is `POOL` times
+as long, and no block has `LAST_SLOT` slots."""
 
 _RATIO = Fraction(5, 2)
 
@@ -110,17 +115,19 @@ def run_from(schedule: Schedule, block: int, *, shortest: int) -> Gift:
 def reached(schedule: Schedule, due: int, *, shortest: int) -> int:
     """The length of the last block before this one that was kept; 0 if none was.
 
+    It looks through one period of the tail and the prefix only: a ledger that anybody may have
+    written names the block, and its number may be any.
+
     >>> reached(geometric("5/2"), 3, shortest=4), reached(geometric("5/2"), 2, shortest=4)
     (7, 0)
     """
-    return next(
-        (
-            length
-            for block in range(due - 1, -1, -1)
-            if (length := _length(schedule, block)) >= shortest
-        ),
-        0,
+    once, tail = len(schedule.prefix), schedule.tail
+    of_tail = (
+        tail[(block - once) % len(tail)]
+        for block in range(due - 1, max(once, due - len(tail)) - 1, -1)
     )
+    lengths = chain(of_tail, reversed(schedule.prefix[:due]))
+    return next((length for length in lengths if length >= shortest), 0)
 
 
 @lru_cache(maxsize=4096)
