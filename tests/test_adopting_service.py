@@ -203,14 +203,14 @@ def test_does_a_reader_that_begins_again_keep_the_newest(monkeypatch: pytest.Mon
     async def snapshots(
         self: MemoryPublications, stream: StreamTopics, *, follow: bool
     ) -> AsyncIterator[Sequence[Published]]:
-        told = of.log.snapshots(stream)
+        snapshots_so_far = of.log.snapshots(stream)
         counts.append([])
-        for record in told:
+        for record in snapshots_so_far:
             if len(counts) == 1 or record.partition > 0:
                 yield [record]
-                counts[-1].append({told.partition: told.number for told in reader.newest("home")})
+                counts[-1].append({kept.partition: kept.number for kept in reader.newest("home")})
         yield ()
-        counts[-1].append({told.partition: told.number for told in reader.newest("home")})
+        counts[-1].append({kept.partition: kept.number for kept in reader.newest("home")})
         if len(counts) == 1:
             raise TransportLost("topic shop.home.crowd: gone")
         ended.set()

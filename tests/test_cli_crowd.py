@@ -85,8 +85,8 @@ def test_is_a_log_replayed_with_the_adoptions_that_a_ledger_has_on_record(
         )  # fmt: skip
 
     by_record = ("--stream", "home", "--record", str(ledger))
-    told = replayed(*by_record)
-    assert (told.code, made) == (0, lived)
+    by_ledger = replayed(*by_record)
+    assert (by_ledger.code, made) == (0, lived)
     assert replayed("--stream", "home").code == 0
     assert made != lived
     for names, said in (

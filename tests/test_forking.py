@@ -15,14 +15,14 @@ from tests.support.forking import parent
 TELLS = """
 import json, os, resource, sys
 import streamdp
-told = {
+facts = {
     "arguments": sys.argv, "folder": os.getcwd(), "word": os.environ["WORD"],
     "streamdp": streamdp.__file__, "name": __name__, "stdin": sys.stdin.read(),
     "limit": resource.getrlimit(resource.RLIMIT_FSIZE)[0],
     "threads": len(os.listdir("/proc/self/task")), "aiokafka": "aiokafka" in sys.modules,
 }
 print("to nobody")
-print(json.dumps(told), file=sys.stderr)
+print(json.dumps(facts), file=sys.stderr)
 sys.exit(7)
 """
 

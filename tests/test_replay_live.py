@@ -78,8 +78,8 @@ def test_does_the_control_group_of_a_replay_learn_alone() -> None:
     lived = engines(log.portions(), [live], BENCH)
     assert replayed(log, asked, BENCH) == lived
     for other in ("", ":control=0.1"):  # of these keys a tenth is none
-        told = cells([f"incumbent_leader:schedule=capped 8:crowd=partition{other}"], "2")
-        assert replayed(log, told, BENCH) != lived
+        others = cells([f"incumbent_leader:schedule=capped 8:crowd=partition{other}"], "2")
+        assert replayed(log, others, BENCH) != lived
 
 
 def test_do_partitions_of_a_replay_adopt_in_step(monkeypatch: pytest.MonkeyPatch) -> None:

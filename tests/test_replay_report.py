@@ -227,19 +227,24 @@ def test_is_a_control_group_compared_with_the_keys_that_are_told_priors() -> Non
         assert side.mean == pytest.approx(np.mean(by_key[held]))
         spread = np.std(by_key[held], ddof=1) / len(by_key[held]) ** 0.5
         assert side.error == pytest.approx(spread)
-    told, control_group = answer.control.with_priors, answer.control.control
+    with_priors, control_group = answer.control.with_priors, answer.control.control
     ratio, error = answer.control.ratio, answer.control.ratio_error
     assert ratio is not None
     assert error is not None
-    assert ratio == pytest.approx(told.mean / control_group.mean)
+    assert ratio == pytest.approx(with_priors.mean / control_group.mean)
     assert ratio + 1.96 * error < 1  # a crowd of one best action helps
     drawn = np.random.default_rng(3).normal(
-        [told.mean, control_group.mean], [told.error, control_group.error], (100_000, 2)
+        [with_priors.mean, control_group.mean],
+        [with_priors.error, control_group.error],
+        (100_000, 2),
     )
     quartiles = np.quantile(drawn[:, 0] / drawn[:, 1], [0.25, 0.75])
     assert error == pytest.approx(float(np.diff(quartiles)[0]) / 1.349, rel=0.1)
     said = _said(replay, "Does the crowd help")
-    assert f"the {told.keys} keys that are told priors lost {number(told.mean)} ±" in said
+    assert (
+        f"the {with_priors.keys} keys that are told priors lost {number(with_priors.mean)} ±"
+        in said
+    )
     assert f"That is {ratio:.2f} ± {1.96 * error:.2f} times as much" in said
     assert "lost less. This is exact and NOT PRIVATE" in said
     text = page(replay)
@@ -266,8 +271,8 @@ def test_is_nothing_said_of_a_control_group_of_too_few_keys(
     assert both.control.keys == (keys > 13)
     assert both.ratio is both.ratio_error is None
     assert said in _said(replay, "Does the crowd help")
-    told, control = tables.by_control(replay)[1]
-    assert (told[-1], control[2:4]) == ("unknown", ["control group", str(both.control.keys)])
+    with_priors, control = tables.by_control(replay)[1]
+    assert (with_priors[-1], control[2:4]) == ("unknown", ["control group", str(both.control.keys)])
     assert "±" not in control[-2]
     assert json.loads(json.dumps(as_json(replay)))["cells"][0]["control_group"]["ratio"] is None
 

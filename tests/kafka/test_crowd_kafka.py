@@ -106,7 +106,7 @@ class Site:
             )
         await producer.stop()
 
-    async def told(self) -> Mapping[int, bytes]:
+    async def snapshots(self) -> Mapping[int, bytes]:
         """The newest record of each partition on the crowd topic."""
         reader, newest = self.technology.publications(), dict[int, Published]()
         async for batch in reader.snapshots(self.made.topics, follow=False):
@@ -150,10 +150,10 @@ class Serving:
                 await asyncio.sleep(0.02)
 
 
-def garbage(made: StreamSpec, told: Mapping[int, bytes]) -> list[tuple[int, bytes | None]]:
+def garbage(made: StreamSpec, snapshots: Mapping[int, bytes]) -> list[tuple[int, bytes | None]]:
     """What is no snapshot of its partition, in every way that was thought of."""
-    record = msgspec.json.decode(told[1])
-    true = read_snapshot(told[1], lines=made.lines, partition=1)
+    record = msgspec.json.decode(snapshots[1])
+    true = read_snapshot(snapshots[1], lines=made.lines, partition=1)
     cell = true.cells[: 4 * COLUMNS]
 
     def changed(**members: object) -> bytes:
@@ -163,14 +163,14 @@ def garbage(made: StreamSpec, told: Mapping[int, bytes]) -> list[tuple[int, byte
     return [
         (1, b""),
         (1, b"\x00\xff garbage"),
-        (1, told[1][:-40]),
+        (1, snapshots[1][:-40]),
         (1, b"[" * 100_000),
         (1, changed(schema=9)),
         (1, changed(number="1")),
-        (1, told[1].replace(b'"number":%d,' % record["number"], beyond)),
+        (1, snapshots[1].replace(b'"number":%d,' % record["number"], beyond)),
         (1, changed(epoch=2**63)),
         (1, changed(partition=0)),
-        (0, told[1]),
+        (0, snapshots[1]),
         (1, changed(stream="away")),
         (1, changed(digest="f" * 32)),
         (1, changed(crowd=record["crowd"].replace("1/20", "1/2"))),
@@ -192,10 +192,10 @@ async def test_does_garbage_on_the_crowd_topic_stop_nothing_and_change_no_prior(
     async with site.serving() as serving:
         await site.send(serving, seed=1)
         await serving.until(lambda: len(serving.heard()) == PARTITIONS)
-        told = await site.told()
-        heard = {read_snapshot(v, lines=site.made.lines, partition=n) for n, v in told.items()}
+        snapshots = await site.snapshots()
+        heard = {read_snapshot(v, lines=site.made.lines, partition=n) for n, v in snapshots.items()}
         await serving.until(lambda: serving.heard() == heard)
-        wrong = garbage(site.made, told)
+        wrong = garbage(site.made, snapshots)
         await site.write([*wrong, (0, None), (1, None)])  # no value: nothing was told
         await serving.until(lambda: serving.shown.snapshots_refused == len(wrong))
         assert serving.heard() == heard
