@@ -31,17 +31,17 @@ from streamdp.wire.state import SavedState, read_state
 from tests.support.carrying import (
     leader,
     live,
+    lives_the_same,
     openings,
     remembers,
     store_of,
     stream,
-    through_crashes,
     verified,
 )
 from tests.support.crowd_lines import lines_of, scripted, seen
 from tests.support.crowd_mutants import everybody_is_told, published_early
 from tests.support.crowded import crowded
-from tests.support.protocol_model import Store, evidence, fold, restore, settle
+from tests.support.protocol_model import Store, evidence, restore, settle
 
 pytestmark = pytest.mark.usefixtures("priors_are_made_once")
 
@@ -78,14 +78,7 @@ def test_does_each_draw_name_the_newest_prior_on_the_ledger(make) -> None:  # ty
 def test_is_a_life_with_crashes_the_life_without(make, seed: int, more) -> None:  # type: ignore[no-untyped-def]
     """Whatever is lost: the same priors, the same releases, each line once."""
     learner = with_control(make(), **more)
-    calm, stormy, of = store_of(learner), store_of(learner), stream(learner)
-    live(calm, of, 120)
-    assert through_crashes(stormy, of, seed) > 0
-    assert [record.value for record in stormy.ledger] == [record.value for record in calm.ledger]
-    assert verified(stormy, of) == []
-    for store in (calm, stormy):
-        assert judge(evidence(store)) == []
-        assert fold(store, of, whole="whole") == []
+    lives_the_same(lambda: store_of(learner), stream(learner), seed)
 
 
 def made_anew(patch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,10 @@ import pytest
 from msgspec import UNSET
 
 from streamdp.core.engine.pooling import Pool
-from streamdp.core.events import Key
 from streamdp.core.evidence.adoption import COLUMNS
 from streamdp.core.evidence.control import NO_CONTROL, Control
 from streamdp.core.evidence.crowd import Crowd
 from streamdp.core.learners import Leader
-from streamdp.ports import Headers, Value
 from streamdp.service import carrying
 from streamdp.service.history import StreamReleases
 from streamdp.service.verification import Verification
@@ -29,16 +27,26 @@ from tests.support.carrying import (
     charges,
     leader,
     live,
+    lives_the_same,
     mapped,
     openings,
     stream,
-    through_crashes,
     verified,
 )
 from tests.support.crowd_lines import scripted, seen
 from tests.support.crowd_mutants import counted_in_both
-from tests.support.donations import HALF, KEYS, broken, donates, in_pieces, many, pool_lines
-from tests.support.protocol_model import Store, evidence, fold
+from tests.support.donations import (
+    HALF,
+    KEYS,
+    broken,
+    come_and_go,
+    donates,
+    forgetting,
+    in_pieces,
+    many,
+    pool_lines,
+)
+from tests.support.protocol_model import Store, evidence
 
 pytestmark = pytest.mark.usefixtures("priors_are_made_once")
 
@@ -87,15 +95,9 @@ def test_do_lines_say_that_a_key_of_the_control_group_donates_nothing() -> None:
 )
 def test_is_a_life_with_crashes_the_life_without(seed: int, schedule: str, memory: bool) -> None:
     """Whatever is lost: the same votes of keys and pool, the same priors, each line once."""
-    calm, stormy, of = many(120), many(120), stream(learner(schedule, memory=memory))
-    live(calm, of, 120)
-    assert through_crashes(stormy, of, seed) > 0
-    assert [record.value for record in stormy.ledger] == [record.value for record in calm.ledger]
+    of = stream(learner(schedule, memory=memory))
+    calm, _ = lives_the_same(lambda: many(120), of, seed)
     assert len(pool_lines(calm)) > 2
-    for store in (calm, stormy):
-        assert verified(store, of) == []
-        assert judge(evidence(store)) == []
-        assert fold(store, of, whole="whole") == []
 
 
 def gives_unannounced(patch: pytest.MonkeyPatch) -> None:
@@ -159,20 +161,9 @@ def test_does_an_epoch_carry_over_what_either_side_reached(
 
 def test_do_keys_that_were_idle_come_back_as_their_lines_tell() -> None:
     """Those of either side: which block was due follows from the lines, saved or not."""
-    events = mapped(180, keys=KEYS)
-    keyed: list[tuple[Key, Value]]
-    keyed = [(KEYS[(at // 30 * 3 + at % 3) % 9], value) for at, (_, value) in enumerate(events)]
-    none: list[Headers] = [[]] * 180
-    calm, stormy = (Store(keyed, headers=none) for _ in range(2))
-    of = stream(learner("restarting 8"))
-    of = replace(of, topics=replace(of.topics, headers=True), idle=20)
-    live(calm, of, 180)
-    assert through_crashes(stormy, of, 5) > 0
-    assert [record.value for record in stormy.ledger] == [record.value for record in calm.ledger]
+    calm, _ = lives_the_same(lambda: come_and_go(180), forgetting(learner("restarting 8")), 5)
     back = {line.identity.key in APART for line in charges(calm) if line.carried is not UNSET}
     assert back == {True, False}
-    assert verified(calm, of) == []
-    assert judge(evidence(calm)) == []
 
 
 def test_is_a_donation_of_a_control_group_s_key_a_violation() -> None:

@@ -21,7 +21,7 @@ from streamdp.core.engine.plan import Plan
 from streamdp.core.engine.waves import Applier
 from streamdp.core.evidence.donation import POOL
 from streamdp.core.schedule import LAST_SLOT
-from streamdp.ports import Headers, Key, Partition, Value
+from streamdp.ports import Partition
 from streamdp.service import protocol
 from streamdp.service.batches import decode
 from streamdp.service.past import EpochReading, Past, Tally
@@ -39,10 +39,10 @@ from tests.support.carrying import (
     charges,
     leader,
     live,
+    lives_the_same,
     mapped,
     openings,
     stream,
-    through_crashes,
     verified,
 )
 from tests.support.crowd_lines import scripted, seen
@@ -52,7 +52,9 @@ from tests.support.donations import (
     DROPPED,
     KEYS,
     broken,
+    come_and_go,
     donates,
+    forgetting,
     in_pieces,
     many,
     pool_lines,
@@ -60,7 +62,7 @@ from tests.support.donations import (
 from tests.support.protocol_model import HOME, Store, evidence, fold, restore, settle
 
 
-def test_does_estimated_line_say_what_its_key_donates_next() -> None:
+def test_does_a_line_say_what_its_key_donates_next() -> None:
     """Openings announce the first blocks, which have no line; the pool charges their slots."""
     learner = donates()
     store, of = many(), stream(learner)
@@ -92,16 +94,9 @@ def test_does_estimated_line_say_what_its_key_donates_next() -> None:
 )
 def test_is_a_life_with_crashes_the_life_without(seed: int, schedule: str, memory: bool) -> None:
     """Whatever is lost: the same votes of keys and pool, the same priors, each line once."""
-    learner = donates(schedule, memory=memory)
-    calm, stormy, of = many(120), many(120), stream(learner)
-    live(calm, of, 120)
-    assert through_crashes(stormy, of, seed) > 0
-    assert [record.value for record in stormy.ledger] == [record.value for record in calm.ledger]
-    assert len(pool_lines(calm)) > 3
-    for store in (calm, stormy):
-        assert verified(store, of) == []
-        assert judge(evidence(store)) == []
-        assert fold(store, of, whole="whole") == []
+    stores = lives_the_same(lambda: many(120), stream(donates(schedule, memory=memory)), seed)
+    for store in stores:
+        assert len(pool_lines(store)) > 3
         assert not [entry for entry in store.state if b'"pooled"' in entry]
 
 
@@ -198,20 +193,9 @@ def test_does_an_epoch_begin_with_a_pool_of_its_own(carry: bool) -> None:
 @pytest.mark.parametrize("schedule", ["capped 8", "restarting 8"])
 def test_do_keys_that_were_idle_come_back_as_their_lines_tell(schedule: str) -> None:
     """Which block was due does not depend on which rows were saved when, and the pool goes on."""
-    events = mapped(240, keys=KEYS)
-    keyed: list[tuple[Key, Value]]
-    keyed = [(KEYS[(at // 30 * 3 + at % 3) % 9], value) for at, (_, value) in enumerate(events)]
-    none: list[Headers] = [[]] * 240
-    calm, stormy = (Store(keyed, headers=none) for _ in range(2))
-    of = stream(donates(schedule))
-    of = replace(of, topics=replace(of.topics, headers=True), idle=20)
-    live(calm, of, 240)
-    assert through_crashes(stormy, of, 5) > 0
-    assert [record.value for record in stormy.ledger] == [record.value for record in calm.ledger]
+    calm, _ = lives_the_same(lambda: come_and_go(240), forgetting(donates(schedule)), 5)
     back = [line for line in charges(calm) if line.carried is not UNSET]
     assert len(back) > 3
-    assert verified(calm, of) == []
-    assert judge(evidence(calm)) == []
 
 
 def test_does_the_view_count_what_donated_events_were_charged() -> None:

@@ -9,7 +9,9 @@ from fractions import Fraction
 import msgspec
 
 import streamdp as sd
+from streamdp.core.events import Key
 from streamdp.core.evidence.control import NO_CONTROL, Control
+from streamdp.ports import Value
 from streamdp.service.spec import StreamSpec
 from streamdp.service.verification import Verification
 from streamdp.testing.judge import judge
@@ -51,6 +53,20 @@ def pool_lines(store: Store) -> list[PoolLine]:
 def many(count: int = 240) -> Store:
     """Fifteen keys, so that many slots are donated."""
     return Store(mapped(count, keys=KEYS))
+
+
+def come_and_go(count: int) -> Store:
+    """Nine keys, three at a time: each is there for thirty records and away for sixty."""
+    values = [value for _, value in mapped(count, keys=KEYS)]
+    keyed: list[tuple[Key, Value]]
+    keyed = [(KEYS[(at // 30 * 3 + at % 3) % 9], value) for at, value in enumerate(values)]
+    return Store(keyed, headers=[[] for _ in values])
+
+
+def forgetting(learner: sd.Leader) -> StreamSpec:
+    """A stream that forgets keys which were idle for 20 ms."""
+    of = stream(learner)
+    return replace(of, topics=replace(of.topics, headers=True), idle=20)
 
 
 def in_pieces(store: Store, learner: sd.Leader, *, step: int = 6) -> list[str]:

@@ -102,7 +102,8 @@ def evidence(store: Store) -> Evidence:
 
 def fold(store: Store, stream: StreamSpec, *, whole: str) -> list[str]:
     """The judge's own fold of the input."""
-    batch, _ = decode(stream.format, [store.records(0, store.end)], most_key_bytes=64)
+    records = store.records(0, store.end)
+    batch, _ = decode(stream.format, [records], most_key_bytes=64, idle=stream.idle)
     return judge_fold(
         evidence(store), engine=stream.engine(0), lines=stream.lines, log=[batch], whole=whole
     )
