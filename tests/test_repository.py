@@ -11,6 +11,8 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,45 @@ def python_files() -> list[Path]:
     return [path for path in own_files() if path.suffix == ".py"]
 
 
+@dataclass
+class Syntax:
+    """What is asked here of a file's code."""
+
+    long_functions: list[str] = field(default_factory=list)
+    vague_names: list[str] = field(default_factory=list)
+    """Variables, arguments, attributes and functions of such names, with their lines.
+
+    Texts are free: a checkpoint of a replay has an entry "told", and docstrings are sentences."""
+    imports: set[str] = field(default_factory=set)
+    """The top-level names, wherever they are imported."""
+
+
+def parsed(source: str, name: str) -> Syntax:
+    """All of it by one walk, for there is much code."""
+    syntax = Syntax()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Constant():
+                continue
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                if (node.end_lineno or 0) - node.lineno >= 70:
+                    syntax.long_functions.append(f"{name}: {node.name}")
+            case ast.Import():
+                syntax.imports.update(alias.name.partition(".")[0] for alias in node.names)
+            case ast.ImportFrom(module=str(module)):
+                syntax.imports.add(module.partition(".")[0])
+        for value in vars(node).values():
+            if isinstance(value, str) and value in VAGUE:
+                syntax.vague_names.append(f"{getattr(node, 'lineno', 0)}: {value}")
+    return syntax
+
+
+@cache
+def syntax_of(path: Path) -> Syntax:
+    """Read once for all tests of this process."""
+    return parsed(path.read_text(), path.name)
+
+
 def test_no_file_names_a_place_on_somebodys_machine() -> None:
     place = re.compile(r"(?<![\w.])/(?:work|root|farm|home/\w+|Users/\w+|tmp/\w+)/")
     guilty = [
@@ -82,14 +123,7 @@ def test_every_python_file_is_one_room() -> None:
     """No file of more than 600 lines, no function of more than 70."""
     long_files = [path.name for path in python_files() if len(path.read_text().splitlines()) > 600]
     assert long_files == []
-    long_functions = [
-        f"{path.name}: {node.name}"
-        for path in python_files()
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (node.end_lineno or 0) - node.lineno >= 70
-    ]
-    assert long_functions == []
+    assert [name for path in python_files() for name in syntax_of(path).long_functions] == []
 
 
 def test_no_two_classes_have_one_name() -> None:
@@ -98,24 +132,9 @@ def test_no_two_classes_have_one_name() -> None:
     for path in python_files():
         name = str(path.relative_to(ROOT))
         if name.startswith(("streamdp/", "adapters/")):
-            for node in ast.parse(path.read_text()).body:
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    homes.setdefault(node.name, []).append(name)
+            for public in re.findall(r"^class ([^\W_]\w*)", path.read_text(), re.MULTILINE):
+                homes.setdefault(public, []).append(name)
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
-
-
-def vague_names(source: str) -> list[str]:
-    """Variables, arguments, attributes and functions of these names, with their lines.
-
-    Texts are free: a checkpoint of a replay has an entry "told", and docstrings are sentences.
-    """
-    return [
-        f"{getattr(node, 'lineno', 0)}: {name}"
-        for node in ast.walk(ast.parse(source))
-        if not isinstance(node, ast.Constant)
-        for name in vars(node).values()
-        if isinstance(name, str) and name in VAGUE
-    ]
 
 
 def test_names_say_what_they_hold() -> None:
@@ -123,7 +142,7 @@ def test_names_say_what_they_hold() -> None:
     guilty = {
         str(path.relative_to(ROOT)): vague
         for path in python_files()
-        if (vague := vague_names(path.read_text()))
+        if (vague := syntax_of(path).vague_names)
     }
     assert guilty == {}
 
@@ -138,9 +157,10 @@ def test_names_say_what_they_hold() -> None:
     ],
 )  # fmt: skip
 def test_a_vague_name_is_noticed(planted: str) -> None:
-    assert len(vague_names(planted)) == 1
+    assert len(parsed(planted, "planted").vague_names) == 1
     text = planted.replace("found", "table").replace("each", "table").replace("told", "table")
-    assert vague_names(f'{text}\nprior = {{"told": "each was found"}}') == []
+    text += '\nprior = {"told": "each was found"}'
+    assert parsed(text, "free").vague_names == []
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
@@ -197,14 +217,6 @@ def imported_by(statement: str) -> set[str]:
     return {str(name).partition(".")[0] for name in json.loads(run.stdout)}
 
 
-def imports_of(path: Path) -> set[str]:
-    """The top-level names that a file imports, wherever in it."""
-    nodes = list(ast.walk(ast.parse(path.read_text())))
-    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    of = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
-    return {name.partition(".")[0] for name in plain | of}
-
-
 def provided_by(requirements: list[str]) -> set[str]:
     """The top-level names that these requirements bring."""
     wanted = {canonicalize_name(Requirement(line).name) for line in requirements}
@@ -227,7 +239,7 @@ def test_the_product_imports_only_what_it_declares() -> None:
     strange = {}
     for path in [*ROOT.glob("streamdp/**/*.py"), *ROOT.glob("adapters/**/*.py")]:
         room = path.relative_to(ROOT).parts[1]
-        if unknown := imports_of(path) - always - beyond.get(room, set()):
+        if unknown := syntax_of(path).imports - always - beyond.get(room, set()):
             strange[str(path.relative_to(ROOT))] = sorted(unknown)
     assert strange == {}
 
