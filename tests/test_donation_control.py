@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -50,6 +51,7 @@ from tests.support.protocol_model import Store, evidence
 
 pytestmark = pytest.mark.usefixtures("priors_are_made_once")
 
+FIFTH = Control(Fraction(1, 5))
 APART = {key for key in KEYS if HALF.holds(key)}
 
 
@@ -123,11 +125,10 @@ def test_is_a_control_group_that_donates_caught(
 def test_is_all_that_can_be_seen_the_same_for_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     """One record's content changes, of either side: the same lines and sizes."""
     scripted(monkeypatch, 0)
-    fifth = Control(Fraction(1, 5))
-    assert [fifth.holds(key) for key in (b"fr", b"de", None)] == [True, False, True]
-    plain = seen(60, None, True, donates(control=fifth))
+    assert [FIFTH.holds(key) for key in (b"fr", b"de", None)] == [True, False, True]
+    plain = seen(60, None, True, donates(control=FIFTH))
     for changed in (0, 1, 2, 30):
-        assert seen(60, changed, True, donates(control=fifth)) == plain
+        assert seen(60, changed, True, donates(control=FIFTH)) == plain
 
 
 def no_control(patch: pytest.MonkeyPatch) -> None:
@@ -157,6 +158,30 @@ def test_does_an_epoch_carry_over_what_either_side_reached(
         assert carried & APART
         assert carried - APART
     assert bool(wrong) == (break_it is not None)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(HALF, FIFTH), (FIFTH, HALF), (HALF, NO_CONTROL), (NO_CONTROL, HALF)]
+)
+def test_may_an_epoch_have_another_control_group(before: Control, after: Control) -> None:
+    """A key that changes sides goes on from what its lines tell of it, crashes or none."""
+    store, of = many(), stream(donates("dyadic", control=before))
+    for stop in (20, 40, 60):
+        live(store, of, stop)
+    of, pieces = stream(donates("restarting 8", control=after), epoch=2), deepcopy(store)
+    live(store, of, 240)
+    for stop in range(66, 246, 6):
+        live(pieces, of, stop)
+    assert [record.value for record in pieces.ledger] == [record.value for record in store.ledger]
+    changed = {key for key in KEYS if before.holds(key) != after.holds(key)}
+    lines = openings(store, 2)
+    assert {lines[key].carried is UNSET for key in changed} == {False}
+    assert verified(store, of) == []
+    assert judge(evidence(store)) == []
+    verification = Verification()
+    verification.read(of.topics, store.ledger)
+    (verdict,) = verification.verdicts({of.topics.input: Fraction(1, 2)}, {})
+    assert verdict.highest == Fraction(1, 2)
 
 
 def test_do_keys_that_were_idle_come_back_as_their_lines_tell() -> None:
