@@ -99,7 +99,7 @@ def told_of(of: Room) -> set[int]:
     return {name.partition for prior in priors for name in prior.adopted}
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_do_partitions_learn_across_and_is_it_on_record(workers: int) -> None:
     """In one process and in two: priors name what they adopted, and all can be made again."""
 

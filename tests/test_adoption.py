@@ -424,7 +424,9 @@ def transcripts() -> Iterator[tuple[int, ...]]:
         yield (0, 0, 1, 1, *votes)
 
 
-@pytest.mark.parametrize("varied", [0, 2, 4, 8])
+@pytest.mark.parametrize(
+    "varied", [0, *(pytest.param(at, marks=pytest.mark.slow) for at in (2, 4, 8))]
+)
 @pytest.mark.usefixtures("two_keys_suffice")
 def test_does_an_event_of_any_partition_cost_its_charge_at_most(varied: int) -> None:
     """Over whole transcripts of both partitions: what is adopted adds nothing to ε."""

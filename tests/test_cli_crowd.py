@@ -50,6 +50,7 @@ def test_does_a_crowd_across_partitions_go_from_the_configuration_to_a_proof(
     assert (proof.code, ": kept" in proof.out, len(readings)) == (0, True, 2)
 
 
+@pytest.mark.slow
 def test_is_a_log_replayed_with_the_adoptions_that_a_ledger_has_on_record(
     tmp_path: Path, streamdp: Streamdp, monkeypatch: pytest.MonkeyPatch
 ) -> None:

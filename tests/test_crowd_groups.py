@@ -143,6 +143,7 @@ def test_is_all_that_groups_let_be_seen_the_same_for_neighbours(
     assert any(seen(90, changed, False, learner) != mutated for changed in (3, 20, 50))
 
 
+@pytest.mark.slow
 def test_does_a_group_s_prior_follow_its_own_keys() -> None:
     """Keys of two groups with other best actions; a group without votes has that of all keys."""
     groups = Groups.of({"a": "one", "b": "two"})

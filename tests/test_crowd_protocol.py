@@ -71,7 +71,9 @@ def test_does_each_draw_name_the_newest_prior_on_the_ledger(make) -> None:  # ty
 @pytest.mark.parametrize(
     ("make", "seed", "more"),
     [
-        (leader, 0, {}), (leader, 1, {"control": HALF}), (remembers, 2, {"groups": IN_GROUPS}),
+        pytest.param(leader, 0, {}, marks=pytest.mark.slow),
+        pytest.param(leader, 1, {"control": HALF}, marks=pytest.mark.slow),
+        pytest.param(remembers, 2, {"groups": IN_GROUPS}, marks=pytest.mark.slow),
         (remembers, 3, {"control": HALF, "groups": IN_GROUPS}),
     ],
 )  # fmt: skip

@@ -93,7 +93,8 @@ def test_do_lines_say_that_a_key_of_the_control_group_donates_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "schedule", "memory"), [(0, "capped 8", False), (1, "restarting 8", True)]
+    ("seed", "schedule", "memory"),
+    [pytest.param(0, "capped 8", False, marks=pytest.mark.slow), (1, "restarting 8", True)],
 )
 def test_is_a_life_with_crashes_the_life_without(seed: int, schedule: str, memory: bool) -> None:
     """Whatever is lost: the same votes of keys and pool, the same priors, each line once."""
@@ -112,6 +113,7 @@ def announces_and_keeps(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Giving, "below", lambda self, key: self.shortest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("break_it", [gives_unannounced, announces_and_keeps, counted_in_both])
 def test_is_a_control_group_that_donates_caught(
     break_it: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
@@ -184,6 +186,7 @@ def test_may_an_epoch_have_another_control_group(before: Control, after: Control
     assert verdict.highest == Fraction(1, 2)
 
 
+@pytest.mark.slow
 def test_do_keys_that_were_idle_come_back_as_their_lines_tell() -> None:
     """Those of either side: which block was due follows from the lines, saved or not."""
     calm, _ = lives_the_same(lambda: come_and_go(180), forgetting(learner("restarting 8")), 5)
@@ -237,6 +240,7 @@ def test_are_both_sides_compared_by_blocks_that_both_vote_on() -> None:
     assert releases.partitions[0].agreements.alone.votes == wanted[True]
 
 
+@pytest.mark.slow
 def test_are_other_partitions_told_the_pool_s_votes_and_none_of_the_control_group() -> None:
     """A snapshot counts them: as `ledger verify` makes it again from the lines."""
     spec = across()

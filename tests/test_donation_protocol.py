@@ -90,7 +90,11 @@ def test_does_a_line_say_what_its_key_donates_next() -> None:
 
 @pytest.mark.parametrize(
     ("seed", "schedule", "memory"),
-    [(0, "capped 8", False), (1, "restarting 8", True), (2, "dyadic", False)],
+    [
+        pytest.param(0, "capped 8", False, marks=pytest.mark.slow),
+        (1, "restarting 8", True),
+        pytest.param(2, "dyadic", False, marks=pytest.mark.slow),
+    ],
 )
 def test_is_a_life_with_crashes_the_life_without(seed: int, schedule: str, memory: bool) -> None:
     """Whatever is lost: the same votes of keys and pool, the same priors, each line once."""
@@ -139,6 +143,7 @@ def told_early(patch: pytest.MonkeyPatch) -> None:
     published_early(patch, Lasts.UNTIL_PUBLISHED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("break_it", [told_early, given_twice, never_given, counted_too, forgotten])
 def test_is_a_broken_pool_caught(
     break_it: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
@@ -149,6 +154,7 @@ def test_is_a_broken_pool_caught(
     assert in_pieces(many(), donates()) != []
 
 
+@pytest.mark.slow
 def test_is_all_that_a_pool_lets_be_seen_the_same_for_neighbours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -479,6 +485,7 @@ ESTIMATE = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["restarting 8", "capped 8"])
 def test_is_the_largest_entry_of_a_pool_known_beforehand(schedule: str) -> None:
     """So that no commit fails for its size; and many lines at once are those of one by one."""

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import streamdp
 from tests.support.forking import parent
 
@@ -57,6 +59,7 @@ def test_do_signals_reach_it_and_errors_show() -> None:
         assert process.wait(60) == 1
 
 
+@pytest.mark.slow
 def test_does_nothing_outlive_the_tester() -> None:
     """Its parent ends with it, and what is left with that."""
     program = (

@@ -7,6 +7,8 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import pytest
+
 from streamdp.core.evidence.control import Control
 from streamdp.core.evidence.groups import Groups, named
 from streamdp.core.learners.leader import crowded
@@ -166,6 +168,7 @@ def best(about: About, releases: StreamReleases) -> list[Any]:
     return priors
 
 
+@pytest.mark.slow
 def test_is_a_control_group_compared_by_plain_votes() -> None:
     """From the lines of a real ledger; as `ledger verify` counts them from the same lines."""
     control = Control(Fraction(1, 2))

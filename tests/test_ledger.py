@@ -232,6 +232,7 @@ def blocks(kind: str, last_slot: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["dyadic", "capped", "restarting"])
 def test_a_learner_with_an_estimate_holds_few_runs(schedule: str) -> None:
     """Block after block, charged for its action and, from 4 slots on, for an estimate."""

@@ -433,7 +433,9 @@ def worst(varied: int, patch: pytest.MonkeyPatch) -> float:
     return most
 
 
-@pytest.mark.parametrize("varied", range(len(GAINS)))
+@pytest.mark.parametrize(
+    "varied", [0, 1, *(pytest.param(at, marks=pytest.mark.slow) for at in range(2, len(GAINS)))]
+)
 def test_does_an_event_of_any_key_cost_its_charge_at_most(
     varied: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

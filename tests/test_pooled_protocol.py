@@ -85,7 +85,11 @@ def test_does_each_policy_name_the_newest_prior_on_the_ledger(control: Control) 
 
 @pytest.mark.parametrize(
     ("seed", "control", "played"),
-    [(0, NO_CONTROL, "header"), (1, APART, "header"), (2, NO_CONTROL, "value")],
+    [
+        pytest.param(0, NO_CONTROL, "header", marks=pytest.mark.slow),
+        (1, APART, "header"),
+        pytest.param(2, NO_CONTROL, "value", marks=pytest.mark.slow),
+    ],
 )
 def test_is_a_life_with_crashes_the_life_without(seed: int, control: Control, played: str) -> None:
     """Whatever is lost: the same priors, the same policies, each line once."""
@@ -289,6 +293,7 @@ def scripted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Fresh, "sums", sums)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crash", [False, True])
 def test_is_all_that_is_seen_the_same_for_neighbours(
     crash: bool, monkeypatch: pytest.MonkeyPatch

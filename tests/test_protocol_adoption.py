@@ -37,6 +37,7 @@ def priors_of(adopters: Adopters, number: int) -> list[PriorLine]:
     return [line for line in lines if isinstance(line, PriorLine)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_does_the_record_give_a_life_with_crashes_again(seed: int) -> None:
     """Live equals the fold by the schedule on record, bit for bit; outsiders agree."""

@@ -258,6 +258,7 @@ def test_is_every_row_in_the_topic_once(tmp_path: Path, number: signal.Signals) 
     assert not checkpoint.exists()
 
 
+@pytest.mark.slow
 def test_does_a_death_after_any_record_matter(tmp_path: Path) -> None:
     """Keys and nulls; stopped every nine batches, also before the first checkpoint moves on."""
     source = tmp_path / "source.parquet"

@@ -54,6 +54,7 @@ def test_is_a_crowd_the_live_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(lives.values()) != list(engines(log.portions(), cells(ALONE, "2"), BENCH).values())
 
 
+@pytest.mark.slow
 def test_does_a_key_that_donates_keep_its_action_in_a_replay_too() -> None:
     """Short blocks release nothing, at the beginning of a key and where a schedule restarts."""
     log = made_up(600, seed=6, keys=9)
@@ -64,6 +65,7 @@ def test_does_a_key_that_donates_keep_its_action_in_a_replay_too() -> None:
     assert replayed(log, asked, BENCH) == engines(log.portions(), asked, BENCH)
 
 
+@pytest.mark.slow
 def test_does_the_control_group_of_a_replay_learn_alone() -> None:
     """The sides are those of the live engine, whose learner no candidate has made."""
     live = replace(
@@ -82,6 +84,7 @@ def test_does_the_control_group_of_a_replay_learn_alone() -> None:
         assert replayed(log, others, BENCH) != lived
 
 
+@pytest.mark.slow
 def test_do_partitions_of_a_replay_adopt_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prior n adopts the others' snapshots n - 1, however the log has its partitions and pieces."""
     names = ("incumbent_leader:schedule=capped 8:crowd=stream",)

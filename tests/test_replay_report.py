@@ -397,6 +397,7 @@ def test_is_regret_by_stretch_what_was_lost_above_each_stretch_s_best(drifting: 
     assert text.index("Memory, growing or capped blocks</dt>") < text.index("Which learner</dt>")
 
 
+@pytest.mark.slow
 def test_is_nothing_claimed_where_nothing_can_be_known() -> None:
     """Short keys have no block that stops; one seed has no interval; long logs compare one ε."""
     short = replay_log(_still(900), QUESTION)

@@ -46,6 +46,7 @@ def test_do_unrelated_keys_lose_hardly_more() -> None:
         assert regret_left([outcome])[0] < 1.15, outcome.kind.name
 
 
+@pytest.mark.slow
 def test_is_harm_bounded_where_the_crowd_is_wrong() -> None:
     """The crowd's favourite is the worst action for a fifth of the keys."""
     (trap,) = played("trap")

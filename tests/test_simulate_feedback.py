@@ -102,6 +102,7 @@ def test_late_feedback_drift_and_beta_rewards_arrive() -> None:
     assert forgets.mean < keeps.mean / 2
 
 
+@pytest.mark.slow
 def test_the_command_prints_tables() -> None:
     """Mean regret and the worst runs, for people, as Markdown and as JSON; baselines told once."""
     asked = ["simulate", "--observes", "feedback", "--runs", "2", "--slots", "300"]

@@ -33,6 +33,7 @@ def played(*names: str, size: Size = SMALL) -> list[CrowdOutcome]:
     return list(simulate_feedback_crowds(usual, [Fraction(1)], kinds=kinds, size=size))
 
 
+@pytest.mark.slow
 def test_what_do_keys_gain_or_lose() -> None:
     """Alike ones gain much, unrelated ones and those that a trap is laid for lose hardly."""
     by_name = {outcome.kind.name: outcome for outcome in played("identical", "unrelated", "trap")}

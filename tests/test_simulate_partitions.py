@@ -26,6 +26,7 @@ def played(size: Size) -> CrowdOutcome:
     return outcome
 
 
+@pytest.mark.slow
 def test_do_few_keys_in_each_partition_gain_by_what_others_tell() -> None:
     """Beside the same keys alone, and with the same losses and bits in all of them."""
     small = {"keys": 48, "actions": 6, "horizon": 600, "runs": 2}
