@@ -43,7 +43,7 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, fsum, lgamma, log
@@ -310,11 +310,9 @@ class Crowd:
         if self.groups.count == 1:
             return self._bonuses(estimate.shares)
         rows = cast_so.rows(GAPS[gap : gap + 1]).of_first_gap()
+        places = [np.flatnonzero(cast_so.group == group) for group in range(self.groups.count)]
         return np.concatenate(
-            [
-                self._bonuses(_of_group(rows.only(rows.group == group), estimate.shares))
-                for group in range(self.groups.count)
-            ]
+            [self._bonuses(shares) for shares in _of_groups(rows, places, estimate.shares)]
         )
 
     def _bonuses(self, shares: Floats) -> Ints:
@@ -367,23 +365,25 @@ class _Rows:
 
     All votes of a row have the same group, prior and length, and the same weight Σ_i e^(b_i + …) of
     everything but the best action j in the softmax's denominator. So a vote for w has the
-    likelihood `others[j]` if j is not w and `own[w]` if it is, up to a factor without j and gap.
-    (The weight that c adds to a vote for the action in force is rounded to a power of two, so that
-    there are few rows.)
+    likelihood `both[0]`[j] if j is not w and `both[1]`[w] if it is, up to a factor without j and
+    gap. (The weight that c adds to a vote for the action in force is rounded to a power of two, so
+    that there are few rows.)
     """
 
-    count: Floats  # G × K: how many votes for each action
-    others: Floats  # G × K, or D × G × K
-    own: Floats  # of the same shape
-    group: Ints  # G: of the keys
-
-    def only(self, which: Bools) -> _Rows:
-        """Some of the rows, for one gap."""
-        return _Rows(self.count[which], self.others[which], self.own[which], self.group[which])
+    count: Floats  # G × K, or D × G × K: how many votes for each action
+    both: Floats  # 2 × G × K, or 2 × D × G × K: how likely under other actions, under its own
 
     def of_first_gap(self) -> _Rows:
         """The rows, for the first of the gaps alone."""
-        return _Rows(self.count, self.others[0], self.own[0], self.group)
+        return _Rows(self.count, self.both[:, 0])
+
+    def in_parts(self, places: Sequence[Ints]) -> _Rows:
+        """D parts of the rows, for one gap; rows without a vote make them equally long."""
+        index = np.zeros((len(places), max(map(len, places))), dtype=np.int64)
+        used = np.zeros((*index.shape, 1))
+        for part, rows in enumerate(places):
+            index[part, : len(rows)], used[part, : len(rows)] = rows, 1
+        return _Rows(self.count[index] * used, self.both[:, index])
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,7 +431,7 @@ class _Conditions:
         exponents = np.minimum(MOST_TOLD, by_slot * self.length)[:, :, None]
         more = np.expm1(exponents) * self.weights
         own = np.exp(exponents) / (self.base + more * self.stays)
-        return _Rows(self.count, 1 / (self.base + more), own, self.group)
+        return _Rows(self.count, np.stack([1 / (self.base + more), own]))
 
 
 def longest_told(crowd: Crowd) -> int:
@@ -458,16 +458,20 @@ def _estimated_of(rows: _Rows) -> list[_Estimate]:
     ]
 
 
-def _of_group(rows: _Rows, shares: Floats) -> Floats:
-    """π of the votes of one group; `shares` are those of all."""
-    maximised = _maximised(rows, ALL_KEYS * shares)
-    return _weighed(_keys(rows, maximised), shares, RELATED)
+def _of_groups(rows: _Rows, places: Sequence[Ints], shares: Floats) -> Iterator[Floats]:
+    """π of the votes of each group, whose rows have these places; `shares` are those of all."""
+    longest = max(map(len, places))
+    at_once = max(1, _MOST_AT_ONCE // (longest * len(shares)))
+    for first in range(0, len(places), at_once):
+        some = rows.in_parts(places[first : first + at_once])
+        for keys in _keys(some, _maximised(some, ALL_KEYS * shares)):
+            yield _weighed(keys, shares, RELATED)
 
 
 def _maximised(rows: _Rows, supposed: Floats) -> Floats:
     """Shares of keys by expectation–maximisation, with so many pseudo-counts: K, or D × K."""
     shares: Floats = np.broadcast_to(
-        supposed / supposed.sum(), (*rows.own.shape[:-2], len(supposed))
+        supposed / supposed.sum(), (*rows.both.shape[1:-2], len(supposed))
     )
     for _ in range(_ROUNDS):
         keys = _keys(rows, shares) + supposed
@@ -480,11 +484,13 @@ def _keys(rows: _Rows, shares: Floats) -> Floats:
 
     Sums are added in one order on every platform. (`np.add.reduce` is `sum`, called directly.)
     """
-    others, own = shares[..., None, :] * rows.others, shares[..., None, :] * rows.own
-    share = rows.count / _likely(others, own)
-    others *= np.add.reduce(share, axis=-1, keepdims=True) - share
-    own *= share
-    return np.asarray(np.add.reduce(others, axis=-2) + np.add.reduce(own, axis=-2))
+    both = shares[..., None, :] * rows.both
+    factors = np.empty_like(both)
+    share = np.divide(rows.count, _likely(both), out=factors[1])
+    np.subtract(np.add.reduce(share, axis=-1, keepdims=True), share, out=factors[0])
+    both *= factors
+    others, own = np.add.reduce(both, axis=-2)
+    return np.asarray(others + own)
 
 
 def _weighed(keys: Floats, base: Floats, sizes: Sequence[float]) -> Floats:
@@ -509,9 +515,12 @@ def _likelihood(keys: Floats, supposed: Floats) -> float:
 
 def _chances(rows: _Rows, shares: Floats) -> Floats:
     """How likely each vote of each row is (D × G × K), up to a factor of its own."""
-    return _likely(shares[..., None, :] * rows.others, shares[..., None, :] * rows.own)
+    return _likely(shares[..., None, :] * rows.both)
 
 
-def _likely(others: Floats, own: Floats) -> Floats:
+def _likely(both: Floats) -> Floats:
     """Either another action than the vote's is the best, or the vote's own is."""
-    return np.asarray(np.add.reduce(others, axis=-1, keepdims=True) - others + own)
+    others, own = both
+    likely = np.add.reduce(others, axis=-1, keepdims=True) - others
+    likely += own
+    return np.asarray(likely)
