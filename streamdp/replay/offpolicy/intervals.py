@@ -28,6 +28,7 @@ MISSED = 0.05
 """The highest probability that an interval is ever wrong."""
 
 _RATES = tuple(0.5 * 2.0**-power for power in range(16))  # λ: 1/2 … 1/65,536
+_SLACK = tuple(-log1p(-rate) - rate for rate in _RATES)  # ψ(λ) of each
 _STEPS = 60  # of bisection: to the last digit of a double
 
 
@@ -58,27 +59,26 @@ def reach(squares: float, missed: float) -> float:
     >>> reach(100.0, 0.025) < reach(400.0, 0.025) < 2.5 * reach(100.0, 0.025)
     True
     """
-    low, high = 0.0, min(_alone(rate, squares, missed) for rate in _RATES)
+    slack = [of_rate * squares for of_rate in _SLACK]
+    certain = log(1 / missed)
+    low, high = 0.0, _by_one_rate(slack, missed)
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        if _wealth(middle, squares) > log(1 / missed):
+        if _wealth(middle, slack) > certain:
             high = middle
         else:
             low = middle
     return high
 
 
-def _wealth(excess: float, squares: float) -> float:
-    """The logarithm of the mixture, equal parts of every λ."""
-    logs = [rate * excess - _psi(rate) * squares for rate in _RATES]
+def _wealth(excess: float, slack: list[float]) -> float:
+    """The logarithm of the mixture, equal parts of every λ; `slack` is ψ(λ)·Σ (X − m)² of each."""
+    logs = [rate * excess - known for rate, known in zip(_RATES, slack, strict=True)]
     most = max(logs)
-    return most + log(sum(exp(part - most) for part in logs) / len(logs))
+    return most + log(sum([exp(part - most) for part in logs]) / len(logs))
 
 
-def _alone(rate: float, squares: float, missed: float) -> float:
-    """The bound by one λ of the mixture; the mixture's bound is at most as large."""
-    return (log(len(_RATES) / missed) + _psi(rate) * squares) / rate
-
-
-def _psi(rate: float) -> float:
-    return -log1p(-rate) - rate
+def _by_one_rate(slack: list[float], missed: float) -> float:
+    """The least bound by one λ of the mixture; the mixture's bound is at most as large."""
+    certain = log(len(_RATES) / missed)
+    return min((certain + known) / rate for rate, known in zip(_RATES, slack, strict=True))

@@ -64,20 +64,20 @@ def upper_divergence(centre: Floats, level: Floats) -> Floats:
     [0.5, 1.0]
     """
     low, high = centre.copy(), np.ones_like(centre)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        inside = bernoulli_divergence(centre, middle) <= level
-        low, high = np.where(inside, middle, low), np.where(inside, high, middle)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            inside = _divergence(centre, middle) <= level
+            low, high = np.where(inside, middle, low), np.where(inside, high, middle)
     return low
 
 
-def bernoulli_divergence(p: Floats, q: Floats) -> Floats:
-    """kl(p, q) = p ln(p/q) + (1 − p) ln((1 − p)/(1 − q))."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        one = np.where(p > 0, p * np.log(p / q), 0.0)
-        other = np.where(p < 1, (1 - p) * np.log((1 - p) / (1 - q)), 0.0)
-    total: Floats = one + other
-    return total
+def _divergence(p: Floats, q: Floats) -> Floats:
+    """kl(p, q) = p ln(p/q) + (1 − p) ln((1 − p)/(1 − q)), where 0 ln 0 is 0."""
+    failing = 1 - p
+    one, other = p * np.log(p / q), failing * np.log(failing / (1 - q))
+    one[p <= 0], other[p >= 1] = 0.0, 0.0
+    return np.asarray(one + other)
 
 
 @bandit_recipe
