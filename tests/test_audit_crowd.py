@@ -21,10 +21,16 @@ from tests.support.crowd_mutants import (
     when_sums_say_so,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("priors_are_made_once")]
 
 TELLING = (2, 7)
 """Of the audit's eight transcripts, two in which every broken engine here shows."""
+
+
+def two_transcripts(patch: pytest.MonkeyPatch) -> None:
+    """Let the audit ask about these alone."""
+    scripts = tuple(crowd._scripts())
+    patch.setattr(crowd, "_scripts", lambda: [scripts[number] for number in TELLING])
 
 
 def test_has_the_control_group_one_of_the_two_keys() -> None:
@@ -63,8 +69,7 @@ def test_is_a_broken_engine_caught(
 
     By two transcripts: the audit fails for the worst of all eight, so these are enough for it.
     """
-    scripts = tuple(crowd._scripts())
-    monkeypatch.setattr(crowd, "_scripts", lambda: [scripts[number] for number in TELLING])
+    two_transcripts(monkeypatch)
     break_it(monkeypatch)
     audit = audit_crowd(sd.incumbent_leader(actions=["a", "b"], epsilon="1"), kind)
     assert not audit.passed
@@ -73,7 +78,8 @@ def test_is_a_broken_engine_caught(
 
 
 def test_is_a_draw_that_reads_nothing_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An audit that sees nothing must not say that all is well."""
+    """An audit that sees nothing must not say that all is well; two transcripts show it."""
+    two_transcripts(monkeypatch)
     learner = sd.incumbent_leader(actions=["a", "b"], epsilon="1")
     kind = type(learner.choose)
     plain = kind.log_probabilities
