@@ -19,7 +19,7 @@ from typing import NamedTuple
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.randomness import WORD_BITS, Bits
 
-_SPARE_DIGITS = 20  # beyond those of V, because the arithmetic loses some
+_SPARE_DIGITS = 4  # beyond those of V, because the arithmetic loses some; each adds to ln's time
 _NARROW = Decimal("1e-15")  # (b − a)/a exceeds ln b − ln a by less than this part of itself
 _MOST_LEVELS = 32  # a healthy source leaves a draw open after 2048 bits with probability 2**-1980
 

@@ -54,9 +54,9 @@ def handicaps(rate: Fraction, sums: Ints, prior: Prior | None) -> Floats:
     scores = [numerator * value for value in sums.tolist()]
     if prior is not None:
         prior.check(rows=1, actions=len(sums))
-        bonuses = prior.bonuses(row=0, actions=len(sums))
+        bonuses = prior.numerators_of(row=0, actions=np.arange(len(sums)))
         scores = [
-            score * prior.denominator - denominator * int(bonus * prior.denominator)
+            score * prior.denominator - denominator * bonus
             for score, bonus in zip(scores, bonuses, strict=True)
         ]
         denominator *= prior.denominator

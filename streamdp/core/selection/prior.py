@@ -121,14 +121,14 @@ class Prior:
             return
         keys[self.actions, np.arange(len(self))] -= self.numerators * (1 / self.denominator)
 
-    def bonus(self, *, row: int, action: int) -> Fraction:
-        """One action's exact bonus."""
+    def numerators_of(self, *, row: int, actions: Ints) -> list[int]:
+        """The exact bonuses of some of a row's actions, over the common denominator."""
         if self.actions is None:
-            return Fraction(int(self.numerators[row, action]), self.denominator)
-        if action != self.actions[row]:
-            return Fraction(0)
-        return Fraction(int(self.numerators[row]), self.denominator)
+            return list(self.numerators[row, actions].tolist())
+        favoured, numerator = int(self.actions[row]), int(self.numerators[row])
+        return [numerator if action == favoured else 0 for action in actions.tolist()]
 
     def bonuses(self, *, row: int, actions: int) -> list[Fraction]:
         """One row's exact bonuses."""
-        return [self.bonus(row=row, action=action) for action in range(actions)]
+        numerators = self.numerators_of(row=row, actions=np.arange(actions))
+        return [Fraction(numerator, self.denominator) for numerator in numerators]

@@ -10,8 +10,8 @@ same on every platform; floats only exclude actions that cannot win.
 2. An action whose lower bound exceeds the least one's *upper* bound has lost: keys within
    ``gap(word) + slack`` of the least contend. Almost always one is left, and it has won.
 3. Otherwise compute upper bounds for all, keep the actions whose lower bound reaches the least of
-   them, and decide between these few in `decimal` (`core.enclosure`): directed rounding, 64 more
-   bits and more digits each round, until one is left.
+   them, and decide between these few in `decimal` (`core.enclosure`): directed rounding, by the
+   first word, then with 64 more bits and more digits each round, until one is left.
 
 The true winner is never dropped and ties have probability zero: the law is exact whatever the
 quality of the floats. Extreme words have an infinite gap and so go to step 3.
@@ -39,7 +39,7 @@ from streamdp.core.arrays import Floats, Ints, Words
 from streamdp.core.enclosure import Digits, Interval, Precision
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.grid import UNIT
-from streamdp.core.randomness import Bits
+from streamdp.core.randomness import WORD_BITS, Bits
 from streamdp.core.selection.prior import Prior
 
 MOST_ACTIONS = 1_000_000
@@ -111,10 +111,10 @@ class Race:
         """The same winners, with every action enclosed in decimals from the start."""
         check(sums, bits, prior)
         everyone = np.arange(sums.shape[1])
-        winners = [
-            _refine(self.noise, self.rate, sums, bits, prior, row, everyone)
-            for row in range(len(sums))
-        ]
+        winners = []
+        for row in range(len(sums)):
+            words = bits.part(row, row + 1).words(0, len(everyone))[0]
+            winners.append(_refine(self.noise, self.rate, sums, bits, prior, row, everyone, words))
         return np.array(winners, np.int64)
 
 
@@ -133,17 +133,20 @@ def check(sums: Ints, bits: Bits, prior: Prior | None) -> None:
 
 
 def exact_offsets(
-    rate: Fraction, sums: Ints, prior: Prior | None, row: int, actions: list[int]
+    rate: Fraction, sums: Ints, prior: Prior | None, row: int, actions: Ints
 ) -> list[Fraction]:
-    """ρ·L_i − b_i of some actions of a row, exactly."""
-    per_unit = rate / UNIT
-    offsets = [per_unit * int(sums[row, action]) for action in actions]
-    if prior is None:
-        return offsets
-    return [
-        offset - prior.bonus(row=row, action=action)
-        for offset, action in zip(offsets, actions, strict=True)
-    ]
+    """ρ·L_i − b_i of some actions of a row minus the least of them, exactly."""
+    numerator, denominator = rate.numerator, rate.denominator * UNIT
+    scores = [numerator * value for value in sums[row, actions].tolist()]
+    if prior is not None:
+        bonuses = prior.numerators_of(row=row, actions=actions)
+        scores = [
+            score * prior.denominator - denominator * bonus
+            for score, bonus in zip(scores, bonuses, strict=True)
+        ]
+        denominator *= prior.denominator
+    least = min(scores)
+    return [Fraction(score - least, denominator) for score in scores]
 
 
 def _slack(prior: Prior | None) -> float:
@@ -248,7 +251,8 @@ def _winner_by_bounds(
     gaps = noise.gap(words, bits.width)
     upper = np.where(np.isfinite(gaps), lower + gaps, np.inf)
     reach = upper.min() + _slack(prior)
-    return _refine(noise, rate, sums, bits, prior, row, np.flatnonzero(~(lower > reach)))
+    contenders = np.flatnonzero(~(lower > reach))
+    return _refine(noise, rate, sums, bits, prior, row, contenders, words[contenders])
 
 
 def _refine(
@@ -259,22 +263,31 @@ def _refine(
     prior: Prior | None,
     row: int,
     contenders: Ints,
+    words: Words,
 ) -> int:
-    """The winner among a few contenders, by enclosures that shrink until one is left."""
+    """The winner among a few contenders, by enclosures that shrink until one is left.
+
+    `words` are their first words. One of 64 digits is enclosed before more are read, as it nearly
+    always decides; one of fewer digits left the draw open in floats.
+    """
     own = bits.part(row, row + 1)
-    actions = [int(action) for action in contenders]
-    offsets = exact_offsets(rate, sums, prior, row, actions)
-    least = min(offsets)
-    running = [
-        (action, offset - least, Digits.of_word(own, row=0, position=action, word=word))
-        for action, offset in zip(actions, offsets, strict=True)
-        for word in [int(own.words(action, 1)[0, 0])]
+    running: list[tuple[int, Fraction, Digits]] = [
+        (action, offset, Digits.of_word(own, row=0, position=action, word=word))
+        for action, offset, word in zip(
+            contenders.tolist(),
+            exact_offsets(rate, sums, prior, row, contenders),
+            words.tolist(),
+            strict=True,
+        )
     ]
+    further = bits.width < WORD_BITS
     while len(running) > 1:
-        for _, _, digits in running:
-            digits.extend(own)
+        if further:
+            for _, _, digits in running:
+                digits.extend(own)
         precision = Precision.of_bits(running[0][2].size)
         keys = [noise.enclose(d, precision).plus(offset, precision) for _, offset, d in running]
         reach = min(key.high for key in keys)
         running = [runner for runner, key in zip(running, keys, strict=True) if key.low <= reach]
+        further = True
     return running[0][0]
