@@ -12,18 +12,17 @@ not every vertex can be tried: one action ahead of or behind all others, moved a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from fractions import Fraction
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 import numpy as np
 
 from streamdp.audit.exposure import vertices
+from streamdp.audit.transcripts import distinct_rows, spread
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader
-from streamdp.core.selection import Mechanism, Prior
+from streamdp.core.selection import Prior
 
 LONGEST = 256
 _EVENLY = 15  # every 15th base is also reached evenly: a mixture of 128 laws each
@@ -34,30 +33,29 @@ _GRID = (0, 1, 2, 3, 4, 6, 9, 14, 22, 35, 56, 90, 144, 200, 230, 250, 253, 254, 
 def sweep(learner: Leader, *, longest: int = LONGEST) -> float:
     """The worst log-ratio of one selection after blocks of `longest` slots, over all priors."""
     actions = len(learner.actions)
-    laws = _Laws(learner.choose, learner.bonus)
     corners = vertices(actions).astype(np.int64)
-    favoured = range(actions) if learner.bonus else [None]
+    paths = [np.array(list(_bases(actions, longest - 1)))[:, None], _evenly(learner, longest)]
     worst = 0.0
-    for base, action in product(_bases(actions, longest - 1), favoured):
-        for paths in _paths(learner, base, longest):
-            logs = [
-                _mixed([laws.of(path + corner, action) for path in paths]) for corner in corners
-            ]
-            worst = max(worst, _spread(np.array(logs)))
+    for favoured, path in product(_favoured(learner, actions), paths):
+        sums = path[:, :, None] + corners  # bases × windows × corners × K
+        worst = max(worst, spread(_mixed(_laws(learner, sums, favoured)), axis=1))
     return worst
 
 
 def sweep_wide(learner: Leader, *, longest: int = LONGEST) -> float:
     """The worst log-ratio of one selection among many actions, one of them apart."""
     actions = len(learner.actions)
-    laws = _Laws(learner.choose, learner.bonus)
     one = np.eye(actions, dtype=np.int64)[:2]
-    corners = [*one, *(1 - one), 0 * one[0], 0 * one[0] + 1]
-    worst = 0.0
-    for lead, action in product(_FEW, (0, 1, 2) if learner.bonus else (None,)):
-        for base in (one[0] * min(lead, longest - 1), (1 - one[0]) * min(lead, longest - 1)):
-            worst = max(worst, _spread(np.array([laws.of(base + c, action) for c in corners])))
-    return worst
+    corners = np.array([*one, *(1 - one), 0 * one[0], 0 * one[0] + 1])
+    leads = np.minimum(_FEW, longest - 1)[:, None]
+    sums = np.concatenate([leads * one[0], leads * (1 - one[0])])[:, None] + corners
+    favoured = _favoured(learner, 3)
+    return max(spread(_laws(learner, sums, action), axis=1) for action in favoured)
+
+
+def _favoured(learner: Leader, actions: int) -> Sequence[int | None]:
+    """The actions that a prior may favour: the first so many, or none without a bonus."""
+    return range(actions) if learner.bonus else (None,)
 
 
 def _bases(actions: int, most: int) -> Iterator[Ints]:
@@ -72,54 +70,43 @@ def _bases(actions: int, most: int) -> Iterator[Ints]:
             yield np.array([0, *leads])
 
 
-def _paths(learner: Leader, base: Ints, longest: int) -> Iterator[list[Ints]]:
-    """For each way in which a block reaches its base sums: the sums of each of its windows."""
-    yield [base]
-    if learner.window == "random_prefix" and base.sum() % _EVENLY == _EVENLY - 1:
-        windows = range(longest // 2 + 1, longest + 1)
-        yield [base * window // longest for window in windows]
+def _evenly(learner: Leader, longest: int) -> Ints:
+    """Bases × windows × K: the sums of each window of blocks that reach their base evenly.
+
+    Without a random prefix there is one window, whose sums are the base: nothing more to ask.
+    """
+    actions = len(learner.actions)
+    if learner.window != "random_prefix":
+        return np.zeros((0, 1, actions), dtype=np.int64)
+    bases = np.array(list(_bases(actions, longest - 1)))
+    some = bases[bases.sum(axis=1) % _EVENLY == _EVENLY - 1]
+    windows = np.arange(longest // 2 + 1, longest + 1)
+    return np.asarray(some[:, None] * windows[:, None] // longest, dtype=np.int64)
 
 
-@dataclass(slots=True)
-class _Laws:
-    """Log-probabilities by sums in whole losses, each computed once."""
+def _laws(learner: Leader, sums: Ints, favoured: int | None) -> Floats:
+    """Log-probabilities by sums in whole losses (… × K); equal differences are computed once.
 
-    choose: Mechanism
-    bonus: Fraction
-    known: dict[tuple[tuple[int, ...], int | None], Floats] = field(default_factory=dict)
-
-    def of(self, sums: Ints, favoured: int | None) -> Floats:
-        """The law of a selection; without a prior, computed once for all orders of the sums."""
-        values = sums.tolist()
-        least = min(values)
-        moved = [value - least for value in values]
-        order = list(range(len(moved)))
-        if favoured is None:
-            order.sort(key=moved.__getitem__)
-        ordered = tuple(moved[action] for action in order)
-        law = self.known.get((ordered, favoured))
-        if law is None:
-            prior = None
-            if favoured is not None:
-                prior = Prior.incumbent(np.array([favoured]), self.bonus)
-            law = self.choose.log_probabilities(np.array(ordered) * UNIT, prior)
-            self.known[ordered, favoured] = law
-        back = np.empty_like(law)
-        back[order] = law
-        return back
+    Without a prior, all orders of the same differences count as equal.
+    """
+    rows = sums.reshape(-1, sums.shape[-1])
+    moved = rows - rows.min(axis=1, keepdims=True)
+    order = np.broadcast_to(np.arange(moved.shape[1]), moved.shape)
+    if favoured is None:
+        order = np.argsort(moved, axis=1, kind="stable")
+    distinct, which = distinct_rows(np.take_along_axis(moved, order, axis=1))
+    prior = None
+    if favoured is not None:
+        prior = Prior.incumbent(np.array([favoured]), learner.bonus)
+    known = [learner.choose.log_probabilities(row * UNIT, prior) for row in distinct]
+    laws = np.empty(rows.shape)
+    np.put_along_axis(laws, order, np.array(known).reshape(-1, rows.shape[1])[which], axis=1)
+    return laws.reshape(sums.shape)
 
 
-def _mixed(logs: list[Floats]) -> Floats:
-    """The logarithm of the mean of probabilities."""
-    if len(logs) == 1:
-        return logs[0]
-    table = np.array(logs)
-    top = table.max(axis=0)
-    return np.asarray(np.log(np.exp(table - top).mean(axis=0)) + top)
-
-
-def _spread(logs: Floats) -> float:
-    """The worst log-ratio of any two of these laws at any action."""
-    high, low = logs.max(axis=0), logs.min(axis=0)
-    possible = np.isfinite(high)
-    return float(np.max(high[possible] - low[possible], initial=0.0))
+def _mixed(logs: Floats) -> Floats:
+    """The logarithm of the mean of probabilities over the second axis, the windows."""
+    if logs.shape[1] == 1:
+        return logs[:, 0]
+    top = logs.max(axis=1, keepdims=True)
+    return np.asarray(np.log(np.exp(logs - top).mean(axis=1)) + top[:, 0])

@@ -38,7 +38,7 @@ def worst_ratios(
     letters = (len(design.alphabet),) * len(design.varied)
     by_stream = logs.reshape(*letters, -1)
     if not estimates:
-        return {slot: _spread(by_stream, axis) for axis, slot in enumerate(design.varied)}
+        return {slot: spread(by_stream, axis) for axis, slot in enumerate(design.varied)}
     shifts = _shifts(exposure, estimates)
     by_scripts = logs.reshape(*letters, len(design.scripts), -1)
     by_design = shifts.reshape(*letters, *shifts.shape[1:])
@@ -125,7 +125,7 @@ def _mean(logs: Floats) -> Floats:
     return np.asarray(total + safe[:, 0])
 
 
-def _spread(logs: Floats, axis: int) -> float:
+def spread(logs: Floats, axis: int) -> float:
     """The largest difference along an axis; where nothing is possible there is none."""
     high, low = logs.max(axis=axis), logs.min(axis=axis)
     possible = np.isfinite(high)
