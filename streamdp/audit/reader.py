@@ -16,7 +16,7 @@ import numpy as np
 
 from streamdp.audit.exposure import Design, Exposure
 from streamdp.audit.script import Seen
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Bools, Ints
 from streamdp.core.evidence import Standing
 from streamdp.core.grid import UNIT, quantise
 from streamdp.core.learners import Leader
@@ -55,30 +55,34 @@ class WindowReader:
     adds: Callable[[Ints], Ints] = exact_sum
 
     def __call__(self, design: Design) -> Exposure:
-        """What the selections of every run of a design read."""
+        """What the selections of every run of a design read.
+
+        Sums are the same whatever is in force, so they are added once for all scripts.
+        """
         seen = Seen.nothing(design.runs, design.blocks, len(self.learner.actions))
         seen.happened[:] = True
         grids = [quantise(stream)[0] for stream in design.losses()]
-        standing = in_force(self.learner, design.scripts)
-        runs = product(grids, design.windows, design.coins, standing)
-        for run, (grid, windows, coins, shown) in enumerate(runs):
-            losses = np.where(coins, UNIT, 0) if self.learner.resample == "bernoulli" else grid
-            losses = np.where(grid % UNIT, losses, grid)  # 0 and 1 stay what they are
-            for block in range(design.blocks):
-                self._select(seen, run, block, losses, int(windows[block]), int(shown[block]))
+        sums = [
+            self._sums(design, grid, windows, coins)
+            for grid, windows, coins in product(grids, design.windows, design.coins)
+        ]
+        seen.sums[:] = np.repeat(np.array(sums), len(design.scripts), axis=0)
+        if bonus := self.learner.bonus:
+            standing = in_force(self.learner, design.scripts)
+            shown = np.tile(standing[:, : design.blocks], (len(sums), 1))
+            np.put_along_axis(seen.bonuses, shown[..., None], bonus.numerator, axis=2)
+            seen.denominators[:] = [bonus.denominator] * design.blocks
         return Exposure(design, seen, np.zeros((design.runs, design.blocks, 0), dtype=np.int64))
 
-    def _select(
-        self, seen: Seen, run: int, block: int, losses: Ints, longer: int, in_force: int
-    ) -> None:
-        """Note what one selection reads."""
-        schedule, bonus = self.learner.schedule, self.learner.bonus
-        length = schedule.stop(block) - schedule.start(block)
-        window = length
-        if self.learner.window == "random_prefix":
-            window = length // 2 + 1 + longer
-        slots = np.array(self.reads(schedule, block, window))
-        seen.sums[run, block] = self.adds(losses[slots[slots >= 1] - 1])
-        if bonus:
-            seen.bonuses[run, block, in_force] = bonus.numerator
-            seen.denominators[block] = bonus.denominator
+    def _sums(self, design: Design, grid: Ints, windows: Ints, coins: Bools) -> list[Ints]:
+        """What the selection of each block reads of these losses, windows and coins."""
+        losses = np.where(coins, UNIT, 0) if self.learner.resample == "bernoulli" else grid
+        losses = np.where(grid % UNIT, losses, grid)  # 0 and 1 stay what they are
+        sums, schedule = [], self.learner.schedule
+        for block, longer in enumerate(windows.tolist()):
+            window = length = schedule.stop(block) - schedule.start(block)
+            if self.learner.window == "random_prefix":
+                window = length // 2 + 1 + longer
+            slots = np.array(self.reads(schedule, block, window))
+            sums.append(self.adds(losses[slots[slots >= 1] - 1]))
+        return sums
