@@ -12,6 +12,7 @@ from __future__ import annotations
 import mmap
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +47,7 @@ class Column:
         self.array[: len(old)] = old
 
     def _bytes(self, rows: int) -> int:
-        return rows * int(np.prod(self.shape)) * np.dtype(self.kind).itemsize
+        return rows * prod(self.shape) * np.dtype(self.kind).itemsize
 
     def _stretch(self, rows: int) -> bool:
         """Extend the mapping in place; False if there is none or the system refuses."""
@@ -74,5 +75,5 @@ class Column:
 
     def _view(self, rows: int) -> Array:
         assert self._memory is not None
-        count = rows * int(np.prod(self.shape))
+        count = rows * prod(self.shape)
         return np.frombuffer(self._memory, dtype=self.kind, count=count).reshape(rows, *self.shape)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from zlib import crc32
 
 import numpy as np
@@ -64,18 +65,7 @@ class Layout:
     @property
     def dtype(self) -> np.dtype[np.void]:
         """The row's fields."""
-        return np.dtype(
-            [
-                ("magic", "S4"), ("version", "<u2"), ("min_reader", "<u2"), ("digest", "V16"),
-                ("epoch", "<i8"), ("born", "<i8"), ("valid_at", "<i8"), ("slots", "<i8"),
-                ("block", "<i8"), ("window", "<i8"), ("first_offset", "<i8"), ("nulls", "<i8"),
-                ("action", "<i8"), ("sums", "<i8", (self.actions,)),
-                ("totals", "<i8", (self.wide,)),
-                ("remembered", "<i8" if self.shown else "<i4", (self.remembered,)),
-                ("shown", "<i8", (self.shown,)),
-                ("seen", "<i8", (self.seen,)),
-            ]
-        )  # fmt: skip
+        return _dtype(self.actions, self.wide, self.remembered, self.shown, self.seen)
 
     @property
     def fields(self) -> list[tuple[str, np.dtype[np.generic]]]:
@@ -86,6 +76,21 @@ class Layout:
     def size(self) -> int:
         """How many bytes a row takes."""
         return self.dtype.itemsize + _CRC_BYTES
+
+
+@lru_cache(maxsize=64)
+def _dtype(actions: int, wide: int, remembered: int, shown: int, seen: int) -> np.dtype[np.void]:
+    """The fields of rows of this shape; asked for with each row that is read."""
+    return np.dtype(
+        [
+            ("magic", "S4"), ("version", "<u2"), ("min_reader", "<u2"), ("digest", "V16"),
+            ("epoch", "<i8"), ("born", "<i8"), ("valid_at", "<i8"), ("slots", "<i8"),
+            ("block", "<i8"), ("window", "<i8"), ("first_offset", "<i8"), ("nulls", "<i8"),
+            ("action", "<i8"), ("sums", "<i8", (actions,)), ("totals", "<i8", (wide,)),
+            ("remembered", "<i8" if shown else "<i4", (remembered,)),
+            ("shown", "<i8", (shown,)), ("seen", "<i8", (seen,)),
+        ]
+    )  # fmt: skip
 
 
 def encode(layout: Layout, bank: Bank, rows: Ints, *, valid_at: int) -> list[tuple[Key, bytes]]:
