@@ -16,7 +16,7 @@ used key by key and for all keys at once, and no word may come twice.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -47,11 +47,18 @@ LONGEST = 256
 """Blocks of up to so many slots are tested with a null at every place."""
 
 _ALONE = 14  # keys that are run one by one
-_LONG = 16_400  # slots of the longest story: sums by streaming begin at 8,192 rows of 8 actions
-_LONG_ACTIONS = 8
-_WIDE_ACTIONS = 40_000  # more than two chunks of a race
-_WIDE_SLOTS = 16
+_OTHER_KEYS = 2
 _DISTINCT = 1 << 17  # words that are compared: two are equal with probability 5e-10
+
+
+@dataclass(frozen=True, slots=True)
+class OtherSize:
+    """A story of another number of actions than the learner's, and the learner for that many."""
+
+    name: str
+    learner: Leader
+    estimates: tuple[Estimate, ...]
+    most_slots: int
 
 
 def misdeeds(
@@ -74,22 +81,50 @@ def each_misdeed(
     learner: Leader, estimates: tuple[Estimate, ...], longest: int, system: Randomness
 ) -> Iterator[str]:
     """Yield the misdeeds story by story, so that a caller can stop at the first."""
+    yield from at_its_size(learner, estimates, longest, system)
+    for other in other_sizes(learner, estimates):
+        yield from at_another_size(other)
+
+
+def at_its_size(
+    learner: Leader, estimates: tuple[Estimate, ...], longest: int, system: Randomness
+) -> Iterator[str]:
+    """Yield the misdeeds of stories with as many actions as the learner has."""
     story = story_of(learner, longest=longest)
     seeded = SeededRandomness("audit")
     by_turns = told_by_turns(story)
-
-    def compare(one: Leader, story: Story, telling: Telling, bits: Randomness) -> Iterator[str]:
-        yield from compared(tell(one, estimates, story, telling, bits))
-
     twice = _watched_and_not(learner, estimates, story, by_turns, seeded)
     yield from _named(f"{story.name}, seeded", twice)
     few = _some(story)
-    alone = compare(learner, few, told_key_by_key(few), system)
+    alone = _compared(learner, estimates, few, told_key_by_key(few), system)
     yield from _named(f"{story.name}, system bits, key by key", alone)
     together = _together(learner, estimates, story, by_turns, system)
     yield from _named(f"{story.name}, system bits", together)
-    for resized, other, telling in _other_stories(learner):
-        yield from _named(other.name, compare(resized, other, telling, seeded))
+
+
+def at_another_size(other: OtherSize) -> Iterator[str]:
+    """Yield the misdeeds of the story of another number of actions."""
+    schedule, name = other.learner.schedule, other.name  # blocks may depend on K
+    blocks = affordable(schedule, other.most_slots)
+    if not blocks:
+        return
+    slots = schedule.stop(blocks - 1) - 1
+    losses = noise(name, _OTHER_KEYS, slots, len(other.learner.actions))
+    losses[:, 3 :: 1 + slots // 15, 0] = np.nan
+    story = Story(name, (b"one", None)[:_OTHER_KEYS], losses, blocks)
+    seeded = SeededRandomness("audit")
+    telling = told_as_frames(story)
+    yield from _named(name, _compared(other.learner, other.estimates, story, telling, seeded))
+
+
+def _compared(
+    learner: Leader,
+    estimates: tuple[Estimate, ...],
+    story: Story,
+    telling: Telling,
+    bits: Randomness,
+) -> Iterator[str]:
+    yield from compared(tell(learner, estimates, story, telling, bits))
 
 
 def _named(name: str, faults: Iterator[str]) -> Iterator[str]:
@@ -107,24 +142,18 @@ def _some(story: Story) -> Story:
     return replace(story, keys=keys, losses=story.losses[places])
 
 
-def _other_stories(learner: Leader) -> Iterator[tuple[Leader, Story, Telling]]:
+def other_sizes(learner: Leader, estimates: tuple[Estimate, ...]) -> list[OtherSize]:
     """A story with blocks of thousands of slots, which are streamed; and one of many actions.
 
-    Each with the learner for as many actions.
+    Learners that differ in their number of actions alone have the same ones.
     """
-    for name, actions, most, keys in (
-        ("thousands of slots", _LONG_ACTIONS, _LONG, 2),
-        ("thousands of actions", _WIDE_ACTIONS, _WIDE_SLOTS, 2),
-    ):
-        resized = of_actions(learner, actions)
-        schedule = resized.schedule  # blocks may depend on K
-        blocks = affordable(schedule, most)
-        if blocks:
-            slots = schedule.stop(blocks - 1) - 1
-            losses = noise(name, keys, slots, actions)
-            losses[:, 3 :: 1 + slots // 15, 0] = np.nan
-            story = Story(name, (b"one", None)[:keys], losses, blocks)
-            yield resized, story, told_as_frames(story)
+    return [
+        OtherSize(name, of_actions(learner, actions), estimates, slots)
+        for name, actions, slots in (
+            ("thousands of slots", 8, 16_400),  # streamed: from 8,192 rows of 8 actions on
+            ("thousands of actions", 40_000, 16),  # more than two chunks of a race
+        )
+    ]
 
 
 def of_actions(learner: Leader, many: int) -> Leader:

@@ -9,7 +9,7 @@ from math import inf
 
 from streamdp.audit.exposure import Design, Exposure, designs, engine_subject, frames, slots_alone
 from streamdp.audit.interference import leaks
-from streamdp.audit.long_blocks import misdeeds, of_actions
+from streamdp.audit.long_blocks import at_another_size, at_its_size, of_actions, other_sizes
 from streamdp.audit.long_sampler import sample_long
 from streamdp.audit.races import flaws_of_races
 from streamdp.audit.sampler import Chi2, sample, sample_estimates
@@ -183,7 +183,13 @@ class _Findings:
         """Layer 2: every draw of the shipped engine in long blocks against the log and the bits."""
         known, name = self.memo.engines, (self._structure, estimates, longest)
         if name not in known:
-            known[name] = misdeeds(self.learner, estimates, longest=longest)
+            flaws = list(at_its_size(self.learner, estimates, longest, SystemRandomness()))
+            for other in other_sizes(self.learner, estimates):
+                size = other.name, _structure(other.learner), estimates
+                if size not in known:
+                    known[size] = list(at_another_size(other))
+                flaws += known[size]
+            known[name] = list(dict.fromkeys(flaws))
         self.failures += known[name]
 
     def look_at_bits(self) -> None:
@@ -220,9 +226,15 @@ class _Findings:
 
     @property
     def _structure(self) -> object:
-        """A learner without its ε: learners of one structure have the same exposure."""
-        shape = replace(self.learner, choose=Scripted(), charge=None, recipe="", options=())
-        return shape, tuple((estimate.name, estimate.min_length) for estimate in self.estimates)
+        """The learner's structure, and the estimates without their ε."""
+        estimates = tuple((estimate.name, estimate.min_length) for estimate in self.estimates)
+        return _structure(self.learner), estimates
+
+
+def _structure(learner: Leader) -> Leader:
+    """The learner without its ε and names: learners of one structure have the same exposure."""
+    numbers = tuple(map(str, range(len(learner.actions))))
+    return replace(learner, choose=Scripted(), charge=None, recipe="", options=(), actions=numbers)
 
 
 def _on_short_blocks(learner: Leader, estimates: Sequence[Estimate]) -> tuple[Estimate, ...]:
