@@ -26,7 +26,7 @@ from streamdp.core.arrays import Floats, Ints
 from streamdp.core.engine import Engine, Rebuilding, recorded
 from streamdp.core.engine.draws import Drawn, Kept
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import Key, LossBatch
+from streamdp.core.events import Key, LossBatch, Releases
 from streamdp.core.evidence.control import NO_CONTROL, Control
 from streamdp.core.evidence.crowd import longest_told
 from streamdp.core.evidence.groups import Groups
@@ -231,7 +231,8 @@ class _Life:
     def __init__(self, learner: Leader) -> None:
         self._learner, self._log = learner, list[LossBatch]()
         self._rows = dict[Key, bytes]()
-        self._releases = dict[Drawn, Kept]()
+        self._released = list[Releases]()  # since the last rebuild
+        self._recorded = dict[Drawn, Kept]()  # before it
         self._engine = self._new()
 
     def take(self, batch: LossBatch) -> None:
@@ -239,8 +240,7 @@ class _Life:
         if len(self._log) in _REBUILT:
             self._engine = self._again()
         self._log.append(batch)
-        released = self._engine.apply_batch(batch)
-        self._releases |= recorded(released)
+        self._released.append(self._engine.apply_batch(batch))
         if len(self._log) % 2:
             self._rows |= dict(self._engine.save(most=1))
 
@@ -252,8 +252,10 @@ class _Life:
 
     def _again(self) -> Engine:
         before = self._engine
+        while self._released:
+            self._recorded |= recorded(self._released.pop(0))
         rebuilding = Rebuilding(
-            self._new(), rows=list(self._rows.items()), releases=self._releases,
+            self._new(), rows=list(self._rows.items()), releases=self._recorded,
             crowd=before.crowd(),
         )  # fmt: skip
         for batch in self._log[before.low_water() :]:

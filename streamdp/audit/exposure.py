@@ -179,7 +179,9 @@ def frames(losses: NDArray[np.float32]) -> list[LossBatch]:
 def _note(statistics: Ints, releases: Releases) -> None:
     """Note the released estimates, whose noise is 0."""
     which = (releases.kind >= 2) & (releases.block < statistics.shape[1])
-    runs = runs_of(list(releases.keys))[which]
+    if not which.any():
+        return
+    runs = runs_of(releases.keys)[which]
     statistics[runs, releases.block[which], releases.kind[which] - 2] = releases.value[which]
 
 

@@ -109,7 +109,7 @@ def _observed(learner: Leader, design: Design, randomness: Randomness, samples: 
     transcripts = np.zeros(samples, dtype=np.int64)
     for batch in frames(np.repeat(design.losses(), samples, axis=0)):
         releases = engine.apply_batch(batch)
-        runs = runs_of(list(releases.keys))
+        runs = runs_of(releases.keys)
         for block, kind in ((0, OPENING), (0, ACTION), (1, ACTION)):
             which = (releases.block == block) & (releases.kind == releases.kinds.index(kind))
             base = actions + 1 if (block, kind) == (1, ACTION) else actions
@@ -164,7 +164,7 @@ IN_FORCE = ", in force"
 
 def _collect(values: dict[tuple[int, str], Ints], releases: Releases, samples: int) -> None:
     """The releases of each run, by block and kind."""
-    runs = runs_of(list(releases.keys))
+    runs = runs_of(releases.keys)
     for code, kind in enumerate(releases.kinds):
         for block in np.unique(releases.block[releases.kind == code]).tolist():
             which = (releases.kind == code) & (releases.block == block)

@@ -7,6 +7,7 @@ everything that it was allowed to read before it returns the scripted action.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Bools, Floats, Ints, Words
+from streamdp.core.events import Key
 from streamdp.core.randomness import TAG_BYTES, WORD_BITS, Bits, Purpose
 from streamdp.core.selection import Prior
 
@@ -28,9 +30,10 @@ def key_of(run: int) -> bytes:
     return run.to_bytes(_KEY_BYTES, "big")
 
 
-def runs_of(keys: list[bytes | None]) -> Ints:
-    """The runs of these keys."""
-    named = b"".join((key or b"").rjust(_KEY_BYTES, b"\0")[-_KEY_BYTES:] for key in keys)
+def runs_of(keys: Sequence[Key]) -> Ints:
+    """The runs of these keys, each of which `key_of` made."""
+    named = b"".join(key for key in keys if key is not None)
+    assert len(named) == len(keys) * _KEY_BYTES, "a key that no run has"
     return np.frombuffer(named, dtype=">i8").astype(np.int64)
 
 

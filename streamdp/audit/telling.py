@@ -132,7 +132,8 @@ class _Teller:
         self._result, self._randomness = result, randomness
         self._numbers = {key: number for number, key in enumerate(result.story.keys)}
         self._saved: dict[Key, bytes] = {}
-        self._drawn: dict[Drawn, Kept] = {}
+        self._released: list[Releases] = []  # since the last rebuild
+        self._drawn: dict[Drawn, Kept] = {}  # before it
         self._rebuilds = 0
         self._engine = self._new()
 
@@ -158,7 +159,7 @@ class _Teller:
             self._saved |= dict(self._engine.save(most=some))
         self._is_alone(batch)
         releases = self._engine.apply_batch(batch)
-        self._drawn |= recorded(releases)
+        self._released.append(releases)
         self._note(releases)
 
     def rebuild(self, log: Sequence[LossBatch]) -> None:
@@ -169,6 +170,8 @@ class _Teller:
         self._rebuilds += 1
         if self._rebuilds % 2:
             self._saved |= dict(self._engine.save())
+        while self._released:
+            self._drawn |= recorded(self._released.pop(0))
         position, rows = self._engine.position, len(self._engine)
         rebuilding = Rebuilding(self._new(), rows=list(self._saved.items()), releases=self._drawn)
         for batch in log:
