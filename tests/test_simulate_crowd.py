@@ -122,7 +122,7 @@ def test_can_a_crowd_be_simulated_from_the_command_line(monkeypatch: pytest.Monk
     monkeypatch.setattr(crowd_worlds, "STAGGERED", (Kind("trap", BESIDE[-1].means), STAGGERED[0]))
     monkeypatch.setattr(crowd_worlds, "BESIDE", ())
     arguments = ["--keys", "10", "--slots", "12", "--epsilon", "0.5,2", "--actions", "3"]
-    table = invoke(*arguments, "--markdown")
+    table = invoke(*arguments, "--markdown", "--runs", "2")
     assert "| trap: whom it catches |" in table
     assert "| geometric mean of the first ten |" in table
     assert "wide: regret" in table

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.random import default_rng  # noqa: TID251 - losses are made up: no secret
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Floats, Ints
+from streamdp.core.arrays import Bools, Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import CrowdPrior
 from streamdp.core.evidence import Standing
@@ -321,13 +321,7 @@ class _Play:
 
     def _until(self, keys: Ints, blocks: Ints) -> None:
         """Play all events under one prior: the r-th events of all keys together."""
-        order = np.argsort(keys, kind="stable")
-        turn = np.empty(len(keys), dtype=np.int64)
-        begins = np.flatnonzero(np.diff(keys[order], prepend=-1))
-        counts = np.diff(begins, append=len(keys))
-        turn[order] = np.arange(len(keys)) - np.repeat(begins, counts)
-        for at in range(int(counts.max(initial=0))):
-            now = turn == at
+        for now in in_turns(keys):
             opens = now & (blocks < 0)
             if opens.any():
                 self._open(keys[opens])
@@ -402,6 +396,21 @@ def _gifts(
         return None
     blocks = BlocksOfKeys(sums, lengths, world.slots, world.starts, world.pace)
     return Gifts.of(blocks, shortest=learner.crowd.donates, generator=default_rng((*seeds, 2)))
+
+
+def in_turns(keys: Ints) -> Iterator[Bools]:
+    """Which events are the first ones of their keys, then which are the second ones, and so on.
+
+    >>> [np.flatnonzero(now).tolist() for now in in_turns(np.array([7, 3, 7, 7, 3]))]
+    [[0, 1], [2, 4], [3]]
+    """
+    order = np.argsort(keys, kind="stable")
+    turn = np.empty(len(keys), dtype=np.int64)
+    begins = np.flatnonzero(np.diff(keys[order], prepend=-1))
+    counts = np.diff(begins, append=len(keys))
+    turn[order] = np.arange(len(keys)) - np.repeat(begins, counts)
+    for at in range(int(counts.max(initial=0))):
+        yield np.asarray(turn == at)
 
 
 def _inside(borders: Ints, begins: Ints, ends: Ints) -> Iterator[Ints]:

@@ -25,7 +25,7 @@ from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.learners.feedback.learner import pooling
 from streamdp.replay.crowd_worlds import BESIDE, STAGGERED, Kind, World
-from streamdp.replay.crowds import CrowdOutcome, Size, outcomes
+from streamdp.replay.crowds import CrowdOutcome, Size, in_turns, outcomes
 
 KINDS = tuple(kind for kind in (*STAGGERED, *BESIDE) if kind.grouped == "never")
 """Kinds without groups: a feedback stream has none."""
@@ -61,6 +61,7 @@ class _Play:
     policy: Floats  # N × K
     lost: Floats  # N
     borders: Ints  # the slots that each key has had when each phase ends
+    scales: tuple[float | None, ...]  # of the noise of gains, in losses, and of counts
     priors: dict[int, CrowdPrior] = field(default_factory=dict)
     released: int = 0
 
@@ -69,10 +70,12 @@ class _Play:
         """Before anything happens."""
         blocks = np.arange(learner.schedule.block_of(int(world.slots.max())) + 1)
         priors = {} if learner.crowd is None else {0: learner.crowd.nothing}
+        scales = ((learner.sums_scale, UNIT), (learner.counts_scale, 1))
         return cls(
             world, learner, seeds, np.cumsum(learner.schedule.lengths(blocks)),
             learner.nothing_known(len(world.slots)), np.zeros(world.means.shape[1:]),
-            np.zeros(len(world.slots)), world.borders, priors,
+            np.zeros(len(world.slots)), world.borders,
+            tuple(None if scale is None else float(scale / unit) for scale, unit in scales), priors,
         )  # fmt: skip
 
     def regret(self) -> Floats:
@@ -80,8 +83,9 @@ class _Play:
         keys, blocks = self._events()
         first = 0
         while first < len(keys):
-            stop = self._together(keys[first:], blocks[first:]) + first
-            self._until(keys[first:stop], blocks[first:stop])
+            stop = self._under_one_prior(keys[first:], blocks[first:]) + first
+            for now in in_turns(keys[first:stop]):
+                self._play(keys[first:stop][now], blocks[first:stop][now])
             self._make_prior()
             first = stop
         return self.lost
@@ -97,24 +101,20 @@ class _Play:
         order = np.lexsort((block, key, when))
         return key[order], block[order]
 
-    def _together(self, keys: Ints, blocks: Ints) -> int:
-        """How many of the next events are of different keys and under one prior."""
-        _, firsts = np.unique(keys[: len(self.lost)], return_index=True)
-        again = np.ones(min(len(keys), len(self.lost)), dtype=bool)
-        again[firsts] = False
-        most = int(again.argmax()) if again.any() else len(again)
+    def _under_one_prior(self, keys: Ints, blocks: Ints) -> int:
+        """How many of the next events come before another prior is made."""
         if not self.priors:
-            return most
-        ends = np.cumsum(self._whole(keys[:most], blocks[:most]))
+            return len(keys)
+        ends = np.cumsum(self._whole(keys, blocks))
         wanted = due(self.priors[len(self.priors) - 1].after) - self.released
-        return min(most, int(np.searchsorted(ends, wanted)) + 1)
+        return min(len(keys), int(np.searchsorted(ends, wanted)) + 1)
 
     def _whole(self, keys: Ints, blocks: Ints) -> Bools:
         """Which of these events are the ends of whole blocks."""
         return np.asarray((blocks >= 0) & (self.stops[blocks] <= self.world.slots[keys]))
 
-    def _until(self, keys: Ints, blocks: Ints) -> None:
-        """Play all events under one prior."""
+    def _play(self, keys: Ints, blocks: Ints) -> None:
+        """Play events of different keys under one prior."""
         arms = self.policy.shape[1]
         gains, shown = np.zeros((len(keys), arms)), np.zeros((len(keys), arms))
         for at in np.flatnonzero(blocks >= 0).tolist():
@@ -143,13 +143,9 @@ class _Play:
             self.lost[key] += float(counts @ (means - means.min()))
             gains += counts / 2 - chance.binomial(counts, means)
             shown, before = shown + counts, border
-        for numbers, scale in (
-            (gains, self.learner.sums_scale),
-            (shown, self.learner.counts_scale),
-        ):
+        for numbers, scale in zip((gains, shown), self.scales, strict=True):
             if scale is not None:
-                unit = UNIT if numbers is gains else 1
-                numbers += chance.laplace(0, float(scale / unit), arms)
+                numbers += chance.laplace(0, scale, arms)
         return gains, shown
 
     def _make_prior(self) -> None:
