@@ -81,8 +81,8 @@ def test_does_a_renamed_assembly_begin_behind_the_old_one(shop: Shop, streamdp: 
             until(partial(_has, shop, 10 * turn))
             assert process.end() == 0
         shop.path.write_text(shop.path.read_text().replace("assemblies.clicks", "assemblies.other"))
-    for number in range(2):
-        requests, events = (asyncio.run(shop.column(t, number)) for t in ("requests", "events"))
+    columns = [asyncio.run(shop.columns(topic)) for topic in ("requests", "events")]
+    for requests, events in zip(*columns, strict=True):
         assert [_id(headers) for _, _, headers, _ in events] == [
             _id(headers) for _, _, headers, _ in requests
         ]

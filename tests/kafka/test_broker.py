@@ -21,7 +21,6 @@ from streamdp.testing.broker import (
     Broker,
     Security,
     borrow_broker,
-    own_broker,
 )
 
 pytestmark = pytest.mark.kafka
@@ -40,48 +39,47 @@ def test_the_shared_broker_listens(broker: Borrowed) -> None:
     assert _listens(broker.bootstrap)
 
 
-def test_a_killed_broker_comes_back_on_the_same_port_and_storage() -> None:
-    with own_broker() as broker:
-        identity = (broker.folder / "data" / "meta.properties").read_text()
-        broker.kill()
-        assert not _listens(broker.bootstrap)
-        broker.start()
-        assert _listens(broker.bootstrap)
-        assert (broker.folder / "data" / "meta.properties").read_text() == identity
-    assert not _listens(broker.bootstrap)
-    assert not broker.folder.exists()
+KILLED_WITH_ITS_OWNER = """
+import os, signal
+from streamdp.testing.broker import own_broker
+with own_broker() as broker:
+    identity = (broker.folder / "data" / "meta.properties").read_text()
+    broker.kill()
+    print(broker.bootstrap, flush=True)
+    input()
+    broker.start()
+    assert (broker.folder / "data" / "meta.properties").read_text() == identity
+    print(broker.pid, flush=True)
+    input()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
-def test_the_broker_dies_with_its_owner() -> None:
-    """However the owner ends: here by SIGKILL, which no handler sees."""
-    program = (
-        "import os, signal\n"
-        "from streamdp.testing.broker import own_broker\n"
-        "with own_broker() as broker:\n"
-        "    print(broker.bootstrap, broker.pid, flush=True)\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
+def test_a_killed_broker_comes_back_and_dies_with_its_owner(tmp_path: Path) -> None:
+    """On the same port and storage; however the owner ends: by SIGKILL, which no handler sees."""
+    there = {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED_WITH_ITS_OWNER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    bootstrap, pid = done.stdout.split()
-    descriptor = _pidfd(int(pid))
-    if descriptor is not None:
-        assert select.select([descriptor], [], [], 30)[0], "the broker outlives its owner"
-        os.close(descriptor)
+        env={**os.environ, **there},
+    ) as owner:
+        assert owner.stdin is not None
+        assert owner.stdout is not None
+        bootstrap = owner.stdout.readline().strip()
+        assert not _listens(bootstrap)
+        owner.stdin.write("start\n")
+        owner.stdin.flush()
+        pid = int(owner.stdout.readline())
+        assert _listens(bootstrap)
+        descriptor = os.pidfd_open(pid)
+        owner.stdin.write("end\n")
+        owner.stdin.flush()
+        assert owner.wait(timeout=120) == -signal.SIGKILL
+    assert select.select([descriptor], [], [], 30)[0], "the broker outlives its owner"
+    os.close(descriptor)
     assert not _listens(bootstrap)
-
-
-def _pidfd(pid: int) -> int | None:
-    """A handle that becomes readable when the process has ended; None if it already has."""
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
 
 
 def test_an_outside_broker_is_used_and_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +114,7 @@ def test_is_the_port_that_is_wished_for_taken_only_if_it_is_free(tmp_path: Path)
     assert Broker(tmp_path, port=taken).bootstrap == f"127.0.0.1:{taken}"
 
 
-def test_is_a_broker_lent_by_one_command() -> None:
+def test_is_a_broker_lent_by_one_command(tmp_path: Path) -> None:
     """It says where it listens, and a signal ends it with nothing left behind.
 
     Also where whoever starts it does not listen to the keyboard, as in the background of a shell.
@@ -124,7 +122,12 @@ def test_is_a_broker_lent_by_one_command() -> None:
     command = [sys.executable, "-m", "streamdp.testing"]
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+        )
     finally:
         signal.signal(signal.SIGINT, before)
     with process:
@@ -132,10 +135,12 @@ def test_is_a_broker_lent_by_one_command() -> None:
         bootstrap = process.stdout.readline().strip()
         try:
             assert _listens(bootstrap)
+            (folder,) = tmp_path.glob("streamdp-broker-*")
         finally:
             process.send_signal(signal.SIGINT)
         assert process.wait(timeout=120) == 0
     assert not _listens(bootstrap)
+    assert not folder.exists()
 
 
 def test_is_what_quickens_a_start_used_where_it_is_and_missed_by_nobody(

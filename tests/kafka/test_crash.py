@@ -174,27 +174,17 @@ def test_is_nothing_lost_or_doubled_while_workers_come_and_go(
     assert made.findings(uncommitted(broker.bootstrap, made)) == []
 
 
-def test_does_the_service_wait_for_a_broker_that_is_down_at_its_start(
+def test_does_the_service_wait_for_its_broker_and_outlive_it(
     fresh_app: Callable[[], str], tmp_path: Path
 ) -> None:
-    """As it does while it runs: nobody has to start it again."""
+    """Down when the service starts, later killed in mid-commit: nobody has to start it again."""
     with own_broker() as mine:
-        made = scenario(mine.bootstrap, fresh_app(), tmp_path, seed=6)
+        made = scenario(mine.bootstrap, fresh_app(), tmp_path, seed=5)
         made.send(20)
         mine.kill()
         with made.running() as process:
             made.await_said(process, "join_lost")
             mine.restart()
-            assert made.settle([process]) == []
-            made.stop(process)
-
-
-def test_does_the_service_outlive_its_broker(fresh_app: Callable[[], str], tmp_path: Path) -> None:
-    """The broker is killed in mid-commit and started again; the service goes on by itself."""
-    with own_broker() as mine:
-        made = scenario(mine.bootstrap, fresh_app(), tmp_path, seed=5)
-        with made.running() as process:
-            made.send(20)
             assert made.settle([process]) == []
             for _ in range(TIMES):
                 made.send(20)

@@ -47,7 +47,10 @@ def _settings(bootstrap: str, **more: object) -> KafkaSettings:
 @pytest.fixture
 def topics(fresh_app: Fresh) -> StreamTopics:
     """A stream's, of an application that the broker has not seen."""
-    app = fresh_app()
+    return _topics_of(fresh_app())
+
+
+def _topics_of(app: str) -> StreamTopics:
     return StreamTopics(app=app, stream="home", input=f"{app}.input")
 
 
@@ -332,28 +335,39 @@ async def test_is_the_end_of_a_transaction_no_lag(
     await worker.transport.close()
 
 
-@pytest.mark.parametrize("resumed", [True, False], ids=["idle", "nothing of it resumed"])
 async def test_a_cluster_that_is_gone_is_noticed_without_any_traffic(
-    mortal: Broker, topics: StreamTopics, monkeypatch: pytest.MonkeyPatch, *, resumed: bool
+    mortal: Broker, fresh_app: Fresh, topics: StreamTopics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Polls would go on finding nothing; they say so again when it is back."""
+    """By an idle worker, one that has resumed nothing and a reader; a poll is well afterwards."""
     monkeypatch.setattr(membership, "_LOOK_SECONDS", 2.0)  # and so long an answer may take
+    monkeypatch.setattr(publications, "_PARTITIONS_SECONDS", 1.0)
     technology = KafkaTechnology(_settings(mortal.bootstrap))
-    worker = await _joined(technology, topics)
-    if resumed:
-        worker.transport.resume(_home(), 0)
+    workers = [await _joined(technology, _topics_of(fresh_app())) for _ in range(2)]
+    workers[0].transport.resume(_home(), 0)
+    await technology.administrator().create([topics], partitions=1)
+    lines = technology.publications().ledger(topics, follow=True)
+    assert await anext(lines) == []
     async with asyncio.timeout(60):
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(5):  # two looks at a cluster that is well
-                await worker.until(lambda heard: False)
+        await asyncio.gather(*map(_well, workers))
     mortal.kill()
     async with asyncio.timeout(60):
-        assert "the result is unknown" in await _lost(worker)
-    mortal.start()
+        for said in await asyncio.gather(*map(_lost, workers)):
+            assert "the result is unknown" in said
+        with pytest.raises(TransportLost, match="unreachable"):
+            await anext(lines)
+    await asyncio.to_thread(mortal.start)
     async with asyncio.timeout(120):
-        while not await _polled(worker):
-            pass
-    await worker.transport.close()
+        for worker in workers:
+            while not await _polled(worker):
+                pass
+    await asyncio.gather(*(worker.transport.close() for worker in workers))
+
+
+async def _well(worker: RoomWorker) -> None:
+    """Poll during two looks at a cluster that is well."""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(5):
+            await worker.until(lambda heard: False)
 
 
 async def test_a_consumer_s_stop_ends_nobody_but_whom_it_should(broker: Borrowed) -> None:
@@ -373,20 +387,6 @@ async def test_a_consumer_s_stop_ends_nobody_but_whom_it_should(broker: Borrowed
     cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
         await cancelled
-
-
-async def test_a_reader_that_follows_says_that_the_cluster_is_gone(
-    mortal: Broker, topics: StreamTopics, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publications, "_PARTITIONS_SECONDS", 1.0)
-    technology = KafkaTechnology(_settings(mortal.bootstrap))
-    await technology.administrator().create([topics], partitions=1)
-    lines = technology.publications().ledger(topics, follow=True)
-    assert await anext(lines) == []
-    mortal.kill()
-    async with asyncio.timeout(20):
-        with pytest.raises(TransportLost, match="unreachable"):
-            await anext(lines)
 
 
 async def _polled(worker: RoomWorker) -> bool:
@@ -594,7 +594,5 @@ async def test_actions_keep_every_key_apart_in_a_compacted_topic(
     await worker.transport.close()
 
 
-async def test_a_transport_is_a_transport(broker: Borrowed) -> None:
-    assert isinstance(
-        KafkaTechnology(_settings(broker.bootstrap)).transport(worker="w"), KafkaTransport
-    )
+async def test_a_transport_is_a_transport(technology: KafkaTechnology) -> None:
+    assert isinstance(technology.transport(worker="w"), KafkaTransport)

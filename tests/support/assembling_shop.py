@@ -158,36 +158,34 @@ class Shop:
         ]
         return self.random.choice(wrong)
 
-    async def column(self, topic: str, number: int) -> list[Record]:
-        """What lies in a partition."""
+    async def columns(self, topic: str) -> list[list[Record]]:
+        """What lies in each partition."""
         reader = StreamTopics("reader", "reader", f"{self.app}.{topic}", headers=True)
         tools = self.technology.administrator()
+        lies: list[list[Record]] = [[] for _ in range(PARTITIONS)]
         try:
-            return [
-                (stamp, key, list(headers), value)
-                async for batch in tools.history(reader, after={})
-                if batch.partition.number == number
-                for stamp, key, headers, value in zip(
-                    batch.timestamps, batch.keys, batch.headers, batch.values, strict=True
-                )
-            ]
+            async for batch in tools.history(reader, after={}):
+                lies[batch.partition.number] += [
+                    (stamp, key, list(headers), value)
+                    for stamp, key, headers, value in zip(
+                        batch.timestamps, batch.keys, batch.headers, batch.values, strict=True
+                    )
+                ]
         finally:
             await tools.close()
+        return lies
 
     async def assembled(self) -> int:
         """How many events there are."""
-        return sum([len(await self.column("events", number)) for number in range(PARTITIONS)])
+        return sum(map(len, await self.columns("events")))
 
     async def check(self) -> None:
         """Every partition's events are the join of its logs, in the order of requests."""
         (spec,) = self.configuration.assemblies()
         values = set()
-        for number in range(PARTITIONS):
-            logs = Logs(
-                await self.column("requests", number), await self.column("outcomes", number)
-            )
-            events = await self.column("events", number)
-            expected = expected_events(logs, spec.rules, Cap(2, 5, SECRET))
+        columns = [await self.columns(topic) for topic in ("requests", "outcomes", "events")]
+        for requests, outcomes, events in zip(*columns, strict=True):
+            expected = expected_events(Logs(requests, outcomes), spec.rules, Cap(2, 5, SECRET))
             losses = [json.loads(value or b"") for _, value, _ in expected]
             assert [(key, value, headers) for _, key, headers, value in events] == [
                 (key, spec.encode(loss), headers)
