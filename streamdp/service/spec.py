@@ -212,7 +212,7 @@ class StreamSpec:
             )
         return self.format
 
-    @property
+    @cached_property
     def row_bytes(self) -> int:
         """The bytes of a saved row."""
         time = 0 if self.idle is None else 8

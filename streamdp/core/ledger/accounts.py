@@ -267,11 +267,17 @@ class _Tails:
 
     def node(self, account: int) -> Node:
         """One state."""
-        return Node(*self.rows(np.array([account]))[0].tolist())
+        return Node(
+            int(self.start[account]),
+            int(self.stop[account]),
+            int(self.level[account]),
+            int(self.history[account]),
+        )
 
     def store(self, account: int, node: Node) -> None:
         """Store one state."""
-        self.put(np.array([account]), np.array([node]))
+        self.start[account], self.stop[account] = node.start, node.stop
+        self.level[account], self.history[account] = node.level, node.history
 
 
 def _check_exact(epsilon: object, where: str) -> None:
