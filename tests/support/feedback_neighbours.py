@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ class FeedbackCourse:
     recipe: str = "policy_elimination"  # computes fastest
     aside: Callable[[Technology], Technology] | None = None  # where unusable records go, if at all
 
-    @property
+    @cached_property
     def layout(self) -> FeedbackFormat:
         options = {} if self.format == "json" else {"frames": True}
         feedback = Feedback(ACTIONS, "loss", self.played)
@@ -72,7 +73,7 @@ class FeedbackCourse:
             quarantine=None if self.aside is None else Quarantine(topics, self.layout),
         )
 
-    @property
+    @cached_property
     def _shown(self) -> list[list[int]]:
         """The arms of each record's slots."""
         slots = 1 if self.format == "json" else 4

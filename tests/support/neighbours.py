@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -112,7 +113,7 @@ class Course:
     script: int = 0  # another one draws other actions
     aside: Callable[[Technology], Technology] | None = None  # where unusable records go, if at all
 
-    @property
+    @cached_property
     def layout(self) -> Format:
         options = {} if self.format == "json" else {"frames": True}
         return configure(self.format, actions=ACTIONS, options=options)
@@ -328,14 +329,15 @@ def on_memory(course: AnyCourse, *, at: int, content: Value) -> Observed:
     async def work() -> Observed:
         life = Life(course, MemoryTechnology(log), lost)
         seen = await life.lived(course.records(at=at, content=content), course.headers())
-        topics = course.spec().topics
+        newest = course.spec(epoch=2)
+        topics = newest.topics
         for isolation in Isolation:
             seen[f"actions, {isolation}"] = log.actions(topics, isolation)
             seen[f"ledger, {isolation}"] = log.ledger(topics, isolation)
         state = log.state(topics, 0)
         for name, broken in _broken(state):
             log.replace_state(topics, 0, broken)
-            await life.work(name, course.spec(epoch=2), until=2 * RECORDS)
+            await life.work(name, newest, until=2 * RECORDS)
         return seen | life.seen | {"log": life.log}
 
     return _run(work)
