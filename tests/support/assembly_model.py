@@ -14,7 +14,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 
 from streamdp.assembly.join import Join, Positions
 from streamdp.assembly.persons import Cap, Persons
@@ -151,6 +150,7 @@ class Story:
     events: list[Written] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     crashed: int = 0
+    there: int = 0  # how many outcomes have been written by now
 
     def run(self) -> Story:
         """To the end of the logs, and until every event has left."""
@@ -205,9 +205,11 @@ class Story:
         gap = self.logs.gap
         first = -(-join.outcome_at // gap)
         log = self.logs.outcomes
-        there = list(takewhile(lambda record: record[0] <= now + GRACE // 2, log))
-        stop = next((at for at in range(first, len(there)) if there[at][0] >= until), len(there))
-        batch = there[first:stop]
+        while self.there < len(log) and log[self.there][0] <= now + GRACE // 2:
+            self.there += 1
+        written = range(first, self.there)
+        stop = next((at for at in written if log[at][0] >= until), self.there)
+        batch = log[first:stop]
         if batch:
             times, keys, headers, values = map(list, zip(*batch, strict=True))
             join.outcomes(times, keys, headers, values, next_offset=stop * gap)

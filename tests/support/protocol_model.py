@@ -46,7 +46,7 @@ class Store:
 
     def records(self, start: int, stop: int) -> Records:
         """Input by offsets."""
-        at = [place for place in range(len(self.input)) if start <= place * self.gap < stop]
+        at = range(-(-start // self.gap), min(len(self.input), -(-stop // self.gap)))
         return Records(
             HOME,
             start,
@@ -133,6 +133,7 @@ class Story:
     chance: random.Random
     crashes: int = 0
     piece: int = 30  # fewer records than this are absorbed at once
+    goes_on: int = 60  # steps after the last record is durable: nothing new happens for ever then
 
     @classmethod
     def of(cls, seed: int) -> Story:
@@ -152,8 +153,12 @@ class Story:
         pace = Pace(records=chance.choice([4, 1000]), seconds=chance.choice([1.0, 50.0]))
         work, now = restore(store, stream), 0.0
         pending: Cut | None = None
+        after_all = 0
         for _ in range(steps):
             now += chance.random()
+            after_all += store.group == store.end
+            if after_all > self.goes_on:
+                break
             match chance.choice(("absorb", "absorb", "cut", "decide", "crash", "crash after send")):
                 case "absorb":
                     stop = min(store.end, work.engine.position + chance.randrange(1, self.piece))
