@@ -30,12 +30,16 @@ def released(
 @pytest.mark.parametrize(
     "scales", [Scales(Fraction(1)), Scales(Fraction(3), Fraction(3))], ids=["header", "value"]
 )
-def test_does_no_interval_ever_miss_more_often_than_promised(scales: Scales) -> None:
+def test_does_no_interval_ever_miss_more_often_than_promised(
+    scales: Scales, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """400 experiments of 13 blocks, looked at after each: at 80 %, at most 80 may miss ever.
 
     The bound is loose: 30 or fewer were seen. Were the true chance of a miss the promised 20 %, the
-    test would fail with a probability of 1/2; the bounds leave room by a factor of several.
+    test would fail with a probability of 1/2; the bounds leave room by a factor of several. The
+    chances of being best, which take most of the time and no part in intervals, are left out.
     """
+    monkeypatch.setattr(Experiment, "_chances", lambda self: np.full(3, np.nan))
     rng = np.random.default_rng(20260)
     missed = 0
     for _ in range(400):
