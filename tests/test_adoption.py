@@ -424,7 +424,10 @@ def transcripts() -> Iterator[tuple[int, ...]]:
         yield (0, 0, 1, 1, *votes)
 
 
-@pytest.mark.parametrize("varied", [(0,), pytest.param((2, 4, 8), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "varied",
+    [pytest.param((0,), id="first"), pytest.param((2, 4, 8), id="later", marks=pytest.mark.slow)],
+)
 @pytest.mark.usefixtures("two_keys_suffice")
 def test_does_an_event_of_any_partition_cost_its_charge_at_most(
     varied: tuple[int, ...],

@@ -42,6 +42,7 @@ UNTRACED = (
     "test_status_page.py*", "test_transport_*", "test_verification.py*", "test_ways_out.py*",
     # what runs the same lines of core/ very often
     "test_adopting_service.py*",
+    "test_adoption.py::test_does_an_event*[[]later]", "test_adoption.py::test_is_a_snapshot_of*",
     "test_audit_bandits.py::test_does_a_shipped_learner_cost_what_it_says[[][!d]*",
     "test_audit_bandits.py::test_does_hybrid*", "test_audit_bandits.py::test_is_an_*",
     "test_carrying.py::test_is_an_epoch_that_carries_the_same_through_any_crash*",
