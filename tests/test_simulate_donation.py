@@ -79,7 +79,8 @@ def test_do_keys_in_groups_donate_nothing() -> None:
 @pytest.mark.slow
 def test_can_donation_be_simulated_from_the_command_line() -> None:
     """One more flag."""
-    arguments = ["--keys", "12", "--slots", "40", "--epsilon", "0.5", "--world", "same best"]
+    arguments = ["--keys", "12", "--slots", "40", "--epsilon", "0.5", "--world", "same best",
+                 "--actions", "5", "--runs", "2"]  # fmt: skip
     plain, donating_ = (
         CliRunner().invoke(application(), ["simulate", *arguments, "--worlds", "wide", *more])
         for more in ([], ["--donate"])
