@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from streamdp.cli import application
 from streamdp.core.errors import InvalidConfig
-from streamdp.replay.blocks import Bernoulli, Constant, walk
+from streamdp.replay import blocks
+from streamdp.replay.blocks import Bernoulli, Constant, DrawnOnce, LossWorld, walk
 from streamdp.replay.cells import parse_candidate
 from streamdp.replay.changing import ChangePlan, plan_changes
 from streamdp.replay.changing import as_json as changes_as_json
@@ -106,8 +107,31 @@ def test_is_the_least_epsilon_enough_and_needed() -> None:
     assert plan is not None
     assert plan.epsilon is not None
     assert plan.regret <= 100 < plan_for(wish, plan.epsilon * Fraction(9, 10)).regret
+    alone = plan_for(wish, plan.epsilon)
+    assert (plan.walk.actions == alone.walk.actions).all()
     assert least_epsilon(wish, regret=0.5) is None
     assert least_epsilon(wish, slots=2) is None
+
+
+def test_are_losses_that_are_drawn_once_those_that_are_drawn_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of each block apart, of another seed, and where not all of them are kept."""
+    learner = parse_candidate("incumbent_leader")
+    drawn, world = [], Bernoulli(np.array([0.3, 0.5, 0.5]))
+
+    def lived(world: LossWorld, seed: int) -> list[int]:
+        leader = learner.at(Fraction(1, 2), actions=["a", "b", "c"])
+        made = walk(leader, world, horizon=500, runs=20, seed=seed)
+        return made.actions.ravel().tolist()
+
+    alone = [lived(world, seed) for seed in (1, 2)]
+    for most in (1 << 22, 200, 0):
+        monkeypatch.setattr(blocks, "_MOST_KEPT", most)
+        once = DrawnOnce(world)
+        drawn += [lived(once, seed) for seed in (1, 2, 2, 1)]
+    assert drawn == [alone[at] for at in (0, 1, 1, 0)] * 3
+    assert alone[0] != alone[1]
 
 
 def test_are_impossible_wishes_refused() -> None:

@@ -8,18 +8,24 @@ played (pseudo-regret): Σ gap of the action in force.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.random import Generator, default_rng  # noqa: TID251 - losses are made up: no secret
+from numpy.typing import NDArray
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.evidence import Standing
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness, uniform_integers
+
+_MOST_KEPT = 1 << 22
+"""Sums that are kept for later walks: 32 MB; what is beyond them is drawn again."""
 
 
 class LossWorld(Protocol):
@@ -45,6 +51,34 @@ class Bernoulli:
         """Binomial counts."""
         counts = generator.binomial(slots[:, None], self.means[None, :])
         return np.asarray(counts, dtype=np.int64) * UNIT
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnOnce:
+    """A world whose losses are drawn once for all walks that ask alike: of one seed and horizon.
+
+    What a generator draws follows from its state, which is set as if it had drawn again.
+    """
+
+    world: LossWorld
+    _drawn: dict[tuple[bytes, str], tuple[Ints, Mapping[str, Any]]] = field(default_factory=dict)
+
+    @property
+    def means(self) -> Floats:
+        """Those of the world."""
+        return self.world.means
+
+    def sums(self, slots: Ints, generator: Generator) -> Ints:
+        """As the world has them."""
+        state = generator.bit_generator
+        asked = slots.tobytes(), repr(state.state)
+        if asked in self._drawn:
+            sums, state.state = self._drawn[asked]
+            return sums
+        sums = self.world.sums(slots, generator)
+        if sum(kept.size for kept, _ in self._drawn.values()) + sums.size <= _MOST_KEPT:
+            self._drawn[asked] = sums, state.state
+        return sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +136,8 @@ class Walk:
 
 def walk(leader: Leader, world: LossWorld, *, horizon: int, runs: int, seed: int) -> Walk:
     """Simulate many runs of one learner in one world."""
-    source = SeededRandomness(seed)
-    stream = "walk"
-    tags = np.frombuffer(
-        b"".join(source.tag(stream, 0, None, 1, run) for run in range(runs)), np.uint8
-    ).reshape(runs, 16)
+    source, stream = SeededRandomness(seed), "walk"
+    tags = _tags(stream, seed, runs)
 
     def bits(purpose: int, block: int) -> Bits:
         return source.bits(stream, purpose, tags, np.full(runs, block, dtype=np.int64))
@@ -130,3 +161,11 @@ def walk(leader: Leader, world: LossWorld, *, horizon: int, runs: int, seed: int
         actions.append(known.in_force)
     gaps = world.means - world.means.min()
     return Walk(leader, gaps, horizon, np.stack(actions))
+
+
+@lru_cache(maxsize=1)
+def _tags(stream: str, seed: int, runs: int) -> NDArray[np.uint8]:
+    """The name of each run's randomness, the same in all walks of a plan."""
+    source = SeededRandomness(seed)
+    joined = b"".join(source.tag(stream, 0, None, 1, run) for run in range(runs))
+    return np.frombuffer(joined, np.uint8).reshape(runs, 16)

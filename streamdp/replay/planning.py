@@ -18,7 +18,7 @@ import numpy as np
 
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.regret import Bound, bound_of
-from streamdp.replay.blocks import Bernoulli, Walk, walk
+from streamdp.replay.blocks import Bernoulli, DrawnOnce, LossWorld, Walk, walk
 from streamdp.replay.cells import Candidate, Epsilon, epsilon_text
 from streamdp.replay.figures import SETTLED
 from streamdp.replay.spread import standard_error
@@ -112,17 +112,22 @@ class LearnerPlan:
         ]
 
 
-def plan_for(wish: Wish, epsilon: Epsilon) -> LearnerPlan:
-    """The plan at one ε."""
+def plan_for(wish: Wish, epsilon: Epsilon, *, world: LossWorld | None = None) -> LearnerPlan:
+    """The plan at one ε, in a world of this wish's if there is one already."""
     names = [str(action) for action in range(wish.actions)]
     leader = wish.candidate.at(epsilon, actions=names)
     blocks = leader.schedule.block_of(wish.horizon) + 1
     runs = int(np.clip(_WORK // (blocks * wish.actions), *_RUNS))
-    means = np.full(wish.actions, wish.others)
-    means[0] = wish.best
-    regret = walk(leader, Bernoulli(means), horizon=wish.horizon, runs=runs, seed=wish.seed)
+    regret = walk(leader, world or _world(wish), horizon=wish.horizon, runs=runs, seed=wish.seed)
     bound = bound_of(leader, horizon=wish.horizon, gap=wish.gap) if leader.private else None
     return LearnerPlan(wish, epsilon, regret, bound)
+
+
+def _world(wish: Wish) -> LossWorld:
+    """One action is the best, and all others are alike."""
+    means = np.full(wish.actions, wish.others)
+    means[0] = wish.best
+    return Bernoulli(means)
 
 
 def least_epsilon(
@@ -138,15 +143,16 @@ def least_epsilon(
         enough = slots is None or (settled is not None and settled <= slots)
         return enough and (regret is None or plan.regret <= regret)
 
-    if not good(plan_for(wish, None)):
+    world = DrawnOnce(_world(wish))
+    if not good(plan_for(wish, None, world=world)):
         return None
     low, high = _EPSILONS
-    best = plan_for(wish, high)
+    best = plan_for(wish, high, world=world)
     if not good(best):
         return None
     for _ in range(_STEPS):
         middle = _between(low, high)
-        tried = plan_for(wish, middle)
+        tried = plan_for(wish, middle, world=world)
         if good(tried):
             high, best = middle, tried
         else:
