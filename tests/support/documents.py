@@ -4,8 +4,7 @@ A page is one story in an empty folder. By the language of its fenced blocks:
 
 toml    begins with ``# NAME.toml``: the file is written. Otherwise it is a fragment: laid over the
         page's first file it must be a valid configuration (or name entry points, for a package).
-sh      every command is run and must end with 0; `streamdp` in a fork, where no shell is needed.
-        `streamdp run`, `assemble`, `serve` and `watch`
+sh      every command is run and must end with 0. `streamdp run`, `assemble`, `serve` and `watch`
         stay, as in a terminal of their own, and are ended with the story; all but `watch` must then
         have drained. So does a program that says `# stays`, from when it says that it is listening.
 java    begins with ``// NAME.java``: the file is written, and run with the clients of Kafka.
@@ -13,6 +12,11 @@ python  begins with ``# NAME.py``: the file is written. Otherwise it is run.
 sql     begins with ``-- NAME.db``: asked of that file, read-only; there must be an answer.
 text    what one of the commands that stay, or the last one that did not, prints; `…` is anything.
 json    lines of the published schemas.
+
+Where no shell is needed, `streamdp` and what is Python run in forks of a process that has imported
+streamdp (`tests.support.forking`): an interpreter takes half a second of processor time to begin.
+In a story that is `installed` what stays, and Python, runs as a reader's does: by the command and
+an interpreter of its own.
 
 `Story.wording` replaces words of the page by those of the test (addresses, fresh names),
 and back in what is printed.
@@ -40,7 +44,7 @@ import jsonschema
 from streamdp.service.config import Tables
 from streamdp.testing.kafka_jars import kafka_jars
 from streamdp.wire.schemas import schema
-from tests.support.forking import parent
+from tests.support.forking import Forked, parent
 from tests.support.processes import MAIN
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,6 +57,13 @@ READY = {"run": "partition_running", "assemble": "partition_running", "serve": "
 READY["program"] = "listening"
 SHELL = re.compile(r"[|&;<>$*?`]")
 """What only a shell understands."""
+
+WITH_WARNINGS = """
+import sys, warnings
+sys.path.insert(0, "")
+warnings.simplefilter("error")
+"""
+"""What makes a fork's program one of ``python -W error -c``."""
 
 ELSEWHERE = {"make", ".", "docker", "pip"}
 """Commands that other tests run; that what they name is there is looked at here."""
@@ -86,18 +97,19 @@ def needs_broker(page: str) -> bool:
 class Running:
     """A command that stays, as in a terminal of its own, and what it has printed."""
 
-    def __init__(self, command: str, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: str, folder: Path, environment: Mapping[str, str], *, forked: bool
+    ) -> None:
         self.command = command
         self.lines: list[str] = []
         self._heard = threading.Condition()
-        self._process = subprocess.Popen(
-            ["bash", "-c", re.sub(r"(streamdp|python) ", r"exec \1 ", command, count=1)],
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        ours, theirs = os.pipe()
+        self._printed = os.fdopen(ours, encoding="utf-8")
+        begin = _forked if forked else _by_shell
+        try:
+            self._process = begin(command, folder, environment, theirs)
+        finally:
+            os.close(theirs)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -126,17 +138,39 @@ class Running:
             return self._process.wait()
         finally:
             self._reader.join(PATIENCE)
-            assert self._process.stdout is not None
-            self._process.stdout.close()
+            self._printed.close()
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._printed:
             with self._heard:
                 self.lines.append(line)
                 self._heard.notify_all()
         with self._heard:
             self._heard.notify_all()
+
+
+def _by_shell(
+    command: str, folder: Path, environment: Mapping[str, str], out: int
+) -> subprocess.Popen[bytes]:
+    """A command that stays, by a shell."""
+    return subprocess.Popen(
+        ["bash", "-c", re.sub(r"(streamdp|python) ", r"exec \1 ", command, count=1)],
+        cwd=folder,
+        env=environment,
+        stdout=out,
+        stderr=out,
+    )
+
+
+def _forked(command: str, folder: Path, environment: Mapping[str, str], out: int) -> Forked:
+    """`streamdp` with these arguments, behind what it finds in its environment."""
+    words = _words(command)
+    at = words.index("streamdp")
+    said = dict(word.split("=", 1) for word in words[:at])
+    return parent().start(
+        MAIN, words[at + 1 :], stdout=out, stderr=out, environment={**environment, **said},
+        folder=folder,
+    )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -145,6 +179,7 @@ class Story:
 
     folder: Path
     wording: Mapping[str, str] = field(default_factory=dict)
+    installed: bool = False
     running: list[Running] = field(default_factory=list)
     last: str = ""
     first_file: dict[str, Any] = field(default_factory=dict)
@@ -185,15 +220,17 @@ class Story:
             elif stays := STAYS.match(command):
                 self._start(command, stays[1] or "program")
             elif words and words[0] == "streamdp" and not SHELL.search(command):
-                self.last = self._forked(shlex.split(re.sub(r"\s#.*", "", command))[1:], command)
+                self.last = self._fork(MAIN, _words(command)[1:], command)
             elif words:
                 self.last = self._run(["bash", "-euo", "pipefail", "-c", command], command)
 
     def _python(self, block: Block) -> None:
         if block.file:
             (self.folder / block.file).write_text(block.text)
-        else:
+        elif self.installed:
             self._run([sys.executable, "-W", "error", "-c", block.text], block.text)
+        else:
+            self._fork(WITH_WARNINGS + block.text, [], block.text)
 
     def _java(self, block: Block) -> None:
         assert block.file
@@ -243,17 +280,18 @@ class Story:
         return (running for running in reversed(self.running) if "watch" in running.command)
 
     def _start(self, command: str, kind: str) -> None:
-        running = Running(command, self.folder, self._environment)
+        forked = kind != "program" and not (self.installed or SHELL.search(command))
+        running = Running(command, self.folder, self._environment, forked=forked)
         self.running.append(running)
         first = not any(earlier.command in command for earlier in self.running[:-1])
         if kind in READY:
             event = READY[kind] if first else "joined"  # a second one shares, maybe nothing
             assert running.wait_until(re.compile(rf"\b{event}\b")), f"{command}:\n{running.output}"
 
-    def _forked(self, arguments: list[str], command: str) -> str:
-        """What `streamdp` prints that needs nothing of a shell: without a start of its own."""
+    def _fork(self, program: str, arguments: list[str], command: str) -> str:
+        """What a program prints that has no start of its own."""
         done = parent().run(
-            MAIN, arguments, timeout=PATIENCE, environment=self._environment, folder=self.folder
+            program, arguments, timeout=PATIENCE, environment=self._environment, folder=self.folder
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout
@@ -282,6 +320,11 @@ class Story:
         for word, ours in self.wording.items():
             text = re.sub(rf"(?<![\w-]){re.escape(word)}(?![\w-])", ours, text)
         return text
+
+
+def _words(command: str) -> list[str]:
+    """What a shell makes of it; a comment has a blank before it."""
+    return shlex.split(re.sub(r"\s#.*", "", command))
 
 
 def _pattern(expected: str) -> re.Pattern[str]:

@@ -5,8 +5,8 @@ anything, and tests start `streamdp` hundreds of times. The parent here has impo
 commands import and has never run one; a fork of it is what a fresh process is after its imports:
 `python -c PROGRAM ARGUMENTS` with its own environment, standard streams, limits and signals. What
 depends on the imports themselves (how fast a command starts, a module that is missing) is asked of
-real interpreters in test_startup.py; the command that was installed runs in the documents' stories,
-where it stays or has a shell's redirections.
+real interpreters in test_startup.py; the command that was installed runs in README's story, and in
+those of the documents where it has a shell's redirections.
 
 The parent has one thread. It answers one question at a time over a socket:
 
