@@ -60,8 +60,7 @@ def java() -> Path:
 
 def kafka_jars() -> Path:
     """The folder with exactly the pinned jars, fetched at the first call."""
-    pinned = _pinned()
-    folder = _cache() / f"kafka-{KAFKA_VERSION}"
+    pinned, folder = _pinned(), beside()
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
@@ -70,13 +69,18 @@ def kafka_jars() -> Path:
     return folder
 
 
+def beside() -> Path:
+    """Where the jars are or will be, and what lies beside them; looks at none of it."""
+    return _cache() / f"kafka-{KAFKA_VERSION}"
+
+
 def quick_start_file(options: Sequence[str]) -> Path:
     """Where a Java with these options keeps what a broker's start loads; it may not be there."""
     program = java().resolve()
     classes = program.parent.parent / "lib" / "modules"  # by whose age and size Java knows itself
     own = (classes if classes.exists() else program).stat()
     identity = "\n".join([str(own.st_mtime_ns), str(own.st_size), *options])
-    return kafka_jars() / f"quick-start-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.aot"
+    return beside() / f"quick-start-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.aot"
 
 
 def quick_start(options: Sequence[str]) -> tuple[str, ...]:
@@ -87,15 +91,15 @@ def quick_start(options: Sequence[str]) -> tuple[str, ...]:
 
 def kept_storage() -> bytes:
     """What Kafka's tool writes for an empty broker without users; nothing before it ever did."""
-    file = kafka_jars() / _STORAGE
+    file = beside() / _STORAGE
     return file.read_bytes() if file.exists() else b""
 
 
 def keep_storage(written: bytes) -> None:
     """Keep it for every later broker, whole or not at all: two processes may do so at once."""
-    with tempfile.NamedTemporaryFile(dir=kafka_jars(), delete=False) as file:
+    with tempfile.NamedTemporaryFile(dir=beside(), delete=False) as file:
         file.write(written)
-    Path(file.name).replace(kafka_jars() / _STORAGE)
+    Path(file.name).replace(beside() / _STORAGE)
 
 
 def _cache() -> Path:

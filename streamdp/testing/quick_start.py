@@ -15,7 +15,7 @@ from pathlib import Path
 
 from streamdp.core.errors import StreamdpError
 from streamdp.testing.broker import QUICK_START, Broker
-from streamdp.testing.kafka_jars import quick_start_file
+from streamdp.testing.kafka_jars import kafka_jars, quick_start_file
 
 _MADE_SECONDS = 120.0  # 6 s on a quiet machine
 
@@ -24,7 +24,7 @@ def make() -> bool:
     """Start a broker and end it in order, so that Java writes the file; whether it is there."""
     file = quick_start_file(QUICK_START)
     if not file.exists():
-        with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
+        with tempfile.TemporaryDirectory(dir=kafka_jars()) as scratch:
             made = Path(scratch) / "made"
             options = (*QUICK_START, f"-XX:AOTCacheOutput={made}")
             broker = Broker(Path(scratch) / "broker", java_options=options)

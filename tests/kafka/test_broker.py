@@ -147,7 +147,7 @@ def test_is_what_quickens_a_start_used_where_it_is_and_missed_by_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Java is told of the file once somebody has made it, and passes over one that does not fit."""
-    monkeypatch.setattr(kafka_jars, "kafka_jars", lambda: tmp_path)
+    monkeypatch.setattr(kafka_jars, "beside", lambda: tmp_path)
     assert kafka_jars.quick_start(QUICK_START) == ()
     file = kafka_jars.quick_start_file(QUICK_START)
     assert file != kafka_jars.quick_start_file(THROUGHPUT)
@@ -169,7 +169,8 @@ def test_is_empty_storage_made_once_and_that_of_users_never_kept(
     """Kafka's tool takes a second; it writes users' passwords, hashed, into the storage."""
     jars, made = tmp_path / "jars", []
     jars.mkdir()
-    monkeypatch.setattr(kafka_jars, "kafka_jars", lambda: jars)
+    monkeypatch.setattr(kafka_jars, "beside", lambda: jars)
+    monkeypatch.setattr(broker_module, "kafka_jars", lambda: jars)
 
     def tool(broker: Broker, *arguments: str, where: str) -> str:
         made.append(arguments)
