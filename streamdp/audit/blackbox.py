@@ -25,7 +25,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, log
+from functools import lru_cache
+from math import exp, inf, log
 
 import numpy as np
 
@@ -80,12 +81,13 @@ class NeighbouringLogs:
 def both_sides(values: Sequence[Value], *, runs: int) -> Iterator[Record]:
     """The records of one slot, with each side's value, in all runs of both sides."""
     for side, value in zip(SIDES, values, strict=True):
-        yield from ((key_of(side, run), value) for run in range(runs))
+        yield from ((key, value) for key in keys_of(side, runs=runs))
 
 
-def key_of(side: str, run: int) -> bytes:
-    """The record key of one run."""
-    return f"{side}{run:07d}".encode()
+@lru_cache(maxsize=len(SIDES))
+def keys_of(side: str, *, runs: int) -> tuple[bytes, ...]:
+    """The record keys of one side's runs; asked for in each slot."""
+    return tuple(f"{side}{run:07d}".encode() for run in range(runs))
 
 
 def pairs(schedule: Schedule, format_: Format) -> list[NeighbouringLogs]:
@@ -142,6 +144,8 @@ def best_bound(
         error = (1 - confidence) * share / 4  # two directions, two bounds each
         for one, other in (SIDES, SIDES[::-1]):
             counts = seen[one][event], seen[other][event]
+            if counts[0] <= counts[1] * exp(best.epsilon):
+                continue  # not even the frequencies are so far apart, and bounds lie between them
             low = lowest(counts[0], runs, error=error)
             high = highest(counts[1], runs, error=error)
             proven = log(low / high) if low > 0 else -inf
@@ -153,7 +157,7 @@ def best_bound(
 def _outcomes(lines: Iterable[bytes], *, block: int, runs: int) -> dict[str, Counter[str]]:
     """How often each event was seen on each side."""
     released: dict[bytes, dict[int, int]] = {
-        key_of(side, run): {} for side in SIDES for run in range(runs)
+        key: {} for side in SIDES for key in keys_of(side, runs=runs)
     }
     for value in lines:
         line = decode_ledger(value)

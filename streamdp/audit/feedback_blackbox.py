@@ -35,7 +35,7 @@ from streamdp.audit.blackbox import (
     Record,
     best_bound,
     both_sides,
-    key_of,
+    keys_of,
 )
 from streamdp.core.arrays import Ints
 from streamdp.core.events import SUMS
@@ -167,7 +167,7 @@ def feedback_bound(
 def _outcomes(pair: FeedbackPair, lines: Iterable[bytes], *, runs: int) -> dict[str, Counter[str]]:
     """How often each event was seen on each side."""
     released: dict[bytes, dict[int, Ints]] = {
-        key_of(side, run): {} for side in SIDES for run in range(runs)
+        key: {} for side in SIDES for key in keys_of(side, runs=runs)
     }
     for value in lines:
         line = decode_ledger(value)
