@@ -27,6 +27,8 @@ from tests.support.carrying import mapped
 from tests.support.services import QUICK, Room
 from tests.support.services import Lines as Events
 
+pytestmark = pytest.mark.usefixtures("priors_are_made_once")
+
 KEYS = [b"key %d" % number for number in range(9)]
 
 

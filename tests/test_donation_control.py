@@ -113,13 +113,19 @@ def announces_and_keeps(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Giving, "below", lambda self, key: self.shortest)
 
 
+@pytest.fixture(scope="module")
+def nothing_is_held_against_it_unbroken() -> None:
+    """The same life as below, of the code as it is."""
+    assert in_pieces(many(), learner()) == []
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("nothing_is_held_against_it_unbroken")
 @pytest.mark.parametrize("break_it", [gives_unannounced, announces_and_keeps, counted_in_both])
 def test_is_a_control_group_that_donates_caught(
     break_it: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the judge, or by whoever computes the ledger again."""
-    assert in_pieces(many(), learner()) == []
     break_it(monkeypatch)
     assert in_pieces(many(), learner()) != []
 

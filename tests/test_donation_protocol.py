@@ -61,6 +61,8 @@ from tests.support.donations import (
 )
 from tests.support.protocol_model import HOME, Store, evidence, fold, restore, settle
 
+pytestmark = pytest.mark.usefixtures("priors_are_made_once")
+
 
 def test_does_a_line_say_what_its_key_donates_next() -> None:
     """Openings announce the first blocks, which have no line; the pool charges their slots."""
@@ -143,13 +145,19 @@ def told_early(patch: pytest.MonkeyPatch) -> None:
     published_early(patch, Lasts.UNTIL_PUBLISHED)
 
 
+@pytest.fixture(scope="module")
+def nothing_is_held_against_it_unbroken() -> None:
+    """The same life as below, of the code as it is."""
+    assert in_pieces(many(), donates()) == []
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("nothing_is_held_against_it_unbroken")
 @pytest.mark.parametrize("break_it", [told_early, given_twice, never_given, counted_too, forgotten])
 def test_is_a_broken_pool_caught(
     break_it: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the judge, or by whoever computes the ledger again."""
-    assert in_pieces(many(), donates()) == []
     break_it(monkeypatch)
     assert in_pieces(many(), donates()) != []
 

@@ -30,6 +30,8 @@ from tests.support.adopting import Adopters
 from tests.support.carrying import leader, stream
 from tests.support.crowded import crowded
 
+pytestmark = pytest.mark.usefixtures("priors_are_made_once")
+
 
 def priors_of(adopters: Adopters, number: int) -> list[PriorLine]:
     """The lines of a partition's priors."""

@@ -86,7 +86,9 @@ def test_is_a_slot_alone_quiet_by_public_numbers(learner: sd.Leader, log: LossBa
     plain = Quiet.row
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Quiet, "row", watched)
-        alone(learner, log, [], 3)
+        machine = engine(learner, [], sd.NotPrivate(len(ACTIONS)))
+        for batch in cut(log, range(len(log.offsets))):
+            machine.apply_batch(batch)
     slots: dict[int, int] = {}
     expected = []
     for key in log.index.tolist():
