@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -45,10 +45,21 @@ from importlib import import_module
 from streamdp.cli import main
 from streamdp.cli._progress import Bars
 
-small, number, at, *command = json.loads(sys.argv[1])
+small = json.loads(sys.argv[1])
 for name, value in small.items():
     module, _, constant = name.rpartition(".")
     setattr(import_module(module), constant, value)
+for said in sys.stdin:  # all is imported: each victim is a copy of this process
+    number, at, stderr, *command = json.loads(said)
+    child = os.fork()
+    if not child:
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit()
+os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT), 2)
+os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+os.dup2(0, 1)
 stage = Bars.stage
 
 def dying(self, name, total):
@@ -78,14 +89,27 @@ def _log(folder: Path) -> Path:
     return path
 
 
-def _struck(
-    number: signal.Signals, *command: str, at: int = 3300
-) -> subprocess.CompletedProcess[str]:
-    """The command line, with a signal to itself after 3,300 slots."""
-    arguments = json.dumps([SMALL, number, 3300, *command])
-    return subprocess.run(
-        [sys.executable, "-c", VICTIM, arguments], capture_output=True, text=True, check=False
-    )
+Strike = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def strike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Strike]:
+    """Runs the command line with a signal to itself after 3,300 slots: its code, what it said."""
+    stderr = tmp_path_factory.mktemp("struck") / "stderr"
+    with subprocess.Popen(
+        [sys.executable, "-c", VICTIM, json.dumps(SMALL)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+    ) as parent:  # fmt: skip
+
+        def struck(number: signal.Signals, *command: str) -> tuple[int, str]:
+            assert parent.stdin is not None
+            assert parent.stdout is not None
+            stderr.write_text("")
+            parent.stdin.write(json.dumps([number, 3300, str(stderr), *command]) + "\n")
+            return int(parent.stdout.readline()), stderr.read_text()
+
+        yield struck
+    assert parent.returncode == 0
 
 
 class _Stop(KeyboardInterrupt):
@@ -120,15 +144,15 @@ def _insist(run: Callable[[Callable[[int], None]], int], *, every: int) -> list[
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_is_a_killed_conversion_gone_on_with(
-    tmp_path: Path, ending: str, number: signal.Signals
+    tmp_path: Path, ending: str, number: signal.Signals, strike: Strike
 ) -> None:
     """The same command again; the file is the same, byte for byte, as without the interruption."""
     source = _log(tmp_path)
     target, whole = tmp_path / f"log{ending}", tmp_path / f"whole{ending}"
-    ended = _struck(number, "convert", str(source), str(target))
-    assert ended.returncode == (130 if number is signal.SIGINT else -signal.SIGKILL), ended.stderr
+    code, said = strike(number, "convert", str(source), str(target))
+    assert code == (130 if number is signal.SIGINT else -signal.SIGKILL), said
     if number is signal.SIGINT:
-        assert "interrupted; the same command resumes\n" in ended.stderr
+        assert "interrupted; the same command resumes\n" in said
     assert not target.exists()
     left = tmp_path / f"log{ending}.part"
     with left.open("ab") as file:
@@ -240,13 +264,15 @@ def _sent(folder: Path) -> list[tuple[object, ...]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_is_every_row_in_the_topic_once(tmp_path: Path, number: signal.Signals) -> None:
+def test_is_every_row_in_the_topic_once(
+    tmp_path: Path, number: signal.Signals, strike: Strike
+) -> None:
     """The command line is struck between two checkpoints; the same command sends the rest."""
     source, checkpoint = _log(tmp_path), tmp_path / "append.json"
     address, names = _address(tmp_path), ",".join(NAMED)
     command = ("convert", str(source), address, "--actions", names, "--checkpoint", str(checkpoint))
-    ended = _struck(number, *command)
-    assert ended.returncode in (130, -signal.SIGKILL), ended.stderr
+    code, said = strike(number, *command)
+    assert code in (130, -signal.SIGKILL), said
     held = len(_sent(tmp_path))
     marked = json.loads(checkpoint.read_text())["slots"]
     assert marked < held < SLOTS
