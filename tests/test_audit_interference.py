@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streamdp.audit import audit_learner, leaks
+from streamdp.audit.interference import each_leak
 from streamdp.cli.audit import SHIPPED
 from streamdp.core.bank import Bank
 from streamdp.core.engine import Engine
@@ -142,7 +143,7 @@ def test_what_depends_on_content_is_named(
     monkeypatch: pytest.MonkeyPatch, breaks: Break, observable: str
 ) -> None:
     breaks(monkeypatch)
-    assert any(observable in name for name in leaks(INCUMBENT))
+    assert any(observable in name for name in each_leak(INCUMBENT))
 
 
 def test_a_leak_fails_the_audit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,12 +35,18 @@ Content = NDArray[np.float32]
 
 def leaks(learner: Leader, estimates: tuple[Estimate, ...] = ()) -> list[str]:
     """The names of observables that differ between neighbouring inputs; empty if all is well."""
-    leaking: set[str] = set()
+    return sorted(set(each_leak(learner, estimates)))
+
+
+def each_leak(learner: Leader, estimates: tuple[Estimate, ...] = ()) -> Iterator[str]:
+    """Yield their names neighbour by neighbour, so that a caller can stop at the first."""
     for place in _places():
-        seen = [observe(learner, estimates, place, content) for content in _contents(learner)]
-        leaking.update(name for other in seen for name in other if other[name] != seen[0].get(name))
-        leaking.update(name for other in seen for name in seen[0] if name not in other)
-    return sorted(leaking)
+        first, *others = _contents(learner)
+        seen = observe(learner, estimates, place, first)
+        for content in others:
+            other = observe(learner, estimates, place, content)
+            yield from (name for name in other if other[name] != seen.get(name))
+            yield from (name for name in seen if name not in other)
 
 
 def observe(
