@@ -8,11 +8,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from streamdp.core.engine.bandit import BanditEngine
+from streamdp.core.engine.bandit import BanditEngine, on_grid
 from streamdp.core.engine.experts import ExpertEngine
 from streamdp.core.errors import BudgetExceeded, InvalidConfig
+from streamdp.core.grid import UNIT, as_float32, quantise
 from streamdp.core.learners.bandits import (
     BANDIT_RECIPES,
     EXPERT_RECIPES,
@@ -27,7 +27,7 @@ from streamdp.core.learners.bandits.dp_se import Elimination
 from streamdp.core.learners.bandits.experts import CellNoise, LocalCourse, Weights
 from streamdp.core.learners.bandits.lazy_ucb import Optimism
 from streamdp.core.learners.bandits.phases import ArmPhases, PhaseCourse
-from streamdp.core.randomness import SeededRandomness, SystemRandomness
+from streamdp.core.randomness import Bits, SeededRandomness, SystemRandomness
 
 ARMS = ["a", "b", "c"]
 
@@ -102,7 +102,7 @@ def test_do_nodes_and_array_add_up_to_epsilon_at_most() -> None:
 def test_are_the_slots_at_which_another_arm_overtakes_right() -> None:
     """Between releases the computed plays are those of comparing indices slot by slot."""
     drawn = np.random.default_rng(3)
-    rule, chance = Optimism(), BitsChance(SeededRandomness(1).bits("s", 0, _tag(), np.array([0])))
+    rule, chance = Optimism(), BitsChance(lambda: _bits(1))
     for _ in range(60):
         known = ArmPhases(2 ** drawn.integers(0, 6, 4), drawn.normal(0.5, 0.4, 4), 0.5)
         slot, plays = 5, list[int]()
@@ -112,14 +112,41 @@ def test_are_the_slots_at_which_another_arm_overtakes_right() -> None:
         assert plays == expected
 
 
-def _tag() -> NDArray[np.uint8]:
-    return np.zeros((1, 16), np.uint8)
+def _bits(seed: int) -> Bits:
+    return SeededRandomness(seed).bits("s", 0, np.zeros((1, 16), np.uint8), np.array([0]))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        *(-0.1, -0.0, 0.0, 2.0**-21, 3 * 2.0**-21, 0.1, 0.3, 1 / 3, 0.5, 1 - 2.0**-30, 1.0, 7.0),
+        *(float("nan"), float("inf"), -float("inf"), 1e300, 5e-324, True, 0, 1, -(10**400), 10**30),
+        *(np.float16(0.3), np.float32(0.7), np.longdouble("0.7"), np.int8(1), np.uint64(2**63)),
+        *("0.3", None, b"1", [0.3], np.array(0.3), np.array([0.3]), 0.3j, Fraction(1, 3)),
+    ],
+    ids=repr,
+)
+def test_is_one_loss_on_the_grid_what_a_row_of_it_is(loss: object) -> None:
+    """What counts as a number, and the roundings to float32 and to the grid."""
+    number = isinstance(loss, int | float | np.floating | np.integer)
+    row = as_float32([loss if number else None], actions=1)
+    assert on_grid(loss) == quantise(row)[0][0, 0]
+
+
+def test_are_many_losses_rounded_to_the_grid_as_rows_are() -> None:
+    """Also next to the middle between two values of the grid, where float32 decides."""
+    drawn = np.random.default_rng(8)
+    middles = (
+        (drawn.integers(0, UNIT, 1000) + 0.5) / UNIT * (1 + drawn.integers(-2, 3, 1000) * 1e-8)
+    )
+    losses = np.concatenate([drawn.random(1000), middles])
+    rows = as_float32(losses[:, None], actions=1)
+    assert [on_grid(loss) for loss in losses.tolist()] == quantise(rows)[0][:, 0].tolist()
 
 
 def test_do_public_draws_have_their_law() -> None:
     """Beta draws: mean and variance within five standard errors; false alarm below 1e-6 each."""
-    bits = SeededRandomness(2).bits("s", 0, _tag(), np.array([0]))
-    chance, count = BitsChance(bits), 20_000
+    chance, count = BitsChance(lambda: _bits(2)), 20_000
     for alpha, beta in ((1.0, 1.0), (1.0, 40.0), (30.0, 3.5)):
         draws = chance.beta(np.full(count, alpha), np.full(count, beta))
         mean = alpha / (alpha + beta)

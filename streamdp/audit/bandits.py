@@ -40,6 +40,8 @@ _CONTENTS: tuple[object, ...] = (0.0, 1.0, float("nan"), "text", 1e9)
 _SCRIPTS = ((0.1, 0.9), (0.9, 0.1), (0.5, 0.5, 0.9, 0.2))
 _QUANTILES = (-2.5, -1.5, -0.8, -0.35, 0.0, 0.35, 0.8, 1.5, 2.5)
 
+_NEVER_READ = SeededRandomness(1)  # a run without noise, with a script for its chance
+
 Factory = Callable[..., BanditEngine]
 
 
@@ -164,7 +166,7 @@ def transcript(
     bare = replace(
         learner, charge=None, begin=lambda: ScriptedCourse(learner.begin(), script, costs)
     )
-    machine = engine(bare, budget=None, randomness=SeededRandomness(1))
+    machine = engine(bare, budget=None, randomness=_NEVER_READ)
     public: list[object] = []
     units: list[int] = []
     for action, content in records:

@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
+from math import isfinite, nan
 
 import numpy as np
 
@@ -24,7 +26,7 @@ from streamdp.core import calibration
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.engine.part_sums import PartSums
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.grid import UNIT, as_float32, quantise
+from streamdp.core.grid import UNIT
 from streamdp.core.learners.bandits import Bandit, Part
 from streamdp.core.learners.bandits.chance import BitsChance
 from streamdp.core.ledger import Ledger
@@ -165,18 +167,29 @@ class BanditEngine:
 
     def _bits(self, purpose: Purpose) -> Bits:
         self._draws += 1
-        return self._randomness.bits(self._stream, purpose, self._tag, np.array([self._draws]))
+        return self._bits_of(purpose, self._draws)
 
     def _chance(self, purpose: Purpose) -> BitsChance:
-        return BitsChance(self._bits(purpose))
+        """Draws at an address of their own, which counts whether a course reads it or not."""
+        self._draws += 1
+        return BitsChance(partial(self._bits_of, purpose, self._draws))
+
+    def _bits_of(self, purpose: Purpose, draw: int) -> Bits:
+        return self._randomness.bits(self._stream, purpose, self._tag, np.array([draw]))
 
 
 def on_grid(loss: object) -> int:
     """A loss as an integer of the grid; 1/2 for anything that is not a number (P1).
 
+    What `grid.as_float32` and `grid.quantise` make of a row of one loss, without arrays.
+
     >>> on_grid(0.5), on_grid(7.0), on_grid(float("nan")), on_grid("x")
     (524288, 1048576, 524288, 524288)
     """
-    number = isinstance(loss, int | float | np.floating | np.integer)
-    units, _ = quantise(as_float32([loss if number else float("nan")], actions=1))
-    return int(units[0, 0])
+    try:
+        number = float(loss) if isinstance(loss, int | float | np.floating | np.integer) else nan
+    except OverflowError:  # an int beyond every float
+        number = nan
+    if not isfinite(number):
+        return UNIT // 2
+    return round(float(np.float32(min(max(number, 0.0), 1.0))) * UNIT)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 
@@ -100,7 +101,7 @@ class ExpertEngine:
         """Draw an action under this advice: a row of chances for each expert."""
         experts, names = self.learner.experts, self.learner.actions
         rows = read_advice(advice, experts=experts, actions=len(names))
-        chance = BitsChance(self._bits(Purpose.SELECTION))
+        chance = self._chance(Purpose.SELECTION)
         chances = self._course.chances(rows, chance)
         arm = int(drawn(chances[None], chance)[0])
         return ExpertChoice(names[arm], float(chances[arm]), self.batch, rows, chances)
@@ -134,7 +135,7 @@ class ExpertEngine:
             drawn_noise = int(discrete_laplaces(scale, bits, 1, position=2 * place)[0, 0])
             units[cell] = self._sums.get(cell, 0) + drawn_noise
         sums = {cell: value / (UNIT * PARTS) for cell, value in units.items()}
-        self._course.released(sums, BitsChance(self._bits(Purpose.RESAMPLE)))
+        self._course.released(sums, self._chance(Purpose.RESAMPLE))
         told_of = tuple(self._advice)
         release = ExpertRelease(self.batch, self.learner.charge, self.learner.delta, told_of, units)
         self.batch, self._sums, self._advice = self.batch + 1, {}, []
@@ -142,4 +143,12 @@ class ExpertEngine:
 
     def _bits(self, purpose: Purpose) -> Bits:
         self._draws += 1
-        return self._randomness.bits(self._stream, purpose, self._tag, np.array([self._draws]))
+        return self._bits_of(purpose, self._draws)
+
+    def _chance(self, purpose: Purpose) -> BitsChance:
+        """Draws at an address of their own, which counts whether a course reads it or not."""
+        self._draws += 1
+        return BitsChance(partial(self._bits_of, purpose, self._draws))
+
+    def _bits_of(self, purpose: Purpose, draw: int) -> Bits:
+        return self._randomness.bits(self._stream, purpose, self._tag, np.array([draw]))

@@ -8,6 +8,8 @@ Reference: Marsaglia & Tsang 2000, for shapes ≥ 1
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from streamdp.core.arrays import Floats
@@ -15,17 +17,23 @@ from streamdp.core.randomness import Bits
 
 
 class BitsChance:
-    """Draws from one row of bits, in the order of the calls."""
+    """Draws from one row of bits, in the order of the calls.
 
-    __slots__ = ("_at", "_bits")
+    The bits are asked for by the first draw: most slots are played without one.
+    """
 
-    def __init__(self, bits: Bits) -> None:
-        self._bits = bits
+    __slots__ = ("_at", "_bits", "_source")
+
+    def __init__(self, source: Callable[[], Bits]) -> None:
+        self._source = source
+        self._bits: Bits | None = None
         self._at = 0
 
     def uniform(self, *shape: int) -> Floats:
         """Uniform draws in (0, 1)."""
         count = int(np.prod(shape))
+        if self._bits is None:
+            self._bits = self._source()
         words = self._bits.words(self._at, count)[0]
         self._at += count
         cells = np.right_shift(words, np.uint64(12)).astype(np.float64)
