@@ -20,6 +20,7 @@ pytest_plugins = (
     "tests.support.untraced",
     "tests.support.calling",
     "tests.support.crowded",
+    "tests.support.few_requests",
     "tests.support.lending",
 )
 

@@ -195,6 +195,7 @@ def configured(tmp_path: Path) -> Path:
 QUICK = ("--samples", "1000", "--black-box", "--runs", "300", "--json")
 
 
+@pytest.mark.usefixtures("few_requests")
 def test_does_the_command_audit_a_configurations_feedback_streams(configured: Path) -> None:
     """As it is configured, three actions and rewards, through the real service on files."""
     code, out = run("audit", "--config", str(configured), *QUICK)
@@ -205,6 +206,7 @@ def test_does_the_command_audit_a_configurations_feedback_streams(configured: Pa
     assert 0 <= result["epsilon_proven"] <= 1
 
 
+@pytest.mark.usefixtures("few_requests")
 def test_does_the_command_look_at_recipes_from_outside_too() -> None:
     """With the fewest actions that are asked for, by header and by value."""
     asked = ("--recipe", "policy_elimination", "--epsilon", "1", "--actions", "2", "--actions", "3")
@@ -216,6 +218,7 @@ def test_does_the_command_look_at_recipes_from_outside_too() -> None:
     assert sorted(looked) == [(2, True), (2, True), (3, False), (3, False)]
 
 
+@pytest.mark.usefixtures("few_requests")
 def test_does_the_command_fail_for_a_service_that_proves_more(
     configured: Path, monkeypatch: Patch
 ) -> None:

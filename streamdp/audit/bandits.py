@@ -57,7 +57,8 @@ def audit_bandit(
     `engine` makes the engine to audit: the shipped one, or a broken one in tests.
 
     >>> from streamdp.core.learners.bandits import BANDIT_RECIPES
-    >>> audit = audit_bandit(BANDIT_RECIPES["lazy_ucb"](actions=["a", "b"], epsilon="1/2"))
+    >>> learner = BANDIT_RECIPES["lazy_ucb"](actions=["a", "b"], epsilon="1/2")
+    >>> audit = audit_bandit(learner, samples=1000)
     >>> audit.verdict, audit.worst
     ('holds', 0.5)
     """
