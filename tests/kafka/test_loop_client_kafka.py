@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from streamdp.assembly.recipes import Rewards
 from streamdp.client import Loop, LoopTopics
 from streamdp.ports import StreamTopics
-from streamdp.testing.broker import Borrowed, Broker
+from streamdp.testing.broker import Borrowed, own_broker
 from streamdp_adapters.kafka import KafkaTechnology
 from tests.support.loops import Draws, joined, rows
 
@@ -62,19 +61,20 @@ async def test_are_events_those_of_the_page_on_a_broker(
 
 
 async def test_does_what_was_written_before_the_broker_came_arrive(
-    fresh_app: Callable[[], str], tmp_path: Path
+    fresh_app: Callable[[], str],
 ) -> None:
     """No broker answers at the start: records wait, and none is lost or written twice."""
     app = fresh_app()
     topics = LoopTopics(f"{app}.requests", f"{app}.outcomes")
-    mine = Broker(tmp_path / "broker")
-    table = {"bootstrap": mine.bootstrap, "single_broker": True}
-    technology = KafkaTechnology.from_settings(table, app=app)
-    pair = StreamTopics(
-        app, "clicks", topics.requests, headers=True, beside=topics.outcomes,
-        output=f"{app}.events",
-    )  # fmt: skip
-    try:
+    with own_broker() as mine:
+        table = {"bootstrap": mine.bootstrap, "single_broker": True}
+        technology = KafkaTechnology.from_settings(table, app=app)
+        pair = StreamTopics(
+            app, "clicks", topics.requests, headers=True, beside=topics.outcomes,
+            output=f"{app}.events",
+        )  # fmt: skip
+        await technology.administrator().create([pair], partitions=PARTITIONS)
+        mine.kill()
         async with Loop(technology.producer, Draws(), stream="banners", topics=topics) as loop:
             for key in KEYS:
                 loop.outcome(loop.choose(key), 1)
@@ -82,14 +82,11 @@ async def test_does_what_was_written_before_the_broker_came_arrive(
                 await asyncio.sleep(0.01)
             assert loop.condition.requests.waiting == len(KEYS)
             await asyncio.to_thread(mine.start)
-            await technology.administrator().create([pair], partitions=PARTITIONS)
             assert await asyncio.to_thread(loop.flush)
             condition = loop.condition
             assert condition.requests.lost == condition.outcomes.lost == 0
         assert len(await rows(technology, topics.requests)) == len(KEYS)
         assert len(await rows(technology, topics.outcomes)) == len(KEYS)
-    finally:
-        mine.kill()
 
 
 async def places(technology: KafkaTechnology, topic: str) -> dict[bytes | None, int]:

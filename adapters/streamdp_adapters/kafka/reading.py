@@ -36,6 +36,7 @@ FETCH_BYTES = 4 * 1024 * 1024
 
 _WAIT_MS = 20  # a fetch at the end waits this long; other questions queue behind it, and markers
 # move the position without a record that would end the wait
+_SETTLED_SECONDS = 5.0  # that a look waits for open transactions; one that hangs lasts longer
 _TAIL = 16  # offsets to look back at first; markers and aborted records take some
 
 
@@ -123,7 +124,12 @@ class PartitionReader:
 
 @asynccontextmanager
 async def reader(
-    settings: KafkaSettings, topics: Sequence[str], *, where: str, group_id: str | None = None
+    settings: KafkaSettings,
+    topics: Sequence[str],
+    *,
+    where: str,
+    group_id: str | None = None,
+    isolation: str = "read_committed",
 ) -> AsyncIterator[PartitionReader]:
     """A reader for as long as the block lasts; with a group it can read the group's offsets."""
     with troubles.translated(where):
@@ -131,7 +137,7 @@ async def reader(
             **settings.client(),
             group_id=group_id,
             enable_auto_commit=False,
-            isolation_level="read_committed",
+            isolation_level=isolation,
             auto_offset_reset="none",
             max_partition_fetch_bytes=FETCH_BYTES,
             fetch_max_wait_ms=_WAIT_MS,
@@ -156,7 +162,8 @@ async def durable(
     The order of reads avoids contradictions when an owner works meanwhile: the state contains every
     ledger line and group offset that was read earlier, and the input reaches at least as far as the
     state. An owner's state is that before its record, though, so only `Owner.confirm` tells whether
-    a later owner has come.
+    a later owner has come. A look without a record waits for the transactions that are open in the
+    state: a commit ends in one partition before it ends in another.
     """
     partition = Partition(topics.stream, number)
     seconds = (topics.beside,) if topics.beside else ()
@@ -173,7 +180,10 @@ async def durable(
         beside_offsets = await look.remembered(topics.beside, [number]) if seconds else {}
         last_line = await look.last_value(TopicPartition(topics.ledger, number))
         reached("take: ledger", partition)
-        state, owner = await _state(look, TopicPartition(topics.state, number), owned_at, progress)
+        state_place = TopicPartition(topics.state, number)
+        if owned_at is None:
+            await _settled(look, settings, state_place)
+        state, owner = await _state(look, state_place, owned_at, progress)
         reached("take: state", partition)
         end = await look.end(source)
         beside_first, beside_end = 0, 0
@@ -194,6 +204,18 @@ async def durable(
         beside_offset=beside_offsets[number].offset if number in beside_offsets else None,
         beside_id=ids.get(topics.beside),
     )
+
+
+async def _settled(look: PartitionReader, settings: KafkaSettings, place: TopicPartition) -> None:
+    """Wait until every record that the partition has now is committed or aborted, or time is up."""
+    async with reader(
+        settings, (place.topic,), where=look.where, isolation="read_uncommitted"
+    ) as everything:
+        end = await everything.end(place)
+    clock = asyncio.get_running_loop().time
+    until = clock() + _SETTLED_SECONDS
+    while await look.end(place) < end and clock() < until:
+        await asyncio.sleep(_WAIT_MS / 1000)
 
 
 async def _state(
