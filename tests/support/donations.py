@@ -77,6 +77,14 @@ def in_pieces(store: Store, learner: sd.Leader, *, step: int = 6) -> list[str]:
     return judge(evidence(store)) + verified(store, of)
 
 
+def highest_charge(store: Store, of: StreamSpec) -> Fraction:
+    """The most that one record was charged, as `ledger verify` adds it up."""
+    verification = Verification()
+    verification.read(of.topics, store.ledger)
+    (verdict,) = verification.verdicts({of.topics.input: of.charge}, {})
+    return verdict.highest
+
+
 DROPPED: dict[str, object] = {"drop": True}
 
 
