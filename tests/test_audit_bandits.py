@@ -242,7 +242,7 @@ class TellsRawSums(BanditEngine):
         return releases
 
     def _chance_of_course(self) -> Chance:
-        return self._chance(Purpose.RESAMPLE)
+        return self._draws.chance(Purpose.RESAMPLE)
 
 
 @pytest.mark.slow

@@ -17,22 +17,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from math import isfinite, nan
 
 import numpy as np
 
 from streamdp.core import calibration
 from streamdp.core.calibration import parse_epsilon
+from streamdp.core.engine.numbered_draws import NumberedDraws
 from streamdp.core.engine.part_sums import PartSums
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.bandits import Bandit, Part
-from streamdp.core.learners.bandits.chance import BitsChance
 from streamdp.core.ledger import Ledger
 from streamdp.core.ledger.runs import Run
 from streamdp.core.noise import discrete_laplace
-from streamdp.core.randomness import Bits, Purpose, Randomness
+from streamdp.core.randomness import Purpose, Randomness
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +86,12 @@ class BanditEngine:
         self.slot = 1
         self._arms = {name: arm for arm, name in enumerate(learner.actions)}
         self._course = learner.begin()
-        self._randomness, self._stream = randomness, stream
-        self._tag = np.frombuffer(randomness.tag(stream, 0, None, 0, 0), np.uint8)[None]
+        self._draws = NumberedDraws(randomness, stream)
         self._entered = [0] * len(learner.actions)
         self._sums = [PartSums(0) for _ in learner.actions]
         self._ledger = None if exact is None else Ledger(exact)
         if self._ledger is not None:
             self._ledger.grow(len(learner.actions))
-        self._draws = 0
         self._course.begin_slot(1, self._entered)
         self._playing: int | None = None
 
@@ -105,7 +102,7 @@ class BanditEngine:
     def action(self) -> str:
         """The action to play at the next slot; repeated calls give the same one."""
         if self._playing is None:
-            chance = self._chance(Purpose.SELECTION)
+            chance = self._draws.chance(Purpose.SELECTION)
             self._playing = int(self._course.plays(self.slot, 1, chance)[0])
         return self.learner.actions[self._playing]
 
@@ -148,7 +145,7 @@ class BanditEngine:
         parts = self._course.parts(arm)
         releases = [self._released(arm, part, sums.between(part)) for part in parts]
         losses = [release.units / UNIT for release in releases]
-        self._course.released(self.slot, arm, losses, self._chance(Purpose.RESAMPLE))
+        self._course.released(self.slot, arm, losses, self._draws.chance(Purpose.RESAMPLE))
         return releases
 
     def _released(self, arm: int, part: Part, units: int) -> BanditRelease:
@@ -161,21 +158,9 @@ class BanditEngine:
             ends = np.array([part.start]), np.array([part.stop])
             self._ledger.book(np.array([arm]), *ends, epsilon=part.epsilon)
             scale = calibration.laplace_scale(calibration.SUMS_SENSITIVITY, part.epsilon) * UNIT
-            units += int(discrete_laplace(scale, self._bits(Purpose.NOISE))[0])
+            units += int(discrete_laplace(scale, self._draws.bits(Purpose.NOISE))[0])
         name = self.learner.actions[arm]
         return BanditRelease(arm, name, part.start, part.stop, self.slot, part.epsilon, units)
-
-    def _bits(self, purpose: Purpose) -> Bits:
-        self._draws += 1
-        return self._bits_of(purpose, self._draws)
-
-    def _chance(self, purpose: Purpose) -> BitsChance:
-        """Draws at an address of their own, which counts whether a course reads it or not."""
-        self._draws += 1
-        return BitsChance(partial(self._bits_of, purpose, self._draws))
-
-    def _bits_of(self, purpose: Purpose, draw: int) -> Bits:
-        return self._randomness.bits(self._stream, purpose, self._tag, np.array([draw]))
 
 
 def on_grid(loss: object) -> int:

@@ -15,17 +15,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
-
-import numpy as np
 
 from streamdp.core.arrays import Floats
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.engine.bandit import on_grid
+from streamdp.core.engine.numbered_draws import NumberedDraws
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.bandits.bases import drawn
-from streamdp.core.learners.bandits.chance import BitsChance
 from streamdp.core.learners.bandits.experts import (
     PARTS,
     ExpertLearner,
@@ -33,7 +30,7 @@ from streamdp.core.learners.bandits.experts import (
     read_advice,
 )
 from streamdp.core.noise import discrete_laplaces
-from streamdp.core.randomness import Bits, Purpose, Randomness
+from streamdp.core.randomness import Purpose, Randomness
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +83,10 @@ class ExpertEngine:
         self.learner = learner
         self.batch = 0
         self._course = learner.begin()
-        self._randomness, self._stream = randomness, stream
-        self._tag = np.frombuffer(randomness.tag(stream, 0, None, 0, 0), np.uint8)[None]
+        self._draws = NumberedDraws(randomness, stream)
         self._arms = {name: arm for arm, name in enumerate(learner.actions)}
         self._sums: dict[Hashable, int] = {}
         self._advice: list[str] = []
-        self._draws = 0
 
     def __repr__(self) -> str:
         """Show the position, never the content."""
@@ -101,7 +96,7 @@ class ExpertEngine:
         """Draw an action under this advice: a row of chances for each expert."""
         experts, names = self.learner.experts, self.learner.actions
         rows = read_advice(advice, experts=experts, actions=len(names))
-        chance = self._chance(Purpose.SELECTION)
+        chance = self._draws.chance(Purpose.SELECTION)
         chances = self._course.chances(rows, chance)
         arm = int(drawn(chances[None], chance)[0])
         return ExpertChoice(names[arm], float(chances[arm]), self.batch, rows, chances)
@@ -128,27 +123,15 @@ class ExpertEngine:
                     got=f"noise for {len(self._sums.keys() & noises.keys())}",
                 )
             )
-        bits = self._bits(Purpose.NOISE)
+        bits = self._draws.bits(Purpose.NOISE)
         units = {}
         for place, (cell, noise) in enumerate(noises.items()):
             scale = Fraction(noise.largest * UNIT) / noise.epsilon
             drawn_noise = int(discrete_laplaces(scale, bits, 1, position=2 * place)[0, 0])
             units[cell] = self._sums.get(cell, 0) + drawn_noise
         sums = {cell: value / (UNIT * PARTS) for cell, value in units.items()}
-        self._course.released(sums, self._chance(Purpose.RESAMPLE))
+        self._course.released(sums, self._draws.chance(Purpose.RESAMPLE))
         told_of = tuple(self._advice)
         release = ExpertRelease(self.batch, self.learner.charge, self.learner.delta, told_of, units)
         self.batch, self._sums, self._advice = self.batch + 1, {}, []
         return release
-
-    def _bits(self, purpose: Purpose) -> Bits:
-        self._draws += 1
-        return self._bits_of(purpose, self._draws)
-
-    def _chance(self, purpose: Purpose) -> BitsChance:
-        """Draws at an address of their own, which counts whether a course reads it or not."""
-        self._draws += 1
-        return BitsChance(partial(self._bits_of, purpose, self._draws))
-
-    def _bits_of(self, purpose: Purpose, draw: int) -> Bits:
-        return self._randomness.bits(self._stream, purpose, self._tag, np.array([draw]))
