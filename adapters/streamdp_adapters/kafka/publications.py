@@ -13,6 +13,7 @@ from aiokafka.structs import TopicPartition
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.ports import Key, Published, StreamTopics
 from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka.reading import settled
 from streamdp_adapters.kafka.sending import learner_key
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import administration, describe_shapes
@@ -37,8 +38,12 @@ class KafkaPublications:
     def ledger(
         self, stream: StreamTopics, *, follow: bool, newest: int | None = None
     ) -> AsyncIterator[Sequence[Published]]:
-        """Every committed ledger record, or the newest."""
-        return self._read(stream.ledger, _same, follow=follow, newest=newest)
+        """Every committed ledger record, or the newest.
+
+        A reading that ends waits for what is open at the call: a commit may be readable in other
+        topics before it is here, and what was charged must not be missed.
+        """
+        return self._read(stream.ledger, _same, follow=follow, newest=newest, settle=True)
 
     def snapshots(
         self, stream: StreamTopics, *, follow: bool
@@ -63,7 +68,13 @@ class KafkaPublications:
         await asyncio.gather(*map(troubles.stop, consumers))
 
     async def _read(
-        self, topic: str, key_of: Callable[[Key], Key], *, follow: bool, newest: int | None = None
+        self,
+        topic: str,
+        key_of: Callable[[Key], Key],
+        *,
+        follow: bool,
+        newest: int | None = None,
+        settle: bool = False,
     ) -> AsyncIterator[Sequence[Published]]:
         """Batches up to the present end, an empty batch, and what comes after."""
         with troubles.translated(f"topic {topic}"):
@@ -77,7 +88,7 @@ class KafkaPublications:
             async with troubles.started(consumer, self._settings):
                 self._consumers.add(consumer)
                 try:
-                    look = _Look(consumer, self._settings, topic, newest)
+                    look = _Look(consumer, self._settings, topic, newest, settle)
                     async for batch in look.follow(key_of) if follow else look.once(key_of):
                         yield batch
                 except ConsumerStoppedError:
@@ -95,17 +106,27 @@ class _Look:
     """One consumer of all partitions of a topic."""
 
     def __init__(
-        self, consumer: AIOKafkaConsumer, settings: KafkaSettings, topic: str, newest: int | None
+        self,
+        consumer: AIOKafkaConsumer,
+        settings: KafkaSettings,
+        topic: str,
+        newest: int | None,
+        settle: bool,
     ) -> None:
         self._consumer = consumer
         self._settings = settings
         self._topic = topic
         self._newest = newest
+        self._settle = settle
         self._ends: dict[TopicPartition, int] = {}
 
     async def once(self, key_of: Callable[[Key], Key]) -> AsyncIterator[list[Published]]:
         """The records that the topic holds now."""
         await self._assign()
+        if self._settle:
+            places = list(self._ends)
+            await settled(self._consumer, self._settings, places, where=f"topic {self._topic}")
+            self._ends = await self._consumer.end_offsets(places)
         while await self._is_behind():
             if batch := [r for r in await self._batch(key_of) if self._is_old(r)]:
                 yield batch

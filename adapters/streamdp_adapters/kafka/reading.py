@@ -36,7 +36,7 @@ FETCH_BYTES = 4 * 1024 * 1024
 
 _WAIT_MS = 20  # a fetch at the end waits this long; other questions queue behind it, and markers
 # move the position without a record that would end the wait
-_SETTLED_SECONDS = 5.0  # that a look waits for open transactions; one that hangs lasts longer
+_SETTLED_SECONDS = 5.0  # to wait for open transactions; one that hangs stays open for longer
 _TAIL = 16  # offsets to look back at first; markers and aborted records take some
 
 
@@ -182,7 +182,7 @@ async def durable(
         reached("take: ledger", partition)
         state_place = TopicPartition(topics.state, number)
         if owned_at is None:
-            await _settled(look, settings, state_place)
+            await settled(look.consumer, settings, [state_place], where=where)
         state, owner = await _state(look, state_place, owned_at, progress)
         reached("take: state", partition)
         end = await look.end(source)
@@ -206,15 +206,26 @@ async def durable(
     )
 
 
-async def _settled(look: PartitionReader, settings: KafkaSettings, place: TopicPartition) -> None:
-    """Wait until every record that the partition has now is committed or aborted, or time is up."""
-    async with reader(
-        settings, (place.topic,), where=look.where, isolation="read_uncommitted"
-    ) as everything:
-        end = await everything.end(place)
+async def settled(
+    consumer: AIOKafkaConsumer,
+    settings: KafkaSettings,
+    places: Sequence[TopicPartition],
+    *,
+    where: str,
+) -> None:
+    """Wait until every record there is now can be read, or was aborted; or until time is up.
+
+    For a reader of committed records, which compares them with what it has read elsewhere.
+    """
+    topics = list({place.topic for place in places})
+    async with reader(settings, topics, where=where, isolation="read_uncommitted") as everything:
+        ends = await everything.consumer.end_offsets(places)
     clock = asyncio.get_running_loop().time
     until = clock() + _SETTLED_SECONDS
-    while await look.end(place) < end and clock() < until:
+    while clock() < until:
+        readable = await consumer.end_offsets(places)
+        if all(readable[place] >= end for place, end in ends.items()):
+            return
         await asyncio.sleep(_WAIT_MS / 1000)
 
 
