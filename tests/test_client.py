@@ -8,6 +8,7 @@ import threading
 import timeit
 from collections.abc import Callable
 from inspect import signature
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -255,6 +256,73 @@ def test_have_both_clients_one_shape(client: type[Actions]) -> None:
         assert signature(getattr(client, name)) == signature(getattr(Actions, name))
     for opened_by in ("__enter__", "__exit__", "__aenter__", "__aexit__"):
         assert hasattr(client, opened_by)
+
+
+@pytest.mark.parametrize("key", ["fr", 1])
+def test_is_a_key_that_is_no_bytes_refused_by_both_clients(key: Any) -> None:
+    """It has no learner: the fallback action would answer for ever."""
+    cache = ActionsCache(lambda: Reader(Topic(), Topic()), [SOURCE])
+    over_http = HttpActions("http://127.0.0.1:9", {"home": "z"})
+    for ask in (
+        lambda: cache.action("home", key),
+        lambda: over_http.action("home", key),
+        lambda: over_http.fetch("home", [b"fr", key]),
+        lambda: over_http.choose("home", key, "r-1"),
+    ):
+        with pytest.raises(InvalidConfig, match="key: not a key; expected bytes or None"):
+            ask()
+
+
+def test_does_the_thread_over_http_outlive_a_failure_that_nobody_foresaw(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The feed is lost, says why, and is asked again."""
+    asked = threading.Semaphore(0)
+
+    def fails(*_: object) -> None:
+        asked.release()
+        raise ZeroDivisionError
+
+    with HttpActions("http://127.0.0.1:9", {"home": "z"}, refresh=0.01) as actions:
+        monkeypatch.setattr(actions, "fetch", fails)
+        for _ in range(3):
+            assert asked.acquire(timeout=30)
+        condition = actions.condition("home")
+    assert (condition.feed, condition.trouble) == (Feed.LOST, "ZeroDivisionError")
+    assert "asking for the actions of stream home failed" in caplog.text
+
+
+def a_cache(sources: Any = (SOURCE,), **settings: Any) -> object:
+    return ActionsCache(lambda: Reader(Topic(), Topic()), sources, **settings)
+
+
+def over_http(fallbacks: Any = {"home": "z"}, url: Any = "http://h", **settings: Any) -> object:  # noqa: B006
+    return HttpActions(url, fallbacks, **settings)
+
+
+MISTAKES: list[tuple[Callable[[], object], str]] = [
+    (lambda: a_cache(None), "sources: no streams; expected a list of `Source`, got NoneType"),
+    (lambda: a_cache(["home"]), "sources: not a stream; expected `Source.topics, fallback.`, got"),
+    (lambda: a_cache([Source(HOME, "")]), "stream home: fallback: no name; expected text, got ''"),
+    (lambda: a_cache(stale_after=-1), "stale_after: no length of time; .* at least 0, got -1"),
+    (lambda: a_cache(stale_after="1"), "stale_after: no length of time; .* got str"),
+    (lambda: a_cache(ready_within=float("nan")), "ready_within: no length of time; .* got nan"),
+    (lambda: a_cache(on_change=3), "on_change: cannot be called; expected a function, got int"),
+    (lambda: a_cache(most_keys=0), "most_keys: no limit; expected a whole number, at least 1"),
+    (lambda: over_http(None), "fallbacks: not actions; expected a fallback action for each"),
+    (lambda: over_http({"home": 3}), "fallbacks: stream home: no name; expected text, got 3"),
+    (lambda: over_http(url=None), "url: no name; expected text, got None"),
+    (lambda: over_http(refresh=0), "refresh: no length of time; .* more than 0, got 0"),
+    (lambda: over_http().fetch("home", None), "keys: no keys; expected a list of them, got None"),  # type: ignore[attr-defined]
+    (lambda: over_http().fetch("home", b"fr"), "keys: no keys; expected a list of them, got bytes"),  # type: ignore[attr-defined]
+    (lambda: over_http().choose("home", b"fr", 7), "request id: no id; expected text, got int"),  # type: ignore[attr-defined]
+]
+
+
+@pytest.mark.parametrize(("use", "said"), MISTAKES, ids=[said for _, said in MISTAKES])
+def test_is_a_mistake_in_a_client_s_arguments_told(use: Callable[[], object], said: str) -> None:
+    with pytest.raises(InvalidConfig, match=said):
+        use()
 
 
 def plain(stream: str, key: bytes) -> bytes:

@@ -34,6 +34,14 @@ from streamdp.client.answers import (
     Why,
     unknown_stream,
 )
+from streamdp.client.arguments import (
+    checked_callback,
+    checked_count,
+    checked_id,
+    checked_key,
+    checked_seconds,
+    checked_sources,
+)
 from streamdp.client.choosing import choose
 from streamdp.client.following import RETRIES, Followers, follow
 from streamdp.client.table import MOST_BYTES, Table
@@ -112,6 +120,12 @@ class ActionsCache:
         retries: Sequence[float] = RETRIES,
         clock: Clock = time.monotonic,
     ) -> None:
+        checked_count("most_keys", most_keys)
+        checked_count("most_bytes", most_bytes)
+        checked_callback("on_change", on_change)
+        checked_seconds("ready_within", ready_within)
+        if stale_after is not None:
+            checked_seconds("stale_after", stale_after)
         self._open = publications
         self._ready_within = ready_within
         self._stale_after = stale_after
@@ -129,7 +143,7 @@ class ActionsCache:
                 clock=clock,
                 moved=self._moved.set,
             )
-            for source in sources
+            for source in checked_sources(sources)
         }
 
     async def __aenter__(self) -> Self:
@@ -210,7 +224,11 @@ class ActionsCache:
             and self._clock() - followed.lost_at > self._stale_after
         ):
             return followed.stale
-        return followed.table.answers.get(key, followed.unknown)
+        answer = followed.table.answers.get(key)
+        if answer is None:
+            checked_key(key)
+            return followed.unknown
+        return answer
 
     def choose(self, stream: str, key: Key, request: str) -> Answer:
         """Draw the action for a request of a feedback stream; returns at once.
@@ -219,6 +237,7 @@ class ActionsCache:
         choice with the request: its outcome must name the action that was shown.
         """
         answer = self.answer(stream, key)
+        checked_id(request, "request")
         names = self._streams[stream].names
         if names is None:
             raise InvalidConfig(

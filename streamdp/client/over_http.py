@@ -35,6 +35,16 @@ import msgspec
 
 from streamdp.client import http_wire
 from streamdp.client.answers import Answer, Change, Condition, Feed, Why, unknown_stream
+from streamdp.client.arguments import (
+    checked_callback,
+    checked_count,
+    checked_fallbacks,
+    checked_id,
+    checked_key,
+    checked_keys,
+    checked_name,
+    checked_seconds,
+)
 from streamdp.client.cache import Clock
 from streamdp.core.errors import InvalidConfig, StreamdpError, TransportLost, complaint
 from streamdp.ports import Key
@@ -85,7 +95,14 @@ class HttpActions:
         on_change: Callable[[Change], None] | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
-        self._streams = {stream: _Stream(fallback) for stream, fallback in fallbacks.items()}
+        for name, value in ("refresh", refresh), ("forget", forget), ("timeout", timeout):
+            checked_seconds(name, value, positive=True)
+        if stale_after is not None:
+            checked_seconds("stale_after", stale_after)
+        checked_count("most_keys", most_keys)
+        checked_callback("on_change", on_change)
+        answering = checked_fallbacks(fallbacks)
+        self._streams = {stream: _Stream(fallback) for stream, fallback in answering.items()}
         self._wire = _Wire(url, token=token, tls=tls, timeout=timeout)
         self._refresh, self._forget = refresh, forget
         self._most_keys, self._stale_after = most_keys, stale_after
@@ -123,13 +140,14 @@ class HttpActions:
     def action(self, stream: str, key: Key) -> Answer:
         """The action to play for a key; returns at once."""
         known = self._known(stream)
-        known.asked.add(key)
         answer = known.answers.get(key)
         if answer is None:
+            known.asked.add(checked_key(key))
             if key not in known.new and len(known.answers) + len(known.new) < self._most_keys:
                 known.new[key] = None
                 self._stirred.set()
             return known.unknown
+        known.asked.add(key)
         if self._stale_after is not None and self._stale_seconds() > self._stale_after:
             return known.stale
         return answer
@@ -137,9 +155,9 @@ class HttpActions:
     def fetch(self, stream: str, keys: Sequence[Key]) -> list[Answer]:
         """Ask the service now, and wait. Raises `TransportLost`."""
         self._known(stream)
-        answers: list[Answer] = []
-        for start in range(0, len(keys), http_wire.MOST_KEYS_A_BATCH):
-            answers += self._ask(stream, keys[start : start + http_wire.MOST_KEYS_A_BATCH])
+        asked, answers = checked_keys(keys), list[Answer]()
+        for start in range(0, len(asked), http_wire.MOST_KEYS_A_BATCH):
+            answers += self._ask(stream, asked[start : start + http_wire.MOST_KEYS_A_BATCH])
         return answers
 
     def choose(self, stream: str, key: Key, request: str) -> Answer:
@@ -150,6 +168,9 @@ class HttpActions:
     def choose_all(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Answer]:
         """`choose` for many requests, a thousand per question. Never raises `TransportLost`."""
         stale = self._known(stream).stale
+        for key, request in requests:
+            checked_key(key)
+            checked_id(request, "request")
         choices: list[Answer] = []
         for start in range(0, len(requests), http_wire.MOST_KEYS_A_BATCH):
             some = requests[start : start + http_wire.MOST_KEYS_A_BATCH]
@@ -191,7 +212,10 @@ class HttpActions:
                 keys = [*known.new, *(known.answers if everything else ())]
                 try:
                     self.fetch(stream, keys)
-                except StreamdpError:  # the stream's condition gives the reason
+                except Exception as error:
+                    if not isinstance(error, StreamdpError):
+                        _logger.exception("asking for the actions of stream %s failed", stream)
+                        known.trouble = type(error).__name__
                     if self._stopped.wait(self._refresh):
                         return
             if everything:
@@ -253,6 +277,7 @@ class _Wire:
     def __init__(
         self, url: str, *, token: str | None, tls: ssl.SSLContext | None, timeout: float
     ) -> None:
+        checked_name("url", url)
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidConfig(

@@ -48,6 +48,7 @@ from msgspec import Struct
 from streamdp.assembly.contents import Asked, Reward, Said
 from streamdp.assembly.public import PERSON_HEADER, REQUEST_HEADER
 from streamdp.client.answers import Answer, Chooser, Why
+from streamdp.client.arguments import checked_count, checked_key, checked_seconds, id_bytes
 from streamdp.client.threaded import InThread
 from streamdp.core.errors import InvalidConfig, StreamdpError, Unreached, complaint
 from streamdp.ports import Headers, Key, Producer, Value
@@ -55,9 +56,6 @@ from streamdp.wire.feedback import ACTION_HEADER
 
 RELEASE_HEADER = "streamdp-release"
 PROPENSITY_HEADER = "pscore"
-MOST_ID_BYTES = 256
-"""Bytes of a request's or a person's id: the join keeps ids in memory."""
-
 MOST_WAITING = 100_000
 """Records of a topic that wait to be written; further ones are refused and counted."""
 
@@ -135,7 +133,7 @@ def request_record(
     (b'fr', None, [('streamdp-request', b'r1'), ('streamdp-action', b'grid'), ('pscore', b'0.25'),
      ('streamdp-release', b'0/1/7/3')])
     """
-    headers: list[tuple[str, bytes | None]] = [(REQUEST_HEADER, _id(request.id, "request"))]
+    headers: list[tuple[str, bytes | None]] = [(REQUEST_HEADER, id_bytes(request.id, "request"))]
     if choice is not None:
         headers.append((ACTION_HEADER, choice.action.encode()))
         headers.append((PROPENSITY_HEADER, repr(choice.probability).encode()))
@@ -143,8 +141,8 @@ def request_record(
             release = choice.partition, choice.epoch, choice.born, choice.block
             headers.append((RELEASE_HEADER, b"%d/%d/%d/%d" % release))
     if person is not None:
-        headers.append((PERSON_HEADER, _id(person, "person")))
-    return _key(request.key), None if content is None else content.encode(), headers
+        headers.append((PERSON_HEADER, id_bytes(person, "person")))
+    return checked_key(request.key), None if content is None else content.encode(), headers
 
 
 def outcome_record(request: Request, said: Said | float) -> Record:
@@ -154,7 +152,11 @@ def outcome_record(request: Request, said: Said | float) -> Record:
     (b'fr', b'{"reward":1.0}', [('streamdp-request', b'r1')])
     """
     content = said if isinstance(said, Said) else Reward(said)
-    return _key(request.key), content.encode(), [(REQUEST_HEADER, _id(request.id, "request"))]
+    return (
+        checked_key(request.key),
+        content.encode(),
+        [(REQUEST_HEADER, id_bytes(request.id, "request"))],
+    )
 
 
 class Loop:
@@ -171,6 +173,9 @@ class Loop:
         pause: float = _PAUSE_SECONDS,
         close_within: float = _CLOSE_SECONDS,
     ) -> None:
+        checked_count("most_waiting", most_waiting)
+        checked_seconds("pause", pause)
+        checked_seconds("close_within", close_within)
         self._actions, self._stream = actions, stream
         self._close_within = close_within
         self._requests, self._outcomes = (
@@ -217,7 +222,7 @@ class Loop:
                 )
             )
         asked = Request(key, uuid4().hex if request is None else request)
-        _id(asked.id, "request")
+        id_bytes(asked.id, "request")
         choice = self._actions.choose(self._stream, key, asked.id)
         self.write(asked, choice=choice, person=person)
         return Shown(asked, choice)
@@ -408,23 +413,3 @@ def _current_loop() -> asyncio.AbstractEventLoop | None:
     with suppress(RuntimeError):
         return asyncio.get_running_loop()
     return None
-
-
-def _key(key: object) -> Key:
-    if key is not None and not isinstance(key, bytes):
-        kind = type(key).__name__
-        raise InvalidConfig(complaint("key", "not a key", expected="bytes or None", got=kind))
-    return key
-
-
-def _id(value: object, of: str) -> bytes:
-    """An id in the form of a header."""
-    if not isinstance(value, str):
-        raise InvalidConfig(
-            complaint(f"{of} id", "no id", expected="text", got=type(value).__name__)
-        )
-    text = value.encode()
-    if not 1 <= len(text) <= MOST_ID_BYTES:
-        expected = f"1 to {MOST_ID_BYTES} bytes of UTF-8"
-        raise InvalidConfig(complaint(f"{of} id", "no id", expected=expected, got=len(text)))
-    return text

@@ -1,0 +1,108 @@
+"""Checks what a program hands to a client, where a wrong value would do harm later and elsewhere.
+
+A key of another type than bytes has no learner, so its answer would be the fallback action for
+ever.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from streamdp.client.answers import Source
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.ports import Key
+
+MOST_ID_BYTES = 256
+"""Bytes of a request's or a person's id: the join keeps ids in memory."""
+
+
+def checked_key(key: object) -> Key:
+    """A record's key.
+
+    >>> checked_key("fr")
+    Traceback (most recent call last):
+    streamdp.core.errors.InvalidConfig: key: not a key; expected bytes or None, got str
+    """
+    if key is not None and not isinstance(key, bytes):
+        raise _wrong("key", "not a key", expected="bytes or None", got=type(key).__name__)
+    return key
+
+
+def checked_keys(keys: object) -> list[Key]:
+    """The keys of a question about many."""
+    if not isinstance(keys, Iterable) or isinstance(keys, bytes):
+        raise _wrong("keys", "no keys", expected="a list of them", got=type(keys).__name__)
+    return [checked_key(key) for key in keys]
+
+
+def checked_id(value: object, of: str) -> str:
+    """The id of a request or a person."""
+    if not isinstance(value, str):
+        raise _wrong(f"{of} id", "no id", expected="text", got=type(value).__name__)
+    return value
+
+
+def id_bytes(value: object, of: str) -> bytes:
+    """An id in the form of a header."""
+    text = checked_id(value, of).encode()
+    if not 1 <= len(text) <= MOST_ID_BYTES:
+        expected = f"1 to {MOST_ID_BYTES} bytes of UTF-8"
+        raise _wrong(f"{of} id", "no id", expected=expected, got=len(text))
+    return text
+
+
+def checked_seconds(name: str, value: object, *, positive: bool = False) -> None:
+    """A length of time."""
+    expected = "seconds, more than 0" if positive else "seconds, at least 0"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _wrong(name, "no length of time", expected=expected, got=type(value).__name__)
+    if not math.isfinite(value) or value < 0 or (positive and value == 0):
+        raise _wrong(name, "no length of time", expected=expected, got=value)
+
+
+def checked_count(name: str, value: object) -> None:
+    """A limit."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise _wrong(name, "no limit", expected="a whole number, at least 1", got=repr(value))
+
+
+def checked_callback(name: str, value: object) -> None:
+    """A function of the program, or none."""
+    if value is not None and not callable(value):
+        raise _wrong(name, "cannot be called", expected="a function", got=type(value).__name__)
+
+
+def checked_fallbacks(given: object) -> Mapping[str, str]:
+    """The action of each stream where nothing is known."""
+    if not isinstance(given, Mapping):
+        expected = "a fallback action for each stream"
+        raise _wrong("fallbacks", "not actions", expected=expected, got=type(given).__name__)
+    for stream, action in given.items():
+        checked_name("fallbacks", stream)
+        checked_name(f"fallbacks: stream {stream}", action)
+    return given
+
+
+def checked_sources(given: object) -> list[Source]:
+    """The streams to follow."""
+    if not isinstance(given, Iterable):
+        expected = "a list of `Source`"
+        raise _wrong("sources", "no streams", expected=expected, got=type(given).__name__)
+    sources = list(given)
+    for source in sources:
+        if not isinstance(source, Source):
+            got = type(source).__name__
+            raise _wrong("sources", "not a stream", expected="`Source(topics, fallback)`", got=got)
+        checked_name(f"stream {source.stream}: fallback", source.fallback)
+    return sources
+
+
+def checked_name(where: str, value: object) -> None:
+    """The name of a stream or an action."""
+    if not isinstance(value, str) or not value:
+        raise _wrong(where, "no name", expected="text", got=repr(value))
+
+
+def _wrong(where: str, what: str, *, expected: str, got: object) -> InvalidConfig:
+    return InvalidConfig(complaint(where, what, expected=expected, got=got))
