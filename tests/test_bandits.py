@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -35,6 +36,28 @@ ARMS = ["a", "b", "c"]
 def engine_of(name: str, *, seed: int = 1, **options: str) -> BanditEngine:
     learner = BANDIT_RECIPES[name](actions=ARMS, epsilon="1/2", **options)
     return BanditEngine(learner, budget="1/2", randomness=SeededRandomness(seed))
+
+
+def test_is_a_mistake_in_the_call_of_an_engine_told() -> None:
+    """Parts that were forgotten or mixed up, names of another type, actions that there are not."""
+    learner: Any = BANDIT_RECIPES["lazy_ucb"](actions=ARMS, epsilon="1/2")
+    advised: Any = EXPERT_RECIPES["batched_exp4"](actions=ARMS, experts=2, epsilon="1", tau=2)
+    bits: Any = SeededRandomness(1)
+    engine = BanditEngine(learner, budget="1/2", randomness=bits)
+    expert = ExpertEngine(advised, budget="1", randomness=bits)
+    mistakes: list[tuple[Callable[[], object], str]] = [
+        (lambda: BanditEngine(learner, budget="1", randomness=cast("Any", None)), "source of bits"),
+        (lambda: ExpertEngine(advised, budget="1", randomness=cast("Any", 7)), "source of bits"),
+        (lambda: BanditEngine(advised, budget="1", randomness=bits), "no learner for this engine"),
+        (lambda: ExpertEngine(learner, budget="1", randomness=bits), "no learner for this engine"),
+        (lambda: engine.observe(cast("Any", b"a"), 0.5), "action: no name; .* got bytes"),
+        (lambda: engine.spent("z", 1), "action: unknown; expected one of a, b, c, got 'z'"),
+        (lambda: expert.observe(cast("Any", None), 0.5), "choice: no choice; expected what"),
+    ]
+    for mistake, said in mistakes:
+        with pytest.raises(InvalidConfig, match=said):
+            mistake()
+    assert engine.slot == 1
 
 
 @pytest.mark.parametrize("name", sorted(BANDIT_RECIPES))

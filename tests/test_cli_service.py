@@ -439,7 +439,7 @@ def test_does_inspect_show_the_state_without_content(shop: Path, streamdp: Strea
     assert [part["partition"] for part in parts] == ["home/0", "home/1"]
     assert sum(part["checkpoint"]["next_offset"] for part in parts) == 400
     assert {part["checkpoint"]["configuration"] for part in parts} == {"same"}
-    assert all(part["owner"] for part in parts)  # the process that took them last
+    assert all(part["last_owner"] for part in parts)  # the process that took them last
     assert "sums" not in result.out
     assert "NOT PRIVATE" not in result.err
     words = streamdp("state", "inspect", "-c", str(shop), "--partition", "1").out

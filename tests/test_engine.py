@@ -205,8 +205,9 @@ def test_is_an_unusable_vector_a_null_loss_in_its_slot(losses: object) -> None:
 
 @pytest.mark.parametrize(
     "losses",
-    ["x", b"xyz", {}, {"a": 1, "b": 0, "c": 0}, {0, 1}, 0.5, [[1, 1, 1]], np.zeros((2, 3))],
-)
+    ["x", b"xyz", {}, {"a": 1, "b": 0, "c": 0}, {0, 1}, 0.5, [[1, 1, 1]], np.zeros((2, 3)),
+     [[1, 1, 1], [0]], bytearray(b"xyz"), memoryview(b"xyz")],
+)  # fmt: skip
 def test_is_an_argument_that_no_event_can_be_refused(losses: object) -> None:
     """A caller's mistake is an error that names a type, never a loss; nothing is taken."""
     machine = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"))
@@ -243,6 +244,62 @@ def test_is_a_part_that_was_forgotten_named(randomness: Any) -> None:
         sd.Engine(learner="incumbent_leader", randomness=sd.SystemRandomness(), **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("offset", [1.5, "x", float("nan"), [1], -1, 2**63])
+def test_is_what_is_no_offset_refused(offset: Any) -> None:
+    machine = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"))
+    with pytest.raises(sd.InvalidConfig, match="offset: no offset; expected a whole number"):
+        machine.apply(b"k", [0, 0, 1], offset=offset)
+    assert (len(machine), machine.position) == (0, 0)
+
+
+OPTIONS: dict[str, Any] = {
+    "stream": "s", "partition": 0, "budget": "1", "randomness": sd.SeededRandomness(1),
+    "learner": sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "place", [{"stream": None}, {"stream": ""}, {"partition": "x"}, {"epoch": float("nan")}]
+)
+def test_is_a_place_that_no_ledger_line_could_have_refused(place: dict[str, Any]) -> None:
+    with pytest.raises(sd.InvalidConfig, match=f"{next(iter(place))}: no "):
+        sd.Engine(**{**OPTIONS, **place})
+
+
+@pytest.mark.parametrize("loss", ["0.5", b"0", {}, [0.1], [0.1, 0.2], object(), np.str_("1"), 1j])
+def test_is_a_loss_that_no_observation_can_have_refused(loss: Any) -> None:
+    """As `apply` does; a loss that is no finite number stays the null loss in its slot."""
+    machine = sd.Engine(**{**OPTIONS, "learner": sd.policy_blocks(actions=ACTIONS, epsilon="1/2")})
+    with pytest.raises(sd.InvalidConfig, match="loss: no number; expected one number, or None"):
+        machine.observe(b"k", action="a", loss=loss)
+    names: list[Any] = [b"a", 1, {}, ["a"]]
+    for name in names:
+        with pytest.raises(sd.InvalidConfig, match="action: no name; expected text, or None"):
+            machine.observe(b"k", action=name, loss=0.5)
+    assert (len(machine), machine.position) == (0, 0)
+    for number in (0.5, 1, True, Fraction(1, 2), np.float32(1), np.array(0.5), None, np.nan):
+        machine.observe(b"k", action="a", loss=number)  # type: ignore[arg-type]
+    assert machine.position == 8
+
+
+def test_are_lists_a_batch_and_the_same_one() -> None:
+    """What a reader has at hand; float64 is rounded as `apply` does it."""
+    machines = [engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2")) for _ in range(3)]
+    keys, rows = [b"k", None, b"k"], [[0.1, 1, 0], [2, 0.3, 0.7], [float("nan"), 0, 0]]
+    for machine, losses in zip(machines, (rows, np.array(rows), None), strict=True):
+        if losses is None:
+            for key, row in zip(keys, rows, strict=True):
+                machine.apply(key, row)
+        else:
+            machine.apply_batch(LossBatch.by_key(keys, losses, [0, 1, 2]))
+    assert machines[0].save() == machines[1].save() == machines[2].save()
+    for wrong in ([[0, 1], [0]], [0, 1], [["0", "1"]], None):
+        with pytest.raises(sd.InvalidConfig, match="losses: no table; expected a row of K"):
+            machines[0].apply_batch(LossBatch.by_key([b"k"], wrong, [3]))  # type: ignore[arg-type]
+    with pytest.raises(sd.InvalidConfig, match="keys: no keys; expected a list"):
+        LossBatch.by_key(None, rows, [0])  # type: ignore[arg-type]
+
+
 def test_is_exact_regret_only_behind_the_operators_name() -> None:
     """The operator's exact regret is the played action's loss less the best one's."""
     operator = sd.NotPrivate(3)
@@ -265,7 +322,8 @@ def test_is_exact_regret_only_behind_the_operators_name() -> None:
     ("change", "said"),
     [
         ({"losses": np.zeros((2, 4), np.float32)}, "n × 3 float32"),
-        ({"losses": np.zeros((2, 3))}, "float32"),
+        ({"losses": np.zeros((2, 4))}, "n × 3 float32"),
+        ({"losses": np.zeros((2, 3, 1))}, "losses: no table; .* got float64 of 3 axes"),
         ({"offsets": np.arange(3)}, "uneven"),
         ({"keys": [b"k", b"k"]}, "a key twice"),
         ({"index": np.array([0, 1])}, "no such key"),

@@ -124,7 +124,7 @@ def _described(spec: StreamSpec, place: Partition, taken: Taken, content: bool) 
         "partition": str(place),
         "input": {"first_offset": taken.first_offset, "end_offset": taken.end_offset},
         "checkpoint": None,
-        "owner": taken.owner,
+        "last_owner": taken.owner,  # who took it last; it may have ended since
         "saved_rows": len(saved.rows),
         "recorded_releases": len(saved.releases),
         "stale_entries": len(saved.stale),
@@ -174,7 +174,7 @@ def _assembly_described(
         "state_bytes": sum(len(key) + len(value) for key, value in taken.state.items()),
     }
     if taken.owner is not None:  # if the log stores it beside the state
-        facts["owner"] = taken.owner
+        facts["last_owner"] = taken.owner
     if point is not None:
         facts["checkpoint"] = {
             "next_request": int(point.requests),

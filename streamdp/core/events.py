@@ -19,12 +19,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from streamdp.core.arrays import Bools, Ints
+from streamdp.core.errors import InvalidConfig, complaint
 
 Key = bytes | None
 """A record's key. The null key is a key like others."""
@@ -55,25 +56,30 @@ class Identity(NamedTuple):
 class LossBatch:
     """Slots in the order of their records: row i of `losses` is a slot of `keys[index[i]]`.
 
-    `losses` is float32, n×K. A row with a value that is not finite is a null loss (P1).
-    `offsets` never falls; the rows of one frame share their record's offset.
+    `losses` is n×K; the engine makes it float32, clipped to [0, 1]. A row with a value that is not
+    finite is a null loss (P1). `offsets` never falls; the rows of one frame share their record's
+    offset.
     """
 
     keys: Sequence[Key]  # distinct
     index: Ints  # n
-    losses: NDArray[np.float32]  # n × K
+    losses: NDArray[Any]  # n × K numbers
     offsets: Ints  # n
     times: Ints | None = None  # n: milliseconds; for streams whose keys go idle
 
     @classmethod
-    def by_key(cls, keys: Sequence[Key], losses: NDArray[np.float32], offsets: Ints) -> LossBatch:
-        """A batch from the key of each slot.
+    def by_key(cls, keys: Sequence[Key], losses: ArrayLike, offsets: ArrayLike) -> LossBatch:
+        """A batch from the key of each slot; lists of numbers and other arrays will do.
 
-        >>> batch = LossBatch.by_key([b"fr", b"de", b"fr"], np.zeros((3, 2), "f4"), np.arange(3))
+        >>> batch = LossBatch.by_key([b"fr", b"de", b"fr"], [[0, 1], [1, 0], [0, 1]], range(3))
         >>> batch.keys, batch.index
         ([b'fr', b'de'], array([0, 1, 0]))
         """
-        return cls(*numbered(keys), losses, offsets)
+        try:
+            rows = np.asarray(losses)
+        except ValueError:  # uneven rows
+            rows = np.empty(0)
+        return cls(*numbered(keys), rows, np.asarray(offsets, dtype=np.int64))
 
     def __repr__(self) -> str:
         """Show the counts, never the content."""
@@ -122,7 +128,13 @@ def numbered(keys: Sequence[Key]) -> tuple[list[Key], Ints]:
     A `defaultdict` that counts up looks each key up only once: 36 ns a key.
     """
     numbers: defaultdict[Key, int] = defaultdict(count().__next__)
-    index = np.fromiter(map(numbers.__getitem__, keys), dtype=np.int64, count=len(keys))
+    try:
+        index = np.fromiter(map(numbers.__getitem__, keys), dtype=np.int64, count=len(keys))
+    except TypeError:
+        got = type(keys).__name__
+        raise InvalidConfig(
+            complaint("keys", "no keys", expected="a list: bytes, or None", got=got)
+        ) from None
     return list(numbers), index
 
 

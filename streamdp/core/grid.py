@@ -13,6 +13,8 @@ slots (`schedule.LAST_SLOT`), so an int64 sum cannot overflow and no code has to
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,6 +32,7 @@ _EIGHT_AS_BITS = 0x41000000  # float32(8); the bits of 8 + g·2**-20 are this pl
 _MOST_ROWS_A_CHUNK = 4095  # 4095·2**20 < 2**32: a chunk's sums are exact modulo 2**32
 _CHUNK_BYTES = 1 << 20
 _WIDE = 512
+_ROWS = (list, tuple, np.ndarray)
 _NUMBERS = "fiubO"  # kinds of arrays that hold numbers, or objects that may be: never texts
 
 
@@ -70,20 +73,71 @@ def as_vector(losses: object, *, actions: int) -> NDArray[np.float32]:
     Traceback (most recent call last):
     streamdp.core.errors.InvalidConfig: losses: no vector; expected 2 numbers, one each, got str
     """
+    axes = 1
     try:
         numbers = losses if losses is None else np.asarray(losses)
-    except ValueError:  # lists of uneven lists
+        if numbers is not None:
+            axes = 0 if _is_raw(losses) else numbers.ndim
+    except ValueError:  # a list with lists in it
         numbers = None
-    if numbers is not None and numbers.ndim != 1:
+        if isinstance(losses, list | tuple) and all(isinstance(row, _ROWS) for row in losses):
+            axes = 2
+    if axes != 1:
         raise InvalidConfig(
             complaint(
                 "losses",
                 "no vector",
                 expected=f"{actions} numbers, one each",
-                got=type(losses).__name__ + (f" of {numbers.ndim} axes" if numbers.ndim else ""),
+                got=type(losses).__name__ + (f" of {axes} axes" if axes else ""),
             )
         )
     return as_float32(numbers, actions=actions)
+
+
+def as_rows(losses: NDArray[Any]) -> NDArray[np.float32]:
+    """The losses of many slots as rows of float32; refuse what is no table of numbers.
+
+    >>> as_rows(np.array([[0.25, 0.5], [np.nan, 7]]))
+    array([[0.25, 0.5 ],
+           [ nan, 1.  ]], dtype=float32)
+    """
+    if losses.dtype == np.float32:
+        return losses
+    if losses.ndim != 2 or losses.dtype.kind not in "fiub":
+        got = f"{losses.dtype} of {losses.ndim} axes"
+        raise InvalidConfig(
+            complaint("losses", "no table", expected="a row of K numbers for each slot", got=got)
+        )
+    return as_float32(losses, actions=losses.shape[1])
+
+
+def as_single(loss: object) -> float:
+    """One observation's loss as a number, NaN for None; refuse what no loss can be.
+
+    Only the type is judged, as in `as_vector`.
+
+    >>> as_single(0.25), as_single(None)
+    (0.25, nan)
+    >>> as_single("0.25")
+    Traceback (most recent call last):
+    streamdp.core.errors.InvalidConfig: loss: no number; expected one number, or None, got str
+    """
+    if type(loss) is float:
+        return loss
+    if loss is None:
+        return np.nan
+    if isinstance(loss, str | bytes) or not hasattr(loss, "__float__") or np.ndim(loss):  # type: ignore[arg-type]
+        raise InvalidConfig(
+            complaint("loss", "no number", expected="one number, or None", got=type(loss).__name__)
+        )
+    return float(as_float32([loss], actions=1)[0, 0])
+
+
+def _is_raw(losses: object) -> bool:
+    """Whether these are bytes, which numpy would take for numbers from 0 to 255."""
+    if isinstance(losses, memoryview):
+        return losses.format in ("b", "B", "c")
+    return isinstance(losses, bytearray)
 
 
 def quantise(losses: NDArray[np.float32]) -> tuple[Ints, Bools]:

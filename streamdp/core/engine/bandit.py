@@ -23,6 +23,7 @@ import numpy as np
 
 from streamdp.core import calibration
 from streamdp.core.calibration import parse_epsilon
+from streamdp.core.engine.arguments import check_action, check_learner, check_randomness
 from streamdp.core.engine.numbered_draws import NumberedDraws
 from streamdp.core.engine.part_sums import PartSums
 from streamdp.core.errors import InvalidConfig, complaint
@@ -75,6 +76,8 @@ class BanditEngine:
         randomness: Randomness,
         stream: str = "bandit",
     ) -> None:
+        check_learner(learner, Bandit, recipe='lazy_ucb(actions=…, epsilon="0.5")')
+        check_randomness(randomness)
         if (budget is None) != (learner.charge is None):
             expected = "a budget, and None for a learner that is not private"
             raise InvalidConfig(complaint("budget", "missing", expected=expected, got=budget))
@@ -108,7 +111,8 @@ class BanditEngine:
 
     def observe(self, action: str | None, loss: object) -> list[BanditRelease]:
         """Take a record (the action that it names and its loss); return what that releases."""
-        arm = self._arms.get(action) if isinstance(action, str) else None
+        check_action(action)
+        arm = None if action is None else self._arms.get(action)
         releases = [] if arm is None else self._enter(arm, on_grid(loss))
         self.slot += 1
         self._playing = None
@@ -121,6 +125,9 @@ class BanditEngine:
 
     def spent(self, action: str, observation: int) -> Fraction:
         """What one observation of an action was charged in total."""
+        if action not in self._arms:
+            expected = f"one of {', '.join(self._arms)}"
+            raise InvalidConfig(complaint("action", "unknown", expected=expected, got=repr(action)))
         if self._ledger is None:
             return Fraction(0)
         return self._ledger.spent(self._arms[action], observation)

@@ -18,6 +18,7 @@ from fractions import Fraction
 
 from streamdp.core.arrays import Floats
 from streamdp.core.calibration import parse_epsilon
+from streamdp.core.engine.arguments import check_choice, check_learner, check_randomness
 from streamdp.core.engine.bandit import on_grid
 from streamdp.core.engine.numbered_draws import NumberedDraws
 from streamdp.core.errors import InvalidConfig, complaint
@@ -77,6 +78,8 @@ class ExpertEngine:
         randomness: Randomness,
         stream: str = "experts",
     ) -> None:
+        check_learner(learner, ExpertLearner, recipe="batched_exp4(actions=…, experts=2, …)")
+        check_randomness(randomness)
         if (exact := parse_epsilon(budget, "budget")) < learner.charge:
             expected = f"at least what {learner.recipe} charges, {learner.charge}"
             raise InvalidConfig(complaint("budget", "too small", expected=expected, got=exact))
@@ -103,6 +106,7 @@ class ExpertEngine:
 
     def observe(self, choice: ExpertChoice, loss: object) -> ExpertRelease | None:
         """Enter the loss of a choice; return the batch's release if this was its last one."""
+        check_choice(choice, ExpertChoice)
         if choice.batch != self.batch:
             return None
         cells = self._course.cells(choice.advice, choice.chances, self._arms[choice.action])

@@ -32,6 +32,13 @@ from streamdp.core.arrays import Ints
 from streamdp.core.bank import CLEAN, Bank
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.engine import feedback
+from streamdp.core.engine.arguments import (
+    check_action,
+    check_learner,
+    check_offset,
+    check_place,
+    check_randomness,
+)
 from streamdp.core.engine.charges import Charges, check_estimates, tariff
 from streamdp.core.engine.crowding import CrowdStanding, PartitionCrowd
 from streamdp.core.engine.draws import Draws, Fresh
@@ -39,7 +46,7 @@ from streamdp.core.engine.idleness import Ages, Idleness, Leaving, joined, known
 from streamdp.core.engine.layout import remembered, row_layout
 from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.engine.operator import NotPrivate
-from streamdp.core.engine.plan import Batch, Plan, check, check_keys, plan
+from streamdp.core.engine.plan import Batch, Plan, check_keys, checked, plan
 from streamdp.core.engine.pooling import Pool, stream_of
 from streamdp.core.engine.quiet import Quiet, QuietFeedback
 from streamdp.core.engine.releasing import Releasing
@@ -48,7 +55,7 @@ from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
 from streamdp.core.events import NO_ARM, Carried, FeedbackBatch, Key, LossBatch, Releases
 from streamdp.core.evidence.adoption import Adopting
 from streamdp.core.evidence.policy import Policy
-from streamdp.core.grid import as_float32, as_vector, centred_gains
+from streamdp.core.grid import as_float32, as_single, as_vector, centred_gains
 from streamdp.core.learners import Leader, Learner, PolicyLearner
 from streamdp.core.ledger import Ledger
 from streamdp.core.randomness import Randomness
@@ -100,7 +107,11 @@ class Engine:
         `engine.idleness`. Batches then need times.
         """
         share = None if budget is None else parse_epsilon(budget, "budget")
-        _check_parts(learner, randomness)
+        check_learner(
+            learner, Leader | PolicyLearner, recipe='incumbent_leader(actions=…, epsilon="0.5")'
+        )
+        check_randomness(randomness)
+        check_place(stream, partition=partition, epoch=epoch)
         if not 1 <= limit <= MOST_ROWS:
             raise InvalidConfig(complaint("limit", "rows", expected=f"1 … {MOST_ROWS}", got=limit))
         self.stream, self.partition, self.epoch, self.limit = stream, partition, epoch, limit
@@ -206,7 +217,7 @@ class Engine:
         nothing.
         """
         row = as_vector(losses, actions=len(self.learner.actions))
-        at = self.position if offset is None else offset
+        at = self.position if offset is None else check_offset(offset)
         return self.apply_batch(LossBatch([key], _ONE_SLOT, row, np.array([at], dtype=np.int64)))
 
     def observe(
@@ -215,11 +226,13 @@ class Engine:
         """One slot of a feedback stream: `action` was shown and had this loss in [0, 1].
 
         A loss that is None or not a finite number teaches nothing about the action; an action that
-        is None or unknown teaches nothing at all. Either way the slot is taken (P1).
+        is None or unknown teaches nothing at all. Either way the slot is taken (P1). A name that is
+        no text, and a loss of a type that is no number, are mistakes in the call and refused.
         """
+        check_action(action)
+        number = as_float32([as_single(loss)], actions=1)[:, 0]
         arms = {name: arm for arm, name in enumerate(self.learner.actions)}
-        at = self.position if offset is None else offset
-        number = as_float32([np.nan if loss is None else loss], actions=1)[:, 0]
+        at = self.position if offset is None else check_offset(offset)
         return self.apply_batch(
             FeedbackBatch(
                 keys=[key],
@@ -239,7 +252,7 @@ class Engine:
         `noting` is called with releases before their keys may be dropped and open again, so that
         the caller can bring `withheld` up to date.
         """
-        check(batch, learner=self.learner, position=self.position)
+        batch = checked(batch, learner=self.learner, position=self.position)
         self._check_whole()
         if self._idleness is None and self._crowd is None:
             released = self._releasing.of(
@@ -411,7 +424,7 @@ class Engine:
         A caller that applies the pieces one by one can send others each prior, or wait for theirs,
         before the next one.
         """
-        check(batch, learner=self.learner, position=self.position)
+        batch = checked(batch, learner=self.learner, position=self.position)
         if self._crowd is None:
             return [batch]
         return list(self._crowd.parts(batch, self._plan(batch, self._fresh, limit=self.limit)))
@@ -556,26 +569,3 @@ class Engine:
             self._ledger.book(accounts, starts, stops, epsilon=epsilon)
         if self._pool is not None:
             self._book(*self._pool.begun(self._bank))
-
-
-def _check_parts(learner: object, randomness: object) -> None:
-    """Refuse arguments that are not a learner and a source of bits, such as their names."""
-    if not isinstance(learner, Leader | PolicyLearner):
-        raise InvalidConfig(
-            complaint(
-                "learner",
-                "no learner",
-                expected='what a recipe makes, such as incumbent_leader(actions=…, epsilon="0.5")',
-                got=type(learner).__name__,
-            )
-        )
-    parts = all(hasattr(randomness, part) for part in ("seeded", "tag", "bits"))
-    if not parts or isinstance(randomness, type):
-        raise InvalidConfig(
-            complaint(
-                "randomness",
-                "no source of bits",
-                expected="SystemRandomness(), or SeededRandomness(…) in tests",
-                got=type(randomness).__name__,
-            )
-        )

@@ -6,7 +6,7 @@ It is made from keys, offsets and slot numbers alone; nothing here looks at a lo
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from streamdp.core.arrays import Bools, Ints
 from streamdp.core.bank import Bank, first_places
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import Carried, FeedbackBatch, Key, LossBatch
+from streamdp.core.grid import as_rows
 from streamdp.core.learners import Learner, PolicyLearner
 from streamdp.core.schedule import LAST_SLOT, Schedule
 from streamdp.core.segments import Grouped, Segments, cut, group
@@ -168,8 +169,10 @@ def check_keys(keys: Sequence[object]) -> None:
         )
 
 
-def check(batch: Batch, *, learner: Learner, position: int) -> None:
-    """Refuse a batch of another learner, and records that were applied before."""
+def checked(batch: Batch, *, learner: Learner, position: int) -> Batch:
+    """The batch, its losses as float32; refuse one of another learner, and old records."""
+    if isinstance(batch, LossBatch) and batch.losses.dtype != np.float32:
+        batch = replace(batch, losses=as_rows(batch.losses))
     if isinstance(learner, PolicyLearner):
         n = _check_feedback(batch)
     else:
@@ -178,6 +181,7 @@ def check(batch: Batch, *, learner: Learner, position: int) -> None:
         got = f"{len(batch.index)} and {len(batch.offsets)}"
         raise InvalidConfig(complaint("batch", "uneven columns", expected=n, got=got))
     _check_order(batch, position=position)
+    return batch
 
 
 def _check_losses(batch: Batch, *, actions: int) -> int:
@@ -186,7 +190,7 @@ def _check_losses(batch: Batch, *, actions: int) -> int:
         got = type(batch).__name__
         raise InvalidConfig(complaint("batch", "of another kind", expected="LossBatch", got=got))
     n = len(batch.losses)
-    if batch.losses.dtype != np.float32 or batch.losses.shape != (n, actions):
+    if batch.losses.shape != (n, actions):
         got = f"{batch.losses.shape} {batch.losses.dtype}"
         raise InvalidConfig(
             complaint("batch.losses", "shape", expected=f"n × {actions} float32", got=got)

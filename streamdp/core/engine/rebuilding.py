@@ -33,7 +33,7 @@ from streamdp.core.engine.crowding import CrowdStanding
 from streamdp.core.engine.draws import FromRecord, Recorded, recorded
 from streamdp.core.engine.idleness import Ages
 from streamdp.core.engine.machine import MOST_ROWS, Engine
-from streamdp.core.engine.plan import Batch, check, only
+from streamdp.core.engine.plan import Batch, checked, only
 from streamdp.core.engine.pooling import NO_SLOT, POOL_KEY
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import OPENING, Key, Release
@@ -98,7 +98,7 @@ class Rebuilding:
     def feed(self, batch: Batch) -> None:
         """Apply records again, in order; each goes only to rows that were saved before it."""
         engine = self._engine
-        check(batch, learner=engine.learner, position=engine.position)
+        batch = checked(batch, learner=engine.learner, position=engine.position)
         engine._check_whole()
         batch = engine._timed(batch)
         wanted = only(batch, self._wanted(batch))

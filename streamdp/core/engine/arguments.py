@@ -1,0 +1,68 @@
+"""Checks what a program hands to an engine: types and ranges only, never what an event holds."""
+
+from __future__ import annotations
+
+from operator import index
+from types import UnionType
+
+from streamdp.core.errors import InvalidConfig, complaint
+
+_MOST = 2**63 - 1
+
+
+def check_learner(learner: object, kinds: type | UnionType, *, recipe: str) -> None:
+    """Refuse what no recipe makes, such as a recipe's name."""
+    if not isinstance(learner, kinds):
+        expected = f"what a recipe makes, such as {recipe}"
+        raise _wrong("learner", "no learner for this engine", expected, type(learner).__name__)
+
+
+def check_randomness(randomness: object) -> None:
+    """Refuse what is no source of bits."""
+    parts = all(hasattr(randomness, part) for part in ("seeded", "tag", "bits"))
+    if not parts or isinstance(randomness, type):
+        expected = "SystemRandomness(), or SeededRandomness(…) in tests"
+        raise _wrong("randomness", "no source of bits", expected, type(randomness).__name__)
+
+
+def check_place(stream: object, *, partition: object, epoch: object) -> None:
+    """Refuse names and numbers that no ledger line could have."""
+    if not isinstance(stream, str) or not stream:
+        raise _wrong("stream", "no name", "text", repr(stream))
+    for name, number in ("partition", partition), ("epoch", epoch):
+        if not isinstance(number, int) or not 0 <= number <= _MOST:
+            raise _wrong(name, "no number", "a whole number, at least 0", repr(number))
+
+
+def check_action(action: object) -> None:
+    """Refuse a name of another type than the names of actions: it would never be one of them."""
+    if action is not None and not isinstance(action, str):
+        raise _wrong("action", "no name", "text, or None", type(action).__name__)
+
+
+def check_choice(choice: object, kind: type) -> None:
+    """Refuse what no call of `choose` returned."""
+    if not isinstance(choice, kind):
+        raise _wrong("choice", "no choice", "what `choose` returned", type(choice).__name__)
+
+
+def check_offset(offset: object) -> int:
+    """A record's offset.
+
+    >>> check_offset(1.5)
+    Traceback (most recent call last):
+    streamdp.core.errors.InvalidConfig: offset: no offset; expected a whole number, at least 0, \
+got float
+    """
+    try:
+        number = index(offset)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if not 0 <= number <= _MOST:
+        got = type(offset).__name__ if number < 0 else number
+        raise _wrong("offset", "no offset", "a whole number, at least 0", got)
+    return int(number)
+
+
+def _wrong(where: str, what: str, expected: str, got: object) -> InvalidConfig:
+    return InvalidConfig(complaint(where, what, expected=expected, got=got))
