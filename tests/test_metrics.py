@@ -205,6 +205,21 @@ def test_is_the_number_of_series_bounded() -> None:
     assert slots == 1000 * 1000
 
 
+@pytest.mark.parametrize("number", [998, 999])
+def test_is_one_that_waits_seen_among_those_beyond_the_bound(number: int) -> None:
+    """Also where others work, whichever comes first; one that is halted is worse."""
+    parts = [partition(n) for n in range(1000)]
+    rest = {"stream": "home", "partition": "rest"}
+    parts[number] = partition(number, status="waiting")
+    metrics = samples(facts(*parts), most_series=600)
+    assert of(metrics, "streamdp_partition_waiting", **rest) == 1
+    assert of(metrics, "streamdp_partition_halted", **rest, reason="internal") == 0
+    parts[997] = partition(997, status="halted", reason="internal")
+    metrics = samples(facts(*parts), most_series=600)
+    assert of(metrics, "streamdp_partition_waiting", **rest) == 0
+    assert of(metrics, "streamdp_partition_halted", **rest, reason="internal") == 1
+
+
 def test_are_more_streams_than_series_refused() -> None:
     many = replace(facts(), about=[ABOUT] * 50)
     with pytest.raises(InvalidConfig, match=r"http.most_series.*at least \d+"):

@@ -313,7 +313,7 @@ def is_up(process: ProcessStatus) -> bool:
 
 
 def _labelled(parts: Sequence[PartitionStatus], most: int) -> Iterator[tuple[str, PartitionStatus]]:
-    """Each partition by its number; those beyond the bound as one, halted if one of them is."""
+    """Each partition by its number; those beyond the bound as one, in the worst of their states."""
     shown = parts if len(parts) <= most else parts[: most - 1]
     for part in shown:
         yield str(part.number), part
@@ -323,7 +323,7 @@ def _labelled(parts: Sequence[PartitionStatus], most: int) -> Iterator[tuple[str
 
 def _together(one: PartitionStatus, other: PartitionStatus) -> PartitionStatus:
     """Merge two partitions: counts add up, and of states the worse one is shown."""
-    worse = one if one.reason is not None else other
+    worse = max(one, other, key=_badness)
     near, far = sorted((one, other), key=lambda part: part.headroom or 0)
     ages = [age for age in (one.published_ago, other.published_ago) if age is not None]
     return PartitionStatus(
@@ -347,6 +347,11 @@ def _together(one: PartitionStatus, other: PartitionStatus) -> PartitionStatus:
         events=one.events + other.events,
         overdue=max(one.overdue, other.overdue),
     )
+
+
+def _badness(part: PartitionStatus) -> tuple[bool, bool]:
+    """Sorts partitions: those that wait are worse than those that work, and halted ones worst."""
+    return part.reason is not None, part.status == str(Status.WAITING)
 
 
 def _estimates(facts: Facts) -> Iterator[Metric]:
