@@ -200,17 +200,19 @@ def test_are_a_few_scrapes_answered_beyond_the_rate() -> None:
 
 def test_are_durations_told_by_what_was_asked_for() -> None:
     """Every reading of this clock is a second later than the one before."""
+    asked = [("GET", "keys/fr/action"), ("POST", "actions"), ("GET", "keys"), ("GET", "actions")]
+    of_feedback = [("GET", "keys/fr/choice?request=r"), ("POST", "choices")]
 
     async def ask() -> None:
         ticks = count()
         face = Face(Topic(), Topic(), clock=lambda: float(next(ticks)))
-        for method, path in (("GET", "keys/fr/action"), ("POST", "actions"), ("GET", "keys")):
+        for method, path in (*asked, *of_feedback):
             body = json.dumps({"keys": []}).encode()
             await face.ask(f"/v1/streams/home/{path}", method=method, body=body)
         durations = face.knowledge.traffic.durations
         assert {
             kind: sum(histogram.counts) for kind, histogram in durations.items()
-        } == dict.fromkeys(RequestKind, 1)
+        } == dict.fromkeys(RequestKind, 2)
         assert all(histogram.seconds > 0 for histogram in durations.values())
 
     asyncio.run(ask())

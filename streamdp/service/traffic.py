@@ -64,6 +64,7 @@ class Traffic:
 
 
 def _kind(method: str, parts: Sequence[bytes]) -> RequestKind:
-    if parts[-1] == b"actions" and method == "POST":
+    """The kind of a request for actions, or for the choices of a feedback stream."""
+    if parts[-1] in (b"actions", b"choices") and method == "POST":
         return RequestKind.BATCH
-    return RequestKind.LOOK_UP if parts[-1] == b"action" else RequestKind.OTHER
+    return RequestKind.LOOK_UP if parts[-1] in (b"action", b"choice") else RequestKind.OTHER
