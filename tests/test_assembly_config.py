@@ -15,6 +15,10 @@ from streamdp.assembly.rules import Combine, Rules
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import StreamTopics
 from streamdp.service.config import Configuration, Tables
+from streamdp.service.http.child import public
+from streamdp.service.http.knowledge import Role
+from streamdp.service.http.setup import Setup
+from streamdp.service.metrics import MetricsPage
 from streamdp.wire.feedback import FeedbackFormat
 from streamdp.wire.json_format import JsonFormat
 from tests.support.calling import Streamdp
@@ -86,6 +90,17 @@ def test_are_all_modes_resolved(tmp_path: Path) -> None:
     assert loaded(tmp_path, pair=named).assemblies()[0].recipe == Categories(("a", "b", "c"))
     errors = PAIR.replace('"rankers"', '"errors"\nscale = 2.5')
     assert loaded(tmp_path, pair=errors).assemblies()[0].recipe == Errors(("a", "b", "c"), 2.5)
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_are_epochs_shown_by_every_process(tmp_path: Path, role: Role) -> None:
+    """Of each stream and assembly, also where another process works on it, or none does."""
+    configuration = loaded(tmp_path, pair=f"{PAIR}epoch = 3\n")
+    setup = Setup.of(configuration, configuration.technology(), role)
+    knowledge, _ = public(setup)
+    page = MetricsPage(knowledge.facts, most_series=5000).render()
+    epochs = [line for line in page.splitlines() if line.startswith(b"streamdp_epoch")]
+    assert epochs == [b'streamdp_epoch{stream="home"} 1.0', b'streamdp_epoch{stream="clicks"} 3.0']
 
 
 @pytest.mark.parametrize("content", ["loss", "reward"])

@@ -106,7 +106,7 @@ def test_are_partitions_beyond_the_bound_one() -> None:
     process = ProcessStatus(
         [], [], 0.1, assemblies=[StreamStatus("clicks", ASSEMBLES, parts)]
     )  # fmt: skip
-    page = MetricsPage(lambda: Facts([], process, assemblies=["clicks"]), most_series=1000)
+    page = MetricsPage(lambda: Facts([], process, assemblies={"clicks": 1}), most_series=1000)
     lines = page.render().decode().splitlines()
     (overdue,) = [x for x in lines if x.startswith('streamdp_event_overdue_seconds{partition="re')]
     assert overdue.endswith(" 499.0")

@@ -99,7 +99,7 @@ class Life:
             await self.group.until(REQUESTS * (turn + 1))
             await self._until(lambda: not self._open(view))
         status = status_of(view, steps, now=hand.seconds)
-        facts = Facts([], status, assemblies=[SPEC.name])
+        facts = Facts([], status, assemblies={SPEC.name: SPEC.epoch})
         page = MetricsPage(lambda: facts, most_series=5000).render()
         service.drain()
         await task

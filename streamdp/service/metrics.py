@@ -72,7 +72,7 @@ class Facts:
     shown: Mapping[str, StreamReleases] = field(default_factory=dict)
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
-    assemblies: Sequence[str] = ()  # those that this process works on
+    assemblies: Mapping[str, int] = field(default_factory=dict)  # the epoch of each configured one
 
 
 class MetricsPage:
@@ -113,7 +113,7 @@ class MetricsPage:
 
 
 def _streams(facts: Facts) -> Iterator[Metric]:
-    """What an event costs, and the budgets."""
+    """What an event costs, the budgets, and the epochs."""
     label, releases = ["stream"], facts.shown
     yield gauge(
         "streamdp_epsilon_configured",
@@ -149,9 +149,13 @@ def _streams(facts: Facts) -> Iterator[Metric]:
         label,
         (((stream.name,), float(stream.seeded)) for stream in facts.about),
     )
-    yield gauge("streamdp_epoch", "The configuration's epoch.", label, (
-        ((stream.name,), stream.epoch) for stream in facts.about
-    ))  # fmt: skip
+    epochs = {**{stream.name: stream.epoch for stream in facts.about}, **facts.assemblies}
+    yield gauge(
+        "streamdp_epoch",
+        "The configuration's epoch; of each stream and assembly, whoever works on it.",
+        label,
+        (((name,), epoch) for name, epoch in epochs.items()),
+    )
 
 
 def _learning(facts: Facts, most: int) -> Iterator[Metric]:

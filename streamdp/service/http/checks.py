@@ -12,7 +12,7 @@ from pathlib import Path
 
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.service.config import Configuration
-from streamdp.service.http.setup import about_of
+from streamdp.service.http.setup import about_of, epochs_of_assemblies
 from streamdp.service.metrics import Facts, MetricsPage
 
 
@@ -22,7 +22,7 @@ def check_public(configuration: Configuration) -> None:
     token_of(http.token_file, where="http.token_file")
     tls_of(http.certificate_file, http.key_file)
     about = [about_of(configuration, name) for name in configuration.tables.streams]
-    facts = Facts(about=about, process=None, assemblies=list(configuration.tables.assemblies))
+    facts = Facts(about=about, process=None, assemblies=epochs_of_assemblies(configuration))
     MetricsPage(lambda: facts, most_series=http.most_series)
 
 

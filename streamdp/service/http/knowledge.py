@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -54,7 +54,7 @@ class Knowledge:
         *,
         role: Role,
         bounds: Bounds,
-        assemblies: Sequence[str] = (),
+        assemblies: Mapping[str, int] = {},
         clock: Clock = time.monotonic,
         retries: Sequence[float] = RETRIES,
     ) -> None:

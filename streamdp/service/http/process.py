@@ -38,8 +38,7 @@ async def http_face(running: Running) -> AsyncIterator[Observe]:
     http = running.configuration.tables.http
     assert http.listen is not None
     check_public(running.configuration)
-    assemblies = list(running.view.assemblies)
-    setup = Setup.of(running.configuration, running.technology, Role.LEARNS, assemblies)
+    setup = Setup.of(running.configuration, running.technology, Role.LEARNS)
     steps = Steps(time.monotonic)
     with bound(http.listen, where="http.listen") as listener:
         serving = Serving(setup, listener, running.view, steps, running.log, time.time())

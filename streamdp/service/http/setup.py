@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from streamdp.ports import Technology
@@ -21,20 +21,20 @@ class Setup:
     http: HttpTable
     log: LogTable
     role: Role
-    assemblies: Sequence[str] = ()
+    assemblies: Mapping[str, int]  # the epoch of each
 
     @classmethod
-    def of(
-        cls,
-        configuration: Configuration,
-        technology: Technology,
-        role: Role,
-        assemblies: Sequence[str] = (),
-    ) -> Setup:
+    def of(cls, configuration: Configuration, technology: Technology, role: Role) -> Setup:
         """The setup of a configuration. Seeds are only displayed here, so they are allowed."""
         about = [about_of(configuration, name) for name in configuration.tables.streams]
         tables = configuration.tables
-        return cls(about, technology, tables.http, tables.log, role, assemblies)
+        epochs = epochs_of_assemblies(configuration)
+        return cls(about, technology, tables.http, tables.log, role, epochs)
+
+
+def epochs_of_assemblies(configuration: Configuration) -> dict[str, int]:
+    """The epoch of each configured assembly, whichever process works on it."""
+    return {name: table.epoch for name, table in configuration.tables.assemblies.items()}
 
 
 def about_of(configuration: Configuration, name: str) -> About:
