@@ -41,7 +41,11 @@ class Panel:
     about: str
     lines: Sequence[Line]
     kind: str = "timeseries"
-    width: int = 8
+
+
+def picture(title: str, unit: str, about: str, *lines: Line) -> Panel:
+    """A panel of these lines."""
+    return Panel(title, unit, about, lines)
 
 
 def estimate(metric: str) -> tuple[Line, ...]:
@@ -54,49 +58,40 @@ def estimate(metric: str) -> tuple[Line, ...]:
     )
 
 
-ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
+ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its width
     (
         "What it costs",
         (
-            Panel(
+            picture(
                 "ε per event",
                 "none",
                 "The most that any event was charged, beside what is configured and what its topic "
                 "allows. It does not grow with time; a person with m events gets m times it.",
-                (
-                    Line(
-                        f"max by (stream) (streamdp_epsilon_charged_max{ONE})", "{{stream}} charged"
-                    ),
-                    Line(
-                        f"max by (stream) (streamdp_epsilon_configured{ONE})",
-                        "{{stream}} configured",
-                    ),
-                    Line(f"min by (stream) (streamdp_epsilon_budget{ONE})", "{{stream}} budget"),
+                Line(f"max by (stream) (streamdp_epsilon_charged_max{ONE})", "{{stream}} charged"),
+                Line(
+                    f"max by (stream) (streamdp_epsilon_configured{ONE})", "{{stream}} configured"
                 ),
+                Line(f"min by (stream) (streamdp_epsilon_budget{ONE})", "{{stream}} budget"),
             ),
-            Panel(
+            picture(
                 "Stopped by a refused charge",
                 "none",
                 "Partitions that stand still because a charge was refused, before anything was "
                 "drawn. This stays at zero.",
-                (
-                    Line(
-                        "sum by (stream) (streamdp_partition_halted"
-                        '{stream=~"$stream", reason="budget_exceeded"})',
-                        "{{stream}}",
-                    ),
+                Line(
+                    "sum by (stream) (streamdp_partition_halted"
+                    '{stream=~"$stream", reason="budget_exceeded"})',
+                    "{{stream}}",
                 ),
             ),
-            Panel(
+            picture(
                 "Halted partitions",
                 "none",
                 "Why a partition stands still rather than guess. The runbook says what to do.",
-                (
-                    Line(
-                        "max by (stream, partition, reason) "
-                        '(streamdp_partition_halted{stream=~"$stream"} > 0)',
-                        "{{stream}}/{{partition}}: {{reason}}",
-                    ),
+                Line(
+                    "max by (stream, partition, reason) "
+                    '(streamdp_partition_halted{stream=~"$stream"} > 0)',
+                    "{{stream}}/{{partition}}: {{reason}}",
                 ),
             ),
         ),
@@ -104,372 +99,296 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
     (
         "How it goes",
         (
-            Panel(
+            picture(
                 "Slots",
                 "ops",
                 "Events learned from, per second.",
-                (Line(f"sum by (stream) (rate(streamdp_slots_total{ONE}[5m]))", "{{stream}}"),),
-                width=6,
+                Line(f"sum by (stream) (rate(streamdp_slots_total{ONE}[5m]))", "{{stream}}"),
             ),
-            Panel(
+            picture(
                 "Blocks finished",
                 "ops",
                 "Each finished block is one private selection. Blocks grow, so this falls.",
-                (Line(f"sum by (stream) (rate(streamdp_blocks_total{ONE}[5m]))", "{{stream}}"),),
-                width=6,
+                Line(f"sum by (stream) (rate(streamdp_blocks_total{ONE}[5m]))", "{{stream}}"),
             ),
-            Panel(
+            picture(
                 "Lag",
                 "short",
                 "Records that wait in the input.",
-                (Line(f"sum by (stream) (streamdp_lag_records{ONE})", "{{stream}}"),),
-                width=6,
+                Line(f"sum by (stream) (streamdp_lag_records{ONE})", "{{stream}}"),
             ),
-            Panel(
+            picture(
                 "Lag in time",
                 "s",
                 "Since the oldest record that waits was first seen; what waited before a process "
                 "started is as old as that process.",
-                (Line(f"max by (stream) (streamdp_lag_seconds{ONE})", "{{stream}}"),),
-                width=6,
+                Line(f"max by (stream) (streamdp_lag_seconds{ONE})", "{{stream}}"),
             ),
         ),
     ),
     (
         "Assemblies: requests and outcomes become events",
         (
-            Panel(
+            picture(
                 "Events written",
                 "ops",
                 "Requests that became events, per second. Outcomes move none of this.",
-                (
-                    Line(
-                        "sum by (stream) (rate(streamdp_events_assembled_total[5m]))", "{{stream}}"
-                    ),
-                ),
-                width=6,
+                Line("sum by (stream) (rate(streamdp_events_assembled_total[5m]))", "{{stream}}"),
             ),
-            Panel(
+            picture(
                 "Open requests",
                 "short",
                 "Requests that wait for their deadline: what an assembler has in memory.",
-                (Line("sum by (stream) (streamdp_requests_open)", "{{stream}}"),),
-                width=6,
+                Line("sum by (stream) (streamdp_requests_open)", "{{stream}}"),
             ),
-            Panel(
+            picture(
                 "Unread requests",
                 "short",
                 "Requests that were not read yet: few, unless too many are open.",
-                (Line("sum by (stream) (streamdp_requests_unread)", "{{stream}}"),),
-                width=6,
+                Line("sum by (stream) (streamdp_requests_unread)", "{{stream}}"),
             ),
-            Panel(
+            picture(
                 "Behind",
                 "s",
                 "How old the oldest unread request is, and for how long an event is overdue.",
-                (
-                    Line("max by (stream) (streamdp_requests_unread_seconds)", "{{stream}} unread"),
-                    Line("max by (stream) (streamdp_event_overdue_seconds)", "{{stream}} overdue"),
-                ),
-                width=6,
+                Line("max by (stream) (streamdp_requests_unread_seconds)", "{{stream}} unread"),
+                Line("max by (stream) (streamdp_event_overdue_seconds)", "{{stream}} overdue"),
             ),
         ),
     ),
     (
         "How well it learns",
         (
-            Panel(
+            picture(
                 "Block regret, privately estimated",
                 "short",
                 "A noisy value with its standard error (dashed), beside the theorem's bound.",
-                (
-                    *estimate("streamdp_private_regret"),
-                    Line(f"max by (stream) (streamdp_regret_bound{ONE})", "{{stream}} bound"),
-                ),
+                *estimate("streamdp_private_regret"),
+                Line(f"max by (stream) (streamdp_regret_bound{ONE})", "{{stream}} bound"),
             ),
-            Panel(
+            picture(
                 "Unusable slots, privately estimated",
                 "percentunit",
                 "A noisy value, its standard error dashed: high means that a producer is wrong.",
-                estimate("streamdp_private_null_share"),
+                *estimate("streamdp_private_null_share"),
             ),
-            Panel(
+            picture(
                 "Age of the actions",
                 "s",
                 "Since the newest action was published. It grows with the blocks, in good health.",
-                (Line(f"min by (stream) (streamdp_action_age_seconds{ONE})", "{{stream}}"),),
+                Line(f"min by (stream) (streamdp_action_age_seconds{ONE})", "{{stream}}"),
             ),
         ),
     ),
     (
         "What partitions tell each other, where a crowd reaches across them",
         (
-            Panel(
+            picture(
                 "Partitions adopted",
                 "short",
                 "Other partitions whose votes a partition's newest prior was made of: the fewest "
                 "of any. Zero means that some partition learns alone.",
-                (Line(f"min by (stream) (streamdp_crowd_adopted{ONE})", "{{stream}}"),),
-                width=6,
+                Line(f"min by (stream) (streamdp_crowd_adopted{ONE})", "{{stream}}"),
             ),
-            Panel(
+            picture(
                 "Priors behind",
                 "short",
                 "How many priors a partition has made since what others have adopted of it: the "
                 "most of any. It grows if what it tells is not heard, or others make no priors.",
-                (Line(f"max by (stream) (streamdp_crowd_priors_behind{ONE})", "{{stream}}"),),
-                width=6,
+                Line(f"max by (stream) (streamdp_crowd_priors_behind{ONE})", "{{stream}}"),
             ),
-            Panel(
+            picture(
                 "Snapshots refused",
                 "short",
                 "In an hour: damaged, of another configuration, or written by somebody else. A "
                 "roll-out of another configuration refuses some; nothing stops by them.",
-                (
-                    Line(
-                        "max by (stream) "
-                        f"(increase(streamdp_crowd_snapshots_refused_total{ONE}[1h]))",
-                        "{{stream}}",
-                    ),
+                Line(
+                    f"max by (stream) (increase(streamdp_crowd_snapshots_refused_total{ONE}[1h]))",
+                    "{{stream}}",
                 ),
-                width=6,
             ),
-            Panel(
+            picture(
                 "Unread",
                 "short",
                 "Processes that cannot read what partitions tell each other: zero in good health. "
                 "They learn on, with what they have heard before.",
-                (Line(f"sum by (stream) (streamdp_crowd_unread{ONE})", "{{stream}}"),),
-                width=6,
+                Line(f"sum by (stream) (streamdp_crowd_unread{ONE})", "{{stream}}"),
             ),
         ),
     ),
     (
         "How it runs",
         (
-            Panel(
+            picture(
                 "Commit, 99th percentile",
                 "s",
                 "One atomic step: recorded, published, position moved.",
-                (
-                    Line(
-                        "histogram_quantile(0.99, sum by (instance, le) "
-                        "(rate(streamdp_commit_seconds_bucket[5m])))",
-                        "{{instance}}",
-                    ),
+                Line(
+                    "histogram_quantile(0.99, sum by (instance, le) "
+                    "(rate(streamdp_commit_seconds_bucket[5m])))",
+                    "{{instance}}",
                 ),
-                width=6,
             ),
-            Panel(
+            picture(
                 "Poll, 99th percentile",
                 "s",
                 "Fetching what has come.",
-                (
-                    Line(
-                        "histogram_quantile(0.99, sum by (instance, le) "
-                        "(rate(streamdp_poll_seconds_bucket[5m])))",
-                        "{{instance}}",
-                    ),
+                Line(
+                    "histogram_quantile(0.99, sum by (instance, le) "
+                    "(rate(streamdp_poll_seconds_bucket[5m])))",
+                    "{{instance}}",
                 ),
-                width=6,
             ),
-            Panel(
+            picture(
                 "Rebuild window and what retention leaves",
                 "short",
                 "Records that a rebuild reads again, and how many more the input still keeps.",
-                (
-                    Line(
-                        f"max by (stream) (streamdp_rebuild_window_records{ONE})",
-                        "{{stream}} window",
-                    ),
-                    Line(
-                        f"min by (stream) (streamdp_retention_headroom_records{ONE})",
-                        "{{stream}} headroom",
-                    ),
+                Line(
+                    f"max by (stream) (streamdp_rebuild_window_records{ONE})", "{{stream}} window"
                 ),
-                width=6,
+                Line(
+                    f"min by (stream) (streamdp_retention_headroom_records{ONE})",
+                    "{{stream}} headroom",
+                ),
             ),
-            Panel(
+            picture(
                 "Keys",
                 "short",
                 "Keys with a learner; those beyond the limit get the fallback action.",
-                (
-                    Line(f"sum by (stream) (streamdp_keys{ONE})", "{{stream}}"),
-                    Line(
-                        f"sum by (stream) (streamdp_keys_beyond_limit_total{ONE})",
-                        "{{stream}} beyond the limit",
-                    ),
+                Line(f"sum by (stream) (streamdp_keys{ONE})", "{{stream}}"),
+                Line(
+                    f"sum by (stream) (streamdp_keys_beyond_limit_total{ONE})",
+                    "{{stream}} beyond the limit",
                 ),
-                width=6,
             ),
         ),
     ),
     (
         "Partitions and processes",
         (
-            Panel(
+            picture(
                 "On their way",
                 "percentunit",
                 "Partitions that are being taken or rebuilt, and how much of that is done; empty "
                 "while all of them learn.",
-                (
-                    Line(
-                        "min by (stream, partition) "
-                        '(streamdp_rebuild_progress_ratio{stream=~"$stream"} < 1)',
-                        "{{stream}}/{{partition}}",
-                    ),
+                Line(
+                    "min by (stream, partition) "
+                    '(streamdp_rebuild_progress_ratio{stream=~"$stream"} < 1)',
+                    "{{stream}}/{{partition}}",
                 ),
-                width=6,
             ),
-            Panel(
+            picture(
                 "Partitions that came and went",
                 "short",
                 "In five minutes; each rebalance moves some from one process to another.",
-                (
-                    Line(
-                        "sum by (instance) (increase(streamdp_partitions_assigned_total[5m]))",
-                        "{{instance}} came",
-                    ),
-                    Line(
-                        "sum by (instance) (increase(streamdp_partitions_revoked_total[5m]))",
-                        "{{instance}} went",
-                    ),
+                Line(
+                    "sum by (instance) (increase(streamdp_partitions_assigned_total[5m]))",
+                    "{{instance}} came",
                 ),
-                width=6,
+                Line(
+                    "sum by (instance) (increase(streamdp_partitions_revoked_total[5m]))",
+                    "{{instance}} went",
+                ),
             ),
-            Panel(
+            picture(
                 "Time since the start",
                 "s",
                 "Of each learning process: a fall is a restart.",
-                (
-                    Line(
-                        "time() - max by (instance) (streamdp_start_time_seconds)",
-                        "{{instance}}",
-                    ),
-                ),
-                width=6,
+                Line("time() - max by (instance) (streamdp_start_time_seconds)", "{{instance}}"),
             ),
-            Panel(
+            picture(
                 "Restarts of the process that serves",
                 "short",
                 "In an hour. It ended by itself; learning goes on.",
-                (
-                    Line(
-                        "sum by (instance) (increase(streamdp_http_restarts_total[1h]))",
-                        "{{instance}}",
-                    ),
+                Line(
+                    "sum by (instance) (increase(streamdp_http_restarts_total[1h]))", "{{instance}}"
                 ),
-                width=6,
             ),
         ),
     ),
     (
         "How it is asked",
         (
-            Panel(
+            picture(
                 "Requests",
                 "reqps",
                 "HTTP requests answered, by class of status; 4xx are refused or unknown.",
-                (
-                    Line(
-                        "sum by (code) (rate(streamdp_http_requests_total[5m]))",
-                        "{{code}}",
-                    ),
-                ),
-                width=6,
+                Line("sum by (code) (rate(streamdp_http_requests_total[5m]))", "{{code}}"),
             ),
-            Panel(
+            picture(
                 "Time to answer, 99th percentile",
                 "s",
                 "From a request's head to its answer, by what was asked for.",
-                (
-                    Line(
-                        "histogram_quantile(0.99, sum by (kind, le) "
-                        "(rate(streamdp_http_request_seconds_bucket[5m])))",
-                        "{{kind}}",
-                    ),
+                Line(
+                    "histogram_quantile(0.99, sum by (kind, le) "
+                    "(rate(streamdp_http_request_seconds_bucket[5m])))",
+                    "{{kind}}",
                 ),
-                width=6,
             ),
-            Panel(
+            picture(
                 "Connections",
                 "short",
                 "Open connections of each process, and (dashed) how many it lets in; beyond "
                 "them only probes and metrics are answered.",
-                (
-                    Line("max by (instance) (streamdp_http_connections)", "{{instance}}"),
-                    Line(
-                        "max by (instance) (streamdp_http_connections_limit)",
-                        "{{instance}} limit",
-                        "dash",
-                    ),
+                Line("max by (instance) (streamdp_http_connections)", "{{instance}}"),
+                Line(
+                    "max by (instance) (streamdp_http_connections_limit)",
+                    "{{instance}} limit",
+                    "dash",
                 ),
-                width=6,
             ),
-            Panel(
+            picture(
                 "Connections refused",
                 "cps",
                 "Turned away or cut off: no room, no TLS in time, too slow.",
-                (
-                    Line(
-                        "sum by (reason) (rate(streamdp_http_connections_refused_total[5m]))",
-                        "{{reason}}",
-                    ),
+                Line(
+                    "sum by (reason) (rate(streamdp_http_connections_refused_total[5m]))",
+                    "{{reason}}",
                 ),
-                width=6,
             ),
         ),
     ),
     (
         "What look-ups know",
         (
-            Panel(
+            picture(
                 "Keys that look-ups know",
                 "short",
                 "In each process; those that live in several partitions are answered by the "
                 "learner that has seen most.",
-                (
-                    Line(f"max by (stream) (streamdp_cache_keys{ONE})", "{{stream}}"),
-                    Line(
-                        f"max by (stream) (streamdp_cache_keys_in_several_partitions{ONE})",
-                        "{{stream}} in several partitions",
-                    ),
+                Line(f"max by (stream) (streamdp_cache_keys{ONE})", "{{stream}}"),
+                Line(
+                    f"max by (stream) (streamdp_cache_keys_in_several_partitions{ONE})",
+                    "{{stream}} in several partitions",
                 ),
-                width=12,
             ),
-            Panel(
+            picture(
                 "Staleness of look-ups",
                 "s",
                 "Since the published actions could last be followed; zero in good health.",
-                (Line(f"max by (stream) (streamdp_cache_stale_seconds{ONE})", "{{stream}}"),),
-                width=12,
+                Line(f"max by (stream) (streamdp_cache_stale_seconds{ONE})", "{{stream}}"),
             ),
         ),
     ),
     (
         "NOT PRIVATE: of the operator's listener, if it is scraped",
         (
-            Panel(
+            picture(
                 "Memory (NOT PRIVATE)",
                 "bytes",
                 "Of the learning process. Events can move it: decisions taken on it leave the "
                 "guarantee.",
-                (Line("max by (instance) (streamdp_not_private_memory_bytes)", "{{instance}}"),),
-                width=12,
+                Line("max by (instance) (streamdp_not_private_memory_bytes)", "{{instance}}"),
             ),
-            Panel(
+            picture(
                 "Processor time (NOT PRIVATE)",
                 "percentunit",
                 "Of the learning process, in processors. Events can move it: decisions taken on "
                 "it leave the guarantee.",
-                (
-                    Line(
-                        "sum by (instance) "
-                        "(rate(streamdp_not_private_processor_seconds_total[5m]))",
-                        "{{instance}}",
-                    ),
+                Line(
+                    "sum by (instance) (rate(streamdp_not_private_processor_seconds_total[5m]))",
+                    "{{instance}}",
                 ),
-                width=12,
             ),
         ),
     ),
@@ -537,16 +456,16 @@ def placed() -> Iterator[Json]:
             "panels": [],
             "gridPos": {"x": 0, "y": top, "w": COLUMNS, "h": 1},
         }
-        left = 0
-        for panel in row:
+        width = COLUMNS // len(row)
+        for at, panel in enumerate(row):
             number += 1
-            yield drawn(panel, number=number, left=left, top=top + 1)
-            left += panel.width
+            place: Json = {"x": at * width, "y": top + 1, "w": width, "h": ROW_HEIGHT}
+            yield drawn(panel, number=number, place=place)
         number += 1
         top += 1 + ROW_HEIGHT
 
 
-def drawn(panel: Panel, *, number: int, left: int, top: int) -> Json:
+def drawn(panel: Panel, *, number: int, place: Json) -> Json:
     """One panel as Grafana reads it."""
     return {
         "id": number,
@@ -554,7 +473,7 @@ def drawn(panel: Panel, *, number: int, left: int, top: int) -> Json:
         "title": panel.title,
         "description": panel.about,
         "datasource": SOURCE,
-        "gridPos": {"x": left, "y": top, "w": panel.width, "h": ROW_HEIGHT},
+        "gridPos": place,
         "fieldConfig": {
             "defaults": {
                 "unit": panel.unit,
