@@ -3,7 +3,7 @@
 import http.server
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
@@ -15,15 +15,18 @@ import pytest
 from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
-from streamdp.core.learners import Leader
+import streamdp as sd
+from streamdp.core.learners import Leader, Learner
+from streamdp.core.regret import ESTIMATES, Estimate
 from streamdp.service.history import StreamReleases
 from streamdp.service.http.operator import metrics
 from streamdp.service.metrics import CONTENT_TYPE, Facts, MetricsPage
-from streamdp.service.status import ASSEMBLES, StreamStatus
+from streamdp.service.status import ASSEMBLES, PartitionStatus, StreamStatus
 from tests.support.adopting import Adopters
 from tests.support.prometheus_server import PrometheusServer, eventually, prometheus
 from tests.support.publishing import charge, release
 from tests.support.showing import ABOUT, facts, partition
+from tests.support.streams import spec
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
 RULES = DEPLOY / "prometheus" / "streamdp.rules.yml"
@@ -35,8 +38,9 @@ HALTED = {"status": "halted", "reason": "state_mismatch", "message": "somebody m
 class Shown:
     """What the page shows just now: by default a process in good health."""
 
-    def __init__(self, **broken: object) -> None:
-        self.facts = _with_crowd(_with_assembly(facts(partition(0, **broken))))
+    def __init__(self, *others: PartitionStatus, **broken: object) -> None:
+        shown = facts(partition(0, **broken), *others)
+        self.facts = _with_estimates(_with_crowd(_with_assembly(shown)))
         self._page = MetricsPage(lambda: self.facts, most_series=5000)
 
     def breaks(self, **broken: str) -> None:
@@ -65,15 +69,34 @@ def _with_assembly(of: Facts) -> Facts:
 
 def _with_crowd(of: Facts) -> Facts:
     """A process with one more stream, whose partitions tell each other."""
-    assert of.process is not None
-    status = StreamStatus("crowded", "live", [partition(0)])
-    process = structs.replace(of.process, streams=[*of.process.streams, status])
     learner, lines = _crowd()
-    topics = replace(ABOUT.topics, stream="crowded")
-    about = replace(ABOUT, topics=topics, learner=learner, estimates=())
-    return replace(
-        of, process=process, about=[*of.about, about], shown={**of.shown, "crowded": lines}
-    )
+    return _with_stream(of, "crowded", lines, learner=learner, estimates=())
+
+
+def _with_estimates(of: Facts) -> Facts:
+    """A process with one more stream, which pays for every estimate there is."""
+    estimates = tuple(sd.estimate(kind, epsilon="1/4", min_length=2) for kind in ESTIMATES)
+    lines, known = spec(estimates=estimates).lines, StreamReleases()
+    block = [release(b"fr", 1, block=1, stop=3, kind=kind) for kind in ("action", *ESTIMATES)]
+    known.apply([charge(of, lines=lines) for of in (release(b"fr", 0), *block)])
+    return _with_stream(of, "measured", known, learner=ABOUT.learner, estimates=estimates)
+
+
+def _with_stream(
+    of: Facts,
+    name: str,
+    lines: StreamReleases,
+    *,
+    learner: Learner,
+    estimates: tuple[Estimate, ...],
+) -> Facts:
+    """A process with one more stream in good health."""
+    assert of.process is not None
+    status = StreamStatus(name, "live", [partition(0)])
+    process = structs.replace(of.process, streams=[*of.process.streams, status])
+    topics = replace(ABOUT.topics, stream=name)
+    about = replace(ABOUT, topics=topics, learner=learner, estimates=estimates)
+    return replace(of, process=process, about=[*of.about, about], shown={**of.shown, name: lines})
 
 
 @cache
@@ -130,6 +153,19 @@ def test_the_dashboard_and_the_rules_name_only_metrics_that_exist(dashboard: Mod
     }
 
 
+NOT_DRAWN: Mapping[str, str] = {}
+"""The metrics that no panel shows, each with the reason."""
+
+
+def test_does_the_dashboard_show_every_metric(dashboard: ModuleType) -> None:
+    """A distribution by its buckets."""
+    ending = {"counter": "_total", "histogram": "_bucket"}
+    families = text_string_to_metric_families(Shown().render().decode())
+    metrics = {f"{family.name}{ending.get(family.type, '')}" for family in families}
+    drawn = set(METRIC.findall(" ".join(dashboard.queries())))
+    assert metrics - drawn == set(NOT_DRAWN)
+
+
 def test_does_the_page_on_operating_list_every_metric() -> None:
     """With its type and the words that Prometheus shows of it."""
     operating = (DEPLOY.parent / "docs" / "operating.md").read_text()
@@ -149,7 +185,8 @@ def has_series(server: PrometheusServer, expression: str) -> bool:
 
 @pytest.mark.system("prometheus")
 def test_every_query_of_the_dashboard_gets_an_answer(dashboard: ModuleType, tmp_path: Path) -> None:
-    shown = Shown(progress=0.5, **HALTED)  # two queries show only what is halted or on its way
+    waits = partition(1, status="waiting")  # three queries show only what is not at work
+    shown = Shown(waits, progress=0.5, **HALTED)
     with page(shown) as target, prometheus([target], tmp_path) as server:
         for query in dashboard.queries():
             expression = query.replace("$stream", ".*")

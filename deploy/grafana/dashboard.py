@@ -65,13 +65,24 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
             picture(
                 "ε per event",
                 "none",
-                "The most that any event was charged, beside what is configured and what its topic "
-                "allows. It does not grow with time; a person with m events gets m times it.",
-                Line(f"max by (stream) (streamdp_epsilon_charged_max{ONE})", "{{stream}} charged"),
+                "The most that any event was charged in the configured epoch, beside what is "
+                "configured and what its topic allows. It does not grow with time; a person with m "
+                "events gets m times it.",
+                Line(
+                    f"max by (stream) (streamdp_epsilon_charged_in_epoch{ONE})",
+                    "{{stream}} charged",
+                ),
                 Line(
                     f"max by (stream) (streamdp_epsilon_configured{ONE})", "{{stream}} configured"
                 ),
-                Line(f"min by (stream) (streamdp_epsilon_budget{ONE})", "{{stream}} budget"),
+                Line(f"max by (stream) (streamdp_epsilon_budget{ONE})", "{{stream}} budget"),
+            ),
+            picture(
+                "ε per event, in any epoch",
+                "none",
+                "The most that any event was charged. An earlier epoch may have had a larger "
+                "budget than today's.",
+                Line(f"max by (stream) (streamdp_epsilon_charged_max{ONE})", "{{stream}}"),
             ),
             picture(
                 "Stopped by a refused charge",
@@ -85,13 +96,19 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 ),
             ),
             picture(
-                "Halted partitions",
+                "Partitions that stand still",
                 "none",
-                "Why a partition stands still rather than guess. The runbook says what to do.",
+                "Why they are halted rather than guess, or that they wait for a process with a "
+                "later epoch, as in a roll-out. The runbook says what to do.",
                 Line(
                     "max by (stream, partition, reason) "
                     '(streamdp_partition_halted{stream=~"$stream"} > 0)',
                     "{{stream}}/{{partition}}: {{reason}}",
+                ),
+                Line(
+                    "max by (stream, partition) "
+                    '(streamdp_partition_waiting{stream=~"$stream"} > 0)',
+                    "{{stream}}/{{partition}} waits",
                 ),
             ),
         ),
@@ -167,16 +184,23 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 Line(f"max by (stream) (streamdp_regret_bound{ONE})", "{{stream}} bound"),
             ),
             picture(
+                "Loss beyond a random action's, privately estimated",
+                "short",
+                "A noisy value, its standard error dashed, of the latest blocks: below zero means "
+                "that what was learned helps.",
+                *estimate("streamdp_private_regret_vs_uniform"),
+            ),
+            picture(
+                "Mean loss, privately estimated",
+                "short",
+                "A noisy value, its standard error dashed: of the actions in force.",
+                *estimate("streamdp_private_mean_loss"),
+            ),
+            picture(
                 "Unusable slots, privately estimated",
                 "percentunit",
                 "A noisy value, its standard error dashed: high means that a producer is wrong.",
                 *estimate("streamdp_private_null_share"),
-            ),
-            picture(
-                "Age of the actions",
-                "s",
-                "Since the newest action was published. It grows with the blocks, in good health.",
-                Line(f"min by (stream) (streamdp_action_age_seconds{ONE})", "{{stream}}"),
             ),
         ),
     ),
@@ -260,6 +284,36 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                     f"sum by (stream) (streamdp_keys_beyond_limit_total{ONE})",
                     "{{stream}} beyond the limit",
                 ),
+            ),
+        ),
+    ),
+    (
+        "What runs",
+        (
+            picture(
+                "Transport",
+                "none",
+                "1 while the transport answers a process, 0 while it does not.",
+                Line("min by (instance) (streamdp_transport_up)", "{{instance}}"),
+            ),
+            picture(
+                "Versions",
+                "short",
+                "Processes of each version: several only while a roll-out lasts.",
+                Line("count by (version) (streamdp_build_info)", "{{version}}"),
+            ),
+            picture(
+                "Epochs",
+                "none",
+                "The latest configured epoch of each stream and assembly.",
+                Line(f"max by (stream) (streamdp_epoch{ONE})", "{{stream}}"),
+            ),
+            picture(
+                "Seeded",
+                "none",
+                "1 where randomness comes from a seed: a test, in which nothing is protected. In "
+                "production this stays at zero.",
+                Line(f"max by (stream) (streamdp_seeded{ONE})", "{{stream}}"),
             ),
         ),
     ),
@@ -367,6 +421,12 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "s",
                 "Since the published actions could last be followed; zero in good health.",
                 Line(f"max by (stream) (streamdp_cache_stale_seconds{ONE})", "{{stream}}"),
+            ),
+            picture(
+                "Age of the actions",
+                "s",
+                "Since the newest action was published. It grows with the blocks, in good health.",
+                Line(f"min by (stream) (streamdp_action_age_seconds{ONE})", "{{stream}}"),
             ),
         ),
     ),
