@@ -100,7 +100,10 @@ def test_are_epochs_shown_by_every_process(tmp_path: Path, role: Role) -> None:
     knowledge, _ = public(setup)
     page = MetricsPage(knowledge.facts, most_series=5000).render()
     epochs = [line for line in page.splitlines() if line.startswith(b"streamdp_epoch")]
-    assert epochs == [b'streamdp_epoch{stream="home"} 1.0', b'streamdp_epoch{stream="clicks"} 3.0']
+    assert epochs == [
+        b'streamdp_epoch{application="shop",stream="home"} 1.0',
+        b'streamdp_epoch{application="shop",stream="clicks"} 3.0',
+    ]
 
 
 @pytest.mark.parametrize("content", ["loss", "reward"])

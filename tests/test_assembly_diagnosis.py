@@ -19,7 +19,7 @@ from streamdp.service.status import ASSEMBLES, ProcessStatus, StreamStatus
 from streamdp.service.view import PartitionView
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
-from tests.support.showing import partition
+from tests.support.showing import ABOUT, partition
 from tests.support.visits import SPEC, TAKEN, TOPICS
 
 AT = Partition(SPEC.name, 0)
@@ -106,9 +106,9 @@ def test_are_partitions_beyond_the_bound_one() -> None:
     process = ProcessStatus(
         [], [], 0.1, assemblies=[StreamStatus("clicks", ASSEMBLES, parts)]
     )  # fmt: skip
-    page = MetricsPage(lambda: Facts([], process, assemblies={"clicks": 1}), most_series=1000)
+    page = MetricsPage(lambda: Facts([ABOUT], process, assemblies={"clicks": 1}), most_series=1000)
     lines = page.render().decode().splitlines()
-    (overdue,) = [x for x in lines if x.startswith('streamdp_event_overdue_seconds{partition="re')]
+    (overdue,) = [x for x in lines if x.startswith("streamdp_event_overdue") and '"rest"' in x]
     assert overdue.endswith(" 499.0")
     events = [x for x in lines if x.startswith("streamdp_events_assembled_total{")]
     assert sum(float(x.rpartition(" ")[2]) for x in events) == 5000

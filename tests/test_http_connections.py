@@ -287,8 +287,8 @@ def test_does_a_service_with_few_files_answer_probes_beside_a_crowd(tmp_path: Pa
                 status, answer = await asyncio.to_thread(place.get, path)
                 assert status == 200, path
             page = answer.decode()
-            assert "streamdp_http_connections_limit 28.0" in page
-            assert 'streamdp_http_connections_refused_total{reason="full"} 0.0' not in page
+            assert 'streamdp_http_connections_limit{application="shop"} 28.0' in page
+            assert '_refused_total{application="shop",reason="full"} 0.0' not in page
 
     with place.running(program=FEW_FILES):
         until(place.ready)

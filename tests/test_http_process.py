@@ -37,10 +37,16 @@ def test_is_it_served_from_a_process_of_its_own_that_is_started_again(tmp_path: 
         assert (status, json.loads(answer)["source"]) == (200, "published")
         page = place.get("/metrics")[1].decode()
         assert (
-            'streamdp_partition_halted{partition="0",reason="internal",stream="home"} 0.0' in page
+            'streamdp_partition_halted{application="shop",partition="0",reason="internal",'
+            'stream="home"} 0.0' in page
         )
         until(lambda: "streamdp_private_regret{" in place.get("/metrics")[1].decode())
-        until(lambda: "streamdp_http_restarts_total 1.0" in place.get("/metrics")[1].decode())
+        until(
+            lambda: (
+                'streamdp_http_restarts_total{application="shop"} 1.0'
+                in place.get("/metrics")[1].decode()
+            )
+        )
     assert place.get("/healthz")[0] == 0
     assert "http_ended" in (tmp_path / "run.log").read_text()
 

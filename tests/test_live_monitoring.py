@@ -65,7 +65,7 @@ def test_is_every_query_answered_and_every_alert_silent_in_good_health(
     with place.running(), prometheus([f"127.0.0.1:{place.port}"], tmp_path, rules=RULES) as server:
         place.send(events(600))
         for query in dashboard.queries():
-            expression = query.replace("$stream", ".*")
+            expression = query.replace("$application", ".*").replace("$stream", ".*")
             if any(word in query for word in silent):
                 assert server.query(expression) == []
             else:
@@ -101,7 +101,9 @@ def learned(place: Place) -> None:
         until(place.ready)
         place.send(events(100))
         until(lambda: b'"published"' in place.get("/v1/streams/home/keys/fr/action")[1])
-        until(lambda: b'charged_max{stream="home"} 1.0' in place.get("/metrics")[1])
+        until(
+            lambda: b'charged_max{application="shop",stream="home"} 1.0' in place.get("/metrics")[1]
+        )
 
 
 OVERCHARGES = """
@@ -145,7 +147,12 @@ def test_is_a_lower_budget_refused_or_no_alarm(
         assert "may charge a record more than the budget" in ended.stderr
         place.change(epsilon='"0.25"', epoch="2")
         with place.running():
-            until(lambda: b'charged_in_epoch{stream="home"} 0.0' in place.get("/metrics")[1])
+            until(
+                lambda: (
+                    b'charged_in_epoch{application="shop",stream="home"} 0.0'
+                    in place.get("/metrics")[1]
+                )
+            )
             assert fires(server)
 
 

@@ -20,7 +20,7 @@ from streamdp.service.metrics import Facts, MetricsPage
 from streamdp.service.status import BUCKETS, ProcessStatus
 from streamdp.service.view import PartitionView, Reason, Status, View
 from tests.support.adopting import Adopters
-from tests.support.publishing import charge, release
+from tests.support.publishing import HOME, charge, release
 from tests.support.showing import ABOUT, LINES, block, facts, partition, process, releases
 from tests.support.streams import spec
 
@@ -28,13 +28,11 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def samples(of: Facts, *, most_series: int = 5000) -> Samples:
-    """Every sample of a page."""
+    """Every sample of a page, by its labels besides that of the application, which all have."""
     page = MetricsPage(lambda: of, most_series=most_series).render().decode()
-    return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(page)
-        for sample in family.samples
-    }
+    all_ = [x for family in text_string_to_metric_families(page) for x in family.samples]
+    assert {sample.labels.pop("application") for sample in all_} == {HOME.app}
+    return {(sample.name, tuple(sorted(sample.labels.items()))): sample.value for sample in all_}
 
 
 def of(metrics: Samples, name: str, **labels: str) -> float:

@@ -153,6 +153,16 @@ def test_the_dashboard_and_the_rules_name_only_metrics_that_exist(dashboard: Mod
     }
 
 
+def test_are_streams_told_apart_by_their_application(dashboard: ModuleType) -> None:
+    """In every grouping: else one that is well hides another of the same name."""
+    groups = re.findall(
+        r"\b(?:by|on) \(([^)]*)\)", " ".join(dashboard.queries()) + RULES.read_text()
+    )
+    of_streams = [group.split(", ") for group in groups if "stream" in group]
+    assert of_streams
+    assert all("application" in labels for labels in of_streams)
+
+
 NOT_DRAWN: Mapping[str, str] = {}
 """The metrics that no panel shows, each with the reason."""
 
@@ -189,7 +199,7 @@ def test_every_query_of_the_dashboard_gets_an_answer(dashboard: ModuleType, tmp_
     shown = Shown(waits, progress=0.5, **HALTED)
     with page(shown) as target, prometheus([target], tmp_path) as server:
         for query in dashboard.queries():
-            expression = query.replace("$stream", ".*")
+            expression = query.replace("$application", ".*").replace("$stream", ".*")
             assert eventually(partial(has_series, server, expression)), expression
 
 

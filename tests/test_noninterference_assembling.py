@@ -30,6 +30,7 @@ from streamdp.testing.memory import MemoryTransport
 from tests.support.assembling_group import SETTINGS, Group
 from tests.support.assembly_model import GRACE, SECRET, WINDOW
 from tests.support.services import Lines
+from tests.support.showing import ABOUT
 from tests.support.visits import CAP, SPEC, TOPICS
 
 SPEC_ = replace(SPEC, cap=replace(CAP, secret=SECRET), most_at_once=3)
@@ -99,7 +100,7 @@ class Life:
             await self.group.until(REQUESTS * (turn + 1))
             await self._until(lambda: not self._open(view))
         status = status_of(view, steps, now=hand.seconds)
-        facts = Facts([], status, assemblies={SPEC.name: SPEC.epoch})
+        facts = Facts([ABOUT], status, assemblies={SPEC.name: SPEC.epoch})
         page = MetricsPage(lambda: facts, most_series=5000).render()
         service.drain()
         await task
@@ -189,7 +190,10 @@ def test_is_a_life_told_in_full() -> None:
     assert isinstance(page, bytes)
     assert len(commits) >= 8
     assert b"streamdp_commit_seconds_count" in page
-    assert b'streamdp_events_assembled_total{partition="0",stream="clicks"} 20.0' in page
+    assert (
+        b'streamdp_events_assembled_total{application="shop",partition="0",stream="clicks"} 20.0'
+        in page
+    )
 
 
 def _counts_outcomes(patch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,17 @@ Json = dict[str, object]
 SOURCE: Json = {"type": "prometheus", "uid": "${source}"}
 COLUMNS = 24
 ROW_HEIGHT = 8
-ONE = '{stream=~"$stream"}'
-"""The selector of every query about a stream: the streams that the reader chose."""
+ALL = '{application=~"$application"}'
+"""The selector of every query: the applications that the reader chose."""
+ONE = '{application=~"$application", stream=~"$stream"}'
+"""The selector of every query about a stream: the streams that the reader chose, of these."""
+BY = "by (application, stream)"
+NAME = "{{application}}.{{stream}}"
+"""How a stream's series are called: as its topics begin."""
+PART = f"{NAME}/{{{{partition}}}}"
+
+VARIABLES = {"application": "streamdp_build_info", "stream": f"streamdp_epoch{ALL}"}
+"""The labels whose values a reader chooses, and where these are found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +61,9 @@ def estimate(metric: str) -> tuple[Line, ...]:
     """A private estimate and, dashed, one standard error to each side of it."""
     value, error = f"{metric}{ONE}", f"{metric}_stderr{ONE}"
     return (
-        Line(value, "{{stream}}"),
-        Line(f"{value} - {error}", "{{stream}} − one standard error", "dash"),
-        Line(f"{value} + {error}", "{{stream}} + one standard error", "dash"),
+        Line(value, NAME),
+        Line(f"{value} - {error}", f"{NAME} − one standard error", "dash"),
+        Line(f"{value} + {error}", f"{NAME} + one standard error", "dash"),
     )
 
 
@@ -68,21 +77,16 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "The most that any event was charged in the configured epoch, beside what is "
                 "configured and what its topic allows. It does not grow with time; a person with m "
                 "events gets m times it.",
-                Line(
-                    f"max by (stream) (streamdp_epsilon_charged_in_epoch{ONE})",
-                    "{{stream}} charged",
-                ),
-                Line(
-                    f"max by (stream) (streamdp_epsilon_configured{ONE})", "{{stream}} configured"
-                ),
-                Line(f"max by (stream) (streamdp_epsilon_budget{ONE})", "{{stream}} budget"),
+                Line(f"max {BY} (streamdp_epsilon_charged_in_epoch{ONE})", f"{NAME} charged"),
+                Line(f"max {BY} (streamdp_epsilon_configured{ONE})", f"{NAME} configured"),
+                Line(f"max {BY} (streamdp_epsilon_budget{ONE})", f"{NAME} budget"),
             ),
             picture(
                 "ε per event, in any epoch",
                 "none",
                 "The most that any event was charged. An earlier epoch may have had a larger "
                 "budget than today's.",
-                Line(f"max by (stream) (streamdp_epsilon_charged_max{ONE})", "{{stream}}"),
+                Line(f"max {BY} (streamdp_epsilon_charged_max{ONE})", NAME),
             ),
             picture(
                 "Stopped by a refused charge",
@@ -90,9 +94,8 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "Partitions that stand still because a charge was refused, before anything was "
                 "drawn. This stays at zero.",
                 Line(
-                    "sum by (stream) (streamdp_partition_halted"
-                    '{stream=~"$stream", reason="budget_exceeded"})',
-                    "{{stream}}",
+                    f'sum {BY} (streamdp_partition_halted{ONE[:-1]}, reason="budget_exceeded"}})',
+                    NAME,
                 ),
             ),
             picture(
@@ -101,14 +104,14 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "Why they are halted rather than guess, or that they wait for a process with a "
                 "later epoch, as in a roll-out. The runbook says what to do.",
                 Line(
-                    "max by (stream, partition, reason) "
-                    '(streamdp_partition_halted{stream=~"$stream"} > 0)',
-                    "{{stream}}/{{partition}}: {{reason}}",
+                    "max by (application, stream, partition, reason) "
+                    f"(streamdp_partition_halted{ONE} > 0)",
+                    f"{PART}: {{{{reason}}}}",
                 ),
                 Line(
-                    "max by (stream, partition) "
-                    '(streamdp_partition_waiting{stream=~"$stream"} > 0)',
-                    "{{stream}}/{{partition}} waits",
+                    "max by (application, stream, partition) "
+                    f"(streamdp_partition_waiting{ONE} > 0)",
+                    f"{PART} waits",
                 ),
             ),
         ),
@@ -120,26 +123,26 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "Slots",
                 "ops",
                 "Events learned from, per second.",
-                Line(f"sum by (stream) (rate(streamdp_slots_total{ONE}[5m]))", "{{stream}}"),
+                Line(f"sum {BY} (rate(streamdp_slots_total{ONE}[5m]))", NAME),
             ),
             picture(
                 "Blocks finished",
                 "ops",
                 "Each finished block is one private selection. Blocks grow, so this falls.",
-                Line(f"sum by (stream) (rate(streamdp_blocks_total{ONE}[5m]))", "{{stream}}"),
+                Line(f"sum {BY} (rate(streamdp_blocks_total{ONE}[5m]))", NAME),
             ),
             picture(
                 "Lag",
                 "short",
                 "Records that wait in the input.",
-                Line(f"sum by (stream) (streamdp_lag_records{ONE})", "{{stream}}"),
+                Line(f"sum {BY} (streamdp_lag_records{ONE})", NAME),
             ),
             picture(
                 "Lag in time",
                 "s",
                 "Since the oldest record that waits was first seen; what waited before a process "
                 "started is as old as that process.",
-                Line(f"max by (stream) (streamdp_lag_seconds{ONE})", "{{stream}}"),
+                Line(f"max {BY} (streamdp_lag_seconds{ONE})", NAME),
             ),
         ),
     ),
@@ -150,26 +153,26 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "Events written",
                 "ops",
                 "Requests that became events, per second. Outcomes move none of this.",
-                Line("sum by (stream) (rate(streamdp_events_assembled_total[5m]))", "{{stream}}"),
+                Line(f"sum {BY} (rate(streamdp_events_assembled_total{ONE}[5m]))", NAME),
             ),
             picture(
                 "Open requests",
                 "short",
                 "Requests that wait for their deadline: what an assembler has in memory.",
-                Line("sum by (stream) (streamdp_requests_open)", "{{stream}}"),
+                Line(f"sum {BY} (streamdp_requests_open{ONE})", NAME),
             ),
             picture(
                 "Unread requests",
                 "short",
                 "Requests that were not read yet: few, unless too many are open.",
-                Line("sum by (stream) (streamdp_requests_unread)", "{{stream}}"),
+                Line(f"sum {BY} (streamdp_requests_unread{ONE})", NAME),
             ),
             picture(
                 "Behind",
                 "s",
                 "How old the oldest unread request is, and for how long an event is overdue.",
-                Line("max by (stream) (streamdp_requests_unread_seconds)", "{{stream}} unread"),
-                Line("max by (stream) (streamdp_event_overdue_seconds)", "{{stream}} overdue"),
+                Line(f"max {BY} (streamdp_requests_unread_seconds{ONE})", f"{NAME} unread"),
+                Line(f"max {BY} (streamdp_event_overdue_seconds{ONE})", f"{NAME} overdue"),
             ),
         ),
     ),
@@ -181,7 +184,7 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "short",
                 "A noisy value with its standard error (dashed), beside the theorem's bound.",
                 *estimate("streamdp_private_regret"),
-                Line(f"max by (stream) (streamdp_regret_bound{ONE})", "{{stream}} bound"),
+                Line(f"max {BY} (streamdp_regret_bound{ONE})", f"{NAME} bound"),
             ),
             picture(
                 "Loss beyond a random action's, privately estimated",
@@ -212,31 +215,28 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "short",
                 "Other partitions whose votes a partition's newest prior was made of: the fewest "
                 "of any. Zero means that some partition learns alone.",
-                Line(f"min by (stream) (streamdp_crowd_adopted{ONE})", "{{stream}}"),
+                Line(f"min {BY} (streamdp_crowd_adopted{ONE})", NAME),
             ),
             picture(
                 "Priors behind",
                 "short",
                 "How many priors a partition has made since what others have adopted of it: the "
                 "most of any. It grows if what it tells is not heard, or others make no priors.",
-                Line(f"max by (stream) (streamdp_crowd_priors_behind{ONE})", "{{stream}}"),
+                Line(f"max {BY} (streamdp_crowd_priors_behind{ONE})", NAME),
             ),
             picture(
                 "Snapshots refused",
                 "short",
                 "In an hour: damaged, of another configuration, or written by somebody else. A "
                 "roll-out of another configuration refuses some; nothing stops by them.",
-                Line(
-                    f"max by (stream) (increase(streamdp_crowd_snapshots_refused_total{ONE}[1h]))",
-                    "{{stream}}",
-                ),
+                Line(f"max {BY} (increase(streamdp_crowd_snapshots_refused_total{ONE}[1h]))", NAME),
             ),
             picture(
                 "Unread",
                 "short",
                 "Processes that cannot read what partitions tell each other: zero in good health. "
                 "They learn on, with what they have heard before.",
-                Line(f"sum by (stream) (streamdp_crowd_unread{ONE})", "{{stream}}"),
+                Line(f"sum {BY} (streamdp_crowd_unread{ONE})", NAME),
             ),
         ),
     ),
@@ -249,7 +249,7 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "One atomic step: recorded, published, position moved.",
                 Line(
                     "histogram_quantile(0.99, sum by (instance, le) "
-                    "(rate(streamdp_commit_seconds_bucket[5m])))",
+                    f"(rate(streamdp_commit_seconds_bucket{ALL}[5m])))",
                     "{{instance}}",
                 ),
             ),
@@ -259,7 +259,7 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "Fetching what has come.",
                 Line(
                     "histogram_quantile(0.99, sum by (instance, le) "
-                    "(rate(streamdp_poll_seconds_bucket[5m])))",
+                    f"(rate(streamdp_poll_seconds_bucket{ALL}[5m])))",
                     "{{instance}}",
                 ),
             ),
@@ -267,22 +267,16 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "Rebuild window and what retention leaves",
                 "short",
                 "Records that a rebuild reads again, and how many more the input still keeps.",
-                Line(
-                    f"max by (stream) (streamdp_rebuild_window_records{ONE})", "{{stream}} window"
-                ),
-                Line(
-                    f"min by (stream) (streamdp_retention_headroom_records{ONE})",
-                    "{{stream}} headroom",
-                ),
+                Line(f"max {BY} (streamdp_rebuild_window_records{ONE})", f"{NAME} window"),
+                Line(f"min {BY} (streamdp_retention_headroom_records{ONE})", f"{NAME} headroom"),
             ),
             picture(
                 "Keys",
                 "short",
                 "Keys with a learner; those beyond the limit get the fallback action.",
-                Line(f"sum by (stream) (streamdp_keys{ONE})", "{{stream}}"),
+                Line(f"sum {BY} (streamdp_keys{ONE})", NAME),
                 Line(
-                    f"sum by (stream) (streamdp_keys_beyond_limit_total{ONE})",
-                    "{{stream}} beyond the limit",
+                    f"sum {BY} (streamdp_keys_beyond_limit_total{ONE})", f"{NAME} beyond the limit"
                 ),
             ),
         ),
@@ -294,26 +288,29 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "Transport",
                 "none",
                 "1 while the transport answers a process, 0 while it does not.",
-                Line("min by (instance) (streamdp_transport_up)", "{{instance}}"),
+                Line(f"min by (instance) (streamdp_transport_up{ALL})", "{{instance}}"),
             ),
             picture(
                 "Versions",
                 "short",
                 "Processes of each version: several only while a roll-out lasts.",
-                Line("count by (version) (streamdp_build_info)", "{{version}}"),
+                Line(
+                    f"count by (application, version) (streamdp_build_info{ALL})",
+                    "{{application}} {{version}}",
+                ),
             ),
             picture(
                 "Epochs",
                 "none",
                 "The latest configured epoch of each stream and assembly.",
-                Line(f"max by (stream) (streamdp_epoch{ONE})", "{{stream}}"),
+                Line(f"max {BY} (streamdp_epoch{ONE})", NAME),
             ),
             picture(
                 "Seeded",
                 "none",
                 "1 where randomness comes from a seed: a test, in which nothing is protected. In "
                 "production this stays at zero.",
-                Line(f"max by (stream) (streamdp_seeded{ONE})", "{{stream}}"),
+                Line(f"max {BY} (streamdp_seeded{ONE})", NAME),
             ),
         ),
     ),
@@ -326,9 +323,9 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "Partitions that are being taken or rebuilt, and how much of that is done; empty "
                 "while all of them learn.",
                 Line(
-                    "min by (stream, partition) "
-                    '(streamdp_rebuild_progress_ratio{stream=~"$stream"} < 1)',
-                    "{{stream}}/{{partition}}",
+                    "min by (application, stream, partition) "
+                    f"(streamdp_rebuild_progress_ratio{ONE} < 1)",
+                    PART,
                 ),
             ),
             picture(
@@ -336,11 +333,11 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "short",
                 "In five minutes; each rebalance moves some from one process to another.",
                 Line(
-                    "sum by (instance) (increase(streamdp_partitions_assigned_total[5m]))",
+                    f"sum by (instance) (increase(streamdp_partitions_assigned_total{ALL}[5m]))",
                     "{{instance}} came",
                 ),
                 Line(
-                    "sum by (instance) (increase(streamdp_partitions_revoked_total[5m]))",
+                    f"sum by (instance) (increase(streamdp_partitions_revoked_total{ALL}[5m]))",
                     "{{instance}} went",
                 ),
             ),
@@ -348,14 +345,17 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "Time since the start",
                 "s",
                 "Of each learning process: a fall is a restart.",
-                Line("time() - max by (instance) (streamdp_start_time_seconds)", "{{instance}}"),
+                Line(
+                    f"time() - max by (instance) (streamdp_start_time_seconds{ALL})", "{{instance}}"
+                ),
             ),
             picture(
                 "Restarts of the process that serves",
                 "short",
                 "In an hour. It ended by itself; learning goes on.",
                 Line(
-                    "sum by (instance) (increase(streamdp_http_restarts_total[1h]))", "{{instance}}"
+                    f"sum by (instance) (increase(streamdp_http_restarts_total{ALL}[1h]))",
+                    "{{instance}}",
                 ),
             ),
         ),
@@ -367,7 +367,7 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "Requests",
                 "reqps",
                 "HTTP requests answered, by class of status; 4xx are refused or unknown.",
-                Line("sum by (code) (rate(streamdp_http_requests_total[5m]))", "{{code}}"),
+                Line(f"sum by (code) (rate(streamdp_http_requests_total{ALL}[5m]))", "{{code}}"),
             ),
             picture(
                 "Time to answer, 99th percentile",
@@ -375,7 +375,7 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "From a request's head to its answer, by what was asked for.",
                 Line(
                     "histogram_quantile(0.99, sum by (kind, le) "
-                    "(rate(streamdp_http_request_seconds_bucket[5m])))",
+                    f"(rate(streamdp_http_request_seconds_bucket{ALL}[5m])))",
                     "{{kind}}",
                 ),
             ),
@@ -384,9 +384,9 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "short",
                 "Open connections of each process, and (dashed) how many it lets in; beyond "
                 "them only probes and metrics are answered.",
-                Line("max by (instance) (streamdp_http_connections)", "{{instance}}"),
+                Line(f"max by (instance) (streamdp_http_connections{ALL})", "{{instance}}"),
                 Line(
-                    "max by (instance) (streamdp_http_connections_limit)",
+                    f"max by (instance) (streamdp_http_connections_limit{ALL})",
                     "{{instance}} limit",
                     "dash",
                 ),
@@ -396,7 +396,7 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "cps",
                 "Turned away or cut off: no room, no TLS in time, too slow.",
                 Line(
-                    "sum by (reason) (rate(streamdp_http_connections_refused_total[5m]))",
+                    f"sum by (reason) (rate(streamdp_http_connections_refused_total{ALL}[5m]))",
                     "{{reason}}",
                 ),
             ),
@@ -410,23 +410,23 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "short",
                 "In each process; those that live in several partitions are answered by the "
                 "learner that has seen most.",
-                Line(f"max by (stream) (streamdp_cache_keys{ONE})", "{{stream}}"),
+                Line(f"max {BY} (streamdp_cache_keys{ONE})", NAME),
                 Line(
-                    f"max by (stream) (streamdp_cache_keys_in_several_partitions{ONE})",
-                    "{{stream}} in several partitions",
+                    f"max {BY} (streamdp_cache_keys_in_several_partitions{ONE})",
+                    f"{NAME} in several partitions",
                 ),
             ),
             picture(
                 "Staleness of look-ups",
                 "s",
                 "Since the published actions could last be followed; zero in good health.",
-                Line(f"max by (stream) (streamdp_cache_stale_seconds{ONE})", "{{stream}}"),
+                Line(f"max {BY} (streamdp_cache_stale_seconds{ONE})", NAME),
             ),
             picture(
                 "Age of the actions",
                 "s",
                 "Since the newest action was published. It grows with the blocks, in good health.",
-                Line(f"min by (stream) (streamdp_action_age_seconds{ONE})", "{{stream}}"),
+                Line(f"min {BY} (streamdp_action_age_seconds{ONE})", NAME),
             ),
         ),
     ),
@@ -477,7 +477,7 @@ def dashboard() -> Json:
         "refresh": "10s",
         "time": {"from": "now-1h", "to": "now"},
         "timezone": "",
-        "templating": {"list": [source_variable(), stream_variable()]},
+        "templating": {"list": [source_variable(), *map(variable, VARIABLES)]},
         "panels": list(placed()),
     }
 
@@ -487,14 +487,15 @@ def source_variable() -> Json:
     return {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
 
 
-def stream_variable() -> Json:
-    """Lets the reader choose among streams."""
+def variable(name: str) -> Json:
+    """Lets the reader choose among the values that a label has."""
+    values = VARIABLES[name]
     return {
-        "name": "stream",
-        "label": "Stream",
+        "name": name,
+        "label": name.capitalize(),
         "type": "query",
         "datasource": SOURCE,
-        "query": {"query": "label_values(streamdp_slots_total, stream)", "refId": "stream"},
+        "query": {"query": f"label_values({values}, {name})", "refId": name},
         "refresh": 2,
         "multi": True,
         "includeAll": True,

@@ -6,7 +6,9 @@
 2. No process, platform or garbage-collection collectors: what they show depends on content.
 3. `most_series` bounds the number of series for any number of keys and partitions: no label is a
    key, and partitions beyond the bound are merged into one, called ``rest``.
-4. Names, units, labels and help follow Prometheus' conventions. Gauges are as of the newest
+4. Every series has the label `application`: one Prometheus may watch several, and a stream's name
+   means something in one alone.
+5. Names, units, labels and help follow Prometheus' conventions. Gauges are as of the newest
    snapshot from the learning process.
 """
 
@@ -74,6 +76,11 @@ class Facts:
     traffic: Traffic = field(default_factory=Traffic)
     assemblies: Mapping[str, int] = field(default_factory=dict)  # the epoch of each configured one
 
+    @property
+    def application(self) -> str:
+        """The application's name; all streams of a process are of one."""
+        return self.about[0].topics.app
+
 
 class MetricsPage:
     """Builds the page."""
@@ -98,18 +105,28 @@ class MetricsPage:
     def collect(self) -> Iterator[Metric]:
         """Every family, in the form that prometheus-client asks for."""
         facts = self._facts()
-        yield gauge("streamdp_build_info", "The version that runs.", ["version"], [
-            ((__version__,), 1)
-        ])  # fmt: skip
-        yield from _streams(facts)
-        yield from adopting(facts.about, facts.shown, facts.process)
-        yield from _learning(facts, self._most_partitions)
-        yield from _estimates(facts)
-        yield from listener(facts.conditions, facts.traffic)
+        for family in _families(facts, self._most_partitions):
+            family.samples = [
+                sample._replace(labels={"application": facts.application, **sample.labels})
+                for sample in family.samples
+            ]
+            yield family
 
     def render(self) -> bytes:
         """The page."""
         return generate_latest(self._registry)
+
+
+def _families(facts: Facts, most_partitions: int) -> Iterator[Metric]:
+    """Every family; none of its series says of which application it is."""
+    yield gauge("streamdp_build_info", "The version that runs.", ["version"], [
+        ((__version__,), 1)
+    ])  # fmt: skip
+    yield from _streams(facts)
+    yield from adopting(facts.about, facts.shown, facts.process)
+    yield from _learning(facts, most_partitions)
+    yield from _estimates(facts)
+    yield from listener(facts.conditions, facts.traffic)
 
 
 def _streams(facts: Facts) -> Iterator[Metric]:

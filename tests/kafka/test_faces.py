@@ -100,7 +100,8 @@ def test_does_a_changed_epsilon_stop_a_roll_out_and_not_the_look_ups(
 
     with place.running():
         until(place.ready)
-        assert 'rebuild_progress_ratio{partition="0",stream="home"} 1.0' in metrics(place)
+        labels = f'application="{place.app}",partition="0",stream="home"'
+        assert f"rebuild_progress_ratio{{{labels}}} 1.0" in metrics(place)
         place.send(events(100))
         until(lambda: b'"published"' in place.get("/v1/streams/home/keys/fr/action")[1])
         assert (checked().code, checked().err) == (0, "")
