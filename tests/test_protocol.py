@@ -15,17 +15,19 @@ import pytest
 
 import streamdp as sd
 from streamdp.core.errors import StateMismatch, TransportLost
-from streamdp.ports import Partition, Taken
+from streamdp.ports import Partition, Records, Taken
 from streamdp.service.opening import open_partition
 from streamdp.service.past import ALONE
 from streamdp.service.protocol import Pace, Restoring
-from streamdp.service.spec import Start
+from streamdp.service.spec import Start, StreamSpec
 from streamdp.testing.judge import judge
 from streamdp.wire.lines import EpochMark
 from streamdp.wire.published import Mode, decode_ledger
 from streamdp.wire.state import Remark, encode_remark
+from tests.support import carrying
+from tests.support.idling import idles
 from tests.support.protocol_model import HOME, Store, Story, evidence, finish, fold, restore
-from tests.support.streams import events, spec
+from tests.support.streams import events, feedback_spec, spec
 
 TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
 
@@ -86,6 +88,23 @@ def test_are_records_that_do_not_go_on_refused(start: int) -> None:
         work.absorb(parts, mode=Mode.LIVE)
     finish(store, work)
     assert fold(store, stream, whole="whole") == []
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [spec(), feedback_spec(name="home"), idles(carrying.leader()), idles(carrying.policies())],
+    ids=["losses", "feedback", "losses, idle", "feedback, idle"],
+)
+def test_does_a_batch_without_records_only_move_the_position(stream: StreamSpec) -> None:
+    """A transport sends one to pass offsets that hold no records."""
+    store = Store([])
+    work = restore(store, stream)
+    store.decide(work.cut(now=0.0, pace=Pace()).commit)
+    assert not work.behind
+    work.absorb([work.read(Records(HOME, 0, (), (), (), 7))], mode=Mode.LIVE)
+    assert (work.behind, work.urgent) == (True, False)
+    cut = work.cut(now=0.0, pace=Pace())
+    assert (cut.commit.next_offset, cut.commit.low_water, work.slots) == (7, 7, 0)
 
 
 def test_is_a_rebuild_fed_without_a_gap() -> None:

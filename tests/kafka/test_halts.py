@@ -26,10 +26,11 @@ from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, Status
 from streamdp.testing.broker import AclRight, Borrowed, Grant, Resource, allow
 from streamdp.testing.formats import HOSTILE
+from streamdp.testing.judge import judge
 from streamdp.wire.entries import Entries
 from streamdp.wire.lines import Charge, EpochMark, ordinal_of
 from streamdp.wire.state import decode_checkpoint, encode_checkpoint
-from streamdp_adapters.kafka import KafkaTechnology
+from streamdp_adapters.kafka import KafkaTechnology, membership
 from tests.support.kafka_site import Fresh, Site
 from tests.support.lending import Lent
 from tests.support.streams import events
@@ -115,6 +116,25 @@ async def test_expired_input_halts_and_an_epoch_goes_on(broker: Borrowed, fresh_
     lines = await site.lines()
     new = [line for line in lines if line.epoch == 2 and isinstance(line, Charge)]
     assert min(line.first_offset for line in new) >= 60
+
+
+async def test_is_an_input_of_which_retention_left_nothing_needed_again(
+    broker: Borrowed, fresh_app: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction's marker lies behind the last record; all is deleted in a quiet time."""
+    monkeypatch.setattr(membership, "_LOOK_SECONDS", 0.2)
+    site = Site.on(broker, fresh_app())
+    await site.create()
+    records = events(20, keys=KEYS, seed=3)
+    async with site.serving() as service:
+        await site.send_in_transaction(records)
+        await service.until(lambda part: part.position == part.low_water == len(records) + 1)
+    await site.forget(before=len(records) + 1)
+    async with site.serving() as service:
+        await service.until(lambda part: part.status is Status.RUNNING)
+        await site.send(events(5, keys=KEYS, seed=4))
+        await service.until(lambda part: part.position == len(records) + 6)
+    assert judge(await site.evidence()) == []
 
 
 async def test_an_input_that_was_made_again_halts(broker: Borrowed, fresh_app: Fresh) -> None:

@@ -17,6 +17,9 @@ Rules:
   after each poll the rest of a partition is moved behind all others.
 - The second failure in a row of one partition is reported and pauses it. An error that names no
   partition is traced: partitions are polled one by one. Nothing is ever skipped or reset.
+- Markers of transactions take offsets, and retention deletes them too. A partition of which only
+  markers are left is delivered an empty batch up to its end, so that its durable position does not
+  stay before offsets that are gone.
 - A consumer may stall in silence, so lag without progress is an error too, unless records wait here
   to be asked for. After it, and after a second error in a row that belongs to no partition, the
   next poll begins with a new consumer; the group does not notice.
@@ -267,7 +270,24 @@ class Membership:
             self._blame(error)
             return []
         self._errors = 0
-        return self.accept(fetched)
+        return self.accept(fetched) or await self._pass_markers()
+
+    async def _pass_markers(self) -> list[Records]:
+        """Empty batches of partitions without a record between what was delivered and their end.
+
+        No fetch may be under way: each record that the client handed over was delivered, or the
+        partition went back. So its own position tells whether only markers were skipped.
+        """
+        batches = []
+        for number, feed in list(self._feeds.items()):
+            place, end = self._place(number), feed.drained
+            if end is None or end <= feed.position or place not in self._consumer.assignment():
+                continue
+            if await self._consumer.position(place) == end:
+                at = self._partition(number)
+                batches.append(Records(at, feed.position, (), (), (), end))
+                feed.position = end
+        return batches
 
     async def wait(self, max_records: int, timeout: float) -> Fetched:
         """What comes, to be accepted or rewound."""
