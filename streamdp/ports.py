@@ -302,6 +302,13 @@ class PairedTransport(Transport, Protocol):
     their number of partitions.
     """
 
+    async def end_now(self, partition: Partition) -> int:
+        """The end of the first input as of the call: every record from there on is added later.
+
+        Records of open transactions count as present. Unlike `end_offset`, this is for decisions.
+        """
+        ...
+
     async def stop_beside(self, partition: Partition, start: int, *, timestamp: int) -> int:
         """The offset of the second input before which all records older than `timestamp` lie.
 

@@ -84,6 +84,34 @@ def test_commits_of_neighbouring_logs_have_the_same_sizes() -> None:
     assert seen(logs) == seen(silent)
 
 
+def test_do_requests_that_nobody_has_read_keep_what_they_need() -> None:
+    """However late they are read: the clock alone must not forget whom they repeat."""
+
+    async def run() -> list[Written]:
+        log = MemoryLog()
+        for topic in (TOPICS.input, TOPICS.beside, TOPICS.output):
+            log.create(topic, partitions=1)
+        headers = [[("streamdp-request", b"r")]]
+        log.now = 1000
+        log.append(TOPICS.input, [(b"k", None)], headers=headers, partition=0)
+        work, transport = await taken_over(MemoryTechnology(log), SPEC)
+        far = 1000 * WINDOW
+        while work.open or work.position < 1:
+            await go_on(work, transport, far)
+        log.now = 1000 + WINDOW  # appended long ago, and delivered only now
+        log.append(TOPICS.input, [(b"k", None)], headers=headers, partition=0)
+        log.append(TOPICS.beside, [(b"k", b'{"reward": 1}')], headers=headers, partition=0)
+        await work.round(far)
+        assert work.history == 0
+        while work.open or work.position < 2:
+            await go_on(work, transport, far)
+        await work.round(far)
+        assert work.history == 2
+        return _events(log)
+
+    assert [value for _, value, _ in asyncio.run(run())] == [encode([0.75]), encode([0.5])]
+
+
 def _sizes(commit: Commit) -> tuple[int, list[int], list[tuple[bytes, int]]]:
     values = [len(value or b"") for _, value, _ in commit.records]
     return commit.next_offset, values, [(key, len(value or b"")) for key, value in commit.state]

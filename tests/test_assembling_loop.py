@@ -18,7 +18,14 @@ from streamdp.service.view import Reason, Status, View
 from streamdp.testing.faults import Dice
 from streamdp.testing.memory import MemoryTransport
 from tests.support.assembling_group import PARTITIONS, SETTINGS, Group
-from tests.support.assembly_model import GRACE, WINDOW, expected_events, random_logs
+from tests.support.assembly_model import (
+    GRACE,
+    WINDOW,
+    Logs,
+    Record,
+    expected_events,
+    random_logs,
+)
 from tests.support.services import Lines
 from tests.support.visits import RULES, SPEC, TOPICS
 
@@ -55,6 +62,56 @@ def test_workers_that_come_and_go_emit_each_request_once() -> None:
     group = asyncio.run(run())
     assert isinstance(group.reached, Dice)
     assert sum(group.reached.thrown.values()) > 5
+
+
+@pytest.mark.parametrize(
+    "expired", [(TOPICS.input,), (TOPICS.beside,), (TOPICS.input, TOPICS.beside)]
+)
+def test_does_a_quiet_assembly_survive_retention(expired: Sequence[str]) -> None:
+    """Nothing comes for longer than logs are kept; the next start goes on, and joins as ever."""
+
+    async def run() -> None:
+        group = Group(partitions=1)
+        first = Logs(*_clicked(at=1000, late=5 * WINDOW))
+        service, view = group.service("first")
+        task = asyncio.create_task(service.run())
+        group.send([first], now=3 * WINDOW)
+        await group.until(2)
+        part = view.assemblies[SPEC.name].partitions[0]
+        assert (part.position, part.low_water) == (2, 0)
+        group.send([first], now=200 * WINDOW)
+        while part.low_water < 2:
+            await asyncio.sleep(0.001)
+        for topic in expired:
+            group.log.trim(topic, 0, before=group.log.input(topic, 0).next)
+        service.drain()
+        await task
+        service, view = group.service("second")
+        task = asyncio.create_task(service.run())
+        requests, outcomes = _clicked(at=201 * WINDOW)
+        repeated, clicks = _clicked(at=201 * WINDOW + 500)
+        requests, outcomes = requests + repeated, outcomes + clicks
+        both = Logs([*first.requests, *requests], [*first.outcomes, *outcomes])
+        for topic, records in ((TOPICS.input, requests), (TOPICS.beside, outcomes)):
+            for group.log.now, key, headers, value in records:
+                group.log.append(topic, [(key, value)], headers=[headers], partition=0)
+        group.now = 210 * WINDOW
+        await group.until(6)
+        service.drain()
+        await task
+        assert group.events(0) == expected_events(both, RULES)
+
+    asyncio.run(run())
+
+
+def _clicked(*, at: int, late: int | None = None) -> tuple[list[Record], list[Record]]:
+    """Two requests, and a click on the second; maybe one that comes too late."""
+    headers = [[("streamdp-request", b"r%d" % number)] for number in range(2)]
+    click = b'{"reward": 1}'
+    outcomes: list[Record] = [(at + 10, b"k", headers[1], click)]
+    if late is not None:
+        outcomes.append((at + late, b"k", headers[1], click))
+    return [(at, b"k", pairs, None) for pairs in headers], outcomes
 
 
 def test_reading_brakes_while_too_much_is_open() -> None:

@@ -23,6 +23,7 @@ from tests.support.assembly_model import (
     Story,
     encode,
     expected_events,
+    paused,
     random_logs,
 )
 from tests.support.assembly_mutants import DAY_MUTANTS, MUTANTS, PERSON_MUTANTS, CapsWhatCame
@@ -41,6 +42,7 @@ def test_events_are_those_of_an_independent_join_through_crashes(
     crashed = 0
     for seed in range(12):
         logs, rules = random_logs(seed, gap=gap), replace(RULES, combine=combine)
+        logs = logs if seed % 3 else paused(logs)
         cap = CAP if seed % 2 else None
         story = Story(logs, rules, seed, cap=cap, crashes=0.3 * (seed % 4)).run()
         assert story.events == expected_events(logs, rules, cap)
@@ -53,8 +55,7 @@ def test_events_are_those_of_an_independent_join_through_crashes(
 def test_a_broken_join_is_caught(mutant: Callable[..., Join]) -> None:
     """Each of the ways in which an event could tell, count twice or get lost."""
 
-    def wrong(seed: int) -> bool:
-        logs = random_logs(seed)
+    def wrong(seed: int, logs: Logs) -> bool:
         rules = replace(RULES, combine=list(Combine)[seed % 4])
         story = Story(logs, rules, seed, join=mutant, crashes=0.3)
         try:
@@ -62,7 +63,8 @@ def test_a_broken_join_is_caught(mutant: Callable[..., Join]) -> None:
         except (AssertionError, IndexError, StateMismatch):
             return True
 
-    assert any(wrong(seed) for seed in range(12))
+    plain = [(seed, random_logs(seed)) for seed in range(12)]
+    assert any(wrong(*log) for log in [*plain, *((seed, paused(logs)) for seed, logs in plain)])
 
 
 @pytest.mark.parametrize("mutant", PERSON_MUTANTS, ids=lambda mutant: mutant.__name__)
@@ -228,6 +230,26 @@ def test_only_what_is_open_is_kept() -> None:
         most = max(most, *map(len, kept), len(join._early_names), len(join._spans))
     assert most <= 2 * (WINDOW + 4 * GRACE) // 10
     assert join.positions.outcomes > 2600
+
+
+def test_does_a_quiet_time_let_everything_go() -> None:
+    """All that was read may expire, once it decides about no later request; not before."""
+    join = Join(RULES, Rewards(), encode, positions=Positions(0, 0, 0))
+    headers = [("streamdp-request", b"r")]
+    join.request(0, 1000, b"k", headers, None)
+    join.outcomes([1001], [b"k"], [headers], [b'{"reward": 1}'], next_offset=1)
+    quiet = 1000 + WINDOW + 3 * GRACE
+    assert not join.settles(quiet)  # it is still open
+    assert join.emit(join.due(quiet, most=5)) == [(b"k", encode([0.0]), headers)]
+    join.outcomes([1500 + WINDOW], [b"k"], [headers], [None], next_offset=2)  # a late click
+    assert not join.settles(quiet - 1)
+    assert join.settles(quiet)
+    assert join.positions == Positions(1, 0, 0)
+    join.reach(quiet)
+    assert join.positions == Positions(1, 1, 1)  # the click is younger than later requests may be
+    join.reach(quiet + WINDOW)
+    assert join.positions == Positions(1, 1, 2)
+    assert not join.settles(quiet + WINDOW)  # once in a window is enough
 
 
 def test_two_requests_of_one_moment_are_one_and_its_repetition() -> None:

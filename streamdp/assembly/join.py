@@ -15,6 +15,8 @@ Rules:
    that may count have been read (`until`). An outcome moves this neither forward nor back.
 5. Outcomes are combined in the order of their partition.
 6. A request without an id, with unreadable content, or over a person's cap is a null event.
+7. In a quiet time the clock stands for a newest request (`reach`), so that logs may expire:
+   otherwise the last requests and their outcomes would be kept until the next request comes.
 
 Only positions (and the persons' counts) are saved: open requests are read again from the logs.
 `Positions` says from where: requests from `history` on, of which those before `requests` have left
@@ -251,6 +253,22 @@ class Join:
     def next_due(self) -> int | None:
         """The time at which the oldest open request may leave by the clock."""
         return self._rules.leaves(self._kept.time(self._kept.left)) if self.open else None
+
+    def settles(self, time: int) -> bool:
+        """Whether nothing that was read matters any more if every request before a time was read.
+
+        A later request is younger than this time less a grace, and looks back a grace (rule 2).
+        """
+        return not self.open and self._rules.leaves(self._newest) + 2 * self._rules.grace <= time
+
+    def reach(self, time: int) -> int:
+        """Note that every request before a time was read; return from when on outcomes may matter.
+
+        If the time is wrong, a repetition may count as a first request, but still no outcome enters
+        two events: `positions` then lie behind the outcomes that were taken.
+        """
+        self._newest = max(self._newest, time)
+        return self._oldest_of_coming()
 
     def emit(self, count: int) -> list[Event]:
         """Make events of the oldest requests; all outcomes that may count must have been read."""

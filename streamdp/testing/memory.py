@@ -142,6 +142,11 @@ class MemoryTransport:
             start = records.next_offset
             await asyncio.sleep(0)
 
+    async def end_now(self, partition: Partition) -> int:
+        """The end of the first input."""
+        await asyncio.sleep(0)
+        return self._log.input(self._stream(partition).input, partition.number).next
+
     async def stop_beside(self, partition: Partition, start: int, *, timestamp: int) -> int:
         """The first offset of the second input that is not older than the timestamp."""
         await asyncio.sleep(0)

@@ -78,6 +78,11 @@ async def read_beside(room: Room) -> None:
     worker.transport.resume(room.at(), taken.first_offset)
     polled = [row[1:] for row in rows(await worker.collect(5))]
     room.expect("polled", expected=numbered(5), got=polled)
+    end = await paired.end_now(room.at())
+    room.expect("the end of the first input", expected=taken.end_offset, got=end)
+    await room.send(numbered(1), partition=0)
+    moved = await paired.end_now(room.at()) > end
+    room.expect("its end moves with the next record", expected=True, got=moved)
 
 
 def _expect_tiles(room: Room, batches: Sequence[Records], start: int, stop: int) -> None:

@@ -72,6 +72,8 @@ async def test_reading_beside_waits_for_what_is_undecided(
     await producer.start()
     try:
         await producer.begin_transaction()
+        await producer.send_and_wait(topics.input, b"undecided too", partition=0)
+        assert await transport.end_now(HOME) == taken.end_offset + 1
         await producer.send_and_wait(topics.beside, b"undecided", partition=0)
         stop = await transport.stop_beside(HOME, taken.beside_end, timestamp=2**50)
         reading = asyncio.ensure_future(_values(transport, taken.beside_end, stop))

@@ -31,12 +31,18 @@ MOST_TURNS = 20_000  # of waiting for a condition, each a thousandth of a second
 class Group:
     """A log with its time, and services that share it."""
 
-    def __init__(self, *, chance: Fraction = Fraction(0), spec: AssemblySpec = SPEC) -> None:
-        self.log, self.now = MemoryLog(), 0
+    def __init__(
+        self,
+        *,
+        chance: Fraction = Fraction(0),
+        spec: AssemblySpec = SPEC,
+        partitions: int = PARTITIONS,
+    ) -> None:
+        self.log, self.now, self.partitions = MemoryLog(), 0, partitions
         self.reached = Dice(seed=5, chance=chance) if chance else no_fault
         self.spec = spec
         for topic in (TOPICS.input, TOPICS.beside, TOPICS.output):
-            self.log.create(topic, partitions=PARTITIONS)
+            self.log.create(topic, partitions=partitions)
 
     def service(self, name: str, *, settings: LoopSettings = SETTINGS) -> tuple[Service, View]:
         """One process."""
@@ -57,7 +63,7 @@ class Group:
     async def until(self, count: int) -> None:
         """Wait until so many events have left, of all partitions."""
         for _ in range(MOST_TURNS):
-            if sum(len(self.events(number)) for number in range(PARTITIONS)) >= count:
+            if sum(len(self.events(number)) for number in range(self.partitions)) >= count:
                 return
             await asyncio.sleep(0.001)
         raise AssertionError("too few events")

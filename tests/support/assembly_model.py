@@ -163,6 +163,8 @@ class Story:
             now += random_.randrange(1, 60)
             self._read_requests(join, now, random_)
             count = join.due(now + random_.randrange(GRACE), most=self.most)
+            if join.settles(now) and not self._coming(join, now):
+                self._read_outcomes(join, join.reach(now), now)
             self._read_outcomes(join, join.until(count), now)
             events = join.emit(count)
             positions = join.positions
@@ -190,6 +192,11 @@ class Story:
 
     def _unread(self, join: Join) -> bool:
         return -(-join.request_at // self.logs.gap) < len(self.logs.requests)
+
+    def _coming(self, join: Join, now: int) -> bool:
+        """Whether a request is there that was not read."""
+        at = -(-join.request_at // self.logs.gap)
+        return at < len(self.logs.requests) and self.logs.requests[at][0] <= now
 
     def _read_requests(self, join: Join, now: int, random_: random.Random) -> None:
         """Some of the requests that are there by now, in order."""
@@ -252,6 +259,18 @@ def random_logs(seed: int, *, requests: int = 60, gap: int = 1) -> Logs:
     outcomes.sort(key=lambda row: row[0])
     logs.outcomes = [record for _, record in outcomes]
     return logs
+
+
+def paused(logs: Logs) -> Logs:
+    """The same logs, with a time in which nothing comes after every few windows."""
+
+    def later(records: list[Record]) -> list[Record]:
+        return [
+            (at + 4 * WINDOW * (at // (3 * WINDOW)), key, headers, value)
+            for at, key, headers, value in records
+        ]
+
+    return Logs(later(logs.requests), later(logs.outcomes), logs.gap)
 
 
 def _of(headers: Headers) -> Headers:

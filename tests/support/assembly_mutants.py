@@ -146,6 +146,13 @@ class ForgetsHistoryByTheNewest(Join):
         return self._oldest_of_coming()
 
 
+class ReachesTooFar(Join):
+    """Takes requests that are yet to come for read in a quiet time."""
+
+    def reach(self, time: int) -> int:
+        return super().reach(time + self._rules.window)
+
+
 class ForgetsOutcomes(Join):
     """Goes on where it has read, not where open requests begin."""
 
@@ -200,7 +207,7 @@ MUTANTS = [
     EmitsTwice, EmitsEarly, DropsTheSilent, OrdersByOutcomes, TakesPastTheDeadline,
     CountsLateClicks, ReusesClicks, TakesForBoth, TellsInAHeader, TellsThePerson,
     TellsByItsLength, ReadsTooLittle,
-    ForgetsHistory, ForgetsHistoryByTheNewest, ForgetsOutcomes, IgnoresEarlyOutcomes,
+    ForgetsHistory, ForgetsHistoryByTheNewest, ReachesTooFar, ForgetsOutcomes, IgnoresEarlyOutcomes,
     JoinsAcrossKeys, DefaultsTheNameless,
 ]  # fmt: skip
 

@@ -22,6 +22,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from aiokafka.structs import TopicPartition
+
 from streamdp.core.errors import Fenced, TransportLost, complaint
 from streamdp.ports import (
     Commit,
@@ -35,7 +37,7 @@ from streamdp.ports import (
     check_names,
     no_fault,
 )
-from streamdp_adapters.kafka import reading
+from streamdp_adapters.kafka import reading, troubles
 from streamdp_adapters.kafka.beside import Beside, Ends
 from streamdp_adapters.kafka.identity import TopicWatch
 from streamdp_adapters.kafka.membership import Fetched, Membership
@@ -141,6 +143,12 @@ class KafkaTransport:
         return reading.stretch(
             self._settings, self._stream(partition), partition, start=start, stop=stop
         )
+
+    async def end_now(self, partition: Partition) -> int:
+        """The end of the input, with what is in open transactions."""
+        place = TopicPartition(self._stream(partition).input, partition.number)
+        with troubles.translated(f"partition {partition}: input {place.topic}"):
+            return await self._ends.end(place)
 
     async def stop_beside(self, partition: Partition, start: int, *, timestamp: int) -> int:
         """The offset at which the second input is no longer older than this."""

@@ -241,6 +241,13 @@ class SqliteTransport:
             yield records
             start = records.next_offset
 
+    async def end_now(self, partition: Partition) -> int:
+        """The end of the first input."""
+        topics = self._stream(partition)
+        if self._looker is None:
+            raise _not_joined()
+        return (await self._looking.run(partial(self._looker.heads, topics)))[partition].next
+
     async def stop_beside(self, partition: Partition, start: int, *, timestamp: int) -> int:
         """The offset at which the second input is no longer older than this."""
         topics = self._stream(partition)

@@ -8,6 +8,13 @@ The steps of a round:
 3. Read the outcomes up to where none can count for these requests any more.
 4. Make events of the requests; one commit makes events, both positions and counts durable together.
 
+**Quiet times.** While nothing is open and no request comes, the positions move on by the clock, at
+most once in a window and a minute: logs expire also where nobody writes, and the last requests
+would be demanded again at the next start. It is asked first whether the requests really end where
+they were read. A record may be in its log for a while before anybody can see it (`_UNSEEN_MS`), so
+what counts is where the requests ended so long ago. When such a commit comes and what it says of
+requests does not depend on outcomes, and it comes whether or not there are new ones.
+
 A request that cannot be written as it is still takes its slot, by a rule that looks at its public
 side alone. A key longer than any stream's `most_key_bytes` is cut to one byte beyond that limit (it
 has no learner either way). Headers that make an event too large for the output are left out (the
@@ -53,6 +60,8 @@ Observe = Callable[[str, float], None]
 
 LONGEST_KEY = 65_536  # bytes: the most that `limits.most_key_bytes` may be
 _HEADER_ROOM = 16  # bytes of a header beside its name and value, at most
+_UNSEEN_MS = 60_000  # between a record's timestamp and the end of its replication, at most
+_CALM_MS = 60_000  # for so much longer nothing may be needed before positions move in a quiet time
 _MOST_GONE = 20_000  # entries that one commit deletes at most
 
 
@@ -135,6 +144,7 @@ class PartitionAssembly:
         """Let requests leave that may at this time (milliseconds); return the number of events."""
         count = self._join.due(now, most=self._spec.most_at_once)
         if count == 0 and not self._begins and not self._stale:
+            await self._settle(now - _UNSEEN_MS)
             return 0
         if self._begins or (count and self._join.last_of(count) >= self._declared):
             await self._declare()
@@ -144,6 +154,16 @@ class PartitionAssembly:
         events = [_fitted(event, room) for event in self._join.emit(count)]
         await self._commit(events)
         return count
+
+    async def _settle(self, time: int) -> None:
+        """Move the positions on if nothing that was read matters to requests after this time."""
+        join = self._join
+        if not join.settles(time - _CALM_MS):
+            return
+        if await self._transport.end_now(self.partition) > join.request_at:
+            return
+        await self._read_outcomes(join.reach(time))
+        await self._commit([])
 
     async def _declare(self) -> None:
         """Commit a ledger line that covers these requests, before the first of them is an event."""
