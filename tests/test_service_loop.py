@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import streamdp as sd
-from streamdp.core.errors import DiskFull, InvalidConfig, TransportLost
+from streamdp.core.errors import InvalidConfig, TransportLost
 from streamdp.ports import (
     Commit,
     Listener,
@@ -241,19 +241,6 @@ async def test_does_another_configuration_halt_with_a_reason_of_its_own() -> Non
     room.specs["home"] = replace(changed, epoch=2)
     async with room.worker() as worker:
         await room.until(lambda: worker.view.part(HOME0).status is Status.RUNNING)
-
-
-@running
-async def test_does_a_full_disk_end_the_process_with_nothing_lost() -> None:
-    """Everybody's trouble: given up at once, and gone on from later."""
-    room = Room([spec()], partitions=2)
-    room.send("home", events(200, keys=KEYS))
-    async with room.worker(reached=FaultPlan({"commit: sent": {3}}, failure=DiskFull)) as worker:
-        with pytest.raises(DiskFull):
-            await worker.ended()
-    async with room.worker():
-        await room.until(room.is_read)
-    assert room.wrong() == []
 
 
 @running

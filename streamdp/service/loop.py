@@ -130,9 +130,10 @@ class Service:
                 if ready is not None:
                     ready()
             await self._poll()
-            if self._fatal is not None:
+            if self._fatal is None:
+                await self._drain()
+            if self._fatal is not None:  # before the drain, or in it
                 raise self._fatal
-            await self._drain()
         finally:
             await self._stop()
         return self._ended_by
