@@ -447,6 +447,55 @@ def test_is_a_port_in_use_an_end_that_may_be_tried_again(shop: Shop) -> None:
     assert "StartLimitIntervalSec=0\n" in unit
 
 
+CLOSING = """
+import asyncio, os, signal
+from streamdp.service.crowd_reader import CrowdReader
+before = CrowdReader.__aexit__
+async def closing(self, *problem):
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep({seconds})
+    await before(self, *problem)
+CrowdReader.__aexit__ = closing
+from streamdp.cli import main
+main()
+"""
+
+AT_THE_END = """
+import os, signal
+import streamdp.cli._served as module
+before = module.code_of_halt
+def signalled(reason):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(os.getpid(), number)
+    return before(reason)
+module.code_of_halt = signalled
+from streamdp.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("program", [CLOSING.format(seconds=0), AT_THE_END])
+def test_does_a_signal_change_how_a_process_ends_that_ends_by_itself(
+    shop: Shop, program: str
+) -> None:
+    """The exit code of a halt stays, while what it showed itself by is closed, and after that."""
+    shop.send(10)
+    with shop.run() as process:
+        until(shop.is_read)
+        assert process.end() == 0
+    shop.change('epsilon = "1/2"', 'epsilon = "1/5"')
+    shop.change("[service]", '[service]\non_halt = "exit"')
+    with shop.run(program=program) as process:
+        assert process.ended() == 4
+
+
+def test_does_a_second_signal_end_what_takes_long_to_close(shop: Shop) -> None:
+    """By the exit code that says so, as at any time after the first one."""
+    with shop.run(program=CLOSING.format(seconds=60)) as process:
+        process.hear("partition_running")
+        assert process.end() == 130
+
+
 SIGNALLED = """
 import os, signal, sys
 import {module} as module

@@ -64,6 +64,7 @@ class Plain:
 def _served(ready: Prepared, *, log: EventLog, work: Work, allowed: Seeds) -> ExitCode:
     """Run to the end; log the error that ended it, without anything from content."""
     import asyncio
+    import signal
 
     from streamdp.core.errors import StreamdpError
     from streamdp.service.run import TransportRefuses, piped_by_default, run, run_service
@@ -72,14 +73,18 @@ def _served(ready: Prepared, *, log: EventLog, work: Work, allowed: Seeds) -> Ex
     start = _Start()
 
     async def serve() -> ExitCode:
-        reason = await run_service(
-            ready.configuration,
-            technology=ready.technology,
-            log=log,
-            faces=[start.face, *ready.faces],
-            seeds=allowed,
-            work=work,
-        )
+        try:
+            reason = await run_service(
+                ready.configuration,
+                technology=ready.technology,
+                log=log,
+                faces=[start.face, *ready.faces],
+                seeds=allowed,
+                work=work,
+            )
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, _too_late)
         return code_of_halt(reason)
 
     try:
@@ -96,6 +101,10 @@ def _served(ready: Prepared, *, log: EventLog, work: Work, allowed: Seeds) -> Ex
         kind = type(error).__name__
         log.error("failed", detail=kind, where=where_raised(error), exit_code=int(ExitCode.WRONG))
         return ExitCode.WRONG
+
+
+def _too_late(*_: object) -> None:
+    """Change nothing: the work has ended, and the exit code says how."""
 
 
 class _Start:

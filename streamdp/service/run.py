@@ -1,7 +1,8 @@
 """One process of the service: configuration, transport, loop, log, signals and faces together.
 
 - SIGTERM and SIGINT drain: no more records are read, what was drawn is published, then the process
-  ends. A second signal stops it at once, which is safe: it only costs a rebuild.
+  ends. A second signal stops it at once, which is safe: it only costs a rebuild. So it is until all
+  faces have closed, and a signal after that changes nothing: the exit code says how the work ended.
 - SIGHUP rereads the configuration and adopts the streams' modes, nothing else.
 - *Faces* show the process to people and machines (metrics, HTTP). A face is an async context: it is
   entered before the transport is joined, so that it can say "starting", and left after the drain.
@@ -19,7 +20,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeVar
+from functools import partial
+from typing import Any, Self, TypeVar
 
 from streamdp import __version__
 from streamdp.core.errors import InvalidConfig
@@ -89,6 +91,7 @@ async def run_service(
     running = Running(configuration, specs, technology, view, log, worker)
     _announce(running)
     async with AsyncExitStack() as stack:
+        signals = stack.enter_context(_Signals(running))
         await stack.enter_async_context(
             quarantining([spec.quarantine for spec in specs], technology)
         )
@@ -118,11 +121,11 @@ async def run_service(
             observe=_all_of([observer for observer in observers if observer is not None]),
             snapshots_of=reader.newest,
         )
-        with _Signals(running, service):
-            try:
-                return await service.run(ready=running.joined.set)
-            except InvalidConfig as error:
-                raise TransportRefuses(str(error)) from error
+        signals.listen(service)
+        try:
+            return await service.run(ready=running.joined.set)
+        except InvalidConfig as error:
+            raise TransportRefuses(str(error)) from error
 
 
 def run(work: Callable[[], Awaitable[T]], *, log: EventLog) -> T:
@@ -182,32 +185,42 @@ def _all_of(observers: Sequence[Observe]) -> Observe:
 
 
 class _Signals:
-    """Handles signals to a running service, for as long as the block lasts."""
+    """Handles signals to a service from `listen` on, until the block ends."""
 
-    def __init__(self, running: Running, service: Service) -> None:
+    def __init__(self, running: Running) -> None:
         self._running = running
-        self._service = service
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
+        self._before: dict[signal.Signals, Any] = {}  # the handlers of the program around it
 
-    def __enter__(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._stop, number)
-        self._loop.add_signal_handler(signal.SIGHUP, self._reread)
+    def __enter__(self) -> Self:
+        return self
+
+    def listen(self, service: Service) -> None:
+        """Handle signals to this service."""
+        handlers = {
+            signal.SIGTERM: partial(self._stop, service, signal.SIGTERM),
+            signal.SIGINT: partial(self._stop, service, signal.SIGINT),
+            signal.SIGHUP: partial(self._reread, service),
+        }
+        for number, handler in handlers.items():
+            self._before[number] = signal.getsignal(number)
+            self._loop.add_signal_handler(number, handler)
 
     def __exit__(self, *_: object) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number, handler in self._before.items():
             self._loop.remove_signal_handler(number)
+            signal.signal(number, handler)
 
-    def _stop(self, number: signal.Signals) -> None:
+    def _stop(self, service: Service, number: signal.Signals) -> None:
         """Drain; on the second signal stop at once."""
         self._running.log.info("signal", name=number.name)
         if self._running.draining.is_set() and self._task is not None:
             self._task.cancel()
         self._running.draining.set()
-        self._service.drain()
+        service.drain()
 
-    def _reread(self) -> None:
+    def _reread(self, service: Service) -> None:
         """Adopt the modes that the file has now."""
         log, before = self._running.log, self._running.configuration
         try:
@@ -218,4 +231,4 @@ class _Signals:
         if before.differs_beyond_modes(after):
             log.warning("configuration_needs_restart")
         known = self._running.view.streams
-        self._service.set_modes({k: mode for k, mode in after.modes().items() if k in known})
+        service.set_modes({k: mode for k, mode in after.modes().items() if k in known})
