@@ -10,6 +10,7 @@ import asyncio
 import re
 import signal
 import socket
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -504,9 +505,30 @@ def signalled(*arguments, **options):
     os.kill(os.getpid(), signal.SIGTERM)
     return before(*arguments, **options)
 module.{name} = signalled
-from streamdp.cli import main
+from streamdp.__main__ import main
 main()
 """
+
+
+IMPORTING = """
+import os, signal, sys
+class Signals:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGTERM)
+sys.meta_path.insert(0, Signals())
+from {module} import {name}
+{name}()
+"""
+
+
+@pytest.mark.parametrize("command", ["run", "serve", "assemble"])
+def test_does_a_signal_while_the_command_is_imported_end_it_in_order(command: str) -> None:
+    """By the installed command: it hears signals before it imports what takes long."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, name = project["scripts"]["streamdp"].partition(":")
+    program = IMPORTING.format(module=module, name=name)
+    assert Process.start(command, program=program, interpreter=INTERPRETER).ended() == 0
 
 
 @pytest.mark.parametrize(

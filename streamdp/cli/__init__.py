@@ -17,15 +17,12 @@ from __future__ import annotations
 import atexit
 import gc
 import os
-import signal
 import sys
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Annotated, Literal
 
 import typer
-
-from streamdp.cli.exit_codes import ExitCode
 
 
 def _print_version(asked: bool) -> None:
@@ -39,8 +36,6 @@ def _print_version(asked: bool) -> None:
 
 _SHARED = ("common", "exit_codes")
 """Files in this folder that are not commands."""
-
-_LONG_RUNNING = ("run", "serve", "assemble")
 
 _YOUNG_OBJECTS = 50_000
 """Objects that may stay before the cycle collector looks; Python's default is 700."""
@@ -99,11 +94,6 @@ def _markup() -> Markup:
     return "rich" if helps or sys.stderr.isatty() else None
 
 
-def _end(*_: object) -> None:
-    """Exit 0 on a signal before the service listens to signals itself."""
-    sys.exit(ExitCode.DONE)
-
-
 def _hurry() -> None:
     """Spare the cycle collector's looks at modules that were just imported.
 
@@ -131,8 +121,6 @@ def main() -> None:
     from streamdp.cli.exit_codes import code_of
     from streamdp.core.errors import StreamdpError
 
-    if sys.argv[1:2] and sys.argv[1] in _LONG_RUNNING:  # nothing has begun that must be drained
-        signal.signal(signal.SIGTERM, _end)
     try:
         application(_markup(), only=_asked())()
     except StreamdpError as error:
