@@ -11,14 +11,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from openapi_spec_validator import validate
 
 from streamdp.core.errors import InvalidConfig, Occupied, TransportLost
+from streamdp.ports import Partition
 from streamdp.service.about import NO_FALLBACK
 from streamdp.service.history import NEWEST_LINES
 from streamdp.service.http.app import description, status_page
@@ -27,12 +30,15 @@ from streamdp.service.http.checks import check_loopback, tls_of, token_of
 from streamdp.service.http.gate import Bucket
 from streamdp.service.http.guard import Limits
 from streamdp.service.http.knowledge import SILENT_SECONDS, Role
+from streamdp.service.http.process import Serving
 from streamdp.service.http.server import MOST_HEAD_BYTES, bound
-from streamdp.service.status import ProcessStatus, StreamStatus
+from streamdp.service.status import PartitionStatus, ProcessStatus, Steps, StreamStatus
+from streamdp.service.view import Reason, Status, View
 from streamdp.wire.published import Mode
 from tests.support.asking import Answer, Face, listening, raw
 from tests.support.publishing import Topic, action, charge, release
 from tests.support.showing import ABOUT, LINES, block, partition, process
+from tests.support.streams import spec
 
 BYTES = b"\xff/..\x00"
 ROOMY = Limits(most_connections=100, request_seconds=5)
@@ -320,9 +326,31 @@ def test_is_a_process_that_stands_by_ready() -> None:
 @pytest.mark.parametrize("status", ["taking", "rebuilding", "retrying"])
 def test_does_a_process_stay_ready_while_it_takes_more(status: str) -> None:
     """Look-ups are answered all the same; a dead broker must not take every process away."""
-    assert readiness(process(), process(partition(), partition(1, status=status))) == []
-    damaged = partition(status="halted", reason="state_mismatch")
-    assert readiness(process(), process(damaged)) == []
+    assert afterwards(partition(), partition(1, status=status)) == []
+    assert afterwards(partition(status="halted", reason="state_mismatch")) == []
+
+
+def afterwards(*parts: PartitionStatus) -> list[str]:
+    """Why a process is not ready whose partitions were all taken before; nothing if it is."""
+    return readiness(structs.replace(process(*parts), begun=True))
+
+
+def test_does_a_serving_process_that_is_started_again_find_it_ready() -> None:
+    """What it has not heard itself still counts: the process that learns remembers it."""
+    made = spec()
+    view, steps = View([made]), Steps(lambda: 0.0)
+    nobody: Any = None
+    learning = Serving(nobody, nobody, view, steps, nobody, 0.0)
+    at = Partition(made.name, 0)
+    view.shown(made.name).settled = True
+    view.turn(at, Status.TAKING)
+    assert readiness(learning._status()) == ["home/0 is taking"]
+    view.turn(at, Status.RUNNING)
+    assert readiness(learning._status()) == []
+    view.turn(at, Status.RETRYING)
+    assert readiness(learning._status()) == []
+    view.halt(at, Reason.STATE, "the state is gone")
+    assert readiness(learning._status()) == []
 
 
 @pytest.mark.parametrize("reason", ["configuration_mismatch", "invalid_config"])
@@ -330,7 +358,7 @@ def test_does_a_halt_by_the_configuration_make_a_process_unready(reason: str) ->
     """At once and also later: the roll-out that brought it must stop."""
     halted = process(partition(status="halted", reason=reason), partition(1))
     assert readiness(halted) == ["home/0 is halted by this configuration"]
-    assert readiness(process(), halted) == ["home/0 is halted by this configuration"]
+    assert readiness(structs.replace(halted, begun=True)) == readiness(halted)
 
 
 @pytest.mark.parametrize("given", ["", "Bearer", "Bearer wrong", "bearer " + "x" * 16, "x" * 16])

@@ -29,6 +29,9 @@ BUCKETS = (
 trouble ends after 40 s."""
 
 
+_ON_ITS_WAY = {Status.TAKING, Status.REBUILDING, Status.RETRYING}
+
+
 class PartitionStatus(Struct, frozen=True):
     """One partition of this process."""
 
@@ -83,6 +86,24 @@ class ProcessStatus(Struct, frozen=True):
     revoked: int = 0
     listener_restarts: int = 0  # of the serving process
     assemblies: list[StreamStatus] = []
+    begun: bool = False  # whether every partition that it had at first was taken, now or earlier
+
+    def not_begun(self) -> list[str]:
+        """The partitions that still have to be taken, or why none can be."""
+        missing = [
+            f"{stream.name}: its partitions are not assigned yet"
+            for stream in self.work
+            if not stream.settled
+        ]
+        parts = [(stream.name, part) for stream in self.work for part in stream.partitions]
+        missing += [
+            f"{name}/{part.number} is {part.status}"
+            for name, part in parts
+            if part.status in _ON_ITS_WAY
+        ]
+        if parts and all(part.status == Status.HALTED for _, part in parts):
+            missing.append("every partition is halted")
+        return missing
 
     @property
     def work(self) -> list[StreamStatus]:

@@ -17,15 +17,13 @@ from streamdp.service.history import NEWEST_LINES, StreamHistory
 from streamdp.service.metrics import Facts
 from streamdp.service.status import ProcessStatus
 from streamdp.service.traffic import Traffic
-from streamdp.service.view import Reason, Status
+from streamdp.service.view import Reason
 
 Clock = Callable[[], float]
 
 SILENT_SECONDS = 60.0
 """A learning process that has sent no snapshot for so many seconds counts as hung."""
 
-
-_ON_ITS_WAY = {Status.TAKING, Status.REBUILDING, Status.RETRYING}
 _OF_CONFIGURATION = {Reason.MISMATCH, Reason.CONFIG}
 
 
@@ -75,7 +73,6 @@ class Knowledge:
             for stream in about
         }
         self.process: ProcessStatus | None = None
-        self._begun = False  # whether every partition that this process had at first was taken
         self.traffic = Traffic()
         self._heard_at = clock()
         self._clock = clock
@@ -105,7 +102,6 @@ class Knowledge:
     def hear(self, snapshot: bytes) -> None:
         """Take in a snapshot of the learning process."""
         self.process = ProcessStatus.decode(snapshot)
-        self._begun = self._begun or not _not_begun(self.process)
         self._heard_at = self._clock()
 
     @property
@@ -136,7 +132,7 @@ class Knowledge:
     def _not_learning(self) -> list[str]:
         if self.process is None:
             return ["the learning process has not started"]
-        waiting = [] if self._begun else _not_begun(self.process)
+        waiting = [] if self.process.begun else self.process.not_begun()
         return waiting + [
             f"{stream.name}/{part.number} is halted by this configuration"
             for stream in self.process.work
@@ -164,24 +160,6 @@ class Knowledge:
             traffic=self.traffic,
             assemblies=self.assemblies,
         )
-
-
-def _not_begun(process: ProcessStatus) -> list[str]:
-    """The partitions that a process still has to take, or why it can take none."""
-    missing = [
-        f"{stream.name}: its partitions are not assigned yet"
-        for stream in process.work
-        if not stream.settled
-    ]
-    parts = [(stream.name, part) for stream in process.work for part in stream.partitions]
-    missing += [
-        f"{name}/{part.number} is {part.status}"
-        for name, part in parts
-        if part.status in _ON_ITS_WAY
-    ]
-    if parts and all(part.status == Status.HALTED for _, part in parts):
-        missing.append("every partition is halted")
-    return missing
 
 
 def _ledger(topics: StreamTopics, publications: Publications) -> AsyncIterator[Sequence[Published]]:

@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from streamdp.service.http.checks import check_public
 from streamdp.service.http.child import FRAME
 from streamdp.service.http.knowledge import Role
@@ -64,6 +66,7 @@ class Serving:
     log: EventLog
     started_at: float  # seconds since 1970
     restarts: int = 0
+    begun: bool = False  # kept here, where the serving process's end does not forget it
 
     async def keep(self) -> None:
         """Start the process, send it snapshots, and start it again when it ends."""
@@ -105,13 +108,15 @@ class Serving:
             ended.cancel()
 
     def _status(self) -> ProcessStatus:
-        return status_of(
+        status = status_of(
             self.view,
             self.steps,
             now=time.monotonic(),
             started_at=self.started_at,
             listener_restarts=self.restarts,
         )
+        self.begun = self.begun or not status.not_begun()
+        return replace(status, begun=self.begun)
 
 
 def _send(writer: asyncio.StreamWriter, status: bytes) -> None:
