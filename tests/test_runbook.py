@@ -10,11 +10,13 @@ from dataclasses import replace
 import pytest
 
 import streamdp as sd
+from streamdp.cli.exit_codes import code_of_halt
 from streamdp.core.errors import StateMismatch
 from streamdp.ports import Taken
 from streamdp.service.past import ALONE
 from streamdp.service.protocol import Pace, Restoring
 from streamdp.service.spec import StreamSpec
+from streamdp.service.view import Reason
 from streamdp.wire.published import Mode
 from tests.conftest import ROOT
 from tests.support.protocol_model import HOME, Store, restore
@@ -67,6 +69,13 @@ def test_does_the_runbook_know_every_halt(path: str) -> None:
     quotes = [quote for said, _ in rows() for quote in said]
     quotes += re.findall(r'"([^"]+)"', at_start.replace("\n", " "))
     assert [said for said in words(path) if not any(quote in said for quote in quotes)] == []
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_does_the_entry_of_an_exit_code_name_the_halts_that_end_so(reason: Reason) -> None:
+    """If the configuration says that a halt ends the process."""
+    _, _, entry = RUNBOOK.partition(f"### Exit code {int(code_of_halt(reason))}\n")
+    assert f"`{reason}`" in entry.partition("\n### ")[0]
 
 
 def test_are_there_halts_to_know() -> None:
