@@ -3,8 +3,16 @@
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from streamdp.core.errors import InvalidConfig
+from streamdp.testing.certificates import write_certificates
+from streamdp_adapters.kafka import KafkaTechnology
 from streamdp_adapters.kafka.settings import KafkaSettings, TokenFile
 
 SASL = {
@@ -46,6 +54,11 @@ def test_text_of_the_environment_becomes_the_right_type(tmp_path: Path) -> None:
         ({"bootstrap": "b:945693"}, "transport.bootstrap: not an address"),
         ({"bootstrap": "b:0"}, "transport.bootstrap: not an address"),
         ({"bootstrap": "b:²"}, "transport.bootstrap: not an address"),
+        ({"bootstrap": "::1:9092"}, "transport.bootstrap: not an address"),
+        ({"bootstrap": "*:9092"}, "transport.bootstrap: not an address"),
+        ({"bootstrap": "a..b:9092"}, "transport.bootstrap: not an address"),
+        ({"username": ""}, "transport.username: empty; expected text, got nothing"),
+        ({"password": ""}, "transport.password: empty; expected text, got nothing"),
         ({"bootsrap": "x:1"}, "transport.bootsrap: unknown"),
         ({"security_protocol": "TLS"}, "transport.security_protocol: unknown"),
         ({"sasl_mechanism": "GSSAPI"}, "transport.sasl_mechanism: unknown"),
@@ -92,6 +105,51 @@ def test_a_password_file_that_is_not_there_is_refused() -> None:
     with pytest.raises(InvalidConfig, match=r"transport\.password_file: no such file") as refused:
         KafkaSettings.parse({**by_file, "password_file": "xyzzy"})  # the secret in its place
     assert "xyzzy" not in str(refused.value)
+
+
+def test_files_that_no_connection_could_use_are_refused_before_there_is_one(
+    tmp_path: Path,
+) -> None:
+    """By the entry point, which every command opens; a file that is right is accepted."""
+    write_certificates(tmp_path)
+    pem, own, bad = tmp_path / "ca.pem", tmp_path / "client.pem", tmp_path / "bad"
+    locked = tmp_path / "locked.pem"
+    key = load_pem_private_key(own.read_bytes(), None)
+    locked.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"xyzzy"))
+        + own.read_bytes().partition(b"-----END PRIVATE KEY-----\n")[2]
+    )
+    by_file = {name: value for name, value in SASL.items() if name != "password"}
+    by_token = {**by_file, "sasl_mechanism": "OAUTHBEARER", "token_file": bad}
+    del by_token["username"]
+    own_key = {"certificate_file": locked, "key_file": locked}
+    tls = {"bootstrap": "broker:9093", "security_protocol": "SSL"}
+    unusable = "certificate_file, key_file: cannot be used; expected PEM files that belong together"
+    for content, table, message in (
+        (b"nothing", {**tls, "ca_file": bad}, unusable),
+        (b"nothing", {**tls, "certificate_file": bad, "key_file": bad}, unusable),
+        (b"", {**tls, "certificate_file": own, "key_file": pem}, unusable),
+        (b"", {**tls, **own_key}, unusable),  # and nobody is asked for the password
+        (b"wrong", {**tls, **own_key, "key_password_file": bad}, unusable),
+        (b"x" * 2000, {**tls, **own_key, "key_password_file": bad}, unusable),
+        (b"\n", {**tls, **own_key, "key_password_file": bad}, "transport.key_password_file: empty"),
+        (b"\xff\xfe\x80", {**by_file, "password_file": bad}, "transport.password_file: unreadable"),
+        (
+            b"\r\n",
+            {**by_file, "password_file": bad},
+            "transport.password_file: empty; expected text",
+        ),
+        (b"\xff\xfe\x80", by_token, "transport.token_file: unreadable; expected text in"),
+        (b"", by_token, "transport.token_file: empty; expected text in"),
+    ):
+        bad.write_bytes(content)
+        with pytest.raises(InvalidConfig) as refused:
+            KafkaTechnology.from_settings(table, app="shop")
+        assert message in str(refused.value)
+    bad.write_text("xyzzy\n")
+    right: dict[str, object] = {**tls, "ca_file": pem, **own_key, "key_password_file": bad}
+    for table in (right, by_token, {**by_file, "password_file": bad}):
+        KafkaTechnology.from_settings(table, app="shop")
 
 
 def test_a_mechanism_without_what_it_needs_is_refused() -> None:

@@ -31,7 +31,8 @@ _OF_SASL = ("sasl_mechanism", "username", "password", "password_file", "token_fi
 _OF_TLS = ("ca_file", "certificate_file", "key_file", "key_password_file")
 _FILES = ("password_file", "token_file", *_OF_TLS)
 _OF_SECRETS = ("password_file", "token_file", "key_password_file")
-_ADDRESS = re.compile(r"[^@/\s]+:([0-9]{1,5})")
+_HOST = r"\[[0-9A-Fa-f:.]+\]|(?:[\w-]{1,63}\.)*[\w-]{1,63}\.?"  # IPv6 in brackets; IPv4 or a name
+_ADDRESS = re.compile(rf"(?:{_HOST}):([0-9]{{1,5}})", re.ASCII)
 
 _LONGEST_MS = 2**31 - 1  # the largest that a request can hold; brokers' own bounds are narrower
 
@@ -135,6 +136,12 @@ class KafkaSettings:
                 arguments["sasl_plain_password"] = self._password()
         return arguments
 
+    def read_files(self) -> None:
+        """Read every file once and keep nothing; refuse what `client` could not use later."""
+        self.client()
+        if self.token_file is not None:
+            _read_secret("token_file", self.token_file)
+
     def _password(self) -> str | None:
         """The password itself."""
         if self.password_file is not None:
@@ -143,21 +150,23 @@ class KafkaSettings:
 
     def _ssl_context(self) -> ssl.SSLContext:
         """Encryption that verifies the other side."""
-        secret = self.key_password_file
+        path = self.key_password_file
+        # without any, OpenSSL would ask the terminal for the password of an encrypted key
+        secret = "" if path is None else _read_secret("key_password_file", path)
         try:
             return create_ssl_context(
                 cafile=None if self.ca_file is None else str(self.ca_file),
                 certfile=None if self.certificate_file is None else str(self.certificate_file),
                 keyfile=None if self.key_file is None else str(self.key_file),
-                password=None if secret is None else _read_secret("key_password_file", secret),
+                password=secret,
             )
-        except (ssl.SSLError, OSError) as error:
+        except (OSError, ValueError) as error:  # of ssl, or a password that is too long for it
             raise InvalidConfig(
                 complaint(
                     "transport.ca_file, certificate_file, key_file",
                     "cannot be used",
                     expected="PEM files that belong together",
-                    got=error.strerror or type(error).__name__,
+                    got=getattr(error, "strerror", None) or type(error).__name__,
                 )
             ) from error
 
@@ -184,6 +193,9 @@ class KafkaSettings:
                 "security_protocol", "would send the secret in the clear", "SASL_SSL",
                 self.security_protocol,
             )  # fmt: skip
+        for name in ("username", "password"):
+            if getattr(self, name) == "":
+                self._refuse(name, "empty", "text", "nothing")
         by_token = self.sasl_mechanism == "OAUTHBEARER"
         for name in ("username", "password", "password_file") if by_token else ("token_file",):
             if getattr(self, name) is not None:
@@ -225,17 +237,19 @@ class TokenFile(AbstractTokenProvider):
 
 def _read_secret(name: str, path: Path) -> str:
     """A secret from its file, without the newline that editors add."""
+    expected = f"text in {path}"
     try:
-        return path.read_text("utf-8").rstrip("\r\n")
+        secret = path.read_text("utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
+        got = type(error).__name__
         raise InvalidConfig(
-            complaint(
-                f"transport.{name}",
-                "unreadable",
-                expected=f"text in {path}",
-                got=type(error).__name__,
-            )
+            complaint(f"transport.{name}", "unreadable", expected=expected, got=got)
         ) from error
+    if not secret:
+        raise InvalidConfig(
+            complaint(f"transport.{name}", "empty", expected=expected, got="nothing")
+        )
+    return secret
 
 
 def _is_address(server: str) -> bool:

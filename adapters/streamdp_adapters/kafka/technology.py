@@ -24,8 +24,13 @@ class KafkaTechnology:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, object], *, app: str) -> Self:
-        """From the configuration's table; the topics already carry the application's name."""
-        return cls(KafkaSettings.parse(settings))
+        """From the configuration's table; the topics already carry the application's name.
+
+        Its files are read, so that a command which only checks a configuration finds bad ones.
+        """
+        parsed = KafkaSettings.parse(settings)
+        parsed.read_files()
+        return cls(parsed)
 
     def transport(
         self, *, worker: str, namesakes: Namesakes = Namesakes.STRANGERS
