@@ -269,12 +269,47 @@ def test_records_come_soon(tmp_path: Path) -> None:
         ({"path": "a.db", "published": "./a.db"}, "transport.published"),
         ({"path": "a.db", "actions": "some"}, "transport.actions"),
         ({"path": "a.db", "retain": -1}, "transport.retain"),
+        ({"path": "a.db", "retain": 2**40}, "transport.retain: not a count; expected 0 to"),
+        ({"path": "a.db", "partitions": 10_001}, "transport.partitions: not a count"),
+        ({"path": "/"}, "transport.path: no file"),
+        ({"path": "a\0.db"}, "transport.path: no file"),
+        ({"path": str(Path(__file__).parent)}, "transport.path: no place for a file"),
+        ({"path": "/dev/null"}, "transport.path: no place for a file"),
+        ({"path": "no/such/a.db"}, "transport.path: no place for a file; expected a file, or"),
+        ({"path": "a.db", "published": "no/such/b.db"}, "transport.published: no place"),
+        ({"path": "a.db", "published": f"../{Path.cwd().name}/a.db"}, "is the trusted file"),
         ({"path": "a.db", "partitions": True}, "transport.partitions"),
     ],
 )
 def test_a_bad_setting_is_named(mapping: dict[str, object], named: str) -> None:
     with pytest.raises(InvalidConfig, match=named):
         Sqlite.from_settings(mapping, app="shop")
+
+
+def test_does_a_reader_need_no_folder_of_the_trusted_file(tmp_path: Path) -> None:
+    """The published file alone may be mounted where it is only read."""
+    places = {"path": tmp_path / "private" / "a.db", "published": tmp_path / "a.db"}
+    with pytest.raises(InvalidConfig, match=r"transport\.path: no place for a file"):
+        Sqlite.from_settings(places, app="shop")
+    (tmp_path / "a.db").touch()
+    Sqlite.from_settings(places, app="shop")
+
+
+@pytest.mark.parametrize("name", [":memory:", "file:a.db", "a.db?mode=ro"])
+def test_is_a_file_made_under_the_name_that_is_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Whatever SQLite would make of it: memory that every connection has its own of, or a URI."""
+    monkeypatch.chdir(tmp_path)
+
+    async def run() -> None:
+        chosen = Settings.from_mapping({"path": name})
+        _, ears = await joined(chosen)
+        assert len(ears.assigned_now) == 1
+        assert {name, chosen.published.name} <= {path.name for path in tmp_path.iterdir()}
+        assert chosen.path.stat().st_size > 0
+
+    asyncio.run(run())
 
 
 def test_an_environment_gives_numbers_as_text() -> None:

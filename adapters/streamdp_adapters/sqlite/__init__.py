@@ -55,7 +55,9 @@ class Sqlite:
     @classmethod
     def from_settings(cls, settings: Mapping[str, object], *, app: str) -> Self:
         """Read the configuration's table; `Settings` has its keys."""
-        return cls(Settings.from_mapping(settings))
+        read = Settings.from_mapping(settings)
+        read.check_places()
+        return cls(read)
 
     def transport(self, *, worker: str, namesakes: Namesakes = Namesakes.STRANGERS) -> Transport:
         """A worker on these files."""

@@ -174,7 +174,8 @@ def open_file(path: Path, kind: FileKind) -> sqlite3.Connection:
     """A writing connection to a file of this kind; creates a missing file."""
     _make(path, kind)
     with _opening(path):
-        connection = sqlite3.connect(path, BUSY, isolation_level=None, check_same_thread=False)
+        place = path.absolute()  # a bare `file:x` or `:memory:` would mean something else to SQLite
+        connection = sqlite3.connect(place, BUSY, isolation_level=None, check_same_thread=False)
         try:
             _prepare(connection, path, kind)
         except BaseException:

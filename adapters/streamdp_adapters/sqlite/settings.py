@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,8 @@ from streamdp.core.errors import InvalidConfig, complaint
 INTERVAL = 0.01  # seconds between two looks for new records: too short to notice
 HISTORIES = ("latest", "all")
 KEYS = ("path", "published", "partitions", "retain", "actions")
+MOST_PARTITIONS = 10_000  # of an input: each takes a task and a part of the state
+MOST_RECORDS = 2**40 - 1  # of a partition: its offsets have 40 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ class Settings:
             )
         path = _path(settings, "path")
         published = _path(settings, "published") if "published" in settings else beside(path)
-        if path.absolute() == published.absolute():
+        if os.path.realpath(path) == os.path.realpath(published):
             raise InvalidConfig(
                 complaint(
                     "transport.published",
@@ -54,9 +58,37 @@ class Settings:
             raise InvalidConfig(
                 complaint("transport.actions", "unknown", expected=HISTORIES, got=actions)
             )
-        retain = _count(settings, "retain") if settings.get("retain") is not None else None
-        partitions = _count(settings, "partitions") if "partitions" in settings else 1
+        given = settings.get("retain") is not None
+        retain = _count(settings, "retain", most=MOST_RECORDS) if given else None
+        given = "partitions" in settings
+        partitions = _count(settings, "partitions", most=MOST_PARTITIONS) if given else 1
         return cls(path, published, partitions, retain, str(actions))
+
+    def check_places(self) -> None:
+        """Refuse files that cannot be there: something else has the name, or there is no folder.
+
+        A reader of the published file may live where the folder of the trusted one is not.
+        """
+        begun = stat.S_ISREG(_mode(self.published))
+        for name, path in (("path", self.path), ("published", self.published)):
+            homeless = not begun and not stat.S_ISDIR(_mode(path.absolute().parent))
+            if homeless or (_mode(path) and not stat.S_ISREG(_mode(path))):
+                raise InvalidConfig(
+                    complaint(
+                        f"transport.{name}",
+                        "no place for a file",
+                        expected="a file, or a name in an existing folder",
+                        got=path,
+                    )
+                )
+
+
+def _mode(path: Path) -> int:
+    """What is at a path, and its rights; 0 if there is nothing that this process may see."""
+    try:
+        return path.stat().st_mode
+    except OSError:
+        return 0
 
 
 def beside(path: Path) -> Path:
@@ -66,19 +98,20 @@ def beside(path: Path) -> Path:
 
 def _path(settings: Mapping[str, object], name: str) -> Path:
     value = settings.get(name)
-    if not isinstance(value, str | Path) or not str(value):
+    usable = isinstance(value, str | Path) and Path(value).name and "\0" not in str(value)
+    if not usable:
         raise InvalidConfig(
             complaint(f"transport.{name}", "no file", expected="a path", got=repr(value))
         )
-    return Path(value)
+    return Path(str(value))
 
 
-def _count(settings: Mapping[str, object], name: str) -> int:
+def _count(settings: Mapping[str, object], name: str, *, most: int) -> int:
     value = settings[name]
     if isinstance(value, str) and value.isdecimal():  # the environment gives text for everything
         value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise InvalidConfig(
-            complaint(f"transport.{name}", "not a count", expected="a number", got=repr(value))
+            complaint(f"transport.{name}", "not a count", expected=f"0 to {most}", got=repr(value))
         )
     return value
