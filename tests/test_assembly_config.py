@@ -136,6 +136,9 @@ def test_is_the_cap_s_secret_read_from_its_file(tmp_path: Path) -> None:
     assert "most_persons: is only for per = day" in refused(
         tmp_path, f"{persons}\nmost_persons = 7"
     )
+    assert "most_persons: not usable; expected less than or equal to 1000000" in refused(
+        tmp_path, f"{days}\nmost_persons = 1000001"
+    )
     for wrong, got in (("", "neither"), ('slots = 9\nper = "day"', "both")):
         table = persons.replace("slots = 100", wrong)
         assert f"expected slots = … or per = day, got {got}" in refused(tmp_path, table)

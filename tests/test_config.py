@@ -15,6 +15,7 @@ from msgspec import UNSET
 from pydantic import BaseModel
 
 import streamdp as sd
+from streamdp.core.engine.machine import MOST_ROWS
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.control import Control
 from streamdp.core.learners.leader import crowded
@@ -182,8 +183,24 @@ def test_is_a_crowd_of_a_learner_that_selects_otherwise_refused(tmp_path: Path) 
          ' expected mode = "live" or "fallback", got mode = "shadow"'),
         (('start = "earliest"', 'start = "latest"\ngap = true'), "gap: not usable; expected"),
         (('app = "shop"', 'app = "shop"\nhttp = {listen = "h:945693"}'),
-         "http.listen: not an address; expected host:port, to 65535, got 'h:945693'"),
+         "http.listen: not an address; expected host:port, to 65535, an IPv6 address in brackets,"
+         " got 'h:945693'"),
         (('app = "shop"', 'app = "shop"\nhttp = {listen = "h:²"}'), "expected host:port, to"),
+        (('app = "shop"', 'app = "shop"\nhttp = {token_file = ""}'),
+         "http.token_file: not usable; expected a path of a file, got '.'"),
+        (('app = "shop"', 'app = "shop"\nhttp = {key_file = "a\\u0000b"}'), "key_file: not usabl"),
+        (('actions = ["a", "b", "c"]', "actions = []"), "home.actions: count; expected 2 … 10"),
+        (('start = "earliest"', f'start = "latest"\nlimits = {{most_keys = {MOST_ROWS + 1}}}'),
+         f"streams.home.limits.most_keys: not usable; expected less than or equal to {MOST_ROWS}"),
+        (('start = "earliest"', f'start = "latest"\nepoch = {2**63}'), "home.epoch: not usable"),
+        (('start = "earliest"', f'start = "latest"\npartition_epochs = {{{2**31} = 2}}'),
+         "streams.home.partition_epochs.2147483648: not usable; expected less than or equal to"),
+        (('budget = "1"', f'budget = "1"\npartitions = {2**31}'), "partitions: not usable; expe"),
+        (('app = "shop"', f'app = "shop"\nservice = {{poll_records = {2**63}}}'), "records: not"),
+        (('app = "shop"', f'app = "shop"\nservice = {{worker = "{"w" * 201}"}}'), "worker: not"),
+        (('app = "shop"', 'app = "shop"\nservice = {idle_commit_seconds = 1e-9}'),
+         "service.idle_commit_seconds: not usable; expected greater than or equal to 0.001, got"),
+        (('app = "shop"', 'app = "shop"\nservice = {drain_seconds = 1e300}'), "or equal to 100000"),
     ],
 )  # fmt: skip
 def test_is_what_is_wrong_said_with_where_expected_and_got(
@@ -194,6 +211,28 @@ def test_is_what_is_wrong_said_with_where_expected_and_got(
     message = refused(path)
     assert said in message
     assert re.search("; expected .*, got ", message)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["::1", "*", "[::zz]", "[127.0.0.1]", "[]", "", "a..b", "x" * 64, "ä", "1", "127.1",
+     "300.1.1.1", " localhost", "http://localhost", "a/b", "::1]", "[::1"],
+)  # fmt: skip
+def test_is_an_address_refused_that_nobody_could_listen_at(tmp_path: Path, host: str) -> None:
+    """Both listeners'; only whether a name is known has to be tried."""
+    for key in ("listen", "operator_listen"):
+        http = f'app = "shop"\nhttp = {{{key} = "{host}:8080"}}'
+        path = shop(tmp_path, instead=('app = "shop"', http))
+        assert f"http.{key}: not an address" in refused(path)
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "0.0.0.0", "[::]", "[fe80::1%eth0]", "shop_1.example.", "2.example", "7f"]
+)
+def test_is_an_address_taken_that_may_exist(tmp_path: Path, host: str) -> None:
+    http = f'app = "shop"\nhttp = {{listen = "{host}:8080"}}'
+    path = shop(tmp_path, instead=('app = "shop"', http))
+    assert Configuration.load(path, {}).tables.http.listen == f"{host}:8080"
 
 
 def test_is_everything_wrong_told_at_once(tmp_path: Path) -> None:

@@ -172,8 +172,9 @@ class Configuration:
             raise InvalidConfig(
                 complaint(where, "needs one list", expected="actions or actions_file", got=got)
             )
-        listed = self._where(name, "actions_file")
-        names = stream.actions or _lines(stream.actions_file, where=listed)
+        names = stream.actions
+        if names is None:
+            names = _lines(stream.actions_file, where=self._where(name, "actions_file"))
         if len(names) > stream.limits.most_actions:
             expected = f"at most {stream.limits.most_actions} (limits.most_actions)"
             raise InvalidConfig(complaint(where, "too many", expected=expected, got=len(names)))

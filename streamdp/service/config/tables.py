@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,8 +29,20 @@ from streamdp.wire.published import Mode
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 """A name becomes part of topic names, addresses and metric labels, which `.` separates."""
 
+MOST_KEYS = 100_000_000
+"""Keys of a partition: as many rows as an engine holds."""
+
+_LARGEST = 2**63 - 1  # what state and files hold as a number: an epoch, an offset, a count
+_LARGEST_PARTITION = 2**31 - 1  # Kafka numbers partitions in 32 bits
+_SHORTEST_SECONDS = 0.001  # timers know no less: a wait for nothing would stop everything else
+_LONGEST_SECONDS = 1e9  # 31 years: further off, clocks and timers overflow
+_MOST_PERSONS = 1_000_000  # of a stretch of a key, all in one value: 28 MB
+
 _CLOSED = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True)
 _PORT = re.compile(r"[0-9]{1,5}")
+_NAMED = re.compile(
+    r"(?=.{1,253}$)(?:[\w-]{1,63}\.)*(?![0-9]+\.?$)[\w-]{1,63}\.?", re.ASCII
+)  # a host's name; one whose last part is a number would be an address
 _LENGTH = re.compile(r"([1-9][0-9]{0,5})([smhd])", re.ASCII)
 _BRIEF = re.compile(r"([1-9][0-9]{0,5})(ms|[smhd])", re.ASCII)
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -52,11 +65,35 @@ def _as_table(value: object) -> object:
 
 
 def _address(value: str) -> str:
-    """A host and a port."""
+    """A host and a port. Whether the name of a host is known can only be found out by listening.
+
+    >>> _address("0.0.0.0:8080"), _address("[::1]:8080"), _address("shop_1.local:8080")
+    ('0.0.0.0:8080', '[::1]:8080', 'shop_1.local:8080')
+    """
     host, _, port = value.rpartition(":")
-    if not (host and _PORT.fullmatch(port) and int(port) < 1 << 16):
+    if not (_is_host(host) and _PORT.fullmatch(port) and int(port) < 1 << 16):
+        expected = "host:port, to 65535, an IPv6 address in brackets"
+        raise InvalidConfig(complaint("", "not an address", expected=expected, got=shown(value)))
+    return value
+
+
+def _is_host(host: str) -> bool:
+    """Whether this is an IPv4 address, an IPv6 address in brackets, or a name that may exist."""
+    try:
+        if host.startswith("[") and host.endswith("]"):
+            IPv6Address(host[1:-1])
+        elif not _NAMED.fullmatch(host):
+            IPv4Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _file(value: Path) -> Path:
+    """A path that a file can have."""
+    if not value.name or "\0" in value.name:
         raise InvalidConfig(
-            complaint("", "not an address", expected="host:port, to 65535", got=shown(value))
+            complaint("", "not usable", expected="a path of a file", got=shown(str(value)))
         )
     return value
 
@@ -101,9 +138,12 @@ def _length(value: object, written: re.Pattern[str], *, such_as: str) -> int:
 Exact = Annotated[Fraction, BeforeValidator(_exact)]
 Name = Annotated[str, Field(pattern=NAME, max_length=80)]
 Number = BeforeValidator(_number)
-Count = Annotated[int, Field(ge=1), Number]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), Number]
+Count = Annotated[int, Field(ge=1, le=_LARGEST), Number]
+Keys = Annotated[int, Field(ge=1, le=MOST_KEYS), Number]
+PartitionNumber = Annotated[int, Field(ge=0, le=_LARGEST_PARTITION)]
+Seconds = Annotated[float, Field(ge=_SHORTEST_SECONDS, le=_LONGEST_SECONDS), Number]
 Address = Annotated[str, AfterValidator(_address)]
+File = Annotated[Path, AfterValidator(_file)]
 
 
 class TransportTable(BaseModel):
@@ -129,7 +169,9 @@ class TopicTable(BaseModel):
         default=Fraction(0),
         description="the part of the budget that other applications charge",
     )
-    partitions: Count = Field(default=1, description="what `streamdp topics create` makes")
+    partitions: Annotated[int, Field(ge=1, le=_LARGEST_PARTITION), Number] = Field(
+        default=1, description="what `streamdp topics create` makes"
+    )
 
 
 def _elsewhere(value: object) -> Fraction:
@@ -197,7 +239,7 @@ class LimitsTable(BaseModel):
 
     model_config = _CLOSED
 
-    most_keys: Count = Field(default=1_000_000, description="learners per partition")
+    most_keys: Keys = Field(default=1_000_000, description="learners per partition")
     most_key_bytes: Annotated[int, Field(ge=1, le=65_536), Number] = Field(
         default=1024, description="a record with a longer key gets no learner"
     )
@@ -220,14 +262,14 @@ class StreamTable(BaseModel):
         default=None, description="with observes = feedback: where records name the action"
     )
     actions: list[str] | None = Field(default=None, description="the actions' names, in order")
-    actions_file: Path | None = Field(default=None, description="or a file with one name a line")
+    actions_file: File | None = Field(default=None, description="or a file with one name a line")
     learner: LearnerTable = Field(description="the recipe and its options")
     estimates: list[EstimateTable] = Field(default=[], description="private estimates")
     format: Annotated[FormatTable, BeforeValidator(_as_table)] = Field(
         default=FormatTable(name="json"), description="how a record is read"
     )
     epoch: Count = Field(default=1, description="raise it to change learner, actions or format")
-    partition_epochs: dict[Annotated[int, Field(ge=0)], Count] = Field(
+    partition_epochs: dict[PartitionNumber, Count] = Field(
         default={}, description="epochs of single partitions that have to begin anew"
     )
     idle: Annotated[int, BeforeValidator(_milliseconds)] | None = Field(
@@ -272,16 +314,16 @@ class PersonsTable(BaseModel):
     model_config = _CLOSED
 
     most: Count = Field(description="events of one person that count in a stretch of a key")
-    slots: Annotated[int, Field(ge=2, le=1_000_000), Number] | None = Field(
+    slots: Annotated[int, Field(ge=2, le=_MOST_PERSONS), Number] | None = Field(
         default=None, description="slots of a stretch: 0 … n - 1, n … 2n - 1, and so on"
     )
     per: Literal["day"] | None = Field(
         default=None, description="in place of slots: a stretch is a calendar day (UTC)"
     )
-    most_persons: Count | None = Field(
+    most_persons: Annotated[int, Field(ge=1, le=_MOST_PERSONS), Number] | None = Field(
         default=None, description="per = day: of a key and day; 10,000 unless said"
     )
-    secret_file: Path = Field(description="16 to 64 bytes that persons' ids are hashed with")
+    secret_file: File = Field(description="16 to 64 bytes that persons' ids are hashed with")
 
 
 class AssemblyLimitsTable(BaseModel):
@@ -338,7 +380,7 @@ class ServiceTable(BaseModel):
 
     model_config = _CLOSED
 
-    worker: str | None = Field(
+    worker: Annotated[str, Field(max_length=200)] | None = Field(
         default=None, description="this process's own name, the same after a restart"
     )
     on_halt: OnHalt = Field(
@@ -367,10 +409,12 @@ class HttpTable(BaseModel):
     model_config = _CLOSED
 
     listen: Address | None = Field(default=None, description="host:port of the public listener")
-    token_file: Path | None = Field(default=None, description="a bearer token that it asks for")
-    certificate_file: Path | None = Field(default=None, description="for TLS")
-    key_file: Path | None = Field(default=None, description="the certificate's key")
-    requests_per_second: Seconds = Field(default=20_000, description="more are refused (429)")
+    token_file: File | None = Field(default=None, description="a bearer token that it asks for")
+    certificate_file: File | None = Field(default=None, description="for TLS")
+    key_file: File | None = Field(default=None, description="the certificate's key")
+    requests_per_second: Annotated[float, Field(gt=0, le=1e9), Number] = Field(
+        default=20_000, description="more are refused (429)"
+    )
     most_connections: Count = Field(
         default=1_000, description="connections beyond them are answered probes and metrics only"
     )
@@ -386,7 +430,7 @@ class HttpTable(BaseModel):
     operator_listen: Address | None = Field(
         default=None, description="host:port on loopback for what is NOT PRIVATE"
     )
-    operator_token_file: Path | None = Field(default=None, description="the token that it asks for")
+    operator_token_file: File | None = Field(default=None, description="the token that it asks for")
     operator_exact: bool = Field(
         default=False,
         description="show exact regret and counts on the operator's listener: NOT PRIVATE",
