@@ -20,18 +20,17 @@ from hypothesis import strategies as st
 from msgspec import structs
 from openapi_spec_validator import validate
 
-from streamdp.core.errors import InvalidConfig, Occupied, TransportLost
+from streamdp.core.errors import TransportLost
 from streamdp.ports import Partition
 from streamdp.service.about import NO_FALLBACK
 from streamdp.service.history import NEWEST_LINES
 from streamdp.service.http.app import description, status_page
 from streamdp.service.http.asgi import Message
-from streamdp.service.http.checks import check_loopback, tls_of, token_of
 from streamdp.service.http.gate import Bucket
 from streamdp.service.http.guard import Limits
 from streamdp.service.http.knowledge import SILENT_SECONDS, Role
 from streamdp.service.http.process import Serving
-from streamdp.service.http.server import MOST_HEAD_BYTES, bound
+from streamdp.service.http.server import MOST_HEAD_BYTES
 from streamdp.service.status import PartitionStatus, ProcessStatus, Steps, StreamStatus
 from streamdp.service.view import Reason, Status, View
 from streamdp.wire.published import Mode
@@ -562,34 +561,3 @@ def test_is_nothing_said_of_the_software() -> None:
     (answer,) = over_socket(ROOMY, b"GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert b"server:" not in answer.lower()
     assert b"nosniff" in answer
-
-
-# -- configuration -----------------------------------------------------------------------------
-
-
-def test_is_a_taken_address_told() -> None:
-    """As what may pass: another process may let go of it."""
-    with bound("127.0.0.1:0", where="x") as one, pytest.raises(Occupied, match="cannot"):
-        bound(f"127.0.0.1:{one.getsockname()[1]}", where="http.listen")
-
-
-@pytest.mark.parametrize("address", ["0.0.0.0:1", "192.168.0.1:1", "localhost.evil:1", "[::]:1"])
-def test_may_the_operator_s_listener_be_on_loopback_only(address: str) -> None:
-    with pytest.raises(InvalidConfig, match="loopback"):
-        check_loopback(address, where="http.operator_listen")
-    check_loopback("127.0.0.1:1", where="x")
-    check_loopback("[::1]:1", where="x")
-
-
-def test_are_weak_tokens_and_half_of_tls_refused(tmp_path: Path) -> None:
-    weak = tmp_path / "token"
-    weak.write_text("short\n")
-    with pytest.raises(InvalidConfig, match="too weak"):
-        token_of(weak, where="http.token_file")
-    with pytest.raises(InvalidConfig, match="cannot be read"):
-        token_of(tmp_path / "none", where="http.token_file")
-    with pytest.raises(InvalidConfig, match="TLS needs both files"):
-        tls_of(weak, None)
-    with pytest.raises(InvalidConfig, match="unusable"):
-        tls_of(weak, weak)
-    assert token_of(None, where="x") is None

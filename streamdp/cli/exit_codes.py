@@ -20,8 +20,8 @@ class ExitCode(IntEnum):
     """Usage or configuration; nothing was started. Restarting will not help."""
     TRANSPORT = 3
     """Credentials, rights, missing or wrong topics; for commands other than `run`, a transport that
-    does not answer; or another process has the embedded log or the port. A retry may help, so a
-    supervisor should start the process again."""
+    does not answer; or another process has the embedded log or the port, or a listener's address is
+    not to be had yet. A retry may help, so a supervisor should start the process again."""
     STATE = 4
     """State, ledger and input contradict each other, or a file is damaged: somebody must look."""
     BUDGET = 5

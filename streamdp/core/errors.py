@@ -7,7 +7,7 @@
     │   └── ConfigurationMismatch     the user: the state was made by another configuration
     │       └── Superseded    stand by: the state is of a later epoch than the configuration
     └── TransportLost     retry: the outcome of the last step is unknown, take the partition again
-        ├── Occupied      another process has the port or the file: exit; a restart may succeed
+        ├── Occupied      the port or the file is not to be had now: exit; a restart may succeed
         ├── Fenced        another process owns the partition now: leave it alone
         ├── Unreached     no connection was made and nothing was sent: a retry repeats nothing
         └── DiskFull      make room, then retry: nothing that was durable is lost
@@ -45,7 +45,7 @@ class TransportLost(StreamdpError):
 
 
 class Occupied(TransportLost):
-    """Another process has a port or a file; this one must exit, and a restart may succeed."""
+    """A port or a file is not to be had, for another process has it or it is not there yet."""
 
 
 class Fenced(TransportLost):

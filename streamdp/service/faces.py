@@ -27,9 +27,11 @@ def faces_of(configuration: Configuration) -> Sequence[Face]:
         check_public(configuration)
         faces.append(_public)
     if http.operator_listen is not None:
-        from streamdp.service.http.checks import check_operator
+        from streamdp.service.http.checks import check_apart, check_operator
 
         check_operator(configuration)
+        if http.listen is not None:
+            check_apart(http.listen, http.operator_listen)
         faces.append(_operator)
     return faces
 

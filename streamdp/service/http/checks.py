@@ -6,6 +6,7 @@ listening can tell whether an address is free. This loads no server.
 
 from __future__ import annotations
 
+import re
 import ssl
 from ipaddress import ip_address
 from pathlib import Path
@@ -14,6 +15,14 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.service.config import Configuration
 from streamdp.service.http.setup import about_of, epochs_of_assemblies
 from streamdp.service.metrics import Facts, MetricsPage
+
+LEAST_TOKEN = 16
+"""Characters of a token, so that nobody guesses it."""
+
+MOST_TOKEN = 4096
+"""Characters of a token, so that a request's head has room for it."""
+
+_TOKEN = re.compile(rb"[ -~]{%d,%d}" % (LEAST_TOKEN, MOST_TOKEN))
 
 
 def check_public(configuration: Configuration) -> None:
@@ -39,6 +48,35 @@ def check_operator(configuration: Configuration) -> bytes:
     return token
 
 
+def check_apart(public: str, operator: str) -> None:
+    """Refuse one port for both listeners: the second to open could never have it.
+
+    >>> check_apart("10.0.0.7:8080", "127.0.0.1:8080")
+    >>> check_apart("0.0.0.0:8080", "127.0.0.1:8080")
+    Traceback (most recent call last):
+    ...
+    streamdp.core.errors.InvalidConfig: http.operator_listen: the public listener has this port; \
+expected a port of its own, got 127.0.0.1:8080 beside 0.0.0.0:8080
+    """
+    (host, _, port), (local, _, own) = public.rpartition(":"), operator.rpartition(":")
+    if int(port) != int(own) or int(port) == 0:  # 0: any port that is free
+        return
+    here = ip_address(local.strip("[]"))
+    try:
+        there = ip_address("127.0.0.1" if host == "localhost" else host.strip("[]"))
+    except ValueError:  # another name: only the listening machine knows it
+        return
+    if there == here or (there.is_unspecified and there.version == here.version):
+        raise InvalidConfig(
+            complaint(
+                "http.operator_listen",
+                "the public listener has this port",
+                expected="a port of its own",
+                got=f"{operator} beside {public}",
+            )
+        )
+
+
 def tls_of(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
     """A listener's TLS, if it has any."""
     if certificate is None and key is None:
@@ -55,11 +93,15 @@ def tls_of(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(certificate, key)
+        # without a password, OpenSSL would ask the terminal for that of an encrypted key
+        context.load_cert_chain(certificate, key, password="")
     except (OSError, ssl.SSLError) as error:
         raise InvalidConfig(
             complaint(
-                "http.certificate_file", "unusable", expected="PEM files", got=type(error).__name__
+                "http.certificate_file",
+                "unusable",
+                expected="PEM files, the key without a password",
+                got=type(error).__name__,
             )
         ) from None
     return context
@@ -75,9 +117,10 @@ def token_of(path: Path | None, *, where: str) -> bytes | None:
         raise InvalidConfig(
             complaint(where, "cannot be read", expected="a file", got=error.strerror)
         ) from None
-    if len(token) < 16 or not token.isascii():
+    if not _TOKEN.fullmatch(token):
+        expected = f"{LEAST_TOKEN} to {MOST_TOKEN} printable ASCII characters"
         raise InvalidConfig(
-            complaint(where, "token too weak", expected="≥ 16 ASCII characters", got=len(token))
+            complaint(where, "not a usable token", expected=expected, got=f"{len(token)} bytes")
         )
     return token
 

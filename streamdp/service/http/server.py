@@ -7,7 +7,6 @@ live beside other work. A `Door` accepts connections and bounds them.
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -18,7 +17,7 @@ from typing import Any, cast
 import uvicorn
 from uvicorn.server import ServerState
 
-from streamdp.core.errors import InvalidConfig, Occupied, complaint
+from streamdp.core.errors import Occupied, complaint
 from streamdp.service.http.asgi import App
 from streamdp.service.http.door import Door
 from streamdp.service.http.gate import RESERVED
@@ -28,12 +27,14 @@ from streamdp.service.traffic import Traffic
 MOST_HEAD_BYTES = 16 << 10
 KEEP_ALIVE_SECONDS = 30
 _CLOSING_SECONDS = 2.0
-_MAY_PASS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
 def bound(address: str, *, where: str) -> socket.socket:
-    """A socket that listens on an address; `Occupied` if another process does, or if there is no
-    such interface yet: both may pass.
+    """A socket that listens on an address that the configuration found well-formed.
+
+    `Occupied` if it cannot: another process listens there, there is no such interface, no answer
+    for the host's name or no free file yet, or the right to a low port is missing. A machine that
+    is still booting cures most of these, and nothing here can tell which.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -43,8 +44,7 @@ def bound(address: str, *, where: str) -> socket.socket:
             backlog=2048,
         )
     except OSError as error:
-        kind = Occupied if error.errno in _MAY_PASS else InvalidConfig
-        raise kind(
+        raise Occupied(
             complaint(where, "cannot listen", expected="a free address", got=f"{address}: {error}")
         ) from None
 
