@@ -136,7 +136,7 @@ def test_what_is_wrong_is_told(
 ) -> None:
     """Where, what was expected and what is there; before anything runs."""
     with pytest.raises(InvalidConfig, match=complaint):
-        shop(tmp_path, instead=instead, more=more).spec("clicks").engine(0)
+        shop(tmp_path, instead=instead, more=more).spec("clicks")
 
 
 @pytest.mark.parametrize(

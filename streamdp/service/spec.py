@@ -68,9 +68,10 @@ class StreamSpec:
                 )
             )
         self._check_observed()
-        if donated_below(self.learner):
-            from streamdp.core.engine.charges import check_estimates  # loads the bank
+        if self.estimates:
+            from streamdp.core.engine.charges import check_estimates, tariff  # loads the bank
 
+            tariff(self.learner, self.estimates, budget=self.share)
             check_estimates(self.estimates, shortest=donated_below(self.learner))
         if self.idle is not None and not self.topics.headers:
             raise InvalidConfig(
