@@ -482,7 +482,10 @@ class Technology(Protocol):
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, object], *, app: str) -> Self:
-        """Read the transport's table of the configuration; `InvalidConfig` names a bad key."""
+        """Read the transport's table of the configuration and the files that it names.
+
+        `InvalidConfig` names a bad key. `streamdp check` opens a technology and goes no further.
+        """
         ...
 
     def transport(self, *, worker: str, namesakes: Namesakes = Namesakes.STRANGERS) -> Transport:

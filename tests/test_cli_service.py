@@ -22,11 +22,9 @@ import streamdp as sd
 from streamdp.cli import application
 from streamdp.cli.watch import _rank
 from streamdp.service.config import example
-from streamdp.testing.certificates import write_certificates
 from streamdp.wire.published import decode_action
 from streamdp.wire.unprotected import LABEL, MEMBER
 from tests.conftest import ROOT
-from tests.support.asking import free_port
 from tests.support.calling import Streamdp, written
 from tests.support.learned_shop import KEYS, learned
 from tests.support.publishing import action, release
@@ -187,35 +185,21 @@ def test_does_check_accept_what_deploy_ships(streamdp: Streamdp, tmp_path: Path)
         assert streamdp("check", "-c", str(path)).code == 0
 
 
-def test_does_check_refuse_what_run_would(tmp_path: Path, streamdp: Streamdp) -> None:
-    """Everything that a listener reads, by one code path; what is right is accepted."""
-    token = tmp_path / "token"
-    token.write_text("a token of some length")
-    pem = tmp_path / "server.pem"
-    write_certificates(tmp_path)
-    port, operator = free_port(), free_port()
-    listen = f'[http]\nlisten = "127.0.0.1:{port}"\n'
-    operator_listen = f'[http]\noperator_listen = "127.0.0.1:{operator}"\n'
-    wrong = {
-        listen + f'token_file = "{tmp_path}/none"': "http.token_file: cannot be read",
-        listen + f'certificate_file = "{pem}"\nkey_file = "{tmp_path}/none"': "unusable",
-        listen + f'certificate_file = "{pem}"': "TLS needs both files",
-        listen + "most_series = 50": "http.most_series: too few",
-        operator_listen: "http.operator_token_file: missing",
-        operator_listen + f'operator_token_file = "{tmp_path}/none"': "cannot be read",
-        f'[http]\noperator_listen = "0.0.0.0:{operator}"\noperator_token_file = "{token}"':
-            "not on loopback",
-    }  # fmt: skip
-    path = written(tmp_path)
-    text = path.read_text()
-    for http, message in wrong.items():
-        path.write_text(text + http + "\n")
-        for command in ("check", "run"):
-            ended = streamdp(command, "-c", str(path))
-            assert (ended.code, message in ended.err) == (2, True), (command, http, ended.err)
-    path.write_text(text + listen + f'token_file = "{token}"\noperator_listen = "127.0.0.1:1"\n'
-                    f'operator_token_file = "{token}"\n')  # fmt: skip
-    assert streamdp("check", "-c", str(path)).code == 0
+def test_are_epochs_of_partitions_found_that_do_not_exist(shop: Path, streamdp: Streamdp) -> None:
+    """By whatever looks at the transport; the one that was meant would go on as it is."""
+    said = "partition_epochs: losses has no such partition; expected numbers from 0 to 1, got 2, 7"
+    text = shop.read_text()
+    shop.write_text(f"{text}[streams.home.partition_epochs]\n0 = 2\n7 = 2\n2 = 3\n")
+    assert streamdp("check", "-c", str(shop)).code == 0  # it asks nobody
+    refused = streamdp("check", "--with-state", "-c", str(shop))
+    assert (refused.code, said in refused.err) == (4, True), refused.err
+    ended = streamdp("doctor", "-c", str(shop), "--json")
+    (finding,) = [finding for finding in ended.json if finding["verdict"] == "problem"]
+    assert (ended.code, finding["subject"]) == (1, "epochs of home")
+    assert said in finding["detail"]
+    shop.write_text(f"{text}[streams.home.partition_epochs]\n0 = 2\n1 = 2\n")
+    assert streamdp("check", "--with-state", "-c", str(shop)).code == 0
+    assert streamdp("doctor", "-c", str(shop)).code == 0
 
 
 def test_does_check_with_the_state_stop_what_needs_a_new_epoch(

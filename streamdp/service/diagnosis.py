@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import UNSET
 
-from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.errors import ConfigurationMismatch, InvalidConfig, StateMismatch
 from streamdp.core.events import NO_ARM
 from streamdp.ports import (
     Administrator,
@@ -27,6 +27,7 @@ from streamdp.ports import (
 from streamdp.service.opening import (
     Opening,
     check_configuration,
+    epochs_of_no_partition,
     heritage_at,
     open_partition,
     scope,
@@ -79,8 +80,9 @@ def retired(ledgers: Sequence[StreamTopics]) -> list[Finding]:
 async def compare(tools: Administrator, specs: Sequence[StreamSpec]) -> None:
     """Raise `ConfigurationMismatch` if a partition would halt because of its configuration.
 
-    Any other fault of a partition must not stop a roll-out, which may be the remedy. A topic that
-    does not exist yet contradicts nothing.
+    Also if it has an epoch for a partition that does not exist: the one that was meant would go on
+    as it is. Any other fault of a partition must not stop a roll-out, which may be the remedy. A
+    topic that does not exist yet contradicts nothing.
     """
     await tools.check([spec.topics for spec in specs])  # raises if it cannot connect
     for spec in specs:
@@ -94,6 +96,9 @@ async def _compare(tools: Administrator, spec: StreamSpec) -> None:
         taken = await tools.peek(spec.topics, number)
         check_configuration(spec, Partition(spec.name, number), taken)
         number, partitions = number + 1, taken.partitions
+    unused = epochs_of_no_partition(spec, partitions)
+    if unused is not None:
+        raise ConfigurationMismatch(unused)
 
 
 async def partitions(tools: Administrator, spec: StreamSpec, past: PastOf) -> list[Finding]:
@@ -103,6 +108,9 @@ async def partitions(tools: Administrator, spec: StreamSpec, past: PastOf) -> li
     for number in range(1, first.partitions):
         taken = await tools.peek(spec.topics, number)
         findings += await _partition(spec, Partition(spec.name, number), taken, past)
+    unused = epochs_of_no_partition(spec, first.partitions)
+    if unused is not None:
+        findings.append(Finding(f"epochs of {spec.name}", Verdict.PROBLEM, unused))
     return findings
 
 

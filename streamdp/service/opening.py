@@ -176,6 +176,23 @@ def check_configuration(spec: StreamSpec, partition: Partition, taken: Taken) ->
             _check_digest(spec.continuing(checkpoint.digest), partition, checkpoint)
 
 
+def epochs_of_no_partition(spec: StreamSpec, partitions: int) -> str | None:
+    """The complaint about epochs of partitions that the input does not have; None if it has all.
+
+    A slip of the pen leaves the partition that was meant as it is. It harms no partition, so none
+    is halted for it.
+    """
+    beyond = [number for number in sorted(spec.partition_epochs) if number >= partitions]
+    if not beyond:
+        return None
+    return complaint(
+        f"streams.{spec.name}.partition_epochs",
+        f"{spec.topics.input} has no such partition",
+        expected=f"numbers from 0 to {partitions - 1}",
+        got=", ".join(map(str, beyond)),
+    )
+
+
 def _check_topic(spec: StreamSpec, partition: Partition, line: LedgerLine | None) -> None:
     if line is not None and line.input != spec.topics.input:
         raise _differs(

@@ -24,7 +24,7 @@ from streamdp.service.life import Life, check_not_stalled
 from streamdp.service.life import Observe as Observe
 from streamdp.service.life import Surroundings as Surroundings
 from streamdp.service.life import where_raised as where_raised
-from streamdp.service.opening import scope
+from streamdp.service.opening import epochs_of_no_partition, scope
 from streamdp.service.protocol import PartitionWork, Restoring
 from streamdp.service.settings import LoopSettings as LoopSettings
 from streamdp.service.settings import OnHalt as OnHalt
@@ -131,6 +131,9 @@ class Worker:
         taken = await around.transport.take(
             self.partition, progress=lambda entries: report(entries=entries)
         )
+        unused = epochs_of_no_partition(self._spec, taken.partitions)
+        if unused is not None and self.partition.number == 0:  # one line for all partitions
+            around.log.warning("partition_epochs_unused", stream=self._spec.name, detail=unused)
         past = await around.past(self._spec.name, scope(self._spec, self.partition, taken))
         restoring = Restoring(self._spec, self.partition, taken, past=past)
         await self._prove(restoring)

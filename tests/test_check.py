@@ -1,0 +1,73 @@
+"""Does `check` refuse what `run` would? Whoever checks first must not find out later."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from streamdp.testing.certificates import write_certificates
+from tests.support.asking import free_port
+from tests.support.calling import Streamdp, written
+
+
+def test_does_check_refuse_what_run_would(tmp_path: Path, streamdp: Streamdp) -> None:
+    """Everything that a listener reads, by one code path; what is right is accepted."""
+    token = tmp_path / "token"
+    token.write_text("a token of some length")
+    pem = tmp_path / "server.pem"
+    write_certificates(tmp_path)
+    port, operator = free_port(), free_port()
+    listen = f'[http]\nlisten = "127.0.0.1:{port}"\n'
+    operator_listen = f'[http]\noperator_listen = "127.0.0.1:{operator}"\n'
+    wrong = {
+        listen + f'token_file = "{tmp_path}/none"': "http.token_file: cannot be read",
+        listen + f'certificate_file = "{pem}"\nkey_file = "{tmp_path}/none"': "unusable",
+        listen + f'certificate_file = "{pem}"': "TLS needs both files",
+        listen + "most_series = 50": "http.most_series: too few",
+        operator_listen: "http.operator_token_file: missing",
+        operator_listen + f'operator_token_file = "{tmp_path}/none"': "cannot be read",
+        f'[http]\noperator_listen = "0.0.0.0:{operator}"\noperator_token_file = "{token}"':
+            "not on loopback",
+        f'{listen}operator_listen = "127.0.0.1:{port}"\noperator_token_file = "{token}"':
+            f"the public listener has this port; expected a port of its own, got 127.0.0.1:{port}",
+    }  # fmt: skip
+    path = written(tmp_path)
+    text = path.read_text()
+    for http, message in wrong.items():
+        path.write_text(text + http + "\n")
+        for command in ("check", "run"):
+            ended = streamdp(command, "-c", str(path))
+            assert (ended.code, message in ended.err) == (2, True), (command, http, ended.err)
+    path.write_text(text + listen + f'token_file = "{token}"\noperator_listen = "127.0.0.1:1"\n'
+                    f'operator_token_file = "{token}"\n')  # fmt: skip
+    assert streamdp("check", "-c", str(path)).code == 0
+
+
+@pytest.mark.parametrize(
+    ("transport", "message"),
+    [
+        ('kind = "sqlite"\npath = "{0}"', "path: no place for a file; expected a file, or a name"),
+        ('kind = "sqlite"\npath = "{0}/no/shop.db"', "a name in an existing folder, got {0}/no"),
+        ('kind = "kafka"\nbootstrap = "127.0.0.1:1"\nsecurity_protocol = "SSL"\nca_file = "{1}"',
+         "certificate_file, key_file: cannot be used; expected PEM files that belong together"),
+        ('kind = "kafka"\nbootstrap = "127.0.0.1:1"\nsecurity_protocol = "SASL_SSL"\n'
+         'sasl_mechanism = "SCRAM-SHA-512"\nusername = "u"\npassword_file = "{1}"',
+         "transport.password_file: empty; expected text in {1}, got nothing"),
+        ('kind = "kafka"\nbootstrap = "::1:9092"', "transport.bootstrap: not an address; expected"),
+    ],
+)  # fmt: skip
+def test_does_check_refuse_a_transport_that_run_would(
+    tmp_path: Path, streamdp: Streamdp, transport: str, message: str
+) -> None:
+    """Its files are read, and nothing is connected to."""
+    empty = tmp_path / "empty"
+    empty.touch()
+    path = written(tmp_path)
+    table = transport.format(tmp_path, empty)
+    path.write_text(re.sub(r'kind = "sqlite"\n.*\npartitions = 2', table, path.read_text()))
+    for command in ("check", "run"):
+        ended = streamdp(command, "-c", str(path))
+        assert (ended.code, message.format(tmp_path, empty) in ended.err) == (2, True), ended.err
+        assert "; expected " in ended.err
