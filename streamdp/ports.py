@@ -482,10 +482,7 @@ class Technology(Protocol):
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, object], *, app: str) -> Self:
-        """Read the transport's table of the configuration and the files that it names.
-
-        `InvalidConfig` names a bad key. `streamdp check` opens a technology and goes no further.
-        """
+        """Read the transport's table and the files it names; `InvalidConfig` names a bad key."""
         ...
 
     def transport(self, *, worker: str, namesakes: Namesakes = Namesakes.STRANGERS) -> Transport:

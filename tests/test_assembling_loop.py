@@ -214,6 +214,24 @@ def test_a_consumer_that_stalls_in_silence_is_taken_again() -> None:
     assert "records wait in the input, but none comes" in str(lost[0]["detail"])
 
 
+def test_a_drain_waits_for_no_commit_that_is_not_due() -> None:
+    """Partitions rest between commits; they end as soon as they are told to."""
+
+    async def run() -> list[str]:
+        group = Group()
+        rare = replace(SETTINGS, commit_seconds=1000.0, idle_commit_seconds=1000.0)
+        service, view = group.service("lone", settings=rare)
+        task = asyncio.create_task(service.run())
+        parts = view.assemblies[SPEC.name].partitions
+        while [part.status for part in parts.values()] != [Status.RUNNING] * PARTITIONS:
+            await asyncio.sleep(0.001)
+        service.drain()
+        await task
+        return [str(part.status) for part in parts.values()]
+
+    assert asyncio.run(run()) == [str(Status.DRAINED)] * PARTITIONS
+
+
 def test_a_lost_poll_is_tried_again() -> None:
     async def run() -> list[Written]:
         group = Group()

@@ -441,6 +441,23 @@ async def test_is_everything_public_after_a_drain() -> None:
     assert len(room.log.attempts) == before
 
 
+@running
+async def test_does_a_drain_wait_for_no_commit_that_is_not_due() -> None:
+    """However rarely commits are made: what was drawn since the newest one is public at once."""
+    room = Room([spec()], partitions=1)
+    room.send("home", events(50, keys=KEYS))
+    rare = replace(QUICK, commit_seconds=1000.0)
+    async with room.worker(settings=rare) as worker:
+        await room.until(lambda: len(room.log.attempts) > 0)
+        room.send("home", events(50, keys=KEYS))
+        (place,) = room.partitions
+        await room.until(lambda: applied(worker, place) == room.end(place))
+        assert await worker.drained() is None
+        assert worker.log.of("drain_incomplete") == []
+    assert room.is_read()
+    assert room.wrong() == []
+
+
 def applied(worker: Worker, partition: Partition) -> int:
     """How far a service's memory is."""
     work = worker.service._workers[partition]._work if worker.service._workers else None

@@ -133,6 +133,7 @@ class Life:
         self._around = around
         self._live = live
         self._drop = drop
+        self._ending = asyncio.Event()  # whoever rests is told to drain
 
     def fail(self, error: BaseException) -> None:
         """Let the worker raise this error, unless there is one already."""
@@ -143,6 +144,13 @@ class Life:
         """Let the worker end as soon as everything is durable."""
         self.draining = True
         self.stirred.set()
+        self._ending.set()
+
+    async def rest(self, seconds: float) -> None:
+        """Wait, but no longer than until told to drain."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._ending.wait()
 
     async def run(self) -> None:
         """Take the partition, work, and end."""
@@ -200,7 +208,7 @@ class Life:
         self._around.log.warning(
             "partition_lost", partition=str(self.partition), detail=str(error), retry_in=seconds
         )
-        await asyncio.sleep(seconds)
+        await self.rest(seconds)
 
     def _halt(self, error: Exception) -> None:
         """Halt this partition and say why; an unexpected error's text may quote content."""

@@ -234,8 +234,8 @@ class Worker:
         self._look()
         self._let_go(work)
         left = around.settings.commit_seconds - (ended - begun)
-        if left > 0 and not self.life.draining:
-            await asyncio.sleep(left)
+        if left > 0:
+            await self.life.rest(left)
 
     # -- back-pressure -----------------------------------------------------------------------------
 

@@ -142,7 +142,7 @@ class AssemblyWorker:
 
     async def _wait(self, work: PartitionAssembly) -> None:
         """Wait until something may leave, or may have come."""
-        await asyncio.sleep(self._around.settings.commit_seconds)
+        await self.life.rest(self._around.settings.commit_seconds)
         self._show(work)
         self._watch(work)
         due = work.next_due()
