@@ -129,14 +129,14 @@ class Life:
         self.partition = partition
         self.stirred = asyncio.Event()  # a waiting worker should look: records or an end have come
         self.draining = False
-        self.failure: BaseException | None = None  # an error that was found elsewhere
+        self.failure: BaseException | None = None  # found elsewhere, since the taking began
         self._around = around
         self._live = live
         self._drop = drop
         self._ending = asyncio.Event()  # whoever rests is told to drain
 
     def fail(self, error: BaseException) -> None:
-        """Let the worker raise this error, unless there is one already."""
+        """Let the worker raise this error before it uses any input, unless there is one already."""
         self.failure = self.failure or error
         self.stirred.set()
 
@@ -156,7 +156,7 @@ class Life:
         """Take the partition, work, and end."""
         attempt = 0
         while not self.draining:
-            started = self._around.clock()
+            started, self.failure = self._around.clock(), None
             try:
                 await self._live_as_owner()
                 return
@@ -175,7 +175,6 @@ class Life:
                 self._halt(error)
                 return
             finally:
-                self.failure = None
                 self._drop()
                 await self._leave()
             if isinstance(ended_by, Superseded):

@@ -166,9 +166,9 @@ class Service:
         self._view.shown(stream).settled = True
 
     def failed(self, partition: Partition, error: StreamdpError) -> None:
-        """Pass an error of the transport to the partition's worker."""
+        """Pass an error of the transport to the partition's worker, at work or still taking it."""
         worker = self._workers.get(partition)
-        if worker is not None and worker.at_work:
+        if worker is not None:
             worker.life.fail(error)
 
     def _let_go(self, partition: Partition) -> None:

@@ -22,6 +22,8 @@ from streamdp.cli._black_box import served, spec_of
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.selection import PermuteAndFlip
 from streamdp.ports import Key, Value
+from streamdp.service.life import Life
+from streamdp.service.past import Past, Scope, alone
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, Status
 from streamdp.testing.broker import AclRight, Borrowed, Grant, Resource, allow
@@ -30,7 +32,7 @@ from streamdp.testing.judge import judge
 from streamdp.wire.entries import Entries
 from streamdp.wire.lines import Charge, EpochMark, ordinal_of
 from streamdp.wire.state import decode_checkpoint, encode_checkpoint
-from streamdp_adapters.kafka import KafkaTechnology, membership
+from streamdp_adapters.kafka import KafkaTechnology, identity, membership
 from tests.support.kafka_site import Fresh, Site
 from tests.support.lending import Lent
 from tests.support.streams import events
@@ -215,6 +217,43 @@ async def test_an_input_that_is_made_again_under_a_running_service_halts(
         await service.halted("deleted and recreated")
     async with site.serving(epoch=2) as service:
         await service.halted("deleted and recreated")
+
+
+@pytest.mark.parametrize("noticed", ["while it is taken", "before it is delivered"])
+async def test_an_input_that_is_made_again_while_a_partition_is_taken_halts(
+    broker: Borrowed, fresh_app: Fresh, monkeypatch: pytest.MonkeyPatch, noticed: str
+) -> None:
+    """Whether a taking ends long after it or at once: nothing of the new topic is learned."""
+    if noticed == "before it is delivered":
+        monkeypatch.setattr(identity, "_SECONDS", 3600.0)
+    site = Site.on(broker, fresh_app())
+    await lived(site, 40)
+    before, plain = await site.evidence(), Life.fail
+    old_topic, told, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def fail(life: Life, error: BaseException) -> None:
+        plain(life, error)
+        told.set()
+
+    monkeypatch.setattr(Life, "fail", fail)
+
+    async def slow(stream: str, scope: Scope) -> Past:
+        """As where the long ledger of another stream is read."""
+        old_topic.set()
+        await go.wait()
+        return await alone(stream, scope)
+
+    async with site.serving(past=slow) as service:
+        await old_topic.wait()
+        await site.delete(site.made.topics.input)
+        await site.create()
+        await site.send(events(100, keys=KEYS, seed=8))
+        if noticed == "while it is taken":
+            await asyncio.wait_for(told.wait(), timeout=30)
+        assert service.part.status is Status.TAKING
+        go.set()
+        await service.halted("deleted and recreated")
+    assert await site.evidence() == before
 
 
 # Sizes

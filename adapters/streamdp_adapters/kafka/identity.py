@@ -4,16 +4,17 @@ A topic that is deleted and recreated starts its offsets again. Kafka gives each
 version 2.8; `requests` has the question. From a broker without ids there is none: then the service
 looks for the last record that it read.
 
-`TopicWatch` asks once a second while partitions are worked on. A changed id halts its partitions;
-as for any halt, the transport confirms ownership first. It ignores brokers that do not answer:
-other code notices them.
+`TopicWatch` asks once a second while partitions are worked on, and once more before a partition
+that was taken is delivered: a taking may be long, and what is recreated meanwhile must never be
+read. A changed id halts its partitions; as for any halt, the transport confirms ownership first. It
+ignores brokers that do not answer: other code notices them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaError
@@ -48,18 +49,34 @@ class TopicWatch:
 
     def __init__(self) -> None:
         self._known: dict[Partition, tuple[str, str]] = {}  # the topic's name and its id
+        self._new: set[Partition] = set()  # not asked about since they were taken
         self._asked = time.monotonic()
         self._asking: asyncio.Task[dict[str, str]] | None = None
 
     def begin(self, partition: Partition, topic: str, topic_id: str | None) -> None:
         """Start to watch a partition whose input was this topic when it was taken."""
-        self._known.pop(partition, None)
+        self.end(partition)
         if topic_id is not None:
             self._known[partition] = (topic, topic_id)
+            self._new.add(partition)
 
     def end(self, partition: Partition) -> None:
         """Stop watching this partition's topics."""
         self._known.pop(partition, None)
+        self._new.discard(partition)
+
+    def is_new(self, partition: Partition) -> bool:
+        """Whether to ask before this partition is delivered."""
+        return partition in self._new
+
+    async def ask(
+        self, partitions: Set[Partition], client: AIOKafkaClient | None
+    ) -> dict[Partition, StateMismatch]:
+        """Ask now, so that these are new no longer, and wait for the answer."""
+        await self.close()  # an older question
+        self._new -= partitions
+        self._asked = time.monotonic()
+        return self._replaced(await _ask(client, self._names()) if client else {})
 
     def look(self, client: AIOKafkaClient | None) -> dict[Partition, StateMismatch]:
         """The errors in the newest answer; asks again once a second, in the background."""
@@ -71,18 +88,19 @@ class TopicWatch:
         now = time.monotonic()
         if self._asking is None and self._known and client and now - self._asked >= _SECONDS:
             self._asked = now
-            names = {name for name, _ in self._known.values()}
-            self._asking = asyncio.create_task(_ask(client, names))
+            self._asking = asyncio.create_task(_ask(client, self._names()))
         return errors
 
+    def _names(self) -> set[str]:
+        return {name for name, _ in self._known.values()}
+
     def _replaced(self, ids: Mapping[str, str]) -> dict[Partition, StateMismatch]:
-        """The partitions whose input has another id now; they are no longer watched."""
+        """The partitions whose input has another id now: again and again, until they are left."""
         errors = {}
-        for partition, (name, known) in list(self._known.items()):
+        for partition, (name, known) in self._known.items():
             now = ids.get(name, known)  # a missing topic may be recreated, or come back
             if now != known:
                 errors[partition] = replaced(partition, known=known, now=now)
-                self.end(partition)
         return errors
 
     async def close(self) -> None:

@@ -8,7 +8,8 @@ Each part's docstring says what may go wrong in it and why that does no harm (`m
 2. `take` abandons an owner that this process may have had, makes a new one, and reads what is
    durable up to its owner record.
 3. `poll` asks the memberships in turn for fetched records, and waits for all of them only if there
-   are none. If the cluster does not answer, an empty poll is an error.
+   are none. If the cluster does not answer, an empty poll is an error. A partition that was taken
+   is delivered once a poll has asked whether its input is still that topic (`identity`).
 4. Calls for a partition after `close` have no effect: its task may end later.
 
 The steps at which a test can interrupt: ``take: fenced``, ``take: owned``, ``take: first``,
@@ -71,6 +72,7 @@ class KafkaTransport:
         self._leaving: set[asyncio.Task[None]] = set()
         self._listener: Listener | None = None
         self._watch = TopicWatch()
+        self._unasked: dict[Partition, int] = {}  # where to resume, once the watch has asked
         self._turn = 0
 
     async def join(self, streams: Sequence[StreamTopics], listener: Listener) -> None:
@@ -169,18 +171,21 @@ class KafkaTransport:
 
     def resume(self, partition: Partition, offset: int) -> None:
         """Let `poll` deliver this partition from `offset` on."""
-        if (membership := self._memberships.get(partition.stream)) is not None:
+        if self._watch.is_new(partition):
+            self._unasked[partition] = offset
+        elif (membership := self._memberships.get(partition.stream)) is not None:
             membership.resume(partition.number, offset)
 
     def pause(self, partition: Partition) -> None:
         """Stop delivering this partition."""
+        self._unasked.pop(partition, None)
         if (membership := self._memberships.get(partition.stream)) is not None:
             membership.pause(partition.number)
 
     async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
         """New records of the resumed partitions; empty after `timeout` seconds."""
         await asyncio.sleep(0)  # the client fetches and commits in other tasks
-        self._check_inputs()
+        await self._check_inputs()
         members = list(self._memberships.values())
         self._turn = (self._turn + 1) % max(len(members), 1)
         members = members[self._turn :] + members[: self._turn]
@@ -193,14 +198,18 @@ class KafkaTransport:
                 member.check_answers()
         return self._delivered(batches)
 
-    def _check_inputs(self) -> None:
-        """Stop partitions whose input was deleted and recreated."""
+    async def _check_inputs(self) -> None:
+        """Stop partitions whose input was deleted and recreated; deliver those just taken."""
         owners = (owner for owner in self._owners.values() if not owner.lost)
         client = next((owner.client for owner in owners), None)
-        for partition, error in self._watch.look(client).items():
+        asked = set(self._unasked)
+        errors = await self._watch.ask(asked, client) if asked else self._watch.look(client)
+        for partition, error in errors.items():
             self.pause(partition)
             assert self._listener is not None
             self._listener.failed(partition, error)
+        for partition in asked & self._unasked.keys():
+            self.resume(partition, self._unasked.pop(partition))
 
     async def commit(self, partition: Partition, commit: Commit) -> None:
         """Make one step durable and visible, all or nothing."""
@@ -237,6 +246,7 @@ class KafkaTransport:
         if membership is not None:
             membership.leave(partition.number)
         self._watch.end(partition)
+        self._unasked.pop(partition, None)
         beside = self._beside.pop(partition, None)
         if beside is not None:
             await beside.close()
