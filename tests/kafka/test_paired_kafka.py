@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from streamdp.core.errors import InvalidConfig
+from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.ports import Partition, StreamTopics, Value, Verdict
 from streamdp.testing.broker import Borrowed
 from streamdp.testing.transport import PAIRED_CHECKS, Check
-from streamdp.testing.transport_room import Heard
+from streamdp.testing.transport_room import Heard, RoomWorker
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
 from streamdp_adapters.kafka.transport import KafkaTransport
+from tests.support.kafka_site import Site
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 
@@ -84,6 +86,32 @@ async def test_reading_beside_waits_for_what_is_undecided(
     finally:
         await producer.stop()
         await transport.close()
+
+
+@pytest.mark.parametrize("which", ["input", "beside"])
+async def test_each_input_that_is_made_again_under_a_running_transport_is_told(
+    broker: Borrowed, technology: KafkaTechnology, topics: StreamTopics, which: str
+) -> None:
+    """The second one too, which nothing delivers; the message names no offset of it."""
+    await technology.administrator().create([topics], partitions=1)
+    worker = RoomWorker(technology.transport(worker="lone"), Heard())
+    await worker.transport.join([topics], worker.heard)
+    await worker.transport.take(HOME)
+    name = getattr(topics, which)
+    await Site.on(broker, topics.app).delete(name)
+    await technology.administrator().create([topics], partitions=1)
+    producer = technology.producer()
+    await producer.send(name, [(b"k", b"v")] * 7, partition=0)
+    await producer.close()
+    await asyncio.wait_for(worker.until(lambda heard: bool(heard.failures)), timeout=30)
+    await worker.transport.close()
+    (partition, error), *_ = worker.heard.failures
+    assert (partition, type(error)) == (HOME, StateMismatch)
+    said = str(error)
+    assert "requests or outcomes were deleted and recreated" in said
+    known, now = re.findall(rf"expected {name} with topic id (\S+), got (\S+)", said)[0]
+    assert known != now
+    assert re.findall(r"\d+", said.replace(known, "").replace(now, "").replace(name, "")) == ["0"]
 
 
 async def _values(transport: KafkaTransport, start: int, stop: int) -> list[Value]:

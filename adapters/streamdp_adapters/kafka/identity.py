@@ -20,7 +20,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaError
 
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.ports import Partition
+from streamdp.ports import Partition, StreamTopics, Taken
 from streamdp_adapters.kafka.requests import NO_ID, TopicIds
 
 _SECONDS = 1.0
@@ -45,23 +45,27 @@ async def topic_ids(client: AIOKafkaClient, names: Iterable[str]) -> dict[str, s
 
 
 class TopicWatch:
-    """Checks whether inputs are still the topics that they were when partitions were taken."""
+    """Checks whether inputs, also second ones, are still the topics that they were when taken."""
 
     def __init__(self) -> None:
-        self._known: dict[Partition, tuple[str, str]] = {}  # the topic's name and its id
+        self._topics: dict[Partition, StreamTopics] = {}
+        self._known: dict[Partition, dict[str, str]] = {}  # the ids of its inputs, by topic
         self._new: set[Partition] = set()  # not asked about since they were taken
         self._asked = time.monotonic()
         self._asking: asyncio.Task[dict[str, str]] | None = None
 
-    def begin(self, partition: Partition, topic: str, topic_id: str | None) -> None:
-        """Start to watch a partition whose input was this topic when it was taken."""
+    def begin(self, partition: Partition, topics: StreamTopics, taken: Taken) -> None:
+        """Start to watch the inputs of a partition that was taken, as far as they have ids."""
         self.end(partition)
-        if topic_id is not None:
-            self._known[partition] = (topic, topic_id)
+        ids = {topics.input: taken.input_id, topics.beside: taken.beside_id}
+        known = {name: topic_id for name, topic_id in ids.items() if topic_id is not None}
+        if known:
+            self._topics[partition], self._known[partition] = topics, known
             self._new.add(partition)
 
     def end(self, partition: Partition) -> None:
         """Stop watching this partition's topics."""
+        self._topics.pop(partition, None)
         self._known.pop(partition, None)
         self._new.discard(partition)
 
@@ -92,15 +96,17 @@ class TopicWatch:
         return errors
 
     def _names(self) -> set[str]:
-        return {name for name, _ in self._known.values()}
+        return {name for known in self._known.values() for name in known}
 
     def _replaced(self, ids: Mapping[str, str]) -> dict[Partition, StateMismatch]:
-        """The partitions whose input has another id now: again and again, until they are left."""
+        """The partitions with an input of another id now: again and again, until they are left."""
         errors = {}
-        for partition, (name, known) in self._known.items():
-            now = ids.get(name, known)  # a missing topic may be recreated, or come back
-            if now != known:
-                errors[partition] = replaced(partition, known=known, now=now)
+        for partition, inputs in self._known.items():
+            for name, known in inputs.items():
+                now = ids.get(name, known)  # a missing topic may be recreated, or come back
+                if now != known:
+                    topics = self._topics[partition]
+                    errors[partition] = recreated(topics, partition, name, known=known, now=now)
         return errors
 
     async def close(self) -> None:
@@ -120,13 +126,16 @@ async def _ask(client: AIOKafkaClient, names: Iterable[str]) -> dict[str, str]:
         return {}
 
 
-def replaced(partition: Partition, *, known: str, now: str) -> StateMismatch:
-    """The error for an input that was deleted and recreated while it was read."""
-    return StateMismatch(
-        complaint(
-            f"partition {partition}",
-            "the input was deleted and recreated; a stream with another name may read it",
-            expected=f"topic id {known}",
-            got=now,
+def recreated(
+    topics: StreamTopics, partition: Partition, name: str, *, known: str, now: str
+) -> StateMismatch:
+    """The error for an input that was deleted and recreated while it was read; says no offset."""
+    what = "the input was deleted and recreated; a stream with another name may read it"
+    if topics.beside:
+        what = (
+            "requests or outcomes were deleted and recreated; use topics with other names, in an"
+            " assembly with another name"
         )
+    return StateMismatch(
+        complaint(f"partition {partition}", what, expected=f"{name} with topic id {known}", got=now)
     )

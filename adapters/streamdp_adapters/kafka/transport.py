@@ -128,7 +128,7 @@ class KafkaTransport:
                 self._fenced(partition)
             raise
         self._owners[partition] = owner
-        self._watch.begin(partition, topics.input, taken.input_id)
+        self._watch.begin(partition, topics, taken)
         if (membership := self._memberships.get(partition.stream)) is not None:
             membership.heard(partition.number, first=taken.first_offset)
         return taken
