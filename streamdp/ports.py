@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, Self, runtime_checkable
 
-from streamdp.core.errors import InvalidConfig, StateMismatch, StreamdpError, complaint
+from streamdp.core.errors import InvalidConfig, StreamdpError, complaint
 
 Key = bytes | None
 Value = bytes | None
@@ -541,18 +541,6 @@ def check_paired(stream: StreamTopics, partitions: Mapping[str, int]) -> None:
                 got=", ".join(f"{name}: {count}" for name, count in counts.items()),
             )
         )
-
-
-def beyond(partition: Partition) -> StateMismatch:
-    """The error of a second input that ends before the position read; names no offset of it."""
-    return StateMismatch(
-        complaint(
-            f"partition {partition}: second input",
-            "was truncated or replaced; use topics with other names",
-            expected="an end where it was, or later",
-            got="an earlier one",
-        )
-    )
 
 
 def check_bytes(

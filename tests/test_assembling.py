@@ -12,10 +12,12 @@ import pytest
 
 from streamdp.assembly.persons import Cap
 from streamdp.core.errors import (
+    OTHER_TOPICS,
     ConfigurationMismatch,
     StateMismatch,
     Superseded,
     TransportLost,
+    beyond,
 )
 from streamdp.ports import (
     Commit,
@@ -30,6 +32,7 @@ from streamdp.service.settings import Start
 from streamdp.testing.memory import MemoryTechnology, MemoryTransport
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.testing.transport_room import Heard
+from streamdp_adapters.kafka.identity import recreated
 from streamdp_adapters.sqlite import Sqlite
 from tests.support.assembly_model import (
     SECRET,
@@ -52,6 +55,23 @@ from tests.support.visits import (
     saved_point,
     taken_over,
 )
+
+
+def test_is_one_way_out_said_wherever_requests_or_outcomes_made_again_are_noticed() -> None:
+    """At a taking, by id or end, while outcomes are read, and by what watches meanwhile."""
+    watched = recreated(TOPICS, AT, TOPICS.beside, known="one", now="two")
+    said = [str(watched), str(beyond(str(AT)))]
+    taken = replace(TAKEN, state={b"checkpoint": saved_point()})
+    for change in (
+        replace(taken, input_id="requests 2"),
+        replace(taken, beside_id="outcomes 2"),
+        replace(taken, end_offset=6),
+        replace(taken, beside_end=2),
+    ):
+        with pytest.raises(StateMismatch) as halted:
+            PartitionAssembly(SPEC, AT, change, NOWHERE)
+        said.append(str(halted.value))
+    assert [text for text in said if OTHER_TOPICS not in text] == []
 
 
 def _events(log: MemoryLog) -> list[Written]:

@@ -51,9 +51,12 @@ def words(path: str) -> Iterator[str]:
             arguments = inner.args if isinstance(inner, ast.Call) else []
         else:
             arguments = node.args if node.func.id in ("_halt", "_differs") else []
-        if len(arguments) > 1 and isinstance(arguments[1], ast.Constant):
-            assert isinstance(arguments[1].value, str)
-            yield arguments[1].value
+        said = arguments[1] if len(arguments) > 1 else None
+        if isinstance(said, ast.JoinedStr):  # what happened, and then the way out
+            said = said.values[0]
+        if isinstance(said, ast.Constant):
+            assert isinstance(said.value, str)
+            yield said.value
 
 
 ADAPTERS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "adapters").rglob("*.py"))

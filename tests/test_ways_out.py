@@ -9,20 +9,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 import streamdp as sd
-from streamdp.core.errors import StateMismatch
-from streamdp.ports import StreamTopics
+from streamdp.core.errors import OTHER_TOPIC, StateMismatch
+from streamdp.ports import Partition, StreamTopics
 from streamdp.service.opening import open_partition
-from streamdp.service.past import ALONE
+from streamdp.service.past import ALONE, Tally
 from streamdp.service.protocol import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.testing.judge import judge
+from streamdp.wire.entries import Entries
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import Mode, decode_ledger
+from streamdp.wire.state import decode_checkpoint, encode_checkpoint
+from streamdp_adapters.kafka.identity import recreated
 from tests.support.protocol_model import HOME, Store, evidence, finish, fold, restore
 from tests.support.streams import events, spec
 
+POINT = Entries("home", 0).checkpoint
 EVERY_SLOT = sd.incumbent_leader(actions=["a", "b", "c"], epsilon="1/2", schedule="capped 1")
 
 
@@ -100,6 +105,43 @@ def test_is_an_input_that_was_made_again_never_read_by_an_epoch(state: str) -> N
     store.input = store.input[:10]
     with pytest.raises(StateMismatch, match="truncated or replaced, and its offsets are given"):
         restore(store, replace(stream, epoch=2))
+
+
+def test_is_one_way_out_said_wherever_an_input_made_again_is_noticed() -> None:
+    """At a taking, by id, end or last record, and by what watches while the service runs."""
+    stream = spec()
+    said = [str(recreated(stream.topics, HOME, stream.topics.input, known="one", now="two"))]
+    for change in ("id", "end", "last record"):
+        store, _ = lived(stream, commits=4)
+        if change == "id":
+            point = decode_checkpoint(store.state[POINT])
+            store.state[POINT] = encode_checkpoint(structs.replace(point, input_id="one"))
+            store.input_id = "two"
+        else:
+            store.input = store.input[:10] if change == "end" else events(100, seed=5)
+        with pytest.raises(StateMismatch) as halted:
+            restore(store, stream)
+        said.append(str(halted.value))
+    assert [text for text in said if OTHER_TOPIC not in text] == []
+    for word in ("topic with another name", "stream with another name", "nothing learned"):
+        assert word in OTHER_TOPIC
+
+
+def test_does_that_way_lead_out_and_another_name_alone_not() -> None:
+    """On a topic of the old name it begins behind what was charged, and skips as many records."""
+    stream = spec(learner=EVERY_SLOT)
+    store, _ = lived(stream, commits=4)
+    tally = Tally(stream.topics)
+    tally.read(store.ledger)
+    renamed = spec(name="away", learner=EVERY_SLOT)
+    begins = {}
+    for topic in (stream.topics.input, "newer-losses"):
+        second = replace(renamed, topics=replace(renamed.topics, input=topic))
+        past = replace(ALONE, app=stream.topics.app, readings=tuple(tally.readings(topic)))
+        taken = Store(events(100)).taken()
+        begins[topic] = open_partition(second, Partition("away", 0), taken, past=past).position
+    charged = max(line.last_offset for line in charges(store)) + 1
+    assert begins == {stream.topics.input: charged, "newer-losses": 0}
 
 
 def test_does_a_stream_keep_its_input() -> None:

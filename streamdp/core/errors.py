@@ -13,7 +13,23 @@
         └── DiskFull      make room, then retry: nothing that was durable is lost
 
 A message says where, what, expected and got. It never carries a loss, a sum or a payload.
+
+Where a topic gives its offsets out again, no epoch helps, and neither does another name alone: what
+has that name begins behind the offsets that were charged before. The way out, with what it costs,
+is said in one place, here.
 """
+
+OTHER_TOPIC = (
+    "send its events to a topic with another name, and read that by a stream with another name,"
+    " which begins with nothing learned"
+)
+"""The way out for a stream whose input gives its offsets out again."""
+
+OTHER_TOPICS = (
+    "use requests and outcomes with other names, in an assembly with another name; requests that"
+    " are open become no events, and persons' counts begin again"
+)
+"""The way out for an assembly whose requests or outcomes give their offsets out again."""
 
 
 class StreamdpError(Exception):
@@ -67,3 +83,15 @@ def complaint(where: str, what: str, *, expected: object, got: object) -> str:
     'learner.epsilon: not exact; expected a string such as "0.1", got float'
     """
     return f"{where}: {what}; expected {expected}, got {got}"
+
+
+def beyond(partition: str) -> StateMismatch:
+    """The error of a second input that ends before the position read; names no offset of it."""
+    return StateMismatch(
+        complaint(
+            f"partition {partition}: second input",
+            f"was truncated or replaced; {OTHER_TOPICS}",
+            expected="an end where it was, or later",
+            got="an earlier one",
+        )
+    )

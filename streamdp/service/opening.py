@@ -33,7 +33,13 @@ from fractions import Fraction
 
 from msgspec import UNSET
 
-from streamdp.core.errors import ConfigurationMismatch, StateMismatch, Superseded, complaint
+from streamdp.core.errors import (
+    OTHER_TOPIC,
+    ConfigurationMismatch,
+    StateMismatch,
+    Superseded,
+    complaint,
+)
 from streamdp.core.events import ACTION
 from streamdp.ports import Partition, Taken
 from streamdp.service.carrying import Begins, Heritage, heritage, is_readable
@@ -257,8 +263,7 @@ def _check_continues(
     if taken.partitions < checkpoint.partitions:
         raise _halt(
             partition,
-            "the input has fewer partitions than before; send its events to a topic with another"
-            " name, and read that by a stream with another name",
+            f"the input has fewer partitions than before; {OTHER_TOPIC}",
             checkpoint.partitions,
             taken.partitions,
         )
@@ -366,8 +371,7 @@ def _check_input(partition: Partition, taken: Taken, known: str | None) -> None:
     if known is not None and now is not None and known != now:
         raise _halt(
             partition,
-            "the input was deleted and recreated; send its events to a topic with another name,"
-            " and read that by a stream with another name",
+            f"the input was deleted and recreated; {OTHER_TOPIC}",
             f"topic id {known}",
             now,
         )
@@ -378,8 +382,8 @@ def _check_end(partition: Partition, taken: Taken, position: int) -> None:
     if taken.end_offset < position:
         raise _halt(
             partition,
-            "the input was truncated or replaced, and its offsets are given out again; send"
-            " its events to a topic with another name, and read that by a stream with another name",
+            "the input was truncated or replaced, and its offsets are given out again;"
+            f" {OTHER_TOPIC}",
             f"an end at {position} or later",
             taken.end_offset,
         )

@@ -24,7 +24,7 @@ from hashlib import blake2b
 
 from msgspec import UNSET
 
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import OTHER_TOPIC, StateMismatch, complaint
 from streamdp.ports import Partition, Records, Taken
 from streamdp.wire.state import Checkpoint, LastRecord
 
@@ -84,8 +84,7 @@ class Sameness:
         raise StateMismatch(
             complaint(
                 self._where,
-                "the input was replaced: it does not hold what was read; send its events to a topic"
-                " with another name, and read that by a stream with another name",
+                f"the input was replaced: it does not hold what was read; {OTHER_TOPIC}",
                 expected=f"the same record at offset {last.offset}",
                 got="another",
             )

@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
-from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost, complaint
+from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost, beyond, complaint
 from streamdp.ports import (
     Administrator,
     Commit,
@@ -42,7 +42,6 @@ from streamdp.ports import (
     Transport,
     Value,
     Verdict,
-    beyond,
     check_bytes,
     check_names,
     check_paired,
@@ -152,7 +151,7 @@ class MemoryTransport:
         await asyncio.sleep(0)
         source = self._log.input(self._stream(partition).beside, partition.number)
         if start > source.next:
-            raise beyond(partition)
+            raise beyond(str(partition))
         return source.since(timestamp, start=start)
 
     async def read_beside(

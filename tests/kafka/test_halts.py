@@ -229,11 +229,11 @@ async def test_an_input_that_is_made_again_while_a_partition_is_taken_halts(
     site = Site.on(broker, fresh_app())
     await lived(site, 40)
     before, plain = await site.evidence(), Life.fail
-    old_topic, told, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    old_topic, heard, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     def fail(life: Life, error: BaseException) -> None:
         plain(life, error)
-        told.set()
+        heard.set()
 
     monkeypatch.setattr(Life, "fail", fail)
 
@@ -249,7 +249,7 @@ async def test_an_input_that_is_made_again_while_a_partition_is_taken_halts(
         await site.create()
         await site.send(events(100, keys=KEYS, seed=8))
         if noticed == "while it is taken":
-            await asyncio.wait_for(told.wait(), timeout=30)
+            await asyncio.wait_for(heard.wait(), timeout=30)
         assert service.part.status is Status.TAKING
         go.set()
         await service.halted("deleted and recreated")

@@ -20,8 +20,8 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition
 
-from streamdp.core.errors import StateMismatch, TransportLost, complaint
-from streamdp.ports import Partition, Records, StreamTopics, beyond
+from streamdp.core.errors import StateMismatch, TransportLost, beyond, complaint
+from streamdp.ports import Partition, Records, StreamTopics
 from streamdp_adapters.kafka import troubles
 from streamdp_adapters.kafka.internals import lean
 from streamdp_adapters.kafka.reading import (
@@ -101,7 +101,7 @@ class Beside:
         with troubles.translated(self._where):
             stop = await self._ends.stop(self._place, start, timestamp=timestamp)
         if stop is None:
-            raise beyond(self._partition)
+            raise beyond(str(self._partition))
         return stop
 
     async def read(self, start: int, stop: int) -> AsyncIterator[Records]:

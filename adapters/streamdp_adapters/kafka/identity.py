@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Set
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaError
 
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import OTHER_TOPIC, OTHER_TOPICS, StateMismatch, complaint
 from streamdp.ports import Partition, StreamTopics, Taken
 from streamdp_adapters.kafka.requests import NO_ID, TopicIds
 
@@ -130,12 +130,9 @@ def recreated(
     topics: StreamTopics, partition: Partition, name: str, *, known: str, now: str
 ) -> StateMismatch:
     """The error for an input that was deleted and recreated while it was read; says no offset."""
-    what = "the input was deleted and recreated; a stream with another name may read it"
+    what = f"the input was deleted and recreated; {OTHER_TOPIC}"
     if topics.beside:
-        what = (
-            "requests or outcomes were deleted and recreated; use topics with other names, in an"
-            " assembly with another name"
-        )
+        what = f"requests or outcomes were deleted and recreated; {OTHER_TOPICS}"
     return StateMismatch(
         complaint(f"partition {partition}", what, expected=f"{name} with topic id {known}", got=now)
     )

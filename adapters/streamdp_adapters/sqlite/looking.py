@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from streamdp.core.errors import StateMismatch, complaint
-from streamdp.ports import Partition, Records, StreamTopics, beyond
+from streamdp.core.errors import StateMismatch, beyond, complaint
+from streamdp.ports import Partition, Records, StreamTopics
 from streamdp_adapters.sqlite.files import WIDTH, reading
 from streamdp_adapters.sqlite.trusted import Head, Ownership, heads_of, read_headers
 
@@ -86,7 +86,7 @@ class Looker:
             head = heads_of(file, topics.beside)[number]
             base = head.id << WIDTH
             if start > head.next:
-                raise beyond(Partition(topics.stream, number))
+                raise beyond(str(Partition(topics.stream, number)))
             row = file.execute(
                 "SELECT id FROM record WHERE id >= ? AND id < ? AND timestamp >= ?"
                 " ORDER BY id LIMIT 1",

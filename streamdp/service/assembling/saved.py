@@ -27,7 +27,13 @@ from typing import Annotated
 import msgspec
 
 from streamdp.assembly.join import Positions
-from streamdp.core.errors import ConfigurationMismatch, StateMismatch, Superseded, complaint
+from streamdp.core.errors import (
+    OTHER_TOPICS,
+    ConfigurationMismatch,
+    StateMismatch,
+    Superseded,
+    complaint,
+)
 from streamdp.ports import Key, Partition, Taken
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.opening import check_alone
@@ -272,8 +278,7 @@ def _check_inputs(partition: Partition, taken: Taken, point: _Point) -> None:
         if known is not None and now is not None and known != now:
             raise _halt(
                 partition,
-                "requests or outcomes were deleted and recreated; use topics with other names, in"
-                " an assembly with another name",
+                f"requests or outcomes were deleted and recreated; {OTHER_TOPICS}",
                 f"{what} with topic id {known}",
                 now,
             )
@@ -317,7 +322,7 @@ def _cut_back(partition: Partition, what: str, expected: int | str, got: int) ->
     return _halt(
         partition,
         "requests or outcomes were truncated or replaced, and their offsets are given out again;"
-        " use topics with other names, in an assembly with another name",
+        f" {OTHER_TOPICS}",
         f"an end of {what} at {expected} or later",
         got if isinstance(expected, int) else "an earlier one",
     )
