@@ -155,6 +155,7 @@ class Taken:
     beside_end: int = 0  # where its next record will go
     beside_offset: int | None = None  # the group's offset in it: evidence, never trusted
     beside_id: str | None = None
+    later_ledger_line: bytes | None = None  # the newest after the state was read, by a look alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +219,7 @@ class Transport(Protocol):
         """Check that the streams' topics are there, then ask for a share of their partitions.
 
         Raises `InvalidConfig` if the user must act (a missing topic, wrong credentials, a compacted
-        input, too little replication) and `TransportLost` for temporary trouble: then it may be
-        called again.
+        input, too little replication), `TransportLost` for temporary trouble: then call it again.
         """
         ...
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from streamdp.assembly.join import Positions
-from streamdp.core.errors import ConfigurationMismatch
-from streamdp.ports import Finding, Partition, Taken, Verdict
+from streamdp.core.errors import ConfigurationMismatch, StateMismatch
+from streamdp.ports import Finding, Headers, Partition, Taken, Verdict
 from streamdp.service.assembling.diagnosis import _partition, compare_assemblies, keys, partitions
-from streamdp.service.assembling.saved import encode_point
+from streamdp.service.assembling.partition import PartitionAssembly
+from streamdp.service.assembling.saved import encode_point, open_assembly
 from streamdp.service.metrics import Facts, MetricsPage
 from streamdp.service.past import ALONE, alone
 from streamdp.service.status import ASSEMBLES, ProcessStatus, StreamStatus
 from streamdp.service.view import PartitionView
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
+from streamdp.testing.transport_room import Heard
+from streamdp_adapters.sqlite import Settings, Sqlite, SqliteTransport
 from tests.support.showing import ABOUT, partition
 from tests.support.visits import SPEC, TAKEN, TOPICS
 
@@ -77,6 +81,48 @@ def test_is_retention_foreseen(verdict: Verdict, said: str, change: Change) -> N
     state, retention = _partition(SPEC, AT, change(taken), ALONE)
     assert (state.verdict, retention.verdict) == (Verdict.GOOD, verdict)
     assert said in retention.detail
+
+
+class Died(Exception):
+    """A process ends here."""
+
+
+def test_is_a_crash_between_two_files_no_lost_line(tmp_path: Path) -> None:
+    """The line is in the outbox, and the next taking publishes it: until then, too, all is well."""
+
+    def dies(step: str, partition: Partition) -> None:
+        if step == "commit: recorded":
+            raise Died
+
+    async def crashed(settings: Settings) -> None:
+        producer = Sqlite(settings).producer()
+        requests: list[Headers] = [[("streamdp-request", b"r")]]
+        await producer.send(TOPICS.input, [(b"k", None)], headers=requests, partition=0)
+        await producer.close()
+        transport = SqliteTransport(settings, worker="w", reached=dies)
+        await transport.join([TOPICS], Heard())
+        work = PartitionAssembly(SPEC, AT, await transport.take(AT), transport)
+        transport.resume(AT, work.position)
+        for records in await transport.poll(max_records=1, timeout=1):
+            work.absorb(records)
+        with pytest.raises(Died):
+            await work.round(2**50)
+        await transport.close()
+
+    async def looked() -> tuple[Taken, list[Finding]]:
+        settings = Settings.from_mapping({"path": str(tmp_path / "log.db"), "partitions": 1})
+        await crashed(settings)
+        tools = Sqlite(settings).administrator()
+        seen, findings = await tools.peek(TOPICS, 0), await partitions(tools, SPEC, alone)
+        await tools.close()
+        return seen, findings
+
+    seen, findings = asyncio.run(looked())
+    assert seen.last_ledger_line is None
+    assert [finding.verdict for finding in findings] == [Verdict.GOOD] * 2
+    lost = replace(seen, later_ledger_line=None)
+    with pytest.raises(StateMismatch, match=r"lost lines.*expected line 1, got an empty ledger"):
+        open_assembly(SPEC, AT, lost)
 
 
 def test_are_producers_that_disagree_about_partitions_found() -> None:

@@ -112,6 +112,17 @@ class LooksTwice(MemoryAdministrator):
         return replace(seen, last_ledger_line=later.last_ledger_line)
 
 
+class LooksAhead(MemoryAdministrator):
+    """Looks at the ledger some time before the state, and not again."""
+
+    async def peek(self, stream: StreamTopics, partition: int) -> Taken:
+        earlier = await super().peek(stream, partition)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        seen = await super().peek(stream, partition)
+        return replace(seen, last_ledger_line=earlier.last_ledger_line)
+
+
 class NeverLeaves(MemoryTransport):
     async def leave(self, partition: Partition) -> None:
         return
@@ -340,6 +351,7 @@ class Bent:
         (Bent(log=GivesHeadersToAll), 33),
         (Bent(transport=AlwaysOwns), 35),
         (Bent(administrator=LooksTwice), 36),
+        (Bent(administrator=LooksAhead), 36),
         (Bent(publications=KnowsTheConfigured), 37),
         (Bent(transport=TellsNothing), 38),
         (Bent(log=PairsAnything), 61),

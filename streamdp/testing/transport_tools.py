@@ -183,7 +183,10 @@ async def administrator(room: Room) -> None:
 
 
 async def peek_fits_together(room: Room) -> None:
-    """A look while an owner commits: the state knows at least what everything else knows."""
+    """A look while an owner commits: no commit is in one part and lacks in another.
+
+    The state knows at least what was read before it, and the ledger's end after it at least that.
+    """
     worker = await room.lone_worker()
     await room.send(numbered(MOST_STEPS), partition=0)
     administrator = room.technology.administrator()
@@ -203,6 +206,9 @@ async def peek_fits_together(room: Room) -> None:
         state = int(seen.state.get(b"checkpoint", b"state 0").split()[1])
         line = int((seen.last_ledger_line or b"line 0/1")[5:-2])
         room.expect(f"state {state} knows line {line}", expected=True, got=line <= state)
+        later = seen.later_ledger_line or seen.last_ledger_line
+        line = int((later or b"line 0/1")[5:-2])
+        room.expect(f"line {line} is not before state {state}", expected=True, got=state <= line)
         group = seen.group_offset or 0
         room.expect(f"state {state} knows offset {group}", expected=True, got=group <= state)
     looking = False

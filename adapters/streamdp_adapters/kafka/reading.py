@@ -163,7 +163,8 @@ async def durable(
     ledger line and group offset that was read earlier, and the input reaches at least as far as the
     state. An owner's state is that before its record, though, so only `Owner.confirm` tells whether
     a later owner has come. A look without a record waits for the transactions that are open in the
-    state: a commit ends in one partition before it ends in another.
+    state: a commit ends in one partition before it ends in another. It then reads the ledger's end
+    again, in the same way: that contains every line of which the state knows.
     """
     partition = Partition(topics.stream, number)
     seconds = (topics.beside,) if topics.beside else ()
@@ -178,13 +179,18 @@ async def durable(
         group_offsets = await look.remembered(topics.input, partitions)
         reached("take: group", partition)
         beside_offsets = await look.remembered(topics.beside, [number]) if seconds else {}
-        last_line = await look.last_value(TopicPartition(topics.ledger, number))
+        ledger_place = TopicPartition(topics.ledger, number)
+        last_line = await look.last_value(ledger_place)
         reached("take: ledger", partition)
         state_place = TopicPartition(topics.state, number)
         if owned_at is None:
             await settled(look.consumer, settings, [state_place], where=where)
         state, owner = await _state(look, state_place, owned_at, progress)
         reached("take: state", partition)
+        later_line: bytes | None = None
+        if owned_at is None:
+            await settled(look.consumer, settings, [ledger_place], where=where)
+            later_line = await look.last_value(ledger_place)
         end = await look.end(source)
         beside_first, beside_end = 0, 0
         if seconds:
@@ -203,6 +209,7 @@ async def durable(
         beside_end=beside_end,
         beside_offset=beside_offsets[number].offset if number in beside_offsets else None,
         beside_id=ids.get(topics.beside),
+        later_ledger_line=later_line,
     )
 
 

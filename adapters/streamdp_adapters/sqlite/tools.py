@@ -247,9 +247,16 @@ class SqliteAdministrator:
         return await self._desk.run(partial(self._peek, stream, partition))
 
     def _peek(self, stream: StreamTopics, number: int) -> Taken:
+        """The ledger twice, before and after the state; what waits in the outbox belongs to it."""
         pair = self._to_look_into()
         seen = pair.published.witness(stream, number)
-        return as_taken(pair.trusted.durable(stream, number), seen)
+        durable = pair.trusted.durable(stream, number)
+        waiting = pair.trusted.recorded_line(stream, number)
+        later = pair.published.witness(stream, number)
+        line = later.last_ledger_line
+        if waiting is not None and waiting.sequence > later.sequence:
+            line = waiting.value
+        return as_taken(durable, seen, later=line)
 
     async def newest(self, stream: StreamTopics, *, count: int) -> Sequence[Records]:
         """The last records of each partition. NOT PRIVATE."""

@@ -422,8 +422,8 @@ def need_input(pair: FilePair, settings: Settings, topic: str) -> int:
     return settings.partitions
 
 
-def as_taken(durable: Durable, seen: PublishedMark) -> Taken:
-    """What both files know of a partition."""
+def as_taken(durable: Durable, seen: PublishedMark, *, later: bytes | None = None) -> Taken:
+    """What both files know of a partition; `later` is a look's second reading of the ledger."""
     positions = [at for at in (durable.position, seen.position) if at is not None]
     return Taken(
         state=durable.state,
@@ -437,6 +437,7 @@ def as_taken(durable: Durable, seen: PublishedMark) -> Taken:
         beside_first=durable.beside.first if durable.beside else 0,
         beside_end=durable.beside.next if durable.beside else 0,
         beside_offset=durable.beside_position,
+        later_ledger_line=later,
     )
 
 

@@ -97,6 +97,14 @@ class Durable:
     beside_position: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedLine:
+    """A ledger line that was recorded, with its commit's number."""
+
+    sequence: int
+    value: bytes = field(repr=False)  # not public before it is durable
+
+
 class TrustedFile:
     """The transactions on the trusted file. One thread only."""
 
@@ -317,6 +325,17 @@ class TrustedFile:
         """Refuse an owner that was fenced."""
         with reading(self._connection, self._path) as file:
             _check_owner(file, topics, number, owner)
+
+    def recorded_line(self, topics: StreamTopics, number: int) -> RecordedLine | None:
+        """The newest ledger line in the outbox; it may be published meanwhile."""
+        with reading(self._connection, self._path) as file:
+            row = file.execute(
+                "SELECT outbox.sequence, outbox.value FROM outbox JOIN part ON part.id = part"
+                " WHERE app = ? AND stream = ? AND number = ? AND line = 1"
+                " ORDER BY outbox.sequence DESC, outbox.id DESC LIMIT 1",
+                (topics.app, topics.stream, number),
+            ).fetchone()
+        return RecordedLine(*row) if row else None
 
     def close(self) -> None:
         """Close the connection."""

@@ -118,7 +118,7 @@ def open_assembly(
 
 
 def _open(spec: AssemblySpec, partition: Partition, taken: Taken, past: Past) -> Opened:
-    point, line = read_point(partition, taken), _line(spec, partition, taken)
+    point, line = read_point(partition, taken), _line(spec, partition, taken.last_ledger_line)
     if point is None:
         return _without_point(spec, partition, taken, line, past)
     _check_inputs(partition, taken, point)
@@ -144,7 +144,7 @@ def _open(spec: AssemblySpec, partition: Partition, taken: Taken, past: Past) ->
                 got=spec.digest,
             )
         )
-    _check_ledger(partition, point, line)
+    _check_ledger(partition, point, line, _line(spec, partition, taken.later_ledger_line))
     _check_retained(partition, taken, positions)
     null, head = entries(spec.epoch), entries(spec.epoch) + b":"
     counts: dict[Key, bytes] = {
@@ -174,11 +174,11 @@ def read_point(partition: Partition, taken: Taken) -> _Point | None:
     return point
 
 
-def _line(spec: AssemblySpec, partition: Partition, taken: Taken) -> Assembled | None:
-    """The newest ledger line. Its topics must be this assembly's: an assembly keeps its topics."""
-    if taken.last_ledger_line is None:
+def _line(spec: AssemblySpec, partition: Partition, value: bytes | None) -> Assembled | None:
+    """A ledger line. Its topics must be this assembly's: an assembly keeps its topics."""
+    if value is None:
         return None
-    line = decode_assembled(taken.last_ledger_line)
+    line = decode_assembled(value)
     named = (line.input, line.outcomes, line.output)
     topics = (spec.topics.input, spec.topics.beside, spec.topics.output)
     if named != topics:
@@ -239,8 +239,10 @@ def _anew(
     return Opened(positions, {}, stale, begins=True, lines=lines, declared=0)
 
 
-def _check_ledger(partition: Partition, point: _Point, line: Assembled | None) -> None:
-    """State and ledger must know the same lines."""
+def _check_ledger(
+    partition: Partition, point: _Point, line: Assembled | None, later: Assembled | None
+) -> None:
+    """State and ledger must know the same lines; a look beside an owner reads the ledger twice."""
     newest = line.ordinal if line else 0
     if newest > point.lines:
         raise _halt(
@@ -249,6 +251,7 @@ def _check_ledger(partition: Partition, point: _Point, line: Assembled | None) -
             f"line {point.lines}",
             f"line {newest}",
         )
+    newest = max(newest, later.ordinal if later else 0)
     if newest < point.lines:
         raise _halt(
             partition,
