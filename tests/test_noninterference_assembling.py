@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from streamdp.ports import Partition, Records, Value
-from streamdp.service.assembling import saved
+from streamdp.service.assembling import fingerprints, saved
 from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.assembling.worker import AssemblyWorker
 from streamdp.service.loop import Service
@@ -269,6 +269,11 @@ def _settles_for_outcomes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionAssembly, "_settle", settle)
 
 
+def _narrow_fingerprints(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: the newest outcome's place is as wide as its offset is."""
+    patch.setattr(fingerprints, "_written", str)
+
+
 @pytest.mark.parametrize(
     ("mutant", "member"),
     [
@@ -277,6 +282,7 @@ def _settles_for_outcomes(patch: pytest.MonkeyPatch) -> None:
         (_logs_positions, "log"),
         (_narrow_positions, "commits"),
         (_settles_for_outcomes, "commits"),
+        (_narrow_fingerprints, "commits"),
     ],
 )
 def test_is_a_service_that_tells_caught(

@@ -159,6 +159,7 @@ def _assembly_described(
     spec: AssemblySpec, place: Partition, taken: Taken, content: bool
 ) -> dict[str, Any]:
     """The public facts of an assembly's partition; outcomes only if asked for."""
+    from streamdp.service.assembling.fingerprints import FINGERPRINTS
     from streamdp.service.assembling.saved import POINT, entries, read_point
     from streamdp.wire.unprotected import labelled
 
@@ -170,7 +171,7 @@ def _assembly_described(
         "requests": {"first_offset": taken.first_offset, "end_offset": taken.end_offset},
         "checkpoint": None,
         "keys_with_counts": len(own),
-        "stale_entries": len([at for at in taken.state if at != POINT]) - len(own),
+        "stale_entries": len(set(taken.state) - {POINT, FINGERPRINTS}) - len(own),
         "state_bytes": sum(len(key) + len(value) for key, value in taken.state.items()),
     }
     if taken.owner is not None:  # if the log stores it beside the state

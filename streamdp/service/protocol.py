@@ -34,7 +34,7 @@ from streamdp.service.batches import decode, newest_time, observed_early
 from streamdp.service.carrying import Heritage, born_before, carries
 from streamdp.service.opening import Opening, check_alone, heritage_at, open_partition
 from streamdp.service.past import Past
-from streamdp.service.sameness import Newest, Sameness
+from streamdp.service.sameness import Newest, of_input
 from streamdp.service.settings import Pace as Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.telling import SnapshotTelling, layout_version
@@ -104,7 +104,7 @@ class Restoring:
         self._read = self._opening.low_water
         continues = self._opening.new_epoch is None
         saved = self._opening.saved
-        self._sameness = Sameness(partition, taken, saved.checkpoint)
+        self._sameness = of_input(partition, taken, saved.checkpoint)
         self._heritage = heritage_at(self._spec, partition, self._opening)
         point = saved.checkpoint
         self._learner = _introduced(self._spec, self._opening)

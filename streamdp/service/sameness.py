@@ -13,13 +13,17 @@ this record is still there:
 3. A record that has expired proves nothing; neither does a checkpoint without one, nor a digest of
    headers if the stream no longer reads headers.
 
+An assembly has two inputs, and keeps such a record of each (`assembling.fingerprints`).
+
 The digest is never logged or shown, and no message says what a record holds. Its length is fixed,
 so the size of a checkpoint does not depend on content.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import blake2b
 
 from msgspec import UNSET
@@ -37,8 +41,8 @@ class Newest:
         self._record: Records | None = None  # that record only
 
     def read(self, records: Records) -> None:
-        """Take in records that came after all earlier ones."""
-        if len(records):
+        """Take in records in order; what is read again changes nothing."""
+        if len(records) and (self._known is None or records.offsets[-1] > self._known.offset):
             self._record = _last_of(records)
 
     def last_record(self) -> LastRecord | None:
@@ -49,16 +53,31 @@ class Newest:
         return self._known
 
 
-class Sameness:
-    """Looks for the checkpoint's last record among the input that a taking reads."""
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """What is said of an input that does not hold the record."""
 
-    def __init__(self, partition: Partition, taken: Taken, checkpoint: Checkpoint | None) -> None:
+    what: str  # with the way out
+    expected: str
+
+
+class Sameness:
+    """Looks for the last record that was read among the input that a taking reads."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        last: LastRecord | None,
+        *,
+        first: int,
+        settled: bool,
+        says: Replaced,
+    ) -> None:
         self._where = f"partition {partition}"
-        self._last = None if checkpoint is None else checkpoint.last_record
-        if self._last is not None and self._last.offset < taken.first_offset:
-            self._last = None  # it has expired
-        known = None if checkpoint is None else checkpoint.input_id
-        self._settled = known is not None and known == taken.input_id
+        expired = last is not None and last.offset < first
+        self._last = None if expired else last
+        self._settled = settled  # by the topic's id
+        self._says = says
 
     @property
     def span(self) -> range:
@@ -81,14 +100,36 @@ class Sameness:
                 read_again = fingerprint(records, at, whole=whole)
                 if read_again.digest == last.digest:
                     return
+        says = self._says
         raise StateMismatch(
-            complaint(
-                self._where,
-                f"the input was replaced: it does not hold what was read; {OTHER_TOPIC}",
-                expected=f"the same record at offset {last.offset}",
-                got="another",
-            )
+            complaint(self._where, says.what, expected=says.expected, got="another")
         )
+
+
+def of_input(partition: Partition, taken: Taken, checkpoint: Checkpoint | None) -> Sameness:
+    """The check of a stream's input."""
+    last = None if checkpoint is None else checkpoint.last_record
+    known = None if checkpoint is None else checkpoint.input_id
+    says = Replaced(
+        f"the input was replaced: it does not hold what was read; {OTHER_TOPIC}",
+        f"the same record at offset {0 if last is None else last.offset}",
+    )
+    settled = known is not None and known == taken.input_id
+    return Sameness(partition, last, first=taken.first_offset, settled=settled, says=says)
+
+
+Read = Callable[[Partition, int, int], AsyncIterator[Records]]
+"""Reads some offsets of an input again."""
+
+
+async def read_proof(partition: Partition, span: range, read: Read) -> list[Records]:
+    """The records that are read only for the check; none if they have expired meanwhile."""
+    if not span:
+        return []
+    with suppress(StateMismatch):
+        batches = [records async for records in read(partition, span.start, span.stop)]
+        return batches or [Records(partition, span.start, (), (), (), span.stop)]
+    return []
 
 
 def _last_of(records: Records) -> Records:

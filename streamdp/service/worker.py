@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
+from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.ports import Partition, Records, Transport
 from streamdp.service.life import Clock as Clock
 from streamdp.service.life import EventLog as EventLog
@@ -26,6 +26,7 @@ from streamdp.service.life import Surroundings as Surroundings
 from streamdp.service.life import where_raised as where_raised
 from streamdp.service.opening import epochs_of_no_partition, scope
 from streamdp.service.protocol import PartitionWork, Restoring
+from streamdp.service.sameness import read_proof
 from streamdp.service.settings import LoopSettings as LoopSettings
 from streamdp.service.settings import OnHalt as OnHalt
 from streamdp.service.spec import StreamSpec
@@ -142,14 +143,8 @@ class Worker:
 
     async def _prove(self, restoring: Restoring) -> None:
         """Check that the input is the one that was read; an expired record proves nothing."""
-        span, batches = restoring.proof, []
-        if not span:
-            return
-        with suppress(StateMismatch):
-            reading = self._around.transport.read(self.partition, span.start, span.stop)
-            batches = [records async for records in reading]
-            batches = batches or [Records(self.partition, span.start, (), (), (), span.stop)]
-        for records in batches:
+        read = self._around.transport.read
+        for records in await read_proof(self.partition, restoring.proof, read):
             restoring.prove(records)
 
     async def _rebuild(self, restoring: Restoring) -> None:

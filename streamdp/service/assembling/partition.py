@@ -48,6 +48,7 @@ from streamdp.ports import (
     Value,
     Written,
 )
+from streamdp.service.assembling.fingerprints import FINGERPRINTS
 from streamdp.service.assembling.saved import POINT, Opened, encode_point, entry_of, open_assembly
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.past import ALONE, Past
@@ -122,7 +123,11 @@ class PartitionAssembly:
         return self._join.next_due()
 
     async def bring_back(self) -> None:
-        """Read again the requests that have left but still decide which later ones are repeats."""
+        """Read again the requests that have left but still decide which later ones are repeats.
+
+        Before that, look whether requests and outcomes are still those that were read.
+        """
+        await self._opened.inputs.prove(self._transport)
         positions = self._opened.positions
         reading = self._transport.read(self.partition, positions.history, positions.requests)
         async for records in reading:
@@ -133,6 +138,7 @@ class PartitionAssembly:
         """Read requests that follow the ones before."""
         check_goes_on(records, position=self._join.request_at)
         _check_columns(records)
+        self._opened.inputs.read_requests(records)
         columns = (records.keys, records.headers, records.values)
         for offset, timestamp, key, headers, value in zip(
             records.offsets, records.timestamps, *columns, strict=True
@@ -198,6 +204,7 @@ class PartitionAssembly:
             *((place, None) for place in gone),
             *saved.items(),
             (POINT, self._point(positions)),
+            (FINGERPRINTS, self._opened.inputs.encode()),
         ]
         begun = self._clock()
         await self._transport.commit(
@@ -246,6 +253,7 @@ class PartitionAssembly:
             if records.start != self._join.outcome_at:
                 raise TransportLost(str(self._outcomes_lack("a batch leaves some out")))
             _check_columns(records)
+            self._opened.inputs.read_outcomes(records)
             self._join.outcomes(
                 records.timestamps,
                 records.keys,

@@ -1,10 +1,10 @@
 """What is durable of a partition of an assembly, and how it goes on from there.
 
 The trusted state holds a checkpoint (the positions of both inputs, the configuration's digest, the
-topics' ids) and, under a cap, each key's counts. It holds no open request and no outcome: these are
-read again from the logs. A consumer group could remember two positions without a state topic, but
-group offsets expire and any tool may reset them, and a request that is emitted again would be
-charged again (P11).
+topics' ids), `fingerprints` of both inputs and, under a cap, each key's counts. It holds no open
+request and no outcome: these are read again from the logs. A consumer group could remember two
+positions without a state topic, but group offsets expire and any tool may reset them, and a request
+that is emitted again would be charged again (P11).
 
 **Positions never move back.** If there is no checkpoint, but a group offset or a ledger line, the
 partition halts. It also halts if its inputs were recreated or truncated, or no longer hold what has
@@ -15,7 +15,8 @@ assembly begins behind all requests that other assemblies have emitted (`Past`, 
 before any of these events is. So an assembly with another name, which knows nothing of this state,
 can begin behind them.
 
-The size of what is saved is a function of requests alone: positions have a fixed width.
+The size of what is saved is a function of requests alone: positions and fingerprints have a fixed
+width.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from streamdp.core.errors import (
     complaint,
 )
 from streamdp.ports import Key, Partition, Taken
+from streamdp.service.assembling.fingerprints import FINGERPRINTS, Inputs
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.opening import check_alone
 from streamdp.service.past import ALONE, Past
@@ -73,6 +75,7 @@ class Opened:
     begins: bool  # whether nothing of this epoch is durable yet
     lines: int  # of the ledger
     declared: int
+    inputs: Inputs
 
 
 def entry_of(key: Key, *, epoch: int) -> bytes:
@@ -122,6 +125,7 @@ def _open(spec: AssemblySpec, partition: Partition, taken: Taken, past: Past) ->
     if point is None:
         return _without_point(spec, partition, taken, line, past)
     _check_inputs(partition, taken, point)
+    inputs = Inputs(partition, taken, ids=(point.requests_id, point.outcomes_id))
     if spec.epoch < point.epoch:
         raise Superseded(
             complaint(
@@ -133,7 +137,7 @@ def _open(spec: AssemblySpec, partition: Partition, taken: Taken, past: Past) ->
         )
     positions = Positions(int(point.requests), int(point.history), int(point.outcomes))
     if spec.epoch > max(point.epoch, line.epoch if line else 0):
-        return _anew(partition, taken, positions.requests, line, past)
+        return _anew(partition, taken, positions.requests, line, past, inputs)
     if spec.digest != point.digest:
         raise ConfigurationMismatch(
             complaint(
@@ -152,11 +156,21 @@ def _open(spec: AssemblySpec, partition: Partition, taken: Taken, past: Past) ->
         for place, value in taken.state.items()
         if place == null or place.startswith(head)
     }
-    stale = [place for place in taken.state if place != POINT and place != null]
-    stale = [place for place in stale if not place.startswith(head)]
+    stale = [place for place in _others(taken) if place != null and not place.startswith(head)]
     return Opened(
-        positions, counts, tuple(stale), begins=False, lines=point.lines, declared=point.declared
+        positions,
+        counts,
+        tuple(stale),
+        begins=False,
+        lines=point.lines,
+        declared=point.declared,
+        inputs=inputs,
     )
+
+
+def _others(taken: Taken) -> list[bytes]:
+    """The state's entries beside the checkpoint and the fingerprints."""
+    return [place for place in taken.state if place not in (POINT, FINGERPRINTS)]
 
 
 def read_point(partition: Partition, taken: Taken) -> _Point | None:
@@ -197,6 +211,7 @@ def _without_point(
     spec: AssemblySpec, partition: Partition, taken: Taken, line: Assembled | None, past: Past
 ) -> Opened:
     """A first start; or a state that was lost, which needs a new epoch."""
+    inputs = Inputs(partition, taken, ids=(None, None))
     if line is None and taken.group_offset is None:
         earliest = spec.start is Start.EARLIEST
         at = taken.first_offset if earliest else taken.end_offset
@@ -204,7 +219,8 @@ def _without_point(
         if begin > taken.end_offset:
             raise _overtaken(partition, begin, taken.end_offset, past)
         outcomes = taken.beside_first if earliest else taken.beside_end
-        return Opened(Positions(begin, begin, outcomes), {}, (), begins=True, lines=0, declared=0)
+        positions = Positions(begin, begin, outcomes)
+        return Opened(positions, {}, (), begins=True, lines=0, declared=0, inputs=inputs)
     known = line.epoch if line else 1
     if spec.epoch <= known:
         raise _halt(
@@ -213,11 +229,16 @@ def _without_point(
             f"a checkpoint, or epoch {known + 1}",
             "a group offset" if line is None else "a ledger line",
         )
-    return _anew(partition, taken, 0, line, past)
+    return _anew(partition, taken, 0, line, past, inputs)
 
 
 def _anew(
-    partition: Partition, taken: Taken, position: int, line: Assembled | None, past: Past
+    partition: Partition,
+    taken: Taken,
+    position: int,
+    line: Assembled | None,
+    past: Past,
+    inputs: Inputs,
 ) -> Opened:
     """Begin a new epoch, behind every request that may have been emitted (P11).
 
@@ -234,9 +255,9 @@ def _anew(
     if at > taken.end_offset:
         raise _overtaken(partition, at, taken.end_offset, past)
     positions = Positions(at, at, max(taken.beside_first, taken.beside_offset or 0))
-    stale = tuple(place for place in taken.state if place != POINT)
+    stale = tuple(_others(taken))
     lines = max(point.lines if point else 0, line.ordinal if line else 0)
-    return Opened(positions, {}, stale, begins=True, lines=lines, declared=0)
+    return Opened(positions, {}, stale, begins=True, lines=lines, declared=0, inputs=inputs)
 
 
 def _check_ledger(

@@ -1,0 +1,226 @@
+"""Are requests or outcomes that were deleted and recreated noticed where topics have no ids?
+
+Their offsets were given out before: going on would leave out as many new ones without a word. The
+newest request and outcome that were read must still be there, unless they have expired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from streamdp.core.errors import StateMismatch
+from streamdp.ports import Headers, Key, Technology, Value
+from streamdp.service.assembling.fingerprints import FINGERPRINTS, Inputs, _Saved
+from streamdp.service.assembling.partition import PartitionAssembly
+from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.testing.memory import MemoryTechnology, MemoryTransport
+from streamdp.testing.memory_log import MemoryLog
+from streamdp.testing.transport_room import Heard
+from streamdp_adapters.sqlite import Settings, Sqlite
+from streamdp_adapters.sqlite.files import WIDTH
+from tests.support.visits import AT, SPEC, TOPICS, go_on, taken_over
+
+INPUTS = (TOPICS.input, TOPICS.beside)
+LATER = 2**50  # milliseconds: whatever was read may leave
+HERE = "expected the same request at offset 9, got another"
+THERE = "expected the outcome that was read last, got another"
+
+
+def records(tag: str, count: int) -> tuple[list[tuple[Key, Value]], list[Headers]]:
+    """Records of a topic, each with a request's id."""
+    ids: list[Headers] = [
+        [("streamdp-request", b"%s %d" % (tag.encode(), n))] for n in range(count)
+    ]
+    return [(b"k", b'{"reward": 1}')] * count, ids
+
+
+def sent(log: MemoryLog, topic: str, tag: str, count: int) -> None:
+    """Append some to a topic of a log in memory."""
+    values, headers = records(tag, count)
+    log.append(topic, values, headers=headers, partition=0)
+
+
+async def read(
+    technology: Technology, spec: AssemblySpec = SPEC, *, now: int = LATER
+) -> PartitionAssembly:
+    """Take the partition, and let everything leave that may."""
+    work, transport = await taken_over(technology, spec)
+    for _ in range(12):
+        await go_on(work, transport, now)
+    await transport.close()
+    return work
+
+
+def lived(log: MemoryLog, *, requests: int = 10, outcomes: int = 10) -> MemoryTechnology:
+    """An assembly on a log has read so many."""
+    for topic in (*INPUTS, TOPICS.output):
+        log.create(topic, partitions=1)
+    for topic, count in zip(INPUTS, (requests, outcomes), strict=True):
+        sent(log, topic, "old", count)
+    technology = MemoryTechnology(log)
+    assert asyncio.run(read(technology)).committed == requests
+    return technology
+
+
+def made_again(log: MemoryLog, topic: str, count: int) -> None:
+    """The topic is another one, with so many records."""
+    log.delete(topic)
+    log.create(topic, partitions=1)
+    sent(log, topic, "new", count)
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+@pytest.mark.parametrize("count", [10, 30])
+@pytest.mark.parametrize(
+    ("topic", "said"), [(TOPICS.input, HERE), (TOPICS.beside, THERE)], ids=INPUTS
+)
+def test_is_another_input_known_by_its_newest_record(
+    topic: str, said: str, count: int, epoch: int
+) -> None:
+    """Also where it has outgrown what was read, and by a new epoch; nothing is emitted."""
+    log = MemoryLog(has_ids=False)
+    technology = lived(log)
+    made_again(log, topic, count)
+    before = len(log.input(TOPICS.output, 0).offsets)
+    with pytest.raises(StateMismatch, match="requests or outcomes were replaced") as halted:
+        asyncio.run(read(technology, replace(SPEC, epoch=epoch)))
+    assert said in str(halted.value)
+    assert len(log.input(TOPICS.output, 0).offsets) == before
+
+
+def test_is_an_input_known_that_ends_before_what_was_read() -> None:
+    """Where the positions lie before its end: outcomes are read further than they are needed."""
+    log = MemoryLog(has_ids=False)
+    technology = lived(log)
+    taken = asyncio.run(technology.administrator().peek(TOPICS, 0))
+    with pytest.raises(StateMismatch, match="the outcome that was read last, got another"):
+        Inputs(AT, replace(taken, beside_end=9), ids=(None, None))
+
+
+def test_is_a_log_that_was_filled_again_known_though_it_keeps_its_id() -> None:
+    """What is read anyway is compared: here a request that waits for its deadline."""
+    log = MemoryLog()
+    for topic in (*INPUTS, TOPICS.output):
+        log.create(topic, partitions=1)
+    sent(log, TOPICS.input, "old", 10)
+    log.now = 10**6
+    sent(log, TOPICS.input, "open", 1)
+    technology = MemoryTechnology(log)
+    assert asyncio.run(read(technology, now=10**6)).committed == 10
+    assert asyncio.run(read(technology, now=10**6)).open == 1
+    log.input(TOPICS.input, 0).values[10] = b"another"
+    with pytest.raises(StateMismatch, match="the same request at offset 10, got another"):
+        asyncio.run(read(technology, now=10**6))
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+@pytest.mark.parametrize("outcomes", [0, 10])
+def test_do_the_same_inputs_go_on(has_ids: bool, outcomes: int) -> None:
+    log = MemoryLog(has_ids=has_ids)
+    technology = lived(log, outcomes=outcomes)
+    for topic in INPUTS:
+        sent(log, topic, "more", 5)
+    assert asyncio.run(read(technology)).committed == 15
+
+
+def test_does_a_state_without_fingerprints_go_on_and_get_them() -> None:
+    """As the version before leaves it: what it does not know it deletes with its first commit."""
+    log = MemoryLog(has_ids=False)
+    technology = lived(log)
+    known = dict(log.state(TOPICS, 0))
+    del known[FINGERPRINTS]
+    log.replace_state(TOPICS, 0, known)
+    sent(log, TOPICS.input, "more", 5)
+    assert asyncio.run(read(technology)).committed == 15
+    made_again(log, TOPICS.input, 30)
+    with pytest.raises(StateMismatch, match="the same request at offset 14"):
+        asyncio.run(read(technology))
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_does_an_expired_record_prove_nothing(when: str) -> None:
+    """Also where retention is faster than the look."""
+    log = MemoryLog(has_ids=False)
+    technology = lived(log)
+    for topic in INPUTS:
+        made_again(log, topic, 30)
+
+    async def proved() -> None:
+        transport = MemoryTransport(log, worker="test")
+        await transport.join([TOPICS], Heard())
+        looked_at = await technology.administrator().peek(TOPICS, 0)
+        for topic in INPUTS:
+            log.trim(topic, 0, before=10)
+        expired = await technology.administrator().peek(TOPICS, 0)
+        taken = expired if when == "before" else looked_at
+        await Inputs(AT, taken, ids=(None, None)).prove(transport)
+
+    asyncio.run(proved())
+
+
+@pytest.mark.parametrize("topic", INPUTS)
+def test_is_another_input_known_on_files(topic: str, tmp_path: Path) -> None:
+    """Files have no ids: whoever wrote into the trusted one."""
+    path = tmp_path / "log.db"
+    technology = Sqlite(Settings.from_mapping({"path": str(path), "partitions": 1}))
+
+    async def send(topic: str, tag: str, count: int) -> None:
+        producer = technology.producer()
+        values, headers = records(tag, count)
+        await producer.send(topic, values, headers=headers, partition=0)
+        await producer.close()
+
+    async def run() -> None:
+        for end in INPUTS:
+            await send(end, "old", 10)
+        assert (await read(technology)).committed == 10
+        file = sqlite3.connect(path, isolation_level=None)
+        (number,) = file.execute("SELECT id FROM input WHERE topic = ?", (topic,)).fetchone()
+        span = (number << WIDTH, (number + 1) << WIDTH)
+        file.execute("DELETE FROM record WHERE id >= ? AND id < ?", span)
+        file.execute("UPDATE input SET first = 0, next = 0 WHERE id = ?", (number,))
+        file.close()
+        await send(topic, "new", 30)
+        with pytest.raises(StateMismatch, match="requests or outcomes were replaced"):
+            await read(technology)
+
+    asyncio.run(run())
+
+
+def test_has_what_is_kept_one_length() -> None:
+    """Whatever the newest outcome holds, and whether there was one."""
+    lengths = set()
+    for outcomes, value in ((0, b""), (1, b""), (10, b""), (10, b"x" * 999)):
+        log = MemoryLog(has_ids=False)
+        technology = lived(log, outcomes=outcomes)
+        log.append(TOPICS.beside, [(b"k", value)], headers=[[]], partition=0)
+        sent(log, TOPICS.input, "more", 5)
+        asyncio.run(read(technology))
+        lengths.add(len(log.state(TOPICS, 0)[FINGERPRINTS]))
+    assert len(lengths) == 1
+
+
+def test_is_no_digest_shown_and_no_offset_of_outcomes_said() -> None:
+    """Neither by a halt nor where an entry cannot be read."""
+    log = MemoryLog(has_ids=False)
+    technology = lived(log, outcomes=8)
+    entry = log.state(TOPICS, 0)[FINGERPRINTS]
+    digests = re.findall(rb"[0-9a-f]{32}", entry)
+    assert len(set(digests)) == 2
+    made_again(log, TOPICS.beside, 30)
+    said = []
+    for state in ({}, {FINGERPRINTS: entry[:-2]}):
+        log.replace_state(TOPICS, 0, {**log.state(TOPICS, 0), **state})
+        with pytest.raises(StateMismatch) as halted:
+            asyncio.run(read(technology))
+        said.append(str(halted.value))
+    assert "the checkpoint cannot be read" in said[1]
+    for text in (*said, repr(_Saved(requests="", outcomes=digests[0].decode()))):
+        assert not any(digest.decode() in text for digest in digests)
+    assert re.findall(r"\d+", said[0]) == ["0"]  # the partition
