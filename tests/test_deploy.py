@@ -4,6 +4,7 @@ import re
 import shutil
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,6 +43,39 @@ def rules() -> list[dict[str, Any]]:
 
 def alerts() -> list[dict[str, Any]]:
     return [rule for rule in rules() if "alert" in rule]
+
+
+# What all of them set
+
+
+def containers() -> dict[str, Mapping[str, Any]]:
+    """The environment of each container that works on partitions, by its file and name."""
+    working: dict[str, Mapping[str, Any]] = {}
+    for path in DEPLOY.rglob("*.yaml"):
+        for document in documents(path):
+            services = document["services"] if path.name == "compose.yaml" else {}
+            for name, service in services.items():
+                if service.get("command", [""])[0] in ("run", "assemble"):
+                    working[f"{path.parent.name} {name}"] = service.get("environment", {})
+            if document.get("kind") == "Deployment":
+                for container in document["spec"]["template"]["spec"]["containers"]:
+                    if container.get("args", [""])[0] in ("run", "assemble"):
+                        pairs = {env["name"]: env for env in container.get("env", [])}
+                        working[f"{path.parent.name} {container['name']} (pod)"] = pairs
+    return working
+
+
+def test_does_every_process_have_a_name_that_it_keeps() -> None:
+    """So a killed one takes its partitions back at once; a pod's name tells it from its likes."""
+    working = containers()
+    assert len(working) == 7
+    for name, environment in working.items():
+        worker = environment.get("STREAMDP__SERVICE__WORKER")
+        assert worker, name
+        if name.endswith("(pod)"):
+            assert worker["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    for unit in UNITS:
+        assert "Environment=STREAMDP__SERVICE__WORKER=%H" in unit.read_text()
 
 
 # The image
