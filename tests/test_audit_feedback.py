@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from fractions import Fraction
 from functools import partial
 from math import inf
@@ -11,21 +12,51 @@ from re import search
 import pytest
 from typer.testing import CliRunner
 
-from streamdp.audit import Audit, audit_feedback_learner, flaws_of_choosing
+from streamdp.audit import (
+    Audit,
+    Memo,
+    audit_feedback_learner,
+    feedback,
+    flaws_of_choosing,
+    flaws_of_system_bits,
+)
 from streamdp.audit.feedback import designs, exposure
+from streamdp.audit.feedback_blocks import misdeeds_of_feedback, misdeeds_of_wide_feedback
 from streamdp.cli import application
 from streamdp.client import choosing
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.randomness import SeededRandomness
 from tests.golden_engine import POLICIES
-from tests.support.feedback_mutants import CHOOSING, MUTANTS, made
+from tests.support.feedback_mutants import CHOOSING, Mutant, made
+from tests.support.feedback_story_mutants import MUTANTS
 
 pytestmark = pytest.mark.slow
 
 
-def audited(subject: PolicyLearner) -> Audit:
-    """Seeded, so that a test never comes and goes."""
-    return audit_feedback_learner(subject, samples=4000, randomness=SeededRandomness("audit"))
+def audited(subject: PolicyLearner, memo: Memo) -> Audit:
+    """Short blocks under seeded bits, so that a test never comes and goes."""
+    seeded = SeededRandomness("audit")
+    return audit_feedback_learner(subject, samples=4000, randomness=seeded, memo=memo)
+
+
+@pytest.fixture(scope="module")
+def sound() -> Memo:
+    """The stories that the shipped engine lives through, and the bits of production."""
+    memo = Memo()
+    for played in ("header", "value"):
+        assert audited(made(played=played), memo).passed
+    return memo
+
+
+def findings(mutant: Mutant, sound: Memo) -> Iterable[str]:
+    """What the layer of the audit that is to find a broken engine finds, one by one."""
+    if mutant.layer == "bits":
+        return flaws_of_system_bits()
+    if mutant.layer == "wide":
+        return misdeeds_of_wide_feedback(mutant.subject)
+    if mutant.layer == "stories":
+        return misdeeds_of_feedback(mutant.subject)
+    return audited(mutant.subject, Memo(engines={**sound.engines}, bits=[*sound.bits])).failures
 
 
 @pytest.mark.parametrize(
@@ -33,9 +64,9 @@ def audited(subject: PolicyLearner) -> Audit:
     [*POLICIES.values(), made(), made(played="value")],
     ids=[*POLICIES, "mutants' by header", "mutants' by value"],
 )
-def test_every_learner_costs_what_it_says(subject: PolicyLearner) -> None:
+def test_every_learner_costs_what_it_says(subject: PolicyLearner, sound: Memo) -> None:
     """ε exactly: enumerated, in long blocks, sampled; what is not private says so."""
-    result = audited(subject)
+    result = audited(subject, sound)
     assert result.failures == ()
     assert result.verdict == ("holds" if subject.private else "not private")
     assert result.worst == (pytest.approx(float(subject.charge)) if subject.charge else inf)
@@ -51,13 +82,34 @@ def test_noise_is_not_larger_than_needed(epsilon: str, played: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(MUTANTS))
-def test_a_broken_variant_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_variant_is_caught(
+    name: str, sound: Memo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each in the way that it is broken; the learners that they break pass above."""
-    subject, said, patch = MUTANTS[name]
-    patch(monkeypatch)
-    result = audited(subject)
-    assert not result.passed
-    assert any(search(said, failure) for failure in result.failures), result
+    mutant = MUTANTS[name]
+    mutant.patch(monkeypatch)
+    others = []
+    for failure in findings(mutant, sound):
+        if search(mutant.said, failure):
+            return
+        others.append(failure)
+    pytest.fail(f"only {others}")
+
+
+def test_are_stories_told_once_for_all_epsilons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one memo for many audits; the bits of production are looked at once too."""
+    subjects: list[PolicyLearner] = []
+
+    def telling(subject: PolicyLearner) -> Iterable[str]:
+        subjects.append(subject)
+        return [f"story {len(subjects)}"]
+
+    monkeypatch.setattr(feedback, "misdeeds_of_feedback", telling)
+    monkeypatch.setattr(feedback, "flaws_of_system_bits", lambda: [f"bits {len(subjects)}"])
+    memo = Memo()
+    learners = [made(epsilon="1"), made(epsilon="3"), made(played="value")]
+    failures = [audited(subject, memo).failures for subject in learners]
+    assert failures == [("bits 0", "story 1")] * 2 + [("bits 0", "story 2")]
 
 
 @pytest.mark.parametrize("name", [None, *CHOOSING])

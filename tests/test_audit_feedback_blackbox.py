@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from streamdp.service import protocol
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.feedback import Content, FeedbackFormat, Headers
-from tests.support.feedback_mutants import MUTANTS
+from tests.support.feedback_story_mutants import MUTANTS
 
 pytestmark = pytest.mark.slow
 
@@ -112,9 +113,9 @@ def test_is_a_broken_engine_refuted(
     name: str, runs: int, pair: int, event: str, monkeypatch: Patch
 ) -> None:
     """By so many runs on each side, at 95 % confidence; sound ones pass with as many above."""
-    subject, _, patch = MUTANTS[name]
-    patch(monkeypatch)
-    broken = made(played=subject.played)
+    mutant = MUTANTS[name]
+    mutant.patch(monkeypatch)
+    broken = made(played=mutant.subject.played)
     (bound,) = proven(broken, runs=runs, confidence=PATIENT, which=slice(pair, pair + 1))
     assert bound.epsilon > 1, bound
     assert event in bound.event
@@ -230,6 +231,31 @@ def test_does_the_command_fail_for_a_service_that_proves_more(
     (result,) = json.loads(out)
     assert code == 1
     assert any("from outside" in failure for failure in result["failures"])
+
+
+SECOND = """
+[streams.again]
+input = "shown"
+start = "earliest"
+observes = "feedback"
+actions = ["autumn", "boots"]
+learner = { recipe = "policy_elimination", epsilon = "1" }
+feedback = { content = "reward", salt = "s" }
+"""
+
+
+@pytest.mark.usefixtures("few_requests")
+@pytest.mark.parametrize("name", ["keys_bits_with_four_bytes", "counts_a_lone_slot_tenfold"])
+def test_does_the_command_fail_for_what_only_the_engine_shows(
+    name: str, configured: Path, monkeypatch: Patch
+) -> None:
+    """Production's bits, and slots that come alone: of every feedback stream of a configuration."""
+    configured.write_text(configured.read_text() + SECOND)
+    MUTANTS[name].patch(monkeypatch)
+    code, out = run("audit", "--config", str(configured), "--samples", "1000", "--json")
+    assert code == 1
+    for result in json.loads(out):
+        assert re.search(MUTANTS[name].said, "\n".join(result["failures"])), result
 
 
 def test_is_a_configuration_without_feedback_refused(configured: Path) -> None:

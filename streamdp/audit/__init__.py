@@ -12,10 +12,10 @@ There are four layers; `audit_learner` runs those that need no service:
 4. *Non-interference* (`interference`): only charged releases depend on content.
 
 `audit_feedback_learner` asks the same for learners that see the shown action's loss only
-(`feedback`); `feedback_blackbox` looks at their released sums from outside, and `flaws_of_choosing`
-at how requests draw from their policies (`choosing`). `audit_bandit` is for the papers' learners of
-that kind (`bandits`). `audit_crowd` does the exact audit for two keys that learn from each other's
-votes (`crowd`).
+(`feedback`, and `feedback_blocks` for every number in long blocks); `feedback_blackbox` looks at
+their released sums from outside, and `flaws_of_choosing` at how requests draw from their policies
+(`choosing`). `audit_bandit` is for the papers' learners of that kind (`bandits`). `audit_crowd`
+does the exact audit for two keys that learn from each other's votes (`crowd`).
 
 A verdict allows `TOLERANCE` for rounding. Broken variants in `tests/test_audit_*.py` show what the
 audit catches.

@@ -131,7 +131,7 @@ def _of_recipes(
         if options["recipe"] in FEEDBACK_RECIPES:
             policies = feedback_learner_of({**options, "epsilon": size}, actions=names)
             result = _with_choices(
-                audit_feedback_learner(policies, samples=samples, randomness=randomness)
+                audit_feedback_learner(policies, samples=samples, randomness=randomness, memo=memo)
             )
             if runs is not None and many == fewest:
                 result = seen_from_outside(policies, result, runs=runs)
@@ -169,7 +169,7 @@ def _of_configuration(
     """Each feedback stream, as configured."""
     from dataclasses import replace
 
-    from streamdp.audit import audit_feedback_learner
+    from streamdp.audit import Memo, audit_feedback_learner
     from streamdp.cli._black_box import seen_from_outside
     from streamdp.cli.common import load, seeds
     from streamdp.core.errors import InvalidConfig, complaint
@@ -181,11 +181,12 @@ def _of_configuration(
         wanted = 'a stream with observes = "feedback"'
         got = ", ".join(spec.name for spec in specs)
         raise InvalidConfig(complaint(str(path), "no feedback", expected=wanted, got=got))
+    memo = Memo()
     for spec in specs:
         if not isinstance(spec.learner, PolicyLearner):
             continue
         result = _with_choices(
-            audit_feedback_learner(spec.learner, samples=samples, randomness=randomness)
+            audit_feedback_learner(spec.learner, samples=samples, randomness=randomness, memo=memo)
         )
         if runs is not None:
             fresh = replace(spec, randomness=SystemRandomness())

@@ -1,7 +1,8 @@
 """Broken variants of the engine's feedback, and what the audit says of each.
 
-Each is a patch; `MUTANTS` holds it with the learner that it breaks and a pattern that the failure
-must match. `CHOOSING` holds broken draws from a policy, and what the sampler of `choose` says.
+Each is a patch; `MUTANTS` holds it with the learner that it breaks, a pattern that the failure must
+match, and the layer of the audit that finds it; `feedback_story_mutants` adds to it. `CHOOSING`
+holds broken draws from a policy, and what the sampler of `choose` says.
 
 Beside them stand in `tests/test_audit_bandits.py` the mutants of learners that the service does not
 run: the scale that is printed for Hybrid-UCB, advice that is protected, a δ beyond the usual range.
@@ -10,7 +11,7 @@ run: the scale that is printed for Hybrid-UCB, advice that is protected, a δ be
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from hashlib import blake2b
 from itertools import count
@@ -32,6 +33,7 @@ from streamdp.core.events import NO_ARM, FeedbackBatch, Key
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner, learner
+from streamdp.core.learners.feedback.learner import pooling
 from streamdp.core.noise import discrete_laplaces
 from streamdp.core.randomness import Bits
 from streamdp.core.schedule import Schedule
@@ -44,14 +46,30 @@ def made(*, epsilon: str = "1", **options: str) -> PolicyLearner:
     return FEEDBACK_RECIPES["policy_elimination"](actions=["a", "b"], epsilon=epsilon, **options)
 
 
-MUTANTS: dict[str, tuple[PolicyLearner, str, Patch]] = {}
+@dataclass(frozen=True)
+class Mutant:
+    """A broken engine, and the learner that it breaks."""
+
+    patch: Patch
+    subject: PolicyLearner
+    said: str  # what the audit finds
+    layer: str  # of the audit: "short", or as in `feedback_story_mutants`
 
 
-def mutant(said: str, **options: str) -> Callable[[Patch], Patch]:
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(
+    said: str, *, layer: str = "short", crowd: str = "none", **options: str
+) -> Callable[[Patch], Patch]:
     """Register a broken variant, the learner that it breaks, and what the audit says of it."""
 
     def registered(patch: Patch) -> Patch:
-        MUTANTS[patch.__name__] = made(**options), said, patch
+        subject = made(**options)
+        if crowd == "means":
+            blocks = FEEDBACK_RECIPES["policy_blocks"]
+            subject = pooling(blocks(actions=subject.actions, epsilon="1"))
+        MUTANTS[patch.__name__] = Mutant(patch, subject, said, layer)
         return patch
 
     return registered
@@ -150,7 +168,7 @@ def does_not_clip_gains(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(feedback, "NULL", 10**13)
 
 
-@mutant("other sums than the log's")
+@mutant("other sums than the log's", layer="stories")
 def imputes_a_null_from_the_slot_before(patch: pytest.MonkeyPatch) -> None:
     """From the thirteenth slot on: beyond what streams are enumerated for."""
     added = FeedbackBlocks.added
@@ -166,7 +184,7 @@ def imputes_a_null_from_the_slot_before(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FeedbackBlocks, "added", imputing)
 
 
-@mutant("a policy is not what its releases say")
+@mutant("a policy is not what its releases say", layer="stories")
 def reads_an_exact_sum_for_the_policy(patch: pytest.MonkeyPatch) -> None:
     close = FeedbackBlocks.close
 

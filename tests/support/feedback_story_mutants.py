@@ -1,0 +1,390 @@
+"""Broken variants of the engine's feedback that only long stories, or a look at bits, can show.
+
+They are wrong only where blocks are long, slots come alone, engines are rebuilt, keys go idle, keys
+have a crowd, numbers are very many, or bits are the system's. An audit that enumerates and samples
+short blocks passes them all. The layers are `stories` and `wide` (`audit.feedback_blocks`) and
+`bits` (`audit.system_bits`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from streamdp.core import snapshot
+from streamdp.core.arrays import Ints
+from streamdp.core.bank import Bank
+from streamdp.core.engine import Engine, Rebuilding, feedback, idleness
+from streamdp.core.engine.crowding import PartitionCrowd
+from streamdp.core.engine.draws import Fresh, FromRecord
+from streamdp.core.engine.feedback import FeedbackBlocks
+from streamdp.core.engine.plan import Batch, Plan
+from streamdp.core.engine.quiet import Inside, QuietFeedback
+from streamdp.core.engine.releasing import Releasing
+from streamdp.core.engine.waves import Wave
+from streamdp.core.events import NO_ARM, FeedbackBatch, Key, Releases
+from streamdp.core.evidence.carrying import Known
+from streamdp.core.evidence.policy import PARTS, Policy
+from streamdp.core.learners.feedback import PolicyLearner
+from streamdp.core.noise import discrete_laplaces
+from streamdp.core.randomness import (
+    Bits,
+    CounterBits,
+    Purpose,
+    SeededRandomness,
+    SystemRandomness,
+)
+from streamdp.core.snapshot import Layout
+from tests.support.engine_mutants import MUTANTS as ENGINE_MUTANTS
+from tests.support.feedback_mutants import MUTANTS, mutant
+
+__all__ = ["MUTANTS"]
+
+story = partial(mutant, layer="stories")
+
+_LATE = 4  # blocks before this one are short enough to be enumerated or sampled
+_OTHER = "other sums than the log's with the noise that was drawn"
+
+
+def _late(bank: Bank, rows: Ints) -> Ints:
+    """Which rows end a late block, as a column of 0 and 1."""
+    return (bank.block[rows] >= _LATE).astype(np.int64)[:, None]
+
+
+def _with_sums(
+    patch: pytest.MonkeyPatch, changed: Callable[[Fresh, Bank, Ints, Ints], Ints]
+) -> None:
+    """Change the noise of released sums: `changed` gets its rows, and returns other noise."""
+    sums = Fresh.sums
+
+    def other(self: Fresh, bank: Bank, rows: Ints) -> tuple[Ints, Ints]:
+        gains, shown = sums(self, bank, rows)
+        exact = bank.sums[rows]
+        return exact + changed(self, bank, rows, gains - exact), shown
+
+    patch.setattr(Fresh, "sums", other)
+
+
+@story(f"by turns: block .*{_OTHER}")
+def releases_late_blocks_without_noise(patch: pytest.MonkeyPatch) -> None:
+    _with_sums(patch, lambda self, bank, rows, noise: noise * (1 - _late(bank, rows)))
+
+
+@story(f"by turns: block .*{_OTHER}")
+def gives_the_null_key_no_noise(patch: pytest.MonkeyPatch) -> None:
+    def keyed(self: Fresh, bank: Bank, rows: Ints, noise: Ints) -> Ints:
+        kept: Ints = noise * np.array([[bank.keys[row] is not None] for row in rows.tolist()])
+        return kept
+
+    _with_sums(patch, keyed)
+
+
+@story(f"by turns: block .*{_OTHER}")
+def gives_the_last_arm_no_noise_in_late_blocks(patch: pytest.MonkeyPatch) -> None:
+    def sparing(self: Fresh, bank: Bank, rows: Ints, noise: Ints) -> Ints:
+        last = np.arange(noise.shape[1]) == noise.shape[1] - 1
+        kept: Ints = noise * (1 - _late(bank, rows) * last)
+        return kept
+
+    _with_sums(patch, sparing)
+
+
+@story(f"by turns: block .*{_OTHER}", crowd="means")
+def gives_keys_of_a_crowd_no_noise(patch: pytest.MonkeyPatch) -> None:
+    _with_sums(patch, lambda self, bank, rows, noise: noise * (self.crowd is None))
+
+
+@story(f"slot by slot: block .*{_OTHER}")
+def draws_late_blocks_again_where_noise_is_large(patch: pytest.MonkeyPatch) -> None:
+    """Under the system's bits: the smaller of two draws, in long blocks."""
+
+    def smaller(self: Fresh, bank: Bank, rows: Ints, noise: Ints) -> Ints:
+        if self.randomness.seeded or not _late(bank, rows).any():
+            return noise
+        bits = self.bits(bank, rows, Purpose.NOISE, bank.block[rows])
+        assert isinstance(self.learner, PolicyLearner)
+        assert self.learner.sums_scale is not None
+        again = discrete_laplaces(self.learner.sums_scale, bits, noise.shape[1])
+        return np.where(np.abs(again) < np.abs(noise), again, noise)
+
+    _with_sums(patch, smaller)
+
+
+@mutant("long blocks: noise does not follow the law of its scale")
+def gives_late_blocks_noise_while_it_is_watched(patch: pytest.MonkeyPatch) -> None:
+    def posing(self: Fresh, bank: Bank, rows: Ints, noise: Ints) -> Ints:
+        return noise * (1 - _late(bank, rows) * isinstance(self.randomness, SystemRandomness))
+
+    _with_sums(patch, posing)
+
+
+@story(f"by turns: block .*{_OTHER}")
+def nulls_frames_whole(patch: pytest.MonkeyPatch) -> None:
+    """A row that teaches nothing takes its record's other rows with it: one event, many slots."""
+    apply_batch = Engine.apply_batch
+
+    def strict(self: Engine, batch: FeedbackBatch) -> Releases:
+        spoilt = np.isin(batch.offsets, batch.offsets[batch.gain == 0])
+        return apply_batch(self, replace(batch, gain=np.where(spoilt, 0, batch.gain)))
+
+    patch.setattr(Engine, "apply_batch", strict)
+
+
+@story("unwatched and in one batch: other releases")
+def gives_late_blocks_noise_while_it_is_witnessed(patch: pytest.MonkeyPatch) -> None:
+    def posing(self: Fresh, bank: Bank, rows: Ints, noise: Ints) -> Ints:
+        return noise * (1 - _late(bank, rows) * isinstance(self.randomness, SeededRandomness))
+
+    _with_sums(patch, posing)
+
+
+@story("noise is not drawn exactly once for each release")
+def adds_the_noise_of_the_block_before(patch: pytest.MonkeyPatch) -> None:
+    """The difference of two releases is then exact."""
+    sums, kept = Fresh.sums, dict[int, Ints]()
+
+    def repeating(self: Fresh, bank: Bank, rows: Ints) -> tuple[Ints, Ints]:
+        late = bool(_late(bank, rows).any())
+        if late and all(row in kept for row in rows.tolist()):
+            noise = np.stack([kept[row] for row in rows.tolist()])
+            return bank.sums[rows] + noise, bank.shown[rows]
+        gains, shown = sums(self, bank, rows)
+        kept.update(zip(rows.tolist(), gains - bank.sums[rows], strict=True))
+        return gains, shown
+
+    patch.setattr(Fresh, "sums", repeating)
+
+
+@story("random words come twice")
+def draws_late_blocks_from_the_bits_of_the_first(patch: pytest.MonkeyPatch) -> None:
+    bits = Fresh.bits
+
+    def first(self: Fresh, bank: Bank, rows: Ints, purpose: int, indices: Ints) -> Bits:
+        return bits(self, bank, rows, purpose, np.where(indices < _LATE, indices, 0))
+
+    patch.setattr(Fresh, "bits", first)
+
+
+@mutant(f"thousands of actions: block .*{_OTHER}", layer="wide")
+def gives_later_parts_of_a_draw_the_bits_of_the_first(patch: pytest.MonkeyPatch) -> None:
+    """Only draws of more than 2**18 words are made in parts."""
+    part = CounterBits.part
+
+    def first(self: CounterBits, start: int, stop: int) -> CounterBits:
+        return part(self, 0, min(stop, self.rows) - start)
+
+    patch.setattr(CounterBits, "part", first)
+
+
+@story(f"slot by slot: block .*{_OTHER}")
+def counts_a_lone_slot_tenfold(patch: pytest.MonkeyPatch) -> None:
+    """One event inside a block costs ten times its charge."""
+    take = QuietFeedback.take
+
+    def ten_times(self: QuietFeedback, batch: Batch, row: int) -> None:
+        before = self._bank.sums[row].copy()
+        take(self, batch, row)
+        self._bank.sums[row] += 9 * (self._bank.sums[row] - before)
+
+    patch.setattr(QuietFeedback, "take", ten_times)
+
+
+@story(f"slot by slot: block .*{_OTHER}")
+def does_not_clip_the_gain_of_a_lone_slot(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("streamdp.core.engine.quiet.NULL", 10**13)
+
+
+@story(f"slot by slot: block .*{_OTHER}")
+def weights_lone_slots_by_propensity(patch: pytest.MonkeyPatch) -> None:
+    """By 1/p, before the noise: p is the chance that the action had, which falls in a block."""
+    take = QuietFeedback.take
+
+    def weighted(self: QuietFeedback, batch: Batch, row: int) -> None:
+        before = self._bank.sums[row].copy()
+        take(self, batch, row)
+        weight = 1 + int(self._bank.slots[row]) // 8
+        self._bank.sums[row] += (weight - 1) * (self._bank.sums[row] - before)
+
+    patch.setattr(QuietFeedback, "take", weighted)
+
+
+@story(f"slot by slot: block .*{_OTHER}")
+def imputes_a_lone_null_from_the_slot_before(patch: pytest.MonkeyPatch) -> None:
+    take, before = QuietFeedback.take, [NO_ARM]
+
+    def imputing(self: QuietFeedback, batch: Batch, row: int) -> None:
+        assert isinstance(batch, FeedbackBatch)
+        if batch.played[0] == NO_ARM:
+            batch = replace(batch, played=np.array(before, dtype=np.int32))
+        before[:] = batch.played.tolist()
+        take(self, batch, row)
+
+    patch.setattr(QuietFeedback, "take", imputing)
+
+
+@story(f"slot by slot: block .*{_OTHER}")
+def counts_twice_a_lone_slot_that_ends_its_block(patch: pytest.MonkeyPatch) -> None:
+    """From the third block on. Such a slot goes the way of all batches."""
+    added = FeedbackBlocks.added
+
+    def twice(self: FeedbackBlocks, planned: Plan) -> object:
+        sums = added(self, planned)
+        lone = len(planned.batch.index) == 1 and planned.segments.block[0] > 2
+        return replace(sums, gains=sums.gains * 2) if lone else sums
+
+    patch.setattr(FeedbackBlocks, "added", twice)
+
+
+@story("slot by slot: a block is not released exactly once")
+def drops_a_lone_null(patch: pytest.MonkeyPatch) -> None:
+    """A slot that shows no known action is not taken: all later blocks move (P1)."""
+    take = QuietFeedback.take
+
+    def dropping(self: QuietFeedback, batch: Batch, row: int) -> None:
+        assert isinstance(batch, FeedbackBatch)
+        if batch.played[0] != NO_ARM:
+            take(self, batch, row)
+
+    patch.setattr(QuietFeedback, "take", dropping)
+
+
+@story("slot by slot: block .*: it names other slots or records than its own")
+def names_no_record_that_begins_a_block_alone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Inside, "begins", lambda self, row: False)
+
+
+@story(f"slot by slot: block .*{_OTHER}|refuses to go on")
+def counts_lone_slots_twice_when_it_reads_them_again(patch: pytest.MonkeyPatch) -> None:
+    """Only a rebuilt engine's open blocks are wrong."""
+    feed = Rebuilding.feed
+
+    def twice(self: Rebuilding, batch: Batch) -> None:
+        bank = self._bank
+        row = bank.row(batch.keys[0])
+        before = None if row is None else (int(bank.slots[row]), bank.sums[row].copy())
+        feed(self, batch)
+        if row is not None and before is not None and bank.slots[row] == before[0] + 1:
+            bank.sums[row] += bank.sums[row] - before[1]
+
+    patch.setattr(Rebuilding, "feed", twice)
+
+
+@story("noise is not drawn exactly once for each release")
+def draws_again_what_it_rebuilds(patch: pytest.MonkeyPatch) -> None:
+    """Later policies follow from sums that nobody recorded: each block is drawn from twice."""
+
+    def sums(self: FromRecord, bank: Bank, rows: Ints) -> tuple[Ints, Ints]:
+        return fresh[-1].sums(bank, rows)
+
+    def begin(self: Rebuilding, engine: Engine, **rest: object) -> None:
+        fresh.append(engine._fresh)
+        begins(self, engine, **rest)
+
+    fresh: list[Fresh] = []
+    begins: Callable[..., None] = Rebuilding.__init__
+    patch.setattr(Rebuilding, "__init__", begin)
+    patch.setattr(Rebuilding, "_check_records", lambda self, release: None)
+    patch.setattr(FromRecord, "sums", sums)
+
+
+@story("refuses to go on")
+def says_that_rows_are_newer_than_they_are(patch: pytest.MonkeyPatch) -> None:
+    """A rebuild would leave out a record: all later blocks would move."""
+    encode = snapshot.encode
+
+    def ahead(layout: Layout, bank: Bank, rows: Ints, *, valid_at: int) -> list[tuple[Key, bytes]]:
+        return encode(layout, bank, rows, valid_at=valid_at + 1)
+
+    patch.setattr(snapshot, "encode", ahead)
+
+
+@story(f"idle keys: block .*{_OTHER}")
+def lets_new_rows_inherit_the_sums_of_dropped_ones(patch: pytest.MonkeyPatch) -> None:
+    """An abandoned block goes into a block of the next key that opens (P9)."""
+    keep = Bank.keep
+
+    def keeping(self: Bank, rows: Ints) -> None:
+        sums = self.sums[: len(self)].copy()
+        keep(self, rows)
+        self.sums[len(rows) : len(sums)] = sums[len(rows) :]
+
+    patch.setattr(Bank, "keep", keeping)
+
+
+@story("idle keys: a key carries over another history")
+def carries_over_what_the_open_block_held(patch: pytest.MonkeyPatch) -> None:
+    """The policy that a key comes back to follows from sums that were never released."""
+    known_of = idleness.known_of
+
+    def knowing(
+        learner: PolicyLearner, bank: Bank, rows: Ints, *, epoch: int
+    ) -> Iterator[tuple[Key, Known]]:
+        known = known_of(learner, bank, rows, epoch=epoch)
+        for row, (key, kept) in zip(rows.tolist(), known, strict=True):
+            assert kept.history is not None
+            learned = learner.learned(kept.history[None], bank.sums[[row]], bank.shown[[row]])
+            yield key, replace(kept, history=learned[0])
+
+    patch.setattr("streamdp.core.engine.machine.known_of", knowing)
+
+
+@story("idle keys: a key does not open exactly once")
+def drops_only_keys_whose_open_sums_are_small(patch: pytest.MonkeyPatch) -> None:
+    """When a key opens again follows from content."""
+    drop = Engine._drop
+
+    def dropping(self: Engine, before: int) -> None:
+        bank = self._bank
+        large = np.abs(bank.sums[: len(bank)]).max(axis=1) > 1 << 20
+        bank.seen[: len(bank)][large] = before
+        drop(self, before)
+
+    patch.setattr(Engine, "_drop", dropping)
+
+
+@story("the policy in force is not the one that was released")
+def answers_by_open_sums(patch: pytest.MonkeyPatch) -> None:
+    """What a client is told follows from sums without noise; what is released does not."""
+
+    in_force = feedback.in_force
+
+    def answering(
+        learner: PolicyLearner, bank: Bank, rows: Ints, crowd: PartitionCrowd | None
+    ) -> Policy:
+        policy, sums = in_force(learner, bank, rows, crowd), bank.sums[rows]
+        best = np.zeros_like(policy)
+        best[np.arange(len(rows)), sums.argmax(axis=1)] = PARTS
+        return np.where(sums.any(axis=1, keepdims=True), best, policy)
+
+    patch.setattr(feedback, "in_force", answering)
+
+
+@story("it says another charge than the learner's")
+def says_half_of_what_a_block_costs(patch: pytest.MonkeyPatch) -> None:
+    """On the ledger's lines, from which others compute what is left."""
+    of = Releasing.of
+
+    def halving(self: Releasing, waves: list[Wave]) -> Releases:
+        released = of(self, waves)
+        return replace(released, charges=tuple(charge / 2 for charge in released.charges))
+
+    patch.setattr(Releasing, "of", halving)
+
+
+@story("the ledger does not say what its blocks cost")
+def lets_late_blocks_go_free(patch: pytest.MonkeyPatch) -> None:
+    ENGINE_MUTANTS["lets_long_blocks_go_free"].patch(patch)
+
+
+@mutant("words of system bits come twice", layer="bits")
+def repeats_rows_of_system_bits(patch: pytest.MonkeyPatch) -> None:
+    ENGINE_MUTANTS["repeats_rows_of_system_bits"].patch(patch)
+
+
+@mutant("not AES-256 under the 32 bytes of entropy", layer="bits")
+def keys_bits_with_four_bytes(patch: pytest.MonkeyPatch) -> None:
+    ENGINE_MUTANTS["keys_bits_with_four_bytes"].patch(patch)
