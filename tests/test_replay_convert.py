@@ -243,6 +243,27 @@ def test_is_another_conversion_refused(tmp_path: Path) -> None:
         convert(open_log(source), target)
 
 
+@pytest.mark.parametrize("option", ["--checkpoint", "target"])
+@pytest.mark.parametrize("ending", [".ndjson", ".npz"])
+def test_is_a_file_that_is_no_checkpoint_kept(tmp_path: Path, ending: str, option: str) -> None:
+    """The log itself, the target, what is written, and anybody's file: refused, and unharmed."""
+    source, target, notes = _log(tmp_path), tmp_path / f"log{ending}", tmp_path / "notes.txt"
+    target.write_text("an older log")
+    notes.write_text("Keep this.")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    beside: list[tuple[Path, Path]] = [(source, source), (source, tmp_path / ".." / source)]
+    if option == "--checkpoint":
+        part = tmp_path / f"log{ending}.part"
+        beside = [(target, source), (target, target), (target, part)]
+        with pytest.raises(StateMismatch, match=r"notes\.txt: cannot be read; expected a file that"):
+            convert(open_log(source), target, checkpoint=notes)
+    for to, checkpoint in beside:
+        given = checkpoint if option == "--checkpoint" else None
+        with pytest.raises(InvalidConfig, match=f"{option}: is a file of this conversion"):
+            convert(open_log(source), to, checkpoint=given)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 def test_does_a_mistake_leave_nothing(tmp_path: Path) -> None:
     """It has to be mended first, and then the log is another."""
     source = tmp_path / "source.ndjson"

@@ -5,6 +5,7 @@ same releases. Keys, offsets and partitions are written too; a target that canno
 refused. A file gets its name when it is complete; until then it is ``NAME.part``, and
 ``NAME.part.json`` beside it records the progress. The same command resumes there, however the
 process ended; if the log has changed since, it is refused. A fault in the log leaves no file.
+A file that is no record of this very conversion is refused as a checkpoint, and stays.
 
     .npy             losses alone: one key, offsets 0, 1, 2, …
     .npz             everything; made in memory, so it cannot be resumed
@@ -54,8 +55,10 @@ def convert(
     open_target = _kind(target)
     part = target.with_name(target.name + ".part")
     beside = checkpoint or part.with_name(part.name + ".json")
+    _check_apart(log.name, target, part, beside)
     journal = Journal.between(log, target.suffix.lower(), beside)
-    start = (journal.load() if part.is_file() else None) or BEGIN
+    left = journal.load()  # also where there is nothing to resume: it refuses any other file
+    start = left if left is not None and part.is_file() else BEGIN
     try:
         with closing(open_target(part, log.actions, start.mark)) as file:
             slots = _write(log, file, journal, start, progress=progress)
@@ -68,6 +71,17 @@ def convert(
     part.unlink(missing_ok=True)
     journal.remove()
     return slots
+
+
+def _check_apart(source: str, target: Path, part: Path, checkpoint: Path) -> None:
+    """Refuse a target or a checkpoint in place of a file that is read or written."""
+    for option, path, others in (
+        ("target", target, [Path(source)]),
+        ("--checkpoint", checkpoint, [Path(source), target, part]),
+    ):
+        if path.resolve() in [other.resolve() for other in others]:
+            what, expected = "is a file of this conversion", "another file"
+            raise InvalidConfig(complaint(option, what, expected=expected, got=path))
 
 
 def _write(
