@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,13 @@ from streamdp.cli._events import events
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import StreamTopics
 from streamdp.replay.cells import parse_candidates, parse_epsilons
+from streamdp.replay.converting import convert
 from streamdp.replay.figures import as_json
+from streamdp.replay.journal import Written
 from streamdp.replay.log import ArrayLog
 from streamdp.replay.page import page
 from streamdp.replay.replaying import Question, Replay, replay_log, seeds_of
+from streamdp.replay.sending import send_log
 from streamdp.replay.sources import ReadOptions, open_log
 from streamdp.replay.summary import summary
 from streamdp_adapters.sqlite import Sqlite
@@ -146,3 +150,83 @@ def test_does_send_refuse_what_replay_clips(tmp_path: Path) -> None:
     replayed = CliRunner().invoke(application(), ["replay", str(path), *options])
     assert replayed.exit_code == 0
     assert "16 of 32 slots have losses outside [0, 1]" in " ".join(replayed.output.split())
+
+
+def test_does_convert_say_what_it_clips(tmp_path: Path) -> None:
+    """To a file, of every kind of number, and what it has clipped is clipped there."""
+    source, target = tmp_path / "log.ndjson", tmp_path / "log.npy"
+    source.write_text('{"losses":[1.5,0,-3]}\n{"losses":null}\n{"losses":[0,1]}\n')
+    run = CliRunner().invoke(
+        application(), ["convert", str(source), str(target), "--on-bad", "null"]
+    )
+    assert run.exit_code == 0
+    assert "1 of 3 slots have losses outside [0, 1]: they were clipped" in run.stderr
+    assert "2 of 3 slots have no usable losses: they count as ½" in run.stderr
+    _narrow_array(target, WILD)
+    _lists(tmp_path / "log.parquet", WILD)
+    for source in (target, tmp_path / "log.parquet"):
+        tame = tmp_path / f"tame{source.suffix}"
+        run = CliRunner().invoke(application(), ["convert", str(source), str(tame)])
+        assert "16 of 32 slots have losses outside [0, 1]" in run.stderr
+        assert "no usable losses" not in run.stderr
+        run = CliRunner().invoke(application(), ["convert", str(tame), str(tmp_path / "log.npz")])
+        assert run.stderr.splitlines()[-1].endswith("log.npz: 32 slots of 2 losses")
+
+
+def test_is_a_null_row_beside_a_clipped_one_null(tmp_path: Path) -> None:
+    """Clipping makes no 1 of an infinity."""
+    rows = np.array([[np.inf, 7], [0.5, 7], [-np.inf, 0.5]], dtype=np.float32)
+    np.save(tmp_path / "log.npy", rows)
+    written = convert(open_log(tmp_path / "log.npy"), tmp_path / "tame.npy")
+    assert astuple(written) == (3, 1, 2)
+    assert np.isinf(np.load(tmp_path / "tame.npy"))[:, 0].tolist() == [True, False, True]
+
+
+def test_is_what_was_repaired_counted_once_through_interruptions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of the progress holds what was clipped or null before it, for files and topics."""
+    monkeypatch.setattr("streamdp.replay.sources.ndjson._LINES", 3)
+    monkeypatch.setattr("streamdp.replay.converting._BETWEEN_MARKS", 1)
+    monkeypatch.setattr("streamdp.replay.sending._RECORDS", 2)
+    monkeypatch.setattr("streamdp.replay.sending._BETWEEN_MARKS", 2)
+    wild, null = tmp_path / "wild.ndjson", tmp_path / "null.ndjson"
+    _lines(wild, WILD)
+    null.write_text('{"losses":null}\n{"losses":[0,1]}\n' * 10)
+    address, how = f"sqlite:{tmp_path / 'home.db'}#clicks", ReadOptions(actions=("a", "b"))
+
+    def stop(done: int) -> None:
+        if done in (6, 12):
+            raise KeyboardInterrupt
+
+    def to_file(tell: Callable[[int], None]) -> Written:
+        return convert(open_log(wild), tmp_path / "log.npy", progress=tell)
+
+    def to_topic(tell: Callable[[int], None]) -> Written:
+        log, at = open_log(null, how), tmp_path / "at.json"
+        return send_log(log, address, how, checkpoint=at, progress=tell)
+
+    for run, expected in ((to_file, (32, 16, 0)), (to_topic, (20, 0, 10))):
+        with pytest.raises(KeyboardInterrupt):
+            run(stop)
+        assert astuple(run(lambda done: None)) == expected
+
+
+def test_is_nothing_sent_of_a_log_that_would_be_clipped(tmp_path: Path) -> None:
+    """`convert` to a topic refuses what `send` refuses, and the topic is not even made."""
+    expected = r"cannot be sent; expected losses in \[0, 1\] .*, got others in 16 slots"
+    how = ReadOptions(actions=("a", "b"))
+    for name, write in (("log.ndjson", _lines), ("log.npy", _narrow_array)):
+        write(tmp_path / name, WILD)
+        with pytest.raises(InvalidConfig, match=expected):
+            send_log(open_log(tmp_path / name, how), f"sqlite:{tmp_path / 'home.db'}#clicks", how)
+    assert not (tmp_path / "home.db").exists()
+
+
+def test_is_a_topic_not_appended_to_itself(tmp_path: Path) -> None:
+    """Each record would be there twice."""
+    address, how = f"sqlite:{tmp_path / 'home.db'}#clicks", ReadOptions(actions=("a", "b"))
+    _lines(tmp_path / "log.ndjson", TAME)
+    send_log(open_log(tmp_path / "log.ndjson", how), address, how)
+    with pytest.raises(InvalidConfig, match="target: is the log; expected another topic"):
+        send_log(open_log(address, how), address, how)

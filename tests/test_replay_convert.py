@@ -19,6 +19,7 @@ from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.replay import ReadOptions, open_log
 from streamdp.replay.chunks import Chunk
 from streamdp.replay.converting import convert
+from streamdp.replay.journal import Written
 from streamdp.replay.log import Log
 from streamdp.replay.sending import send_log
 from streamdp.replay.targets import LinesTarget
@@ -128,7 +129,7 @@ def _steps(seen: list[int], *, every: int = 7) -> Callable[[int], None]:
     return tell
 
 
-def _insist(run: Callable[[Callable[[int], None]], int], *, every: int) -> list[int]:
+def _insist(run: Callable[[Callable[[int], None]], Written], *, every: int) -> list[int]:
     """Run again and again until it is through; what progress was told."""
     seen: list[int] = []
     while True:
@@ -158,7 +159,7 @@ def test_is_a_killed_conversion_gone_on_with(
     with left.open("ab") as file:
         file.write(b"half a record")  # what a death in mid-write leaves
     seen: list[int] = []
-    assert convert(open_log(source), target, progress=seen.append) == SLOTS
+    assert convert(open_log(source), target, progress=seen.append).slots == SLOTS
     assert seen[0] > 3000
     convert(open_log(source), whole)
     assert target.read_bytes() == whole.read_bytes()
@@ -213,7 +214,7 @@ def test_is_a_death_before_the_finished_file_has_its_name_made_good(
             convert(open_log(source), target)
     assert not target.exists()
     seen: list[int] = []
-    assert convert(open_log(source), target, progress=seen.append) == SLOTS
+    assert convert(open_log(source), target, progress=seen.append).slots == SLOTS
     assert seen[0] > 3000  # it did not begin anew
     convert(open_log(source), whole)
     assert target.read_bytes() == whole.read_bytes()
@@ -248,6 +249,7 @@ def test_is_another_conversion_refused(tmp_path: Path) -> None:
 def test_is_a_file_that_is_no_checkpoint_kept(tmp_path: Path, ending: str, option: str) -> None:
     """The log itself, the target, what is written, and anybody's file: refused, and unharmed."""
     source, target, notes = _log(tmp_path), tmp_path / f"log{ending}", tmp_path / "notes.txt"
+    expected = r"notes\.txt: cannot be read; expected a file that"
     target.write_text("an older log")
     notes.write_text("Keep this.")
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
@@ -255,7 +257,7 @@ def test_is_a_file_that_is_no_checkpoint_kept(tmp_path: Path, ending: str, optio
     if option == "--checkpoint":
         part = tmp_path / f"log{ending}.part"
         beside = [(target, source), (target, target), (target, part)]
-        with pytest.raises(StateMismatch, match=r"notes\.txt: cannot be read; expected a file that"):
+        with pytest.raises(StateMismatch, match=expected):
             convert(open_log(source), target, checkpoint=notes)
     for to, checkpoint in beside:
         given = checkpoint if option == "--checkpoint" else None
@@ -300,7 +302,7 @@ def test_is_every_row_in_the_topic_once(
     log = open_log(source, ReadOptions(actions=NAMED))
     seen: list[int] = []
     sent = send_log(log, address, ReadOptions(), checkpoint=checkpoint, progress=seen.append)
-    assert (sent, seen[0]) == (SLOTS, marked + 100)
+    assert (sent.slots, seen[0]) == (SLOTS, marked + 100)
     assert _sent(tmp_path) == [row[:2] for row in logged(log)]
     assert not checkpoint.exists()
 
@@ -313,7 +315,7 @@ def test_does_a_death_after_any_record_matter(tmp_path: Path) -> None:
     convert(Pieces(made.losses, made.keys, actions=NAMED), source)
     log, checkpoint = open_log(source), tmp_path / "append.json"
 
-    def run(tell: Callable[[int], None]) -> int:
+    def run(tell: Callable[[int], None]) -> Written:
         return send_log(
             log, _address(tmp_path), ReadOptions(), checkpoint=checkpoint, progress=tell
         )

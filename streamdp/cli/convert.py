@@ -32,9 +32,14 @@ def convert(
         ),
     ] = None,
 ) -> None:
-    """Convert a log between NDJSON, Parquet, Arrow, NumPy and topics; the same command resumes."""
+    """Convert a log between NDJSON, Parquet, Arrow, NumPy and topics; the same command resumes.
+
+    The last line says in how many slots losses were clipped to [0, 1], and in how many there are
+    none. Losses outside [0, 1] are not sent to a topic: a file is the place to look at them.
+    """
     from streamdp.cli import _progress
     from streamdp.cli.replay import reading
+    from streamdp.replay.clipping import repaired
     from streamdp.replay.converting import convert as write
     from streamdp.replay.sending import is_topic, send_log
     from streamdp.replay.sources import open_log
@@ -46,7 +51,10 @@ def convert(
     with _progress.watching(hint) as watcher:
         tell = watcher.stoppable(f"writing {target}", log.slots)
         if topic:
-            slots = send_log(log, target, how, checkpoint=checkpoint, progress=tell)
+            written = send_log(log, target, how, checkpoint=checkpoint, progress=tell)
         else:
-            slots = write(log, Path(target), checkpoint=checkpoint, progress=tell)
-    typer.echo(f"wrote {target}: {slots:,} slots of {len(log.actions)} losses", err=True)
+            written = write(log, Path(target), checkpoint=checkpoint, progress=tell)
+    typer.echo(f"wrote {target}: {written.slots:,} slots of {len(log.actions)} losses", err=True)
+    text = repaired(written.clipped, written.nulls, slots=written.slots)
+    if text:
+        typer.echo(text, err=True)

@@ -1,4 +1,7 @@
-"""Rows of a log to be written elsewhere: losses with keys, partitions and offsets."""
+"""Rows of a log to be written elsewhere: losses with keys, partitions and offsets.
+
+Finite losses outside [0, 1] are clipped, whatever kind of log they are from, and counted.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.events import Key
+from streamdp.replay.clipping import rows_outside
 from streamdp.replay.log import Portion, Position
 
 
@@ -22,6 +26,7 @@ class Chunk:
     offsets: NDArray[np.int64]
     partition: int
     after: Position | None
+    clipped: int = 0  # rows that were clipped to [0, 1]
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -61,8 +66,23 @@ def chunks(portions: Iterable[Portion], *, first: int = 0) -> Iterator[Chunk]:
     for portion in portions:
         batch = portion.batch
         keys = [batch.keys[at] for at in batch.index.tolist()]
+        losses, clipped = _clipped(batch.losses)
         chunk = Chunk(
-            first, batch.losses, keys, batch.offsets, portion.partition, after=portion.after
+            first,
+            losses,
+            keys,
+            batch.offsets,
+            portion.partition,
+            after=portion.after,
+            clipped=portion.clipped + clipped,
         )
         yield chunk
         first = chunk.stop
+
+
+def _clipped(losses: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
+    """Rows with finite losses in [0, 1], and how many were not; null rows stay null."""
+    outside = rows_outside(losses)
+    if not outside:
+        return losses, 0
+    return np.where(np.isfinite(losses), np.clip(losses, 0, 1), losses), outside

@@ -41,6 +41,26 @@ def narrowed(losses: NDArray[Any], *, actions: int) -> tuple[NDArray[np.float32]
     return as_float32(losses, actions=actions), rows_outside(losses)
 
 
+def repaired(clipped: int, nulls: int, *, slots: int) -> str:
+    """What is said of slots whose losses do not count as they stand in a log; empty if none.
+
+    >>> repaired(0, 2, slots=3)
+    '2 of 3 slots have no usable losses: they count as ½ for every action, as in the service.'
+    """
+    text = []
+    if clipped:
+        text.append(
+            f"{clipped:,} of {slots:,} slots have losses outside [0, 1]: they were clipped, as the"
+            " service does (`streamdp send` refuses them)."
+        )
+    if nulls:
+        text.append(
+            f"{nulls:,} of {slots:,} slots have no usable losses: they count as ½ for every action,"
+            " as in the service."
+        )
+    return " ".join(text)
+
+
 def decoded(format_: Format, values: Sequence[Value]) -> tuple[Decoded, int]:
     """Records as the service reads them, and how many rows the format clipped on the way."""
     if not isinstance(format_, JsonFormat):

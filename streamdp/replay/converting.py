@@ -1,11 +1,12 @@
 """`streamdp convert`: a log in another kind of file, or sent to a topic (`sending`).
 
-Losses are written as float32, which every reader makes of them, so a converted log replays to the
-same releases. Keys, offsets and partitions are written too; a target that cannot hold them is
-refused. A file gets its name when it is complete; until then it is ``NAME.part``, and
-``NAME.part.json`` beside it records the progress. The same command resumes there, however the
-process ended; if the log has changed since, it is refused. A fault in the log leaves no file.
-A file that is no record of this very conversion is refused as a checkpoint, and stays.
+Losses are written as float32 in [0, 1], which every reader makes of them, so a converted log
+replays to the same releases; what was clipped is counted. Keys, offsets and partitions are written
+too; a target that cannot hold them is refused. A file gets its name when it is complete; until then
+it is ``NAME.part``, and ``NAME.part.json`` beside it records the progress. The same command resumes
+there, however the process ended; if the log has changed since, it is refused. A fault in the log
+leaves no file. A file that is no record of this very conversion is refused as a checkpoint, and
+stays.
 
     .npy             losses alone: one key, offsets 0, 1, 2, …
     .npz             everything; made in memory, so it cannot be resumed
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.replay.chunks import chunks
-from streamdp.replay.journal import BEGIN, Journal, Mark, Milestone
+from streamdp.replay.journal import BEGIN, Journal, Mark, Milestone, Written
 from streamdp.replay.log import Log
 from streamdp.replay.sources import need_pyarrow
 from streamdp.replay.targets import Target
@@ -50,8 +51,8 @@ def convert(
     *,
     checkpoint: Path | None = None,
     progress: Callable[[int], None] | None = None,
-) -> int:
-    """Write a log to a file, or resume writing it; return the number of slots."""
+) -> Written:
+    """Write a log to a file, or resume writing it; return what the file holds."""
     open_target = _kind(target)
     part = target.with_name(target.name + ".part")
     beside = checkpoint or part.with_name(part.name + ".json")
@@ -61,7 +62,7 @@ def convert(
     start = left if left is not None and part.is_file() else BEGIN
     try:
         with closing(open_target(part, log.actions, start.mark)) as file:
-            slots = _write(log, file, journal, start, progress=progress)
+            written = _write(log, file, journal, start, progress=progress)
             finished = file.finish()
     except InvalidConfig:
         part.unlink(missing_ok=True)
@@ -70,7 +71,7 @@ def convert(
     finished.replace(target)
     part.unlink(missing_ok=True)
     journal.remove()
-    return slots
+    return written
 
 
 def _check_apart(source: str, target: Path, part: Path, checkpoint: Path) -> None:
@@ -91,18 +92,19 @@ def _write(
     start: Milestone,
     *,
     progress: Callable[[int], None] | None,
-) -> int:
-    slots, unmarked = start.slots, 0
-    for chunk in chunks(log.portions(start.position), first=start.slots):
+) -> Written:
+    written, unmarked = start.written, 0
+    for chunk in chunks(log.portions(start.position), first=written.slots):
         file.write(chunk)
-        slots, unmarked = chunk.stop, unmarked + chunk.losses.nbytes
+        written = written.after(chunk.losses, clipped=chunk.clipped)
+        unmarked += chunk.losses.nbytes
         if chunk.after is not None and unmarked >= _BETWEEN_MARKS:
             mark, unmarked = file.mark(), 0
             if mark is not None:
-                journal.save(Milestone(chunk.after, slots, mark))
+                journal.save(Milestone(chunk.after, written, mark))
         if progress is not None:
-            progress(slots)
-    return slots
+            progress(written.slots)
+    return written
 
 
 def _kind(target: Path) -> Open:

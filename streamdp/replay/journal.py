@@ -1,9 +1,9 @@
 """The progress of a conversion: a small file, replaced once the rows that it counts are durable.
 
-It names the log and the target, and holds the position in the log, the number of written slots, and
-the target's own mark: how much of the target is complete. What a target holds beyond its mark is
-truncated or, in a topic, counted, so a process may die at any time. A journal of another conversion
-is refused. It holds no losses.
+It names the log and the target, and holds the position in the log, the number of written slots (and
+of those that were clipped, or are null), and the target's own mark: how much of it is complete.
+What a target holds beyond its mark is truncated or, in a topic, counted, so a process may die at
+any time. A journal of another conversion is refused. It holds no losses.
 """
 
 from __future__ import annotations
@@ -11,17 +11,35 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from streamdp.core.errors import StateMismatch, complaint
+from streamdp.replay.chunks import nulls
 from streamdp.replay.log import START, Log, Position
 
-VERSION = 1
+VERSION = 2
 
 Mark = Mapping[str, Any]
 """What a target needs to resume: numbers and lists of numbers, by names that only it knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How many slots are written, and how many of them do not count as they stand in the log."""
+
+    slots: int = 0
+    clipped: int = 0
+    nulls: int = 0
+
+    def after(self, rows: NDArray[np.float32], *, clipped: int = 0) -> Written:
+        """With the rows that follow."""
+        null = int(np.count_nonzero(nulls(rows)))
+        return Written(self.slots + len(rows), self.clipped + clipped, self.nulls + null)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +47,11 @@ class Milestone:
     """A position to resume from."""
 
     position: Position
-    slots: int
+    written: Written
     mark: Mark | None  # None: nothing is written yet
 
 
-BEGIN = Milestone(START, 0, None)
+BEGIN = Milestone(START, Written(), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +71,7 @@ class Journal:
         facts = {
             "of": self.of,
             "position": dict(milestone.position),
-            "slots": milestone.slots,
+            **asdict(milestone.written),
             "mark": milestone.mark,
         }
         new = self.path.with_name(self.path.name + ".new")
@@ -67,7 +85,8 @@ class Journal:
         """The newest milestone; None if there is none."""
         try:
             facts = json.loads(self.path.read_text(encoding="utf-8"))
-            milestone = Milestone(facts["position"], int(facts["slots"]), facts["mark"])
+            written = Written(*(int(facts[name]) for name in ("slots", "clipped", "nulls")))
+            milestone = Milestone(facts["position"], written, facts["mark"])
             of = facts["of"]
         except FileNotFoundError:
             return None

@@ -2,7 +2,8 @@
 
 Rows are sent in order, each as a record in the topic's wire format, with its key and to its
 partition; a null loss becomes a record without a value, which is a null loss live. Offsets are the
-topic's own. A Kafka topic must exist; a missing embedded log is created.
+topic's own. A Kafka topic must exist; a missing embedded log is created. Losses outside [0, 1] are
+refused, as `streamdp send` does, before anything is sent: the log is read once for that.
 
 With a checkpoint an interrupted append can be resumed, and each row is in the topic exactly once.
 The checkpoint holds a row up to which everything is durable, and where each partition ended then.
@@ -16,16 +17,14 @@ embedded log has no such requests.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
 from streamdp.ports import Key, Producer, StreamTopics, Technology, Value
 from streamdp.replay.chunks import Chunk, chunks, nulls
-from streamdp.replay.journal import BEGIN, Journal, Milestone
+from streamdp.replay.journal import BEGIN, Journal, Milestone, Written
 from streamdp.replay.log import START, Log, Position
 from streamdp.replay.sources import ReadOptions
 from streamdp.replay.sources.topics import ADDRESS, addressed, ends
@@ -45,8 +44,11 @@ def send_log(
     *,
     checkpoint: Path | None = None,
     progress: Callable[[int], None] | None = None,
-) -> int:
-    """Append a log to the topic at ``technology:address#topic``; return the number of slots."""
+) -> Written:
+    """Append a log to the topic at ``technology:address#topic``; return what was appended."""
+    if target == log.name:
+        expected = "another topic"
+        raise InvalidConfig(complaint("target", "is the log", expected=expected, got=target))
     technology, opened, topic = addressed(target, how)
     wire = formats.configure(how.format, actions=log.actions, options=how.format_options)
     topics = StreamTopics(app="replay", stream=topic, input=topic)
@@ -54,7 +56,9 @@ def send_log(
     if checkpoint is not None:
         journal = Journal.between(log, f"{target} {dict(wire.settings())}", checkpoint)
 
-    async def send() -> int:
+    async def send() -> Written:
+        if journal is None or journal.load() is None:
+            _check_inside(log.name, chunks(log.portions()))
         if ADDRESS.get(technology) == "path":
             administrator = opened.administrator()
             await administrator.create([topics], partitions=1)
@@ -65,10 +69,19 @@ def send_log(
         finally:
             await append.producer.close()
 
-    slots = asyncio.run(send())
+    written = asyncio.run(send())
     if journal is not None:
         journal.remove()
-    return slots
+    return written
+
+
+def _check_inside(log: str, rows: Iterable[Chunk]) -> None:
+    """Refuse losses that the service would clip; none of them has been sent."""
+    outside = sum(chunk.clipped for chunk in rows)
+    if outside:
+        expected = "losses in [0, 1] for a topic (to a file, convert clips them and says so)"
+        got = f"others in {outside:,} slots"
+        raise InvalidConfig(complaint(log, "cannot be sent", expected=expected, got=got))
 
 
 @dataclass(slots=True)
@@ -86,23 +99,24 @@ class _Append:
     def __post_init__(self) -> None:
         self.producer, self.there = self.technology.producer(), {}
 
-    async def run(self, progress: Callable[[int], None]) -> int:
-        """Send every row that the topic lacks; return the number of rows in the log."""
+    async def run(self, progress: Callable[[int], None]) -> Written:
+        """Send every row that the topic lacks; return the rows of the log."""
         start = await self._start()
-        position, row = start.position, start.slots - _into(start)  # and the row of that position
-        slots = marked = start.slots
+        written = marked = start.written
+        position, row = start.position, written.slots - _into(start)  # and the row of that position
         for chunk in chunks(self.log.portions(position), first=row):
-            for begin in range(max(0, slots - chunk.first), len(chunk), _RECORDS):
+            _check_inside(self.log.name, [chunk])  # also what a topic has gained since
+            for begin in range(max(0, written.slots - chunk.first), len(chunk), _RECORDS):
                 stop = min(begin + _RECORDS, len(chunk))
                 await self._send(chunk, begin, stop)
-                slots = chunk.first + stop
-                if slots - marked >= _BETWEEN_MARKS:
-                    await self._mark(position, slots=slots, into=slots - row)
-                    marked = slots
-                progress(slots)
+                written = written.after(chunk.losses[begin:stop])
+                if written.slots - marked.slots >= _BETWEEN_MARKS:
+                    await self._mark(position, written, into=written.slots - row)
+                    marked = written
+                progress(written.slots)
             if chunk.after is not None:
                 position, row = chunk.after, chunk.stop
-        return slots
+        return written
 
     async def _send(self, chunk: Chunk, begin: int, stop: int) -> None:
         """Send rows of a chunk, except those that the topic has."""
@@ -118,8 +132,8 @@ class _Append:
             await self.producer.send(topic, left, partition=chunk.partition)
 
     def _records(self, chunk: Chunk, begin: int, stop: int) -> list[Record]:
-        rows = chunk.losses[begin:stop]
-        losses, null = np.clip(rows, 0, 1), nulls(rows).tolist()
+        losses = chunk.losses[begin:stop]
+        null = nulls(losses).tolist()
         return [
             (key, None if null[at] else self.wire.encode(losses[at : at + 1]))
             for at, key in enumerate(chunk.keys[begin:stop])
@@ -129,7 +143,7 @@ class _Append:
         """The checkpoint and the records since; or the beginning, saved as a checkpoint."""
         milestone = self.journal.load() if self.journal else None
         if milestone is None:
-            await self._mark(START, slots=0, into=0)
+            await self._mark(START, Written(), into=0)
             return BEGIN
         after = {int(number): end for number, end in (milestone.mark or {})["ends"].items()}
         administrator = self.technology.administrator()
@@ -141,7 +155,7 @@ class _Append:
             await administrator.close()
         return milestone
 
-    async def _mark(self, position: Position, *, slots: int, into: int) -> None:
+    async def _mark(self, position: Position, written: Written, *, into: int) -> None:
         """Save a milestone: rows before a position, and `into` rows after it, are durable."""
         if self.journal is not None:
             administrator = self.technology.administrator()
@@ -149,7 +163,7 @@ class _Append:
                 reached = await ends(administrator, self.topics)
             finally:
                 await administrator.close()
-            self.journal.save(Milestone(position, slots, {"into": into, "ends": reached}))
+            self.journal.save(Milestone(position, written, {"into": into, "ends": reached}))
 
 
 def _into(milestone: Milestone) -> int:

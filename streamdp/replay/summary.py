@@ -13,6 +13,7 @@ import numpy as np
 
 from streamdp.core.arrays import Floats
 from streamdp.replay.cells import epsilon_text
+from streamdp.replay.clipping import repaired
 from streamdp.replay.control_group import ControlComparison, SideFigures
 from streamdp.replay.figures import Z, gap, helping_cap, per_thousand, settled_at
 from streamdp.replay.following import Result, half_interval
@@ -306,17 +307,6 @@ def _still_open(replay: Replay) -> Iterator[Statement]:
 
 def _repaired(replay: Replay) -> Iterator[Statement]:
     """Slots whose losses did not count as they stand in the log."""
-    clipped, nulls = replay.summed.clipped, replay.summed.nulls
-    text = []
-    if clipped:
-        text.append(
-            f"{clipped:,} of {replay.slots:,} slots have losses outside [0, 1]: they were clipped,"
-            " as the service does (`streamdp send` refuses them)."
-        )
-    if nulls:
-        text.append(
-            f"{nulls:,} of {replay.slots:,} slots have no usable losses: they count as ½ for every"
-            " action, as in the service."
-        )
+    text = repaired(replay.summed.clipped, replay.summed.nulls, slots=replay.slots)
     if text:
-        yield Statement("What was repaired", " ".join(text))
+        yield Statement("What was repaired", text)
