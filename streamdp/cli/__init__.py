@@ -126,3 +126,19 @@ def main() -> None:
     except StreamdpError as error:
         complain(error)
         sys.exit(code_of(error))
+    except OSError as error:
+        sys.exit(_unprinted(error))
+
+
+def _unprinted(error: OSError) -> ExitCode:
+    """Say that standard output has no disk to go to; any other error is a defect."""
+    from streamdp.cli.common import complain
+    from streamdp.cli.exit_codes import code_of
+    from streamdp.replay.writing import NO_DISK, unwritten
+
+    if error.errno not in NO_DISK or error.filename is not None:
+        raise error
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is buffered still
+    failure = unwritten("standard output", error)
+    complain(failure)
+    return code_of(failure)

@@ -9,10 +9,19 @@ from pathlib import Path
 import typer
 
 
+def check_places(*paths: Path | None) -> None:
+    """Refuse places that cannot be written to, before what is written is computed."""
+    from streamdp.replay.writing import check_writable
+
+    for path in paths:
+        if path is not None and str(path) != "-":
+            check_writable(path)
+
+
 def write_page(path: Path | None, page: Callable[[], str]) -> None:
     """Write a page, if one was asked for."""
     if path is not None:
-        path.write_text(page(), encoding="utf-8")
+        _write(path, page())
         typer.echo(f"wrote {path}", err=True)
 
 
@@ -24,5 +33,12 @@ def write_figures(path: Path | None, figures: Callable[[], object]) -> None:
     if str(path) == "-":
         typer.echo(text)
     else:
-        path.write_text(text + "\n", encoding="utf-8")
+        _write(path, text + "\n")
         typer.echo(f"wrote {path}", err=True)
+
+
+def _write(path: Path, text: str) -> None:
+    from streamdp.replay.writing import writing
+
+    with writing(path):
+        path.write_text(text, encoding="utf-8")

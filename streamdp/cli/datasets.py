@@ -25,6 +25,7 @@ def datasets(
     ] = None,
 ) -> None:
     """Make a log from real data; without a name, list the data sets."""
+    from streamdp.cli._written import check_places
     from streamdp.replay.converting import convert
     from streamdp.replay.datasets import NAMES, load
     from streamdp.replay.log import ArrayLog
@@ -33,8 +34,9 @@ def datasets(
         for known, about in NAMES.items():
             typer.echo(f"{known:10} {about}")
         return
-    dataset = load(name, folder=folder)
     target = out or Path(f"{name}.npz")
+    check_places(target)
+    dataset = load(name, folder=folder)
     convert(ArrayLog(name, dataset.actions, dataset.losses), target)
     slots, actions = dataset.losses.shape
     typer.echo(f"{name}: {dataset.about}; {slots:,} slots, {actions} actions")

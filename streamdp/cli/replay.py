@@ -130,7 +130,9 @@ def replay(
     logs are refused.
     """
     from streamdp.cli import _feedback_replay
+    from streamdp.cli._written import check_places
 
+    check_places(report, as_json, checkpoint)
     how = reading(actions, on_bad, wire_format, setting)
     _feedback_replay.check_observes(log, observes)
     if observes == "feedback":

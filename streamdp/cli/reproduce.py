@@ -37,12 +37,13 @@ def reproduce(
 ) -> None:
     """Measure what the papers claim, claim by claim, each with an interval and a verdict."""
     from streamdp.cli import _progress
-    from streamdp.cli._written import write_page
+    from streamdp.cli._written import check_places, write_page
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.replay.claims import LONG, Effort, claims
     from streamdp.replay.claims.page import as_json as for_machines
     from streamdp.replay.claims.page import page
 
+    check_places(report)
     known = dict(claims())
     for name in only or ():
         if name not in known:

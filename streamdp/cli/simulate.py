@@ -105,8 +105,9 @@ def simulate(
 
     Example: streamdp simulate --runs 100 --epsilon 0.5,1
     """
-    from streamdp.cli._written import write_page
+    from streamdp.cli._written import check_places, write_page
 
+    check_places(report)
     count = RUNS if runs is None else runs
     if observes not in ("losses", "feedback"):
         raise _unknown(observes)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.replay.onepass import OnePass, SumsTally
+from streamdp.replay.writing import writing
 
 VERSION = 2
 
@@ -28,9 +29,10 @@ def save(path: Path, run: OnePass, *, of: str) -> None:
     facts = {"version": VERSION, "of": of, "position": dict(run.position), "done": run.done}
     arrays["told"] = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
     new = path.with_name(path.name + ".new")
-    with new.open("wb") as file:
-        np.savez(file, **arrays)
-    new.replace(path)
+    with writing(path):
+        with new.open("wb") as file:
+            np.savez(file, **arrays)
+        new.replace(path)
 
 
 def load(path: Path, run: OnePass, *, of: str) -> None:

@@ -27,6 +27,7 @@ from streamdp.replay.journal import BEGIN, Journal, Mark, Milestone, Written
 from streamdp.replay.log import Log
 from streamdp.replay.sources import need_pyarrow
 from streamdp.replay.targets import Target
+from streamdp.replay.writing import check_writable, writing
 
 _BETWEEN_MARKS = 1 << 25
 """Bytes of losses after which a file is made durable: a second's work or less to do again."""
@@ -57,11 +58,13 @@ def convert(
     part = target.with_name(target.name + ".part")
     beside = checkpoint or part.with_name(part.name + ".json")
     _check_apart(log.name, target, part, beside)
+    check_writable(target)
+    check_writable(beside)
     journal = Journal.between(log, target.suffix.lower(), beside)
     left = journal.load()  # also where there is nothing to resume: it refuses any other file
     start = left if left is not None and part.is_file() else BEGIN
     try:
-        with closing(open_target(part, log.actions, start.mark)) as file:
+        with writing(target), closing(open_target(part, log.actions, start.mark)) as file:
             written = _write(log, file, journal, start, progress=progress)
             finished = file.finish()
     except InvalidConfig:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.replay.chunks import nulls
 from streamdp.replay.log import START, Log, Position
+from streamdp.replay.writing import writing
 
 VERSION = 2
 
@@ -75,11 +76,12 @@ class Journal:
             "mark": milestone.mark,
         }
         new = self.path.with_name(self.path.name + ".new")
-        with new.open("w", encoding="utf-8") as file:
-            json.dump(facts, file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self.path)
+        with writing(self.path):
+            with new.open("w", encoding="utf-8") as file:
+                json.dump(facts, file)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self.path)
 
     def load(self) -> Milestone | None:
         """The newest milestone; None if there is none."""

@@ -1,0 +1,132 @@
+"""Is a place that cannot be written to one line, and known before the work is done?"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamdp.cli import main
+from streamdp.core.errors import DiskFull, InvalidConfig
+from streamdp.replay.writing import unwritten
+from tests.support.calling import Streamdp
+from tests.support.calling import streamdp as streamdp
+
+FULL = Path("/dev/full")
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No work is done."""
+
+    def worked(*_: object, **__: object) -> None:
+        raise AssertionError("the work was begun")
+
+    for name in (
+        "streamdp.replay.sources.open_log",
+        "streamdp.replay.datasets.load",
+        "streamdp.replay.feedback.simulate_feedback",
+        "streamdp.replay.claims.claims",
+    ):
+        monkeypatch.setattr(name, worked)
+
+
+@pytest.mark.usefixtures("idle")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("replay", "log.npy", "--report"),
+        ("replay", "log.npy", "--json"),
+        ("replay", "log.npy", "--checkpoint"),
+        ("replay", "log.npy", "--observes", "feedback", "--report"),
+        ("simulate", "--observes", "feedback", "--report"),
+        ("reproduce", "leak", "--report"),
+        ("datasets", "flights", "--out"),
+    ],
+    ids=" ".join,
+)
+def test_is_a_place_looked_at_before_the_work(
+    tmp_path: Path, streamdp: Streamdp, command: tuple[str, ...]
+) -> None:
+    """A missing folder, and a folder in place of a file: exit code 2 and one line."""
+    (tmp_path / "folder.html").mkdir()
+    for place, cause in (
+        (tmp_path / "none" / "page.html", "No such file or directory"),
+        (tmp_path / "folder.html", "Is a directory"),
+    ):
+        ran = streamdp(*command, str(place))
+        expected = "a file in a folder that exists, with the right to write it"
+        said = f"streamdp: {place}: cannot be written; expected {expected}, got {cause}\n"
+        assert (ran.code, ran.err) == (2, said)
+
+
+def test_may_a_place_be_without_the_right_to_write(
+    tmp_path: Path, streamdp: Streamdp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system says who may; nothing is opened to find out."""
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    ran = streamdp("reproduce", "leak", "--report", str(tmp_path / "page.html"))
+    assert ran.code == 2
+    assert "got Permission denied" in ran.err
+
+
+def test_is_a_conversion_s_place_looked_at(tmp_path: Path, streamdp: Streamdp) -> None:
+    """The folder of the file, of its checkpoint, and a full disk under it."""
+    source = tmp_path / "log.npy"
+    np.save(source, np.full((9, 2), 0.5, dtype=np.float32))
+    (tmp_path / "disk.ndjson.part").symlink_to(FULL)
+    missing = str(tmp_path / "none" / "at.ndjson")
+    full, topic = str(tmp_path / "disk.ndjson"), f"sqlite:{tmp_path / 'home.db'}#x"
+    for options, code, where in (
+        ((missing,), 2, missing),
+        ((str(tmp_path / "log.ndjson"), "--checkpoint", missing), 2, missing),
+        ((topic, "--actions", "a,b", "--checkpoint", missing), 2, f"{missing}.new"),
+        ((full,), 6, full),
+    ):
+        ran = streamdp("convert", str(source), *options)
+        assert ran.code == code
+        assert ran.err.startswith(f"streamdp: {where}: cannot be written; expected a")
+        assert ran.err.count("\n") == 1
+
+
+def test_is_a_full_disk_one_line(
+    tmp_path: Path, streamdp: Streamdp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Figures, and standard output of any command: exit code 6, which restarting does not help."""
+    source = tmp_path / "log.npy"
+    np.save(source, np.full((9, 2), 0.5, dtype=np.float32))
+    ask = ("replay", str(source), "--learners", "prefix_softmax", "--epsilon", "1", "--seeds", "1")
+    ran = streamdp(*ask, "--json", str(FULL))
+    assert ran.code == 6
+    assert "/dev/full: cannot be written; expected a working disk" in ran.err
+    monkeypatch.setattr(sys, "argv", ["streamdp", "check", "--example"])
+    with FULL.open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert ended.value.code == 6
+
+
+@pytest.mark.parametrize("defect", [PermissionError(13, "no"), OSError(errno.EIO, "no", "x.db")])
+def test_is_a_defect_shown_as_one(
+    streamdp: Streamdp, monkeypatch: pytest.MonkeyPatch, defect: OSError
+) -> None:
+    """An error of the system that is not about standard output keeps its traceback."""
+
+    def broken(*_: object, **__: object) -> Callable[[], None]:
+        raise defect
+
+    monkeypatch.setattr("streamdp.cli.application", broken)
+    with pytest.raises(OSError, match="no"):
+        streamdp("check", "--example")
+
+
+def test_is_a_failure_of_the_disk_told_from_a_wrong_place() -> None:
+    """A disk has to be mended; a place can be changed."""
+    assert isinstance(unwritten("x", OSError(errno.EROFS, "read-only")), DiskFull)
+    assert str(unwritten("x", OSError())).endswith("got OSError")
+    assert isinstance(unwritten("x", OSError(errno.EISDIR, "folder")), InvalidConfig)
