@@ -120,6 +120,9 @@ def test_are_losses_partitions_and_clipped_numbers_read(tmp_path: Path) -> None:
     assert log.clipped == 1
     assert [(p, batch.offsets.tolist()) for p, batch in log.batches()] == [(1, [7]), (0, [3])]
     assert np.isnan(log.pscore).all()
+    rows[1]["partition"] = -1
+    with pytest.raises(InvalidConfig, match="line 2: partition; expected 0 or more, got -1"):
+        open_file(lines(tmp_path / "log.ndjson", rows), ReadOptions())
 
 
 @pytest.mark.parametrize(

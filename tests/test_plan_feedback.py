@@ -193,6 +193,7 @@ def test_is_a_best_that_is_never_found_said() -> None:
         ([*ASKED[:4], "--gap", "0.9", "--rate", "0.2"], "rate + gap"),
         ([*ASKED, "--learner", "thompson"], "not private"),
         ([*ASKED, "--traffic", "0"], "events a day"),
+        ([*ASKED, "--traffic", "inf"], "events a day"),
         ([*ASKED, "--keys", "0"], "plan: size"),
         (["--actions", "1", *ASKED[2:]], "--actions: count"),
         ([*ASKED, "--observes", "clicks"], "expected losses | feedback"),

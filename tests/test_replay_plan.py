@@ -136,7 +136,7 @@ def test_are_losses_that_are_drawn_once_those_that_are_drawn_again(
 
 def test_are_impossible_wishes_refused() -> None:
     usual = parse_candidate("incumbent_leader")
-    for wrong in ({"gap": 0.0}, {"actions": 1}, {"horizon": 0}):
+    for wrong in ({"gap": 0.0}, {"actions": 1}, {"horizon": 0}, {"base": float("nan")}):
         with pytest.raises(InvalidConfig):
             Wish(**{"candidate": usual, "actions": 3, "gap": 0.1, "horizon": 10} | wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidConfig, match="not private"):
@@ -196,6 +196,25 @@ def test_do_the_commands_print() -> None:
     assert figures["blocks"][-1]["last"] == 5000
     result = run.invoke(application(), ["reproduce", "example", "--runs", "100", "--json"])
     assert json.loads(result.stdout)[0]["verdict"] == "not reproduced"
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--target-regret", "nan"),
+        ("--target-regret", "-1"),
+        ("--target-slots", "0"),
+        ("--seed", "-1"),
+    ],
+)
+def test_is_an_impossible_number_refused(option: str, value: str) -> None:
+    """Before anything is simulated."""
+    asked = ["plan", "--actions", "5", "--epsilon", "0.5", "--gap", "0.2", option, value]
+    result = CliRunner().invoke(application(), asked)
+    assert isinstance(result.exception, InvalidConfig) or result.exit_code == 2
+    for command in (["simulate"], ["simulate", "--keys", "9"], ["reproduce", "leak"]):
+        if option == "--seed":
+            assert CliRunner().invoke(application(), [*command, option, value]).exit_code == 2
 
 
 def changing(every: int, *, keys: int = 1, epsilon: Fraction = Fraction(1)) -> ChangePlan:

@@ -80,6 +80,18 @@ def test_does_the_summary_agree_with_the_figures(still: Replay) -> None:
     assert "prefix_softmax at ε = 2 spends 1/4" in _said(still, "What it spends")
 
 
+def test_does_a_learner_without_privacy_have_a_report() -> None:
+    """It stands at ε = inf, in a chart and in whole sentences, whatever ε was asked for."""
+    question = Question(parse_candidates("follow_the_leader"), parse_epsilons("0.5"), seeds_of(2))
+    free = replay_log(_still(300), question)
+    assert _said(free, "When it settles").startswith("follow_the_leader has the best action")
+    assert _said(free, "Which learner").endswith("No learner that was asked for has an ε.")
+    assert "ε = ∞" in page(free)
+    question = replace(question, candidates=parse_candidates("prefix_softmax,follow_the_leader"))
+    both = page(replay_log(_still(300), question))
+    assert both.count('aria-label="ε = 0.5"') == both.count('aria-label="ε = ∞"') == 1
+
+
 def test_is_a_drift_noticed(still: Replay, drifting: Replay) -> None:
     """A capped schedule helps where the best action changes, and nowhere else."""
     assert _said(drifting, "Would a capped schedule help").startswith("Yes, in hindsight")

@@ -147,6 +147,23 @@ MISTAKES: dict[str, tuple[str, Callable[[Path], None], str]] = {
         _text('{"losses":[0,1],"key":5}\n'),
         r"line 1: wrong type; expected a text as key",
     ),
+    "a partition below 0": (
+        "log.ndjson",
+        _text('{"losses":[0,1],"partition":0}\n{"losses":[0,1],"partition":-1}\n'),
+        r"log\.ndjson: line 2: partition; expected 0 or more, got -1",
+    ),
+    "an offset below 0 in npz": (
+        "log.npz",
+        lambda path: np.savez(path, losses=np.zeros((2, 2)), offsets=[3, -3]),
+        r"log\.npz: offsets: row 1; expected 0 or more, got -3",
+    ),
+    "a partition below 0 in parquet": (
+        "log.parquet",
+        lambda path: pq.write_table(
+            pa.table({"losses": [[0.0, 1.0]] * 9, "partition": [*range(8), -1]}), path
+        ),
+        r"log\.parquet: partition: row 8; expected 0 or more, got -1",
+    ),
     "no npy": ("log.npy", _text("junk"), r"log\.npy: not a NumPy array; expected a \.npy header"),
     "a vector": (
         "log.npy",

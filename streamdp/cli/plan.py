@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -85,14 +86,14 @@ def plan(
         float | None, typer.Option(help="Find the ε that keeps the regret below this.")
     ] = None,
     target_slots: Annotated[
-        int | None, typer.Option(help="Find the ε that settles within this many slots.")
+        int | None, typer.Option(min=1, help="Find the ε that settles within this many slots.")
     ] = None,
     base: BaseOption = None,
     keys: Annotated[int, typer.Option(help="Number of keys, each with its own learner.")] = 1,
     changes_every: ChangesOption = None,
     rate: RateOption = None,
     traffic: TrafficOption = None,
-    seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulation.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
     markdown: MarkdownOption = False,
 ) -> None:
@@ -123,6 +124,8 @@ def plan(
     from streamdp.replay.cells import parse_candidate
     from streamdp.replay.planning import Wish
 
+    if target_regret is not None and not 0 < target_regret < inf:
+        raise _refused("--target-regret", expected="losses, above 0", got=str(target_regret))
     many, exact = _asked(actions, epsilon, config, stream)
     wish = Wish(parse_candidate(learner or LEARNER), many, gap, horizon, seed, base, keys)
     if changes_every is None:

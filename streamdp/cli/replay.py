@@ -95,7 +95,7 @@ def replay(
     seeds: Annotated[
         int | None, typer.Option(min=1, help="How many seeds; 100, with feedback 20.")
     ] = None,
-    first_seed: Annotated[int, typer.Option(help="The first of the seeds.")] = 0,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of the seeds.")] = 0,
     report: Annotated[Path | None, typer.Option(help="Write the report's page here.")] = None,
     as_json: Annotated[
         Path | None, typer.Option("--json", help="Write all figures here; - prints them.")
@@ -111,7 +111,7 @@ def replay(
         list[str] | None, typer.Option("--set", help="name=value for a topic's transport.")
     ] = None,
     stream: StreamOption = "replay",
-    epoch: Annotated[int, typer.Option(help="The stream's epoch, for the same bits.")] = 1,
+    epoch: Annotated[int, typer.Option(min=1, help="The stream's epoch, for the same bits.")] = 1,
     record: RecordOption = None,
     checkpoint: CheckpointOption = None,
     logged: LoggedDraws = "auto",

@@ -31,7 +31,7 @@ def reproduce(
             min=100, help="Runs of each point; with bandit feedback one for so many hundred."
         ),
     ] = 2000,
-    seed: Annotated[int, typer.Option(help="Seed of losses and selections.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of losses and selections.")] = 1,
     report: Annotated[Path | None, typer.Option(help="Write a page with plots here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
 ) -> None:

@@ -83,7 +83,7 @@ def simulate(
         int | None,
         typer.Option(help="Slots of each run; 2**17, where worlds change 2**20, feedback 10**6."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of losses and selections.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of losses and selections.")] = 1,
     markdown: Annotated[bool, typer.Option("--markdown", help="Tables as Markdown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON list, not tables.")] = False,
     only: WorldOption = None,

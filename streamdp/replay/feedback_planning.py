@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import log, sqrt
+from math import inf, log, sqrt
 from typing import Any
 
 import numpy as np
@@ -105,7 +105,7 @@ class FeedbackWish:
             got = f"{self.horizon} slots of {self.keys} keys"
             expected = "1 … 2**40 slots of 1 … 10**9 keys"
             raise InvalidConfig(complaint("plan", "size", expected=expected, got=got))
-        if self.traffic is not None and not self.traffic > 0:
+        if self.traffic is not None and not 0 < self.traffic < inf:
             raise InvalidConfig(
                 complaint("--traffic", "rate", expected="events a day", got=self.traffic)
             )

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,6 +157,15 @@ def named_actions(
             complaint(where, "number of actions", expected=len(given), got=len(columns))
         )
     return tuple(given)
+
+
+def from_zero(numbers: NDArray[Any], *, where: str, first: int = 0) -> NDArray[np.int64]:
+    """Offsets or partitions, which count from 0 on, of the rows from `first` on."""
+    column = np.asarray(numbers, dtype=np.int64)
+    if len(column) and column.min() < 0:
+        row = int(column.argmin())
+        raise wrong(where, f"row {first + row}", expected="0 or more", got=int(column[row]))
+    return column
 
 
 def wrong(where: str, what: str, *, expected: object, got: object) -> InvalidConfig:

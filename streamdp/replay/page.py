@@ -115,10 +115,8 @@ def _over_time(replay: Replay) -> str:
     base = _baselines(replay)
     top = float(replay.base.uniform_regret.max())
     panels, everything = [], list(base)
-    for epsilon in replay.question.epsilons:
+    for epsilon in dict.fromkeys(answer.cell.epsilon for answer in replay.answers):
         shown = [answer for answer in replay.answers if answer.cell.epsilon == epsilon]
-        if not shown:
-            continue
         curves = [*base, *(_curve(replay, answer) for answer in shown)]
         bound = bounds(replay, shown[0].cell)
         if bound is not None:
@@ -199,8 +197,6 @@ def _linear(replay: Replay) -> str:
 
 def _timeline(replay: Replay) -> str:
     shown = firsts(replay)
-    if not shown:
-        return ""
     slots = replay.summed.longest
     capped = helping_cap(replay, middle(replay))
     runs = [(f"ε = {epsilon_text(a.cell.epsilon)}", timeline(a, slots=slots)) for a in shown]

@@ -55,7 +55,7 @@ class Wish:
         """Refuse a world that cannot exist."""
         if not 0 < self.gap <= 1:
             raise InvalidConfig(complaint("--gap", "not a gap", expected="0 < Δ ≤ 1", got=self.gap))
-        if self.best < 0 or self.others > 1:
+        if not (self.best >= 0 and self.others <= 1):
             got = f"{self.best} and {self.others}"
             raise InvalidConfig(complaint("--base", "no losses", expected="both in 0 … 1", got=got))
         if not 1 <= self.keys <= 10**9:

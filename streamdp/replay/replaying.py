@@ -154,13 +154,6 @@ class Replay:
         """The number of slots of all keys."""
         return int(self.summed.slots.sum())
 
-    def of(self, candidate: Candidate, epsilon: Epsilon) -> ReplayAnswer | None:
-        """The answer of one cell."""
-        for answer in self.answers:
-            if answer.cell.candidate == candidate and answer.cell.epsilon == epsilon:
-                return answer
-        return None
-
 
 def replay_log(
     log: Log,

@@ -62,10 +62,9 @@ def interval(answer: ReplayAnswer) -> str:
 
 
 def firsts(replay: Replay) -> list[ReplayAnswer]:
-    """The first candidate at each ε."""
+    """The first candidate at each ε; one that has none is at ε = inf."""
     first = replay.question.candidates[0]
-    answers = (replay.of(first, epsilon) for epsilon in replay.question.epsilons)
-    return [answer for answer in answers if answer is not None]
+    return [answer for answer in replay.answers if answer.cell.candidate == first]
 
 
 def middle(replay: Replay) -> ReplayAnswer:
@@ -74,7 +73,7 @@ def middle(replay: Replay) -> ReplayAnswer:
     private = [answer for answer in cells if answer.cell.epsilon is not None]
     if private:
         return private[len(private) // 2]
-    return cells[0] if cells else replay.answers[0]
+    return cells[0]
 
 
 def _following(replay: Replay) -> Iterator[Statement]:
@@ -135,6 +134,8 @@ def _best(replay: Replay) -> Iterator[Statement]:
     near = [answer.cell.name for answer in rivals if answer is not best and _alike(answer, best)]
     if near:
         text += f" Over these seeds it cannot be told from {' and '.join(near)}."
+    if not any(answer.cell.candidate.private for answer in replay.answers):
+        text += " No learner that was asked for has an ε."
     yield Statement("Which learner", text)
 
 

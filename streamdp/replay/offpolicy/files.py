@@ -170,6 +170,10 @@ def _whole(table: Columns, name: str, where: _Where) -> NDArray[np.int64] | None
         raise wrong(
             f"{where.file}: {name}", "type", expected="a whole number in each", got=values.dtype
         )
+    below = np.flatnonzero(values < 0)
+    if len(below):
+        at = int(below[0])
+        raise wrong(where.row(at), name, expected="0 or more", got=int(values[at]))
     return values.astype(np.int64)
 
 

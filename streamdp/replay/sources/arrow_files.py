@@ -35,6 +35,7 @@ from streamdp.replay.log import (
     Log,
     Portion,
     Position,
+    from_zero,
     named_actions,
     numbered_actions,
     portions_of,
@@ -103,7 +104,9 @@ class ArrowLog:
     def _portion(self, batch: Any, *, first: int) -> Iterator[Portion]:
         losses, clipped = self._losses(batch, first)
         columns = Columns(
-            self._keys(batch), self._whole(batch, OFFSET), self._whole(batch, PARTITION)
+            self._keys(batch),
+            self._whole(batch, OFFSET, first),
+            self._whole(batch, PARTITION, first),
         )
         after = {"row": first + batch.num_rows}
         yield from portions_of(losses, columns, first=first, after=after, clipped=clipped)
@@ -154,13 +157,14 @@ class ArrowLog:
         keys = batch.column(KEY).to_pylist()
         return [key if key is None or isinstance(key, bytes) else key.encode() for key in keys]
 
-    def _whole(self, batch: Any, name: str) -> NDArray[np.int64] | None:
+    def _whole(self, batch: Any, name: str, first: int) -> NDArray[np.int64] | None:
         if name not in self.layout.beside:
             return None
         column = batch.column(name)
         if column.null_count:
             raise wrong(f"{self.name}: {name}", "missing values", expected="numbers", got="nulls")
-        return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
+        numbers = column.to_numpy(zero_copy_only=False)
+        return from_zero(numbers, where=f"{self.name}: {name}", first=first)
 
 
 def open_file(path: Path, how: ReadOptions) -> Log:

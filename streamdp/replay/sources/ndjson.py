@@ -159,6 +159,8 @@ class LinesLog:
             if value is None:
                 where = f"{self.name}: line {number}"
                 raise wrong(where, f"no {name}", expected="one in every line", got="none")
+            if value < 0:
+                raise wrong(f"{self.name}: line {number}", name, expected="0 or more", got=value)
         return np.array(values, dtype=np.int64)
 
 

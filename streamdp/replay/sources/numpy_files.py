@@ -31,6 +31,7 @@ from streamdp.replay.log import (
     Log,
     Portion,
     Position,
+    from_zero,
     named_actions,
     numbered_actions,
     portions_of,
@@ -239,7 +240,7 @@ def _whole(beside: dict[str, Any], name: str, where: str) -> NDArray[np.int64] |
         return None
     if beside[name].dtype.kind not in "iu":
         raise wrong(f"{where}: {name}", "type", expected="whole numbers", got=beside[name].dtype)
-    return np.asarray(beside[name], dtype=np.int64)
+    return from_zero(beside[name], where=f"{where}: {name}")
 
 
 def _first_line(error: Exception) -> str:
