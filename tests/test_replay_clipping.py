@@ -29,6 +29,7 @@ from streamdp.replay.sending import send_log
 from streamdp.replay.sources import ReadOptions, open_log
 from streamdp.replay.summary import summary
 from streamdp_adapters.sqlite import Sqlite
+from tests.support.replayed import logged
 
 WILD: Sequence[Sequence[float]] = [[0.25, 1.5], [-3, 1e300], [0, 1], [0.75, 0.5]] * 8
 TAME: Sequence[Sequence[float]] = np.clip(WILD, 0, 1).tolist()
@@ -121,7 +122,8 @@ def test_does_replay_of_a_topic_count_what_the_service_clips(tmp_path: Path) -> 
 def test_is_a_row_without_usable_numbers_null_and_not_clipped(tmp_path: Path) -> None:
     """A slot is repaired in one way: a NaN beside a 7 makes the row a null loss."""
     np.save(tmp_path / "log.npy", np.array([[np.nan, 7.0], [np.inf, 0.5], [0.5, 7.0]] * 4))
-    summed = _replay(tmp_path / "log.npy").summed
+    log = open_log(tmp_path / "log.npy", ReadOptions(on_bad="null"))
+    summed = replay_log(log, QUESTION).summed
     assert (summed.nulls, summed.clipped) == (8, 4)
 
 
@@ -177,9 +179,10 @@ def test_is_a_null_row_beside_a_clipped_one_null(tmp_path: Path) -> None:
     """Clipping makes no 1 of an infinity."""
     rows = np.array([[np.inf, 7], [0.5, 7], [-np.inf, 0.5]], dtype=np.float32)
     np.save(tmp_path / "log.npy", rows)
-    written = convert(open_log(tmp_path / "log.npy"), tmp_path / "tame.npy")
-    assert astuple(written) == (3, 1, 2)
-    assert np.isinf(np.load(tmp_path / "tame.npy"))[:, 0].tolist() == [True, False, True]
+    log = open_log(tmp_path / "log.npy", ReadOptions(on_bad="null"))
+    assert astuple(convert(log, tmp_path / "tame.npy")) == (3, 1, 2)
+    tame = open_log(tmp_path / "tame.npy")  # nothing in it is unusable
+    assert [row[0] is None for row in logged(tame)] == [True, False, True]
 
 
 def test_is_what_was_repaired_counted_once_through_interruptions(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,10 +49,11 @@ def test_is_a_mapped_array_the_log(tmp_path: Path) -> None:
     half = log.losses.astype(np.float16)
     np.save(tmp_path / "half.npy", half)
     wide = ArrayLog("half", NAMED, half.astype(np.float32))
-    assert logged(open_log(tmp_path / "half.npy")) == logged(wide)
+    as_live = ReadOptions(on_bad="null")
+    assert logged(open_log(tmp_path / "half.npy", as_live)) == logged(wide)
     np.save(tmp_path / "wide.npy", log.losses.astype(np.float64) * 2)
     doubled = ArrayLog("doubled", NAMED, log.losses * 2)
-    assert logged(open_log(tmp_path / "wide.npy")) == logged(doubled)
+    assert logged(open_log(tmp_path / "wide.npy", as_live)) == logged(doubled)
     with pytest.raises(InvalidConfig, match="cannot hold keys"):
         convert(made_up(50, seed=1, keys=3), tmp_path / "keyed.npy")
     assert not (tmp_path / "keyed.npy").exists()
@@ -82,7 +83,7 @@ def test_are_columns_of_numbers_actions(tmp_path: Path) -> None:
         {"key": ["x", None], "ts": ["1", "2"], "b": [0.25, None], "a": pa.array([1, 0])}
     )
     pq.write_table(table, tmp_path / "wide.parquet")
-    log = open_log(tmp_path / "wide.parquet")
+    log = open_log(tmp_path / "wide.parquet", ReadOptions(on_bad="null"))
     assert log.actions == ("b", "a")
     first = np.array([0.25, 1], np.float32).tobytes()
     assert logged(log) == [(first, b"x", 0, 0), (None, None, 1, 0)]
@@ -106,6 +107,45 @@ def test_can_bad_rows_be_null_losses(tmp_path: Path) -> None:
     pq.write_table(pa.table({"losses": [[0.0, 1.0], [0.5]]}), tmp_path / "log.parquet")
     rows = logged(open_log(tmp_path / "log.parquet", ReadOptions(on_bad="null")))
     assert [row[0] is None for row in rows] == [False, True]
+
+
+UNUSABLE = ([0, np.nan], [np.inf, 0.5], [np.nan, -np.inf], [np.inf, np.inf])
+
+
+def _columned(rows: Sequence[Sequence[float]], path: Path) -> None:
+    pq.write_table(pa.table({"a": [row[0] for row in rows], "b": [row[1] for row in rows]}), path)
+
+
+FORMS: dict[str, tuple[str, Callable[[Sequence[Sequence[float]], Path], None]]] = {
+    "float64": ("log.npy", lambda rows, path: np.save(path, np.array(rows))),
+    "float32": ("log.npy", lambda rows, path: np.save(path, np.array(rows, dtype=np.float32))),
+    "archive": ("log.npz", lambda rows, path: np.savez(path, losses=np.array(rows))),
+    "lists": (
+        "log.parquet",
+        lambda rows, path: pq.write_table(pa.table({"losses": [*rows[:1], None, *rows[1:]]}), path),
+    ),
+    "columns": ("log.parquet", _columned),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_is_a_row_with_missing_numbers_refused_in_every_kind_of_log(
+    tmp_path: Path, form: str
+) -> None:
+    """One with some of its numbers; NaN throughout, or a null list, is a null loss on purpose."""
+    name, write = FORMS[form]
+    path, lists = tmp_path / name, form == "lists"
+    good = [[0.0, 1.0], [np.nan, np.nan], [1e30, 0.5]]
+    write(good, path)
+    null = [False, *[True] * (1 + lists), False]
+    assert [row[0] is None for row in logged(open_log(path))] == null
+    for bad in UNUSABLE:
+        write([*good, bad], path)
+        row = 3 + lists
+        with pytest.raises(InvalidConfig, match=rf"{name}: row {row}: unusable; expected finite"):
+            logged(open_log(path))
+        rows = logged(open_log(path, ReadOptions(on_bad="null")))
+        assert [row[0] is None for row in rows] == [*null, True]
 
 
 def _text(content: str) -> Callable[[Path], None]:

@@ -1,6 +1,7 @@
 """Rows of a log to be written elsewhere: losses with keys, partitions and offsets.
 
-Finite losses outside [0, 1] are clipped, whatever kind of log they are from, and counted.
+Finite losses outside [0, 1] are clipped, whatever kind of log they are from, and counted; a null
+row is NaN throughout, which every reader takes for one that is intended.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def chunks(portions: Iterable[Portion], *, first: int = 0) -> Iterator[Chunk]:
     for portion in portions:
         batch = portion.batch
         keys = [batch.keys[at] for at in batch.index.tolist()]
-        losses, clipped = _clipped(batch.losses)
+        losses, clipped = _repaired(batch.losses)
         chunk = Chunk(
             first,
             losses,
@@ -80,9 +81,9 @@ def chunks(portions: Iterable[Portion], *, first: int = 0) -> Iterator[Chunk]:
         first = chunk.stop
 
 
-def _clipped(losses: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
-    """Rows with finite losses in [0, 1], and how many were not; null rows stay null."""
-    outside = rows_outside(losses)
-    if not outside:
+def _repaired(losses: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
+    """Rows of losses in [0, 1] or of NaN, and how many were clipped."""
+    if losses.size and losses.min() >= 0 and losses.max() <= 1:  # NaN is neither
         return losses, 0
-    return np.where(np.isfinite(losses), np.clip(losses, 0, 1), losses), outside
+    whole = np.where(nulls(losses)[:, None], np.float32(np.nan), np.clip(losses, 0, 1))
+    return whole, rows_outside(losses)

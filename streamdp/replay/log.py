@@ -17,13 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import Key, LossBatch
+
+OnBad = Literal["refuse", "null"]
+"""What an unusable row of a file is: an error, or a null loss as it would be live."""
 
 Position = Mapping[str, int]
 """A position to resume reading at: numbers by names that only the source understands."""
@@ -166,6 +169,28 @@ def from_zero(numbers: NDArray[Any], *, where: str, first: int = 0) -> NDArray[n
         row = int(column.argmin())
         raise wrong(where, f"row {first + row}", expected="0 or more", got=int(column[row]))
     return column
+
+
+def check_usable(
+    losses: NDArray[Any], on_bad: OnBad, *, where: str, rows: Sequence[int] | NDArray[np.int64]
+) -> None:
+    """Refuse a row with some numbers missing or infinite; NaN throughout is a null loss.
+
+    >>> rows = np.array([[0.5, 1], [np.nan, np.nan], [np.nan, 0]])
+    >>> check_usable(rows, "refuse", where="a.npy", rows=range(7, 10))
+    Traceback (most recent call last):
+    streamdp.core.errors.InvalidConfig: a.npy: row 9: unusable; expected finite numbers, ...
+    """
+    if on_bad == "null" or np.isfinite(np.vdot(losses, losses)):  # the sum is cheap, but may be inf
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        odd = np.flatnonzero(~np.isfinite(losses.sum(axis=1)))
+    some = ~np.isnan(losses[odd]).all(axis=1) & ~np.isfinite(losses[odd]).all(axis=1)
+    bad = odd[some]
+    if len(bad):
+        expected = "finite numbers, or NaN for all actions (a null loss)"
+        got = "NaN or infinity for some"
+        raise wrong(f"{where}: row {rows[int(bad[0])]}", "unusable", expected=expected, got=got)
 
 
 def wrong(where: str, what: str, *, expected: object, got: object) -> InvalidConfig:

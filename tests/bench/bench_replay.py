@@ -96,7 +96,7 @@ def write_log(path: Path, slots: int, *, kind: str) -> None:
     generator = np.random.default_rng(7)
     block = generator.random((_STEP, K), dtype=np.float32)
     if kind == "bad":
-        block[::500, 3] = np.nan
+        block[::500] = np.nan
         block[250::500, 5] = 7.0
     with path.open("wb") as file:
         file.write(npy_header(slots, K))

@@ -15,12 +15,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.replay.log import Log
-
-OnBad = Literal["refuse", "null"]
+from streamdp.replay.log import Log, OnBad
 
 ENDINGS: Mapping[str, str] = {
     ".ndjson": "ndjson",

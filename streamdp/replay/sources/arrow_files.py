@@ -5,17 +5,18 @@ key), `offset` and `partition` (whole numbers), `ts` and `event_id` (ignored). W
 every other column of numbers is an action. The actions of a list column are in the schema's
 metadata under `streamdp.actions`, a JSON list; otherwise they are numbered.
 
-A null list, or a null or NaN in it, is a null loss. A list of another length is an error, or with
-`on_bad = "null"` a null loss. Finite losses outside [0, 1] are clipped as live, and counted. Files
-are read batch by batch; an IPC file is mapped, and its pages are released after each batch. pyarrow
-comes with the extra `replay`.
+A null list is an intended null loss, as is a row of nulls or NaN throughout. A list of another
+length, or a row with some numbers missing or infinite, is an error, or with `on_bad = "null"` a
+null loss. Finite losses outside [0, 1] are clipped as live, and counted. Files are read batch by
+batch; an IPC file is mapped, and its pages are released after each batch. pyarrow comes with the
+extra `replay`.
 """
 
 from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -27,21 +28,22 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from streamdp.core.events import Key
-from streamdp.core.grid import as_float32
 from streamdp.replay.clipping import narrowed
 from streamdp.replay.log import (
     START,
     Columns,
     Log,
+    OnBad,
     Portion,
     Position,
+    check_usable,
     from_zero,
     named_actions,
     numbered_actions,
     portions_of,
     wrong,
 )
-from streamdp.replay.sources import OnBad, ReadOptions, file_identity
+from streamdp.replay.sources import ReadOptions, file_identity
 
 LOSSES, KEY, OFFSET, PARTITION = "losses", "key", "offset", "partition"
 RESERVED = (LOSSES, KEY, OFFSET, PARTITION, "ts", "event_id")
@@ -116,15 +118,11 @@ class ArrowLog:
         K = len(self.actions)
         if self.layout.lists:
             return self._lists(batch.column(LOSSES), first)
-        table = np.empty((batch.num_rows, K), dtype=np.float32)
-        outside, finite = np.zeros((2, batch.num_rows), dtype=np.bool_)
-        finite[:] = True
+        table = np.empty((batch.num_rows, K))
         for at, name in enumerate(self.layout.losses):
-            column = batch.column(name).to_numpy(zero_copy_only=False)
-            table[:, at] = as_float32(column[:, None], actions=1)[:, 0]
-            outside |= (column < 0) | (column > 1)
-            finite &= np.isfinite(column)
-        return table, int(np.count_nonzero(outside & finite))
+            table[:, at] = batch.column(name).to_numpy(zero_copy_only=False)
+        check_usable(table, self.on_bad, where=self.name, rows=range(first, first + len(table)))
+        return narrowed(table, actions=K)
 
     def _lists(self, column: Any, first: int) -> tuple[NDArray[np.float32], int]:
         K = len(self.actions)
@@ -140,13 +138,17 @@ class ArrowLog:
             table = np.full((len(column), K), np.nan, dtype=np.float32)
             clipped = 0
             if good.any():
-                table[good], clipped = self._values(column.filter(pa.array(good)))
+                rows = first + np.flatnonzero(good)
+                table[good], clipped = self._values(column.filter(pa.array(good)), rows)
             return table, clipped
-        return self._values(column)
+        return self._values(column, range(first, first + len(column)))
 
-    def _values(self, column: Any) -> tuple[NDArray[np.float32], int]:
+    def _values(
+        self, column: Any, rows: Sequence[int] | NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], int]:
         """The lists of a column, all of K numbers, and how many of them were clipped."""
         values = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, len(self.actions))
+        check_usable(values, self.on_bad, where=self.name, rows=rows)
         if values.dtype == np.float32:
             return cast("NDArray[np.float32]", values), 0
         return narrowed(values, actions=len(self.actions))

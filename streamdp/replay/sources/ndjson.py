@@ -26,13 +26,14 @@ from streamdp.replay.log import (
     START,
     Columns,
     Log,
+    OnBad,
     Portion,
     Position,
     numbered_actions,
     portions_of,
     wrong,
 )
-from streamdp.replay.sources import OnBad, ReadOptions, file_identity
+from streamdp.replay.sources import ReadOptions, file_identity
 from streamdp.wire.json_format import JsonFormat
 
 _LINES = 1 << 13  # a portion

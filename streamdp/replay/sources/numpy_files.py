@@ -2,8 +2,8 @@
 
 A .npy in float32 is mapped and read as it is, whatever its size: pages are released after reading,
 so a log of 10 GB needs some tens of megabytes. Other number types are converted portion by portion.
-Losses that are not finite make the row a null loss, as live; finite losses outside [0, 1] are
-clipped, and counted.
+A row of NaN throughout is an intended null loss; one with some numbers missing or infinite is an
+error, or with `on_bad = "null"` a null loss. Finite losses outside [0, 1] are clipped, and counted.
 
 A .npz may also hold `actions` (K names), `keys` (n texts or bytes), `offsets` and `partitions` (n
 whole numbers). Its losses are read as a stream, compressed or not.
@@ -29,8 +29,10 @@ from streamdp.replay.log import (
     START,
     Columns,
     Log,
+    OnBad,
     Portion,
     Position,
+    check_usable,
     from_zero,
     named_actions,
     numbered_actions,
@@ -77,7 +79,7 @@ def open_file(path: Path, how: ReadOptions) -> Log:
     if size < needed:
         raise wrong(str(path), "cut short", expected=f"{needed} bytes", got=size)
     actions = named_actions(how.actions, numbered_actions(table.columns), where=str(path))
-    return MappedLog(path, actions, table)
+    return MappedLog(path, actions, table, how.on_bad)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ class MappedLog:
     path: Path
     actions: tuple[str, ...]
     table: _Table
+    on_bad: OnBad
 
     @property
     def name(self) -> str:
@@ -114,6 +117,7 @@ class MappedLog:
         for first in range(start.get("row", 0), table.rows, step):
             stop = min(first + step, table.rows)
             part = rows[first:stop]
+            check_usable(part, self.on_bad, where=self.name, rows=range(first, stop))
             losses, clipped = _as_float32(part, table)
             after = {"row": stop}
             yield from portions_of(losses, Columns(), first=first, after=after, clipped=clipped)
@@ -133,6 +137,7 @@ class ArchivedLog:
     keys: NDArray[Any] | None
     offsets: NDArray[np.int64] | None
     partitions: NDArray[np.int64] | None
+    on_bad: OnBad
 
     @property
     def name(self) -> str:
@@ -161,6 +166,7 @@ class ArchivedLog:
                     got = first + len(raw) // table.row_bytes
                     raise wrong(self.name, "cut short", expected=f"{table.rows} rows", got=got)
                 part = np.frombuffer(raw, table.dtype).reshape(-1, table.columns)
+                check_usable(part, self.on_bad, where=self.name, rows=range(first, stop))
                 losses, clipped = _as_float32(part, table)
                 columns, after = self._columns(slice(first, stop)), {"row": stop}
                 yield from portions_of(losses, columns, first=first, after=after, clipped=clipped)
@@ -232,6 +238,7 @@ def _open_archive(path: Path, how: ReadOptions) -> Log:
         beside.get("keys"),
         _whole(beside, "offsets", where),
         _whole(beside, "partitions", where),
+        how.on_bad,
     )
 
 
