@@ -389,7 +389,9 @@ def test_are_uniform_draws_shown_as_live(tmp_path: Path) -> None:
     ],
 )
 def test_are_wrong_options_refused(arguments: list[str], said: str, tmp_path: Path) -> None:
-    path = written(made_up(100, seed=1), tmp_path / "log.ndjson")
+    path: Path | str = written(made_up(100, seed=1), tmp_path / "log.ndjson")
+    if "--content" in arguments or "--played" in arguments:  # of a topic only
+        path = "sqlite:nowhere.db#clicks"
     result = invoked(path, *arguments)
     assert said in result.output + str(result.exception)
 

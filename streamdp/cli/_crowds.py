@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
 
@@ -81,7 +81,7 @@ def crowds(
 
     epsilons = parse_epsilons("0.3,1" if epsilon is None else epsilon)
     known = KINDS if asked.observes == "feedback" else (*STAGGERED, *BESIDE)
-    kinds = [kind for kind in known if only is None or only in kind.name]
+    kinds = named(known, only)
     if not kinds:
         expected = "; ".join(kind.name for kind in known)
         raise InvalidConfig(complaint("--world", "unknown", expected=expected, got=only))
@@ -106,6 +106,26 @@ def crowds(
         for world in (SETS if worlds is None else [worlds])
     ]
     return [outcome for size in sizes for outcome in simulated(finite, kinds, size)]
+
+
+class NamedWorld(Protocol):
+    """A world with a name."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+
+W = TypeVar("W", bound=NamedWorld)
+
+
+def named(worlds: Sequence[W], text: str | None) -> list[W]:
+    """The world of this very name, or else all whose names hold the text."""
+    if text is None:
+        return list(worlds)
+    exact = [world for world in worlds if world.name == text]
+    return exact or [world for world in worlds if text in world.name]
 
 
 Simulated = Callable[[Sequence[Fraction], Sequence["Kind"], "Size"], Iterator["CrowdOutcome"]]

@@ -14,6 +14,7 @@ def register(app: typer.Typer) -> None:
 
 
 def convert(
+    context: typer.Context,
     source: Annotated[str, typer.Argument(help="A file or a topic, as for replay.")],
     target: Annotated[
         str, typer.Argument(help="A file of the kind that its ending says, or a topic.")
@@ -38,15 +39,25 @@ def convert(
     none. Losses outside [0, 1] are not sent to a topic: a file is the place to look at them.
     """
     from streamdp.cli import _progress
+    from streamdp.cli._of_use import refuse_useless
     from streamdp.cli.replay import reading
     from streamdp.replay.clipping import repaired
     from streamdp.replay.converting import convert as write
     from streamdp.replay.sending import is_topic, send_log
     from streamdp.replay.sources import open_log
 
+    topic = is_topic(target)
+    from_topic = is_topic(source) and not Path(source).exists()
+    refuse_useless(
+        context,
+        [
+            (["--format", "--set"], topic or from_topic, "a topic"),
+            (["--on-bad"], not from_topic, "a file (a topic is read as live)"),
+        ],
+        got=source if from_topic else f"{source} and {target}",
+    )
     how = reading(actions, on_bad, wire_format, setting)
     log = open_log(source, how)
-    topic = is_topic(target)
     hint = _progress.WITH_CHECKPOINT if topic else "the same command resumes"
     with _progress.watching(hint) as watcher:
         tell = watcher.stoppable(f"writing {target}", log.slots)

@@ -11,7 +11,6 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from streamdp.core.errors import InvalidConfig
     from streamdp.replay.replaying import Question, Replay
     from streamdp.replay.sources import ReadOptions
 
@@ -86,6 +85,7 @@ def register(app: typer.Typer) -> None:
 
 
 def replay(
+    context: typer.Context,
     log: LogArgument,
     observes: Annotated[
         str, typer.Option(help="losses (of all actions), or feedback (of the shown action).")
@@ -132,12 +132,11 @@ def replay(
     from streamdp.cli import _feedback_replay
     from streamdp.cli._written import check_places
 
+    _feedback_replay.check_observes(log, observes)
+    _check_of_use(context, log, observes, content)
     check_places(report, as_json, checkpoint)
     how = reading(actions, on_bad, wire_format, setting)
-    _feedback_replay.check_observes(log, observes)
     if observes == "feedback":
-        if record is not None:
-            raise _of_no_use("--observes feedback")
         _feedback_replay.run(
             log,
             _feedback_replay.question(
@@ -154,6 +153,28 @@ def replay(
     _write(answered, report, as_json)
     if str(as_json) != "-":
         _print(answered)
+
+
+def _check_of_use(context: typer.Context, log: str, observes: str, content: str | None) -> None:
+    """Refuse options that change nothing in this kind of replay."""
+    from streamdp.cli._of_use import refuse_useless
+    from streamdp.replay.sending import is_topic
+
+    feedback, topic = observes == "feedback", is_topic(log) and not Path(log).exists()
+    shown = "--observes feedback"
+    refuse_useless(
+        context,
+        [
+            (["--record"], not feedback, "losses, and a learner with crowd=stream"),
+            (["--checkpoint"], not feedback, "--observes losses"),
+            (["--logged", "--pscore"], feedback, shown),
+            (["--content", "--header", "--played"], feedback and topic, f"a topic and {shown}"),
+            (["--pscore", "--header", "--played"], content != "losses", "no --content losses"),
+            (["--format", "--set"], topic, "a topic"),
+            (["--on-bad"], feedback or not topic, "a file (a topic is read as live)"),
+        ],
+        got=f"{'a topic' if topic else 'a file'} and --observes {observes}",
+    )
 
 
 def _asked(
@@ -182,19 +203,15 @@ def _by_record(asked: Question, record: Path | None) -> Question:
         return asked
     from dataclasses import replace
 
+    from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.replay.cells import CROWD
     from streamdp.replay.crowd_record import read_record
 
     if not any((CROWD, "stream") in candidate.options for candidate in asked.candidates):
-        raise _of_no_use(", ".join(candidate.text for candidate in asked.candidates))
+        expected = "losses, and a learner with crowd=stream"
+        got = ", ".join(candidate.text for candidate in asked.candidates)
+        raise InvalidConfig(complaint("--record", "of no use", expected=expected, got=got))
     return replace(asked, record=read_record(record, stream=asked.stream, epoch=asked.epoch))
-
-
-def _of_no_use(got: str) -> InvalidConfig:
-    from streamdp.core.errors import InvalidConfig, complaint
-
-    expected = "losses, and a learner with crowd=stream"
-    return InvalidConfig(complaint("--record", "of no use", expected=expected, got=got))
 
 
 def _replayed(log: str, asked: Question, how: ReadOptions, checkpoint: Path | None) -> Replay:

@@ -19,6 +19,7 @@ from streamdp.cli._crowds import (
     crowd_as_json,
     crowd_tables,
     crowds,
+    named,
 )
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def register(app: typer.Typer) -> None:
 
 
 def simulate(
+    context: typer.Context,
     observes: Annotated[
         str, typer.Option(help="losses (of all actions) or feedback (of the shown action).")
     ] = "losses",
@@ -107,10 +109,9 @@ def simulate(
     """
     from streamdp.cli._written import check_places, write_page
 
-    check_places(report)
     count = RUNS if runs is None else runs
-    if observes not in ("losses", "feedback"):
-        raise _unknown(observes)
+    _check_of_use(context, observes, together=keys is not None)
+    check_places(report)
     if keys is not None:
         asked = CrowdSize(keys, actions, runs, slots, seed, donate, observes, partitions, crowd)
         played = crowds(learners, epsilon, asked, worlds=worlds, only=only)
@@ -129,6 +130,28 @@ def simulate(
         typer.echo(json.dumps(reports, indent=2, ensure_ascii=False))
     else:
         _show(tables, how="markdown" if markdown else "drawn")
+
+
+def _check_of_use(context: typer.Context, observes: str, *, together: bool) -> None:
+    """Refuse options that change nothing in this kind of simulation."""
+    from streamdp.cli._of_use import refuse_useless
+
+    if observes not in ("losses", "feedback"):
+        raise _unknown(observes)
+    feedback = observes == "feedback"
+    alone = feedback and not together
+    refuse_useless(
+        context,
+        [
+            (["--actions", "--partitions", "--crowd", "--donate"], together, "--keys with it"),
+            (["--report", "--delay"], alone, "--observes feedback without --keys"),
+            (["--not-private"], not feedback and not together, "--observes losses without --keys"),
+            (["--world"], feedback or together, "--observes feedback or --keys with it"),
+            (["--worlds"], not alone, "--observes losses or --keys with it"),
+            (["--crowd"], not feedback, "--observes losses with it"),
+        ],
+        got=f"--observes {observes}{' and --keys' if together else ''}",
+    )
 
 
 def _unknown(observes: str) -> Exception:
@@ -201,7 +224,7 @@ def _feedback(
     from streamdp.replay.cells import parse_epsilons
     from streamdp.replay.feedback import ENVIRONMENTS, HORIZON, LEARNERS, simulate_feedback
 
-    worlds = [world for world in ENVIRONMENTS if only is None or only in world.name]
+    worlds = named(ENVIRONMENTS, only)
     if not worlds:
         names = "; ".join(world.name for world in ENVIRONMENTS)
         raise InvalidConfig(complaint("--world", "unknown", expected=names, got=only))

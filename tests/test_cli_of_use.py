@@ -1,0 +1,87 @@
+"""Is an option that would change nothing refused, rather than believed?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from streamdp.cli._crowds import named
+from streamdp.replay.feedback import ENVIRONMENTS
+from tests.support.calling import Streamdp
+from tests.support.calling import streamdp as streamdp
+
+FEEDBACK = ("--observes", "feedback")
+KEYS = ("--keys", "9")
+USUAL = {
+    "--actions": "20",
+    "--crowd": "partition",
+    "--delay": "0",
+    "--donate": None,
+    "--not-private": None,
+    "--partitions": "1",
+    "--report": "page.html",
+    "--world": "equal",
+    "--worlds": "drifting",
+    "--content": "reward",
+    "--header": "action",
+    "--logged": "auto",
+    "--played": "header",
+    "--pscore": "p",
+    "--format": "json",
+    "--set": "a=b",
+    "--checkpoint": "at.npz",
+    "--record": "home.ledger",
+    "--on-bad": "refuse",
+}
+"""Values that would be good where the option is of use; also what is usual may not be believed."""
+
+SIMULATE = {
+    (): "--actions --crowd --delay --donate --partitions --report --world",
+    FEEDBACK: "--actions --crowd --donate --not-private --partitions --worlds",
+    KEYS: "--delay --not-private --report",
+    (*FEEDBACK, *KEYS): "--crowd --delay --not-private --report",
+}
+REPLAY = {
+    ("log.ndjson",): "--content --format --header --logged --played --pscore --set",
+    ("sqlite:home.db#x",): "--content --header --logged --on-bad --played --pscore",
+    ("shown.ndjson", *FEEDBACK): "--checkpoint --content --format --header --played --record --set",
+    ("sqlite:home.db#x", *FEEDBACK): "--checkpoint --record",
+    ("sqlite:home.db#x", *FEEDBACK, "--content", "losses"): "--header --played --pscore",
+}
+CONVERT = {
+    ("log.ndjson", "to.npy"): "--format --set",
+    ("sqlite:home.db#x", "to.npy"): "--on-bad",
+}
+CASES = [
+    (command, *place, option)
+    for command, places in (("simulate", SIMULATE), ("replay", REPLAY), ("convert", CONVERT))
+    for place, options in places.items()
+    for option in options.split()
+]
+
+
+@pytest.mark.parametrize("words", CASES, ids=" ".join)
+def test_is_an_option_of_no_use_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streamdp: Streamdp, words: tuple[str, ...]
+) -> None:
+    """It is named, and what it belongs to; nothing is simulated, read or written."""
+    monkeypatch.chdir(tmp_path)
+    shown = {"action": "a", "reward": 1, "pscore": 0.5}
+    Path("shown.ndjson").write_text(json.dumps(shown) + "\n")
+    Path("log.ndjson").write_text('{"losses":[0,1]}\n')
+    option, value = words[-1], USUAL[words[-1]]
+    ran = streamdp(*words, *([] if value is None else [value]))
+    assert ran.code == 2
+    assert ran.err.startswith(f"streamdp: {option}: of no use; expected ")
+    assert ran.err.count("\n") == 1
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_is_a_world_s_own_name_that_world_alone() -> None:
+    """The names that a refusal lists: one of them may be the beginning of another."""
+    for world in ENVIRONMENTS:
+        assert named(ENVIRONMENTS, world.name) == [world]
+    assert len(named(ENVIRONMENTS, "equal, K = 2")) < len(named(ENVIRONMENTS, "equal, K ="))
+    assert named(ENVIRONMENTS, None) == list(ENVIRONMENTS)
