@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from streamdp.cli import application
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.learners.leader import DEFAULT_RECIPE
 from streamdp.replay import blocks
 from streamdp.replay.blocks import Bernoulli, Constant, DrawnOnce, LossWorld, walk
 from streamdp.replay.cells import parse_candidate
@@ -264,7 +265,7 @@ def test_does_the_command_recommend() -> None:
             ["--changes-every", "9", "--target-regret", "3"],
             "expected no --target-regret and no --target-slots with it, got 3",
         ),
-        (["--config", "x.toml"], "expected no --actions and no --epsilon with it"),
+        (["--config", "x.toml"], "expected no --actions, --epsilon or --learner with it"),
         (["--stream", "home"], "expected --actions and --epsilon, or --config"),
     ):
         refused = CliRunner().invoke(application(), [*usual, *wrong])
@@ -281,6 +282,24 @@ def test_does_a_plan_take_actions_and_budget_from_a_configuration(tmp_path: Path
     assert [result.exit_code for result in results] == [0, 0]
     assert results[0].stdout == results[1].stdout
     assert json.loads(results[0].stdout)["epsilon"] == "0.5"
+
+
+def test_does_a_plan_play_the_learner_that_is_configured(tmp_path: Path) -> None:
+    """The stream's own, with its options; without a stream, the one that is shipped."""
+    ask = ["plan", "--gap", "0.2", "--horizon", "300", "--json"]
+    path, plain = written(tmp_path), [*ask, "--actions", "3", "--epsilon", "1/2"]
+    words = [
+        [*ask, "--config", str(path)],
+        [*plain, "--learner", "remembering_leader:schedule=capped 3"],
+        plain,
+    ]
+    results = [CliRunner().invoke(application(), some) for some in words]
+    assert results[0].stdout == results[1].stdout != results[2].stdout
+    assert json.loads(results[2].stdout)["learner"] == DEFAULT_RECIPE
+    path.write_text(path.read_text().replace("start =", 'crowd = "partition"\nstart ='))
+    together = CliRunner().invoke(application(), words[0])
+    assert together.stdout == results[0].stdout
+    assert together.stderr == "each key is planned alone, without the stream's crowd\n"
 
 
 @pytest.mark.slow

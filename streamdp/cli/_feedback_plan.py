@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 if TYPE_CHECKING:
-    from streamdp.core.learners.feedback import PolicyLearner
     from streamdp.replay.feedback_planning import FeedbackPlan, FeedbackWish
 
 LEARNER = "policy_blocks"
@@ -25,22 +24,6 @@ class AssumedEvents:
     seed: int
     keys: int
     traffic: float | None
-
-
-def text_of(learner: PolicyLearner) -> str:
-    """A configured learner in the command line's form, without ε.
-
-    >>> from streamdp.core.learners.feedback.policy_blocks import policy_blocks
-    >>> text_of(policy_blocks(actions=["a", "b"], epsilon="1", schedule="capped 512"))
-    'policy_blocks:schedule=capped 512'
-    """
-    from streamdp.core.learners.feedback import feedback_learner_of
-
-    config = learner.to_config()
-    plain = {name: config[name] for name in ("recipe", "epsilon")}
-    usual = feedback_learner_of(plain, actions=learner.actions).to_config()
-    options = [f"{name}={value}" for name, value in config.items() if value != usual[name]]
-    return ":".join([config["recipe"], *options])
 
 
 def run(
@@ -157,20 +140,30 @@ def _print_blocks(plan: FeedbackPlan) -> None:
     )
     for name in ("block", "slots", "runs that have found it", "best shown", "regret so far"):
         table.add_column(name, justify="right")
-    for number_, block in enumerate(plan.blocks):
-        if number_ < _FIRST or number_ % max(1, len(plan.blocks) // _ROWS) == 0:
-            table.add_row(
-                str(number_),
-                f"{block.first:,} – {block.last:,}",
-                f"{block.found_share:.0%}",
-                f"{block.best:.0%}",
-                number(block.regret),
-            )
+    for place in rows_shown(len(plan.blocks)):
+        block = plan.blocks[place]
+        table.add_row(
+            str(place),
+            f"{block.first:,} – {block.last:,}",
+            f"{block.found_share:.0%}",
+            f"{block.best:.0%}",
+            number(block.regret),
+        )
     Console().print(table)
 
 
 _FIRST = 24
 _ROWS = 12
+
+
+def rows_shown(blocks: int) -> list[int]:
+    """The blocks that a table has rows for: the first ones, some of the rest, and the last.
+
+    >>> rows_shown(3), rows_shown(1000)[23:26], rows_shown(1000)[-1]
+    ([0, 1, 2], [23, 83, 166], 999)
+    """
+    every = max(1, blocks // _ROWS)
+    return [at for at in range(blocks) if at < _FIRST or at % every == 0 or at == blocks - 1]
 
 
 def _print_table(plan: FeedbackPlan) -> None:

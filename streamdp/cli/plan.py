@@ -6,7 +6,7 @@ compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from math import inf
 from pathlib import Path
@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from streamdp.cli._feedback_plan import rows_shown
 from streamdp.cli.common import OneStream, chosen, load
 
 if TYPE_CHECKING:
     from streamdp.core.errors import InvalidConfig
+    from streamdp.core.learners import Learner
     from streamdp.replay.cells import Epsilon
     from streamdp.replay.changing import ChangePlan
     from streamdp.replay.planning import LearnerPlan, Wish
-
-LEARNER = "incumbent_leader"
+    from streamdp.service.config import Configuration
 
 BaseOption = Annotated[
     float | None,
@@ -43,7 +44,7 @@ ObservesOption = Annotated[
 
 LearnerOption = Annotated[
     str | None,
-    typer.Option(help="A recipe with options; incumbent_leader, with feedback policy_blocks."),
+    typer.Option(help="A recipe with options; remembering_leader, with feedback policy_blocks."),
 ]
 
 RateOption = Annotated[
@@ -76,7 +77,7 @@ def plan(
         str | None, typer.Option(help="ε of an event for the action, exactly, such as 0.5.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="Take actions and ε from here instead.")
+        Path | None, typer.Option("--config", "-c", help="Take learner, actions and ε from here.")
     ] = None,
     stream: OneStream = None,
     observes: ObservesOption = "losses",
@@ -126,8 +127,8 @@ def plan(
 
     if target_regret is not None and not 0 < target_regret < inf:
         raise _refused("--target-regret", expected="losses, above 0", got=str(target_regret))
-    many, exact = _asked(actions, epsilon, config, stream)
-    wish = Wish(parse_candidate(learner or LEARNER), many, gap, horizon, seed, base, keys)
+    many, exact, text = _asked(actions, epsilon, config, stream, learner)
+    wish = Wish(parse_candidate(text), many, gap, horizon, seed, base, keys)
     if changes_every is None:
         _plan(wish, exact, target_regret, target_slots, as_json=as_json)
         return
@@ -183,20 +184,32 @@ def _plan(
 
 
 def _asked(
-    actions: int | None, epsilon: str | None, config: Path | None, stream: str | None
+    actions: int | None,
+    epsilon: str | None,
+    config: Path | None,
+    stream: str | None,
+    learner: str | None,
+) -> tuple[int, Fraction, str]:
+    """The number of actions, ε and the learner, by the options or by a configured stream."""
+    from streamdp.core.learners import learner_of
+    from streamdp.core.learners.leader import DEFAULT_RECIPE
+
+    if config is None:
+        return *_by_options(actions, epsilon, stream), learner or DEFAULT_RECIPE
+    configuration, name = _configured(config, stream, actions, epsilon, learner)
+    configured = configuration.leader(name)
+    if configured.charge is None:
+        raise _refused(f"--config {config}", expected="a learner with ε", got=configured.recipe)
+    if configured.crowd is not None:
+        typer.echo("each key is planned alone, without the stream's crowd", err=True)
+    return len(configured.actions), configured.charge, text_of(configured, learner_of)
+
+
+def _by_options(
+    actions: int | None, epsilon: str | None, stream: str | None
 ) -> tuple[int, Fraction]:
-    """The number of actions and ε, by the options or by a configured stream."""
     from streamdp.core.calibration import parse_epsilon
 
-    if config is not None:
-        if actions is not None or epsilon is not None:
-            got = f"--actions {actions}, --epsilon {epsilon}"
-            raise _refused("--config", expected="no --actions and no --epsilon with it", got=got)
-        configuration = load(config)
-        leader = configuration.leader(chosen(configuration, stream).stream)
-        if leader.charge is None:
-            raise _refused(f"--config {config}", expected="a learner with ε", got=leader.recipe)
-        return len(leader.actions), leader.charge
     if actions is None or epsilon is None or stream is not None:
         raise _refused("plan", expected="--actions and --epsilon, or --config", got="neither")
     return actions, parse_epsilon(epsilon, "--epsilon")
@@ -209,23 +222,50 @@ def _asked_of_feedback(
     stream: str | None,
     learner: str | None,
 ) -> tuple[int, Fraction, str]:
-    """Number of actions, ε and learner, by the options or by a configured stream."""
+    """The same for feedback."""
     from streamdp.cli import _feedback_plan
-    from streamdp.core.learners.feedback import PolicyLearner
+    from streamdp.core.learners.feedback import PolicyLearner, feedback_learner_of
 
     if config is None:
-        return *_asked(actions, epsilon, config, stream), learner or _feedback_plan.LEARNER
+        return *_by_options(actions, epsilon, stream), learner or _feedback_plan.LEARNER
+    configuration, name = _configured(config, stream, actions, epsilon, learner)
+    configured = configuration.learner(name)
+    if not isinstance(configured, PolicyLearner) or configured.charge is None:
+        raise _refused(
+            f"--config {config}", expected="a feedback stream with ε", got=configured.recipe
+        )
+    return len(configured.actions), configured.charge, text_of(configured, feedback_learner_of)
+
+
+def _configured(
+    config: Path,
+    stream: str | None,
+    actions: int | None,
+    epsilon: str | None,
+    learner: str | None,
+) -> tuple[Configuration, str]:
+    """The configuration and the stream that is planned for; no option may say the same."""
     if actions is not None or epsilon is not None or learner is not None:
         expected = "no --actions, --epsilon or --learner with it"
         got = f"--actions {actions}, --epsilon {epsilon}, --learner {learner}"
         raise _refused("--config", expected=expected, got=got)
     configuration = load(config)
-    configured = configuration.learner(chosen(configuration, stream).stream)
-    if not isinstance(configured, PolicyLearner) or configured.charge is None:
-        raise _refused(
-            f"--config {config}", expected="a feedback stream with ε", got=configured.recipe
-        )
-    return len(configured.actions), configured.charge, _feedback_plan.text_of(configured)
+    return configuration, chosen(configuration, stream).stream
+
+
+def text_of(learner: Learner, made: Callable[..., Learner]) -> str:
+    """A configured learner in the command line's form, without ε; `made`: from a table.
+
+    >>> from streamdp.core.learners import learner_of
+    >>> table = {"recipe": "prefix_softmax", "epsilon": "1", "schedule": "capped 512"}
+    >>> text_of(learner_of(table, actions=["a", "b"]), learner_of)
+    'prefix_softmax:schedule=capped 512'
+    """
+    config = learner.to_config()
+    plain = {name: config[name] for name in ("recipe", "epsilon")}
+    usual = made(plain, actions=learner.actions).to_config()
+    options = [f"{name}={value}" for name, value in config.items() if value != usual[name]]
+    return ":".join([config["recipe"], *options])
 
 
 def _refused(where: str, *, expected: str, got: str) -> InvalidConfig:
@@ -309,7 +349,9 @@ def _print(plan: LearnerPlan) -> None:
     )
     for name in ("block", "slots", "best action in force", "regret so far"):
         table.add_column(name, justify="right")
-    for block, (first, last, right, cost) in enumerate(plan.blocks()):
+    blocks = plan.blocks()
+    for block in rows_shown(len(blocks)):
+        first, last, right, cost = blocks[block]
         table.add_row(str(block), f"{first:,} – {last:,}", f"{right:.0%}", number(cost))
     console = Console()
     console.print(table)
