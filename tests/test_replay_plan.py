@@ -142,6 +142,8 @@ def test_are_impossible_wishes_refused() -> None:
             Wish(**{"candidate": usual, "actions": 3, "gap": 0.1, "horizon": 10} | wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidConfig, match="not private"):
         Wish(parse_candidate("follow_the_leader"), 3, 0.1, 10)
+    with pytest.raises(InvalidConfig, match="--learner: crowd; expected no crowd: each key is"):
+        Wish(parse_candidate("incumbent_leader:crowd=partition"), 3, 0.1, 10)
 
 
 def test_is_an_interval_of_a_ratio_right() -> None:
@@ -267,6 +269,11 @@ def test_does_the_command_recommend() -> None:
         ),
         (["--config", "x.toml"], "expected no --actions, --epsilon or --learner with it"),
         (["--stream", "home"], "expected --actions and --epsilon, or --config"),
+        (
+            ["--changes-every", "9000", "--learner", "prefix_softmax"],
+            "--learner: cannot be planned; expected no --changes-every with it",
+        ),
+        (["--observes", "feedback", "--markdown", "--json"], "expected no --json with it"),
     ):
         refused = CliRunner().invoke(application(), [*usual, *wrong])
         assert isinstance(refused.exception, InvalidConfig)

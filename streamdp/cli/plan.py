@@ -113,6 +113,8 @@ def plan(
         "--target-slots": target_slots,
         "--changes-every": changes_every,
     }
+    if as_json and markdown:
+        raise _refused("--markdown", expected="no --json with it", got="both")
     of_feedback = {"--rate": rate, "--traffic": traffic, "--markdown": markdown or None}
     if _is_feedback(observes, of_losses, of_feedback):
         from streamdp.cli import _feedback_plan
@@ -132,11 +134,21 @@ def plan(
     if changes_every is None:
         _plan(wish, exact, target_regret, target_slots, as_json=as_json)
         return
+    _check_changes(learner, target_regret, target_slots)
+    _plan_changes(wish, exact, changes_every, as_json=as_json)
+
+
+def _check_changes(
+    learner: str | None, target_regret: float | None, target_slots: int | None
+) -> None:
+    """Refuse what has no say where three learners are compared."""
+    if learner is not None:
+        expected = "no --changes-every with it (memory, growing and capped blocks are compared)"
+        raise _refused("--learner", expected=expected, got=learner)
     if target_regret is not None or target_slots is not None:
         target = target_slots if target_regret is None else target_regret
         expected = "no --target-regret and no --target-slots with it"
         raise _refused("--changes-every", expected=expected, got=str(target))
-    _plan_changes(wish, exact, changes_every, as_json=as_json)
 
 
 def _is_feedback(
