@@ -92,6 +92,19 @@ def test_does_a_learner_without_privacy_have_a_report() -> None:
     assert both.count('aria-label="ε = 0.5"') == both.count('aria-label="ε = ∞"') == 1
 
 
+def test_is_nothing_read_from_a_log_without_losses() -> None:
+    """Its summary says so, and first; that a short log is too short is not called a small gap."""
+    nulls = ArrayLog("nulls", ("a", "b", "c"), np.full((50, 3), np.nan, dtype=np.float32))
+    said = summary(replay_log(nulls, QUESTION))
+    assert said[0].says.startswith("50 of 50 slots have no usable losses")
+    assert said[1].says.startswith("Nothing: every action has lost the same")
+    assert {statement.about for statement in said[2:]} <= {"What it spends", "What is still open"}
+    one = replay_log(
+        ArrayLog("one", ("a", "b"), np.array([[0.1, 0.9]], dtype=np.float32)), QUESTION
+    )
+    assert "worse by 0.8 a slot, which is too little for a log of" in _said(one, "When it settles")
+
+
 def test_is_a_drift_noticed(still: Replay, drifting: Replay) -> None:
     """A capped schedule helps where the best action changes, and nowhere else."""
     assert _said(drifting, "Would a capped schedule help").startswith("Yes, in hindsight")

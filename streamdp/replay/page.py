@@ -66,7 +66,8 @@ def _facts(replay: Replay) -> str:
         f"{keys:,} keys" if keys > 1 else "one key",
         f"{len(replay.actions)} actions",
         f"{len(replay.question.seeds)} seeds",
-        f"gap in hindsight {gap(replay):.3g} a slot",
+        f"the best action loses {gap(replay):.3g} a slot less than the second best"
+        + " of the longest key" * (keys > 1),
     ]
     charged = middle(replay).charged
     if charged is not None and charged.open_slots:

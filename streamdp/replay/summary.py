@@ -32,6 +32,14 @@ class Statement:
 
 def summary(replay: Replay) -> list[Statement]:
     """The statements at the top of a report."""
+    if replay.summed.nulls == replay.slots:
+        nothing = "Nothing: every action has lost the same, so no figure here compares anything."
+        return [
+            *_repaired(replay),
+            Statement("What follows", nothing),
+            *_charges(replay),
+            *_still_open(replay),
+        ]
     return [
         *_following(replay),
         *_best(replay),
@@ -244,7 +252,8 @@ def _settling(replay: Replay) -> Iterator[Statement]:
     if never:
         text += (
             f" {'It' if parts else name} never settles for good at {', '.join(never)}: the second"
-            f" best action is worse by only {gap(replay):.2g} a slot, or the best one changes."
+            f" best action is worse by {gap(replay):.2g} a slot, which is too little for a log of"
+            f" this length, or the best one changes."
         )
     yield Statement("When it settles", text.strip())
 
