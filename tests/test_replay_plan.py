@@ -18,7 +18,7 @@ from streamdp.core.learners.leader import DEFAULT_RECIPE
 from streamdp.replay import blocks
 from streamdp.replay.blocks import Bernoulli, Constant, DrawnOnce, LossWorld, walk
 from streamdp.replay.cells import parse_candidate
-from streamdp.replay.changing import ChangePlan, plan_changes
+from streamdp.replay.changing import ChangePlan, _world, plan_changes
 from streamdp.replay.changing import as_json as changes_as_json
 from streamdp.replay.claims import SHOWN, Effort, claims, ratio
 from streamdp.replay.claims.page import as_json, page
@@ -237,6 +237,18 @@ def test_does_a_plan_know_how_often_the_best_action_changes() -> None:
     more = changing(4000)
     lost = {placed.kind: placed.mean for placed in often.result.placed}
     assert all(placed.mean > lost[placed.kind] for placed in more.result.placed)
+
+
+@pytest.mark.parametrize("every", [500, 20_000, 1 << 16])
+def test_does_the_best_action_last_as_long_as_was_said(every: int) -> None:
+    """A change comes within half that time of each multiple of it, the last one maybe too late."""
+    wish = Wish(parse_candidate("incumbent_leader"), 3, 0.2, 1 << 16, 1, 0.3)
+    count = wish.horizon // every
+    begins = _world(wish, every, count).starts(wish.horizon)[1:]
+    asked = np.arange(1, count + 1) * every
+    late = begins == wish.horizon
+    assert (abs(begins - asked)[~late] <= every / 2 + 1).all()
+    assert late.sum() <= 1
 
 
 def test_are_a_changing_plan_s_units_right() -> None:

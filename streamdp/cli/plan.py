@@ -328,10 +328,11 @@ def _print_changes(plan: ChangePlan) -> None:
     console = Console()
     console.print(table)
     best = report["learners"][0]
+    keys = f", {number(best['regret_of_all_keys'])} of {wish.keys:,} keys" * (wish.keys > 1)
     tied = f" It cannot be told from {', '.join(report['cannot_be_told_from'])}."
     console.print(
         f"Recommended: {report['recommended']}, about {number(best['regret'])} losses of each key"
-        f" above what was possible, {number(best['regret_of_all_keys'])} of {wish.keys:,} keys;"
+        f" above what was possible{keys};"
         f" choosing uniformly costs {number(wish.gap * wish.horizon * (1 - 1 / wish.actions))} of"
         f" each.{tied if report['cannot_be_told_from'] else ''}",
         highlight=False,

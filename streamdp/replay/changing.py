@@ -67,6 +67,7 @@ def plan_changes(wish: Wish, epsilon: Epsilon, *, every: int) -> ChangePlan:
                 got=every,
             )
         )
+    world = _world(wish, every, count)
     actions = [str(action) for action in range(wish.actions)]
     (contest,) = contests([epsilon], actions=actions, slots=1, seeds=1)
     cells: tuple[Cell, ...] = tuple(contest.cells.values())
@@ -75,25 +76,26 @@ def plan_changes(wish: Wish, epsilon: Epsilon, *, every: int) -> ChangePlan:
     outcomes = simulate(
         [cell.candidate for cell in cells],
         [epsilon],
-        instances=[_world(wish, count)],
+        instances=[world],
         bench=SimulationSize(runs=runs, horizon=wish.horizon, seed=wish.seed),
     )
     finals = {outcome.cell: outcome.regrets for outcome in outcomes}
-    return ChangePlan(wish, every, count, result_of(contest, finals))
+    changes = sum(begin < wish.horizon for begin in world.starts(wish.horizon)[1:].tolist())
+    return ChangePlan(wish, every, changes, result_of(contest, finals))
 
 
 def _blocks(schedule: Schedule, horizon: int) -> int:
     return schedule.block_of(horizon) + 1
 
 
-def _world(wish: Wish, count: int) -> Instance:
-    """Another best action after each change, the changes about equally far apart."""
+def _world(wish: Wish, every: int, count: int) -> Instance:
+    """Another best action after each change; the last of them may come after the horizon."""
     generator = default_rng(wish.seed)
     shifts = generator.uniform(-0.5, 0.5, count)
     best, later = 0, []
     for at, shift in enumerate(shifts.tolist(), start=1):
         best = (best + 1 + int(generator.integers(wish.actions - 1))) % wish.actions
-        later.append((min(1.0, (at + shift) / (count + 1)), _means(wish, best)))
+        later.append((min(1.0, (at + shift) * every / wish.horizon), _means(wish, best)))
     return Instance("changes", _means(wish, 0), tuple(later))
 
 
