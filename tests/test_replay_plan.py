@@ -303,6 +303,21 @@ def test_does_a_plan_take_actions_and_budget_from_a_configuration(tmp_path: Path
     assert json.loads(results[0].stdout)["epsilon"] == "0.5"
 
 
+@pytest.mark.parametrize(
+    ("learner", "said"),
+    [
+        ("incumbent_leader", "Proved: expected regret is at most"),
+        ("remembering_leader", "No bound below the regret of choosing uniformly is proved"),
+    ],
+)
+def test_is_nothing_called_proved_that_says_nothing(learner: str, said: str) -> None:
+    """Of memory nothing is proved: its slots count as 1, more than any regret of theirs can be."""
+    ask = ["plan", "--actions", "3", "--epsilon", "1", "--gap", "0.2", "--horizon", "200000"]
+    result = CliRunner().invoke(application(), [*ask, "--learner", learner])
+    assert said in " ".join(result.stdout.split())
+    assert result.stdout.count("roved") == 1
+
+
 def test_does_a_plan_play_the_learner_that_is_configured(tmp_path: Path) -> None:
     """The stream's own, with its options; without a stream, the one that is shipped."""
     ask = ["plan", "--gap", "0.2", "--horizon", "300", "--json"]

@@ -20,6 +20,7 @@ from streamdp.cli.common import OneStream, chosen, load
 if TYPE_CHECKING:
     from streamdp.core.errors import InvalidConfig
     from streamdp.core.learners import Learner
+    from streamdp.core.regret import Bound
     from streamdp.replay.cells import Epsilon
     from streamdp.replay.changing import ChangePlan
     from streamdp.replay.planning import LearnerPlan, Wish
@@ -368,7 +369,7 @@ def _print(plan: LearnerPlan) -> None:
         table.add_row(str(block), f"{first:,} – {last:,}", f"{right:.0%}", number(cost))
     console = Console()
     console.print(table)
-    settled = plan.settled
+    settled, uniform = plan.settled, wish.gap * wish.horizon * (1 - 1 / wish.actions)
     when = (
         f"It does not settle within {wish.horizon:,} slots"
         if settled is None
@@ -377,7 +378,7 @@ def _print(plan: LearnerPlan) -> None:
     console.print(
         f"{when} (best action in force with probability 0.9 from there on). Regret after"
         f" {wish.horizon:,} slots: {number(plan.regret)} ± {number(1.96 * plan.error)}; choosing"
-        f" uniformly costs {number(wish.gap * wish.horizon * (1 - 1 / wish.actions))}.",
+        f" uniformly costs {number(uniform)}.",
         highlight=False,
     )
     if wish.keys > 1:
@@ -387,11 +388,16 @@ def _print(plan: LearnerPlan) -> None:
             highlight=False,
         )
     if plan.bound is not None:
-        console.print(
-            f"Proved: expected regret is at most {number(plan.bound.regret)}"
-            f" ({plan.bound.source}).",
-            highlight=False,
-        )
+        console.print(_proved(plan.bound, uniform), highlight=False)
+
+
+def _proved(bound: Bound, uniform: float) -> str:
+    """What a theorem adds to the simulation."""
+    if bound.regret >= uniform:
+        return "No bound below the regret of choosing uniformly is proved for this learner here."
+    from streamdp.replay.summary import number
+
+    return f"Proved: expected regret is at most {number(bound.regret)} ({bound.source})."
 
 
 def _print_least(plan: LearnerPlan | None, regret: float | None, slots: int | None) -> None:
