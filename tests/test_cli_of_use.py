@@ -27,6 +27,7 @@ USUAL = {
     "--content": "reward",
     "--header": "action",
     "--logged": "auto",
+    "--markdown": None,
     "--played": "header",
     "--pscore": "p",
     "--format": "json",
@@ -38,6 +39,7 @@ USUAL = {
 """Values that would be good where the option is of use; also what is usual may not be believed."""
 
 SIMULATE = {
+    ("--json",): "--markdown",
     (): "--actions --crowd --delay --donate --partitions --report --world",
     FEEDBACK: "--actions --crowd --donate --not-private --partitions --worlds",
     KEYS: "--delay --not-private --report",

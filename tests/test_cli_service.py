@@ -264,7 +264,10 @@ def test_does_watch_show_the_actions_in_force(shop: Path, streamdp: Streamdp) ->
     assert re.search(r"^fr +[abc] +block \d+, in force from slot \d+$", result.out, re.M)
     only = streamdp("watch", "-c", str(shop), "--once", "--key", "fr", "--json").json
     assert (only["key"], only["type"]) == ("fr", "action")
-    assert streamdp("watch", "-c", str(shop), "--once", "--key", "none").out == ""
+    for of_none in (("watch", "--once"), ("ledger", "show")):
+        ran = streamdp(*of_none, "-c", str(shop), "--key", "none")
+        assert (ran.code, ran.out) == (0, "")
+        assert ran.err == "nothing is published of what was asked for\n"
 
 
 def test_does_watch_rank_partitions_as_readers_do() -> None:

@@ -381,6 +381,7 @@ def test_are_uniform_draws_shown_as_live(tmp_path: Path) -> None:
     [
         (["--observes", "clicks"], "--observes: unknown"),
         ([], "expected --observes feedback"),
+        (["--observes", "feedback", "--actions", "a"], "--actions: too few; expected 2 or more"),
         (["--observes", "feedback", "--logged", "x"], "--logged: unknown"),
         (["--observes", "feedback", "--learners", "ucb2"], "learners: unknown"),
         (["--observes", "feedback", "--learners", "ucb1,ucb1"], "different learners"),

@@ -209,4 +209,4 @@ def test_is_what_cannot_be_planned_refused(arguments: list[str], said: str) -> N
 def test_are_times_told_for_people() -> None:
     assert days_text(400) == "about 400 days"
     assert days_text(1.5) == "about 36 hours"
-    assert days_text(0.0001) == "about 1 minutes"
+    assert days_text(0.0001) == "about 1 minute"

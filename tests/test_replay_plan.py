@@ -280,7 +280,10 @@ def test_does_the_command_recommend() -> None:
             "expected no --target-regret and no --target-slots with it, got 3",
         ),
         (["--config", "x.toml"], "expected no --actions, --epsilon or --learner with it"),
-        (["--stream", "home"], "expected --actions and --epsilon, or --config"),
+        (
+            ["--stream", "home"],
+            "or --config with or without --stream, got --actions and --epsilon and",
+        ),
         (
             ["--changes-every", "9000", "--learner", "prefix_softmax"],
             "--learner: cannot be planned; expected no --changes-every with it",

@@ -92,6 +92,17 @@ def test_does_a_learner_without_privacy_have_a_report() -> None:
     assert both.count('aria-label="ε = 0.5"') == both.count('aria-label="ε = ∞"') == 1
 
 
+def test_is_it_said_why_nothing_was_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys too short, or too much work: one of the two, and only for the latter fewer seeds."""
+    about = "Memory, growing or capped blocks"
+    short = replay_log(_still(100), QUESTION)
+    assert _said(short, about) == "Not compared: the keys are too short for blocks to stop growing."
+    monkeypatch.setattr("streamdp.replay.following._MOST_DRAWS", 1)
+    long = replay_log(_still(), QUESTION)
+    monkeypatch.undo()
+    assert _said(long, about).startswith("Not compared: there are too many blocks and seeds")
+
+
 def test_is_nothing_read_from_a_log_without_losses() -> None:
     """Its summary says so, and first; that a short log is too short is not called a small gap."""
     nulls = ArrayLog("nulls", ("a", "b", "c"), np.full((50, 3), np.nan, dtype=np.float32))

@@ -192,6 +192,21 @@ MISTAKES: dict[str, tuple[str, Callable[[Path], None], str]] = {
         _text('{"losses":[0,1],"partition":0}\n{"losses":[0,1],"partition":-1}\n'),
         r"log\.ndjson: line 2: partition; expected 0 or more, got -1",
     ),
+    "keys in place of key": (
+        "log.ndjson",
+        _text('{"losses":[0,1],"keys":"fr"}\n'),
+        r"log\.ndjson: line 1: unknown column; expected key, got keys",
+    ),
+    "partitions in place of partition": (
+        "log.parquet",
+        lambda path: pq.write_table(pa.table({"a": [0], "b": [1], "partitions": [1]}), path),
+        r"log\.parquet: unknown column; expected partition, got partitions",
+    ),
+    "key in place of keys": (
+        "log.npz",
+        lambda path: np.savez(path, losses=np.zeros((2, 2)), key=["a", "b"]),
+        r"log\.npz: unknown column; expected keys, got key",
+    ),
     "an offset below 0 in npz": (
         "log.npz",
         lambda path: np.savez(path, losses=np.zeros((2, 2)), offsets=[3, -3]),
@@ -221,7 +236,12 @@ MISTAKES: dict[str, tuple[str, Callable[[Path], None], str]] = {
         _cut_short,
         r"log\.npy: cut short; expected \d+ bytes, got \d+",
     ),
-    "no zip": ("log.npz", _text("junk"), r"log\.npz: no archive"),
+    "no zip": ("log.npz", _text("junk"), r"log\.npz: cannot be read; expected a \.npz"),
+    "objects as keys": (
+        "log.npz",
+        lambda path: np.savez(path, losses=np.zeros((2, 2)), keys=np.array([b"a", None])),
+        r"log\.npz: cannot be read; expected a \.npz of arrays of .*, got Object arrays cannot",
+    ),
     "no losses in npz": ("log.npz", lambda path: np.savez(path, x=1), r"no array `losses`"),
     "keys too short": (
         "log.npz",

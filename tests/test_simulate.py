@@ -13,13 +13,14 @@ from typer.testing import CliRunner
 
 import streamdp as sd
 from streamdp.cli import application
-from streamdp.replay.cells import parse_candidates, parse_epsilons
+from streamdp.replay.cells import cells_of, parse_candidates, parse_epsilons
 from streamdp.replay.held_out import HELD_OUT_DRIFTING, HELD_OUT_STATIONARY
 from streamdp.replay.instances import DRIFTING, OTHERS, STATIONARY, Instance
 from streamdp.replay.simulate import (
     DEFAULT,
     INSTANCES,
     PAPERS,
+    CellOutcome,
     SimulationSize,
     best_paper,
     relative,
@@ -285,3 +286,10 @@ def test_are_the_held_out_worlds_what_they_are_called() -> None:
             assert chances.sum(axis=1) == pytest.approx(1)
         best = set(instance.table.argmin(axis=1).tolist())
         assert (len(best) == 1) == (instance in HELD_OUT_STATIONARY), instance.name
+
+
+def test_is_the_rounding_of_a_mean_no_error() -> None:
+    """Runs that are all alike but for the last bits of their sums."""
+    cell = cells_of(parse_candidates("prefix_softmax"), parse_epsilons("1"), actions=["a", "b"])[0]
+    alike = CellOutcome(STATIONARY[0], cell, np.array([100, 100 - 3e-14, 100 - 1e-14]))
+    assert str(alike) == "100 ± 0"

@@ -116,13 +116,14 @@ def two_digits(events: float) -> str:
 def days_text(days: float) -> str:
     """A duration, for people.
 
-    >>> days_text(0.02), days_text(0.5), days_text(9.6)
-    ('about 29 minutes', 'about 12 hours', 'about 10 days')
+    >>> days_text(0.0001), days_text(0.02), days_text(0.5), days_text(9.6)
+    ('about 1 minute', 'about 29 minutes', 'about 12 hours', 'about 10 days')
     """
     for size, unit in ((1, "days"), (1 / 24, "hours"), (1 / 1440, "minutes")):
         if days >= 2 * size or unit == "minutes":
             break
-    return f"about {max(1, round(days / size))} {unit}"
+    count = max(1, round(days / size))
+    return f"about {count} {unit if count > 1 else unit.removesuffix('s')}"
 
 
 def _print_blocks(plan: FeedbackPlan) -> None:

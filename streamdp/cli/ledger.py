@@ -60,8 +60,11 @@ def show(
     known = [topics for topics in everything(configuration) if stream in (None, topics.stream)]
     streams = known or narrowed(configuration, stream)
     technology = opened(configuration, single_broker)
-    for line in wait_for(lambda: _lines(technology, streams, key, last)):
+    lines = wait_for(lambda: _lines(technology, streams, key, last))
+    for line in lines:
         typer.echo(line if as_json else _in_words(line))
+    if not lines:
+        typer.echo("nothing is published of what was asked for", err=True)
 
 
 async def _lines(

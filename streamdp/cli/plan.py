@@ -224,7 +224,10 @@ def _by_options(
     from streamdp.core.calibration import parse_epsilon
 
     if actions is None or epsilon is None or stream is not None:
-        raise _refused("plan", expected="--actions and --epsilon, or --config", got="neither")
+        given = {"--actions": actions, "--epsilon": epsilon, "--stream": stream}
+        got = " and ".join(name for name, value in given.items() if value is not None)
+        expected = "--actions and --epsilon, or --config with or without --stream"
+        raise _refused("plan", expected=expected, got=got or "neither")
     return actions, parse_epsilon(epsilon, "--epsilon")
 
 

@@ -185,9 +185,12 @@ def _asked(
     stream: str,
     epoch: int,
 ) -> Question:
+    from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.replay.cells import parse_candidates, parse_epsilons
     from streamdp.replay.replaying import Question, seeds_of
 
+    if not stream:
+        raise InvalidConfig(complaint("--stream", "no name", expected="a stream's", got="nothing"))
     return Question(
         parse_candidates(LEARNERS if learners is None else learners),
         parse_epsilons(EPSILONS if epsilon is None else epsilon),
@@ -242,6 +245,9 @@ def reading(
             raise InvalidConfig(complaint("--set", "no value", expected="name=value", got=setting_))
         settings[name] = value
     names = tuple(name.strip() for name in actions.split(",")) if actions else None
+    if names is not None and (len(names) < 2 or not all(names)):
+        expected = "2 or more names by commas"
+        raise InvalidConfig(complaint("--actions", "too few", expected=expected, got=actions))
     return ReadOptions(
         actions=names,
         on_bad="null" if on_bad == "null" else "refuse",

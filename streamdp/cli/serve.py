@@ -24,7 +24,7 @@ def serve(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = False) 
     """Serve look-ups, metrics and the status page over HTTP, without learning.
 
     Reads only what is published, so it needs no right on input or state. Run as many as you like;
-    `streamdp run` serves too, if its configuration has [http] listen.
+    `streamdp run` serves too, if its configuration sets `http.listen`.
 
     Example: streamdp serve --config streamdp.toml
     """

@@ -149,6 +149,7 @@ def _check_of_use(context: typer.Context, observes: str, *, together: bool) -> N
             (["--world"], feedback or together, "--observes feedback or --keys with it"),
             (["--worlds"], not alone, "--observes losses or --keys with it"),
             (["--crowd"], not feedback, "--observes losses with it"),
+            (["--markdown"], not context.params["as_json"], "no --json with it"),
         ],
         got=f"--observes {observes}{' and --keys' if together else ''}",
     )

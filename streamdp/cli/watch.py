@@ -84,8 +84,9 @@ async def _once(technology: Technology, topics: StreamTopics, printer: _Printer)
     lines: dict[bytes | None, InForce] = {}
     for (name, _), line in sorted(latest.items(), key=lambda item: _rank(item[1]), reverse=True):
         lines.setdefault(name, line)
-    for name in sorted(lines, key=lambda key: key or b""):
-        printer.show(lines[name])
+    shown = [printer.show(lines[name]) for name in sorted(lines, key=lambda key: key or b"")]
+    if not any(shown):
+        typer.echo("nothing is published of what was asked for", err=True)
 
 
 def _rank(line: InForce) -> tuple[int, int, int]:
@@ -112,20 +113,21 @@ class _Printer:
 
         return key_bytes(line)
 
-    def show(self, line: InForce) -> None:
-        """Print a line at once."""
+    def show(self, line: InForce) -> bool:
+        """Print a line at once, if it was asked for."""
         key = self.key(line)
         if self._keys and not any(is_asked(key, asked) for asked in self._keys):
-            return
+            return False
         if self._as_json:
             import msgspec
 
             typer.echo(msgspec.json.encode(line))
-            return
+            return True
         text = "use the fallback action" if line.fallback is True else self._in_words(line)
         typer.echo(
             f"{key_word(key):<24} {text:<24} block {line.block}, in force from slot {line.stop}"
         )
+        return True
 
     def _in_words(self, line: InForce) -> str:
         """The action in force, or the likeliest ones of a policy."""

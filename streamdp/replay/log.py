@@ -15,7 +15,7 @@ resuming. The losses of a portion may be a view of a mapped file: use them, do n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -160,6 +160,19 @@ def named_actions(
             complaint(where, "number of actions", expected=len(given), got=len(columns))
         )
     return tuple(given)
+
+
+def check_spelling(names: Iterable[str], known: Sequence[str], *, where: str) -> None:
+    """Refuse a column that another kind of log calls so: unread, it would join all keys in one.
+
+    >>> check_spelling(["losses", "keys"], ["key", "offset"], where="log.parquet")
+    Traceback (most recent call last):
+    streamdp.core.errors.InvalidConfig: log.parquet: unknown column; expected key, got keys
+    """
+    other = {name.removesuffix("s") if name.endswith("s") else f"{name}s": name for name in known}
+    for name in names:
+        if name in other:
+            raise wrong(where, "unknown column", expected=other[name], got=name)
 
 
 def from_zero(numbers: NDArray[Any], *, where: str, first: int = 0) -> NDArray[np.int64]:

@@ -40,6 +40,7 @@ First = Callable[[int], int]
 
 _STREAM = "simulate"
 _VALUES = 1 << 22  # of sums held at once: 32 MB
+_ROUNDING = 1e-9  # of a mean: a standard error below it is that of sums of floats
 _MOST_BLOCKS = 10_000
 
 
@@ -93,7 +94,8 @@ class CellOutcome:
 
     def __str__(self) -> str:
         """The form used in tables."""
-        digits = max(0, 1 - floor(log10(self.error))) if self.error else 0
+        known = self.error > _ROUNDING * abs(self.mean)  # below it, sums of equal runs were rounded
+        digits = max(0, 1 - floor(log10(self.error))) if known else 0
         return f"{self.mean:.{digits}f} ± {self.error:.{digits}f}"
 
 

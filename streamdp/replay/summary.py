@@ -16,7 +16,7 @@ from streamdp.replay.cells import epsilon_text
 from streamdp.replay.clipping import repaired
 from streamdp.replay.control_group import ControlComparison, SideFigures
 from streamdp.replay.figures import Z, gap, helping_cap, per_thousand, settled_at
-from streamdp.replay.following import Result, half_interval
+from streamdp.replay.following import Result, contests, could_differ, half_interval
 from streamdp.replay.replaying import Replay, ReplayAnswer
 from streamdp.replay.spread import standard_error
 from streamdp.wire.unprotected import NOT_PRIVATE
@@ -90,12 +90,7 @@ def _following(replay: Replay) -> Iterator[Statement]:
     if not replay.followed:
         private = any(epsilon is not None for epsilon in replay.question.epsilons)
         if replay.question.probes and private:
-            yield Statement(
-                about,
-                "Not compared: the keys are too short for blocks to stop growing, or there are too"
-                " many blocks and seeds; with fewer seeds, ask for remembering_leader and"
-                " incumbent_leader by name.",
-            )
+            yield Statement(about, f"Not compared: {_why_not_compared(replay)}.")
         return
     parts = [_won(result, replay.base.above_stretches) for result in replay.followed]
     yield Statement(
@@ -103,6 +98,17 @@ def _following(replay: Replay) -> Iterator[Statement]:
         f"{' '.join(parts)} Losses above the best action of each stretch of the log, mean over"
         " seeds ± 1.96 standard errors; differences seed by seed.",
     )
+
+
+def _why_not_compared(replay: Replay) -> str:
+    question = replay.question
+    possible = contests(question.epsilons, actions=replay.actions, slots=1, seeds=1)
+    if any(could_differ(contest, replay.summed.longest) for contest in possible):
+        return (
+            "there are too many blocks and seeds; with fewer seeds, ask for remembering_leader and"
+            " incumbent_leader by name"
+        )
+    return "the keys are too short for blocks to stop growing"
 
 
 def _won(result: Result, above: float) -> str:
@@ -118,7 +124,8 @@ def _won(result: Result, above: float) -> str:
         f" {number(winner.mean + above)} ± {_half(winner.half)}: {others}"
     )
     if tied:
-        text += f"; it cannot be told from {' and '.join(placed.kind for placed in tied)}"
+        alike = " and ".join(placed.kind for placed in tied)
+        text += f"; {winner.kind} cannot be told from {alike}"
     return f"{text}."
 
 

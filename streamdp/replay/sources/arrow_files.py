@@ -36,6 +36,7 @@ from streamdp.replay.log import (
     OnBad,
     Portion,
     Position,
+    check_spelling,
     check_usable,
     from_zero,
     named_actions,
@@ -210,6 +211,7 @@ def batches_of(path: Path, names: list[str], *, portion: int) -> Iterator[Any]:
 
 def _layout(schema: Any, how: ReadOptions, *, path: Path) -> _Layout:
     where = str(path)
+    check_spelling(schema.names, (KEY, OFFSET, PARTITION), where=where)
     beside = tuple(name for name in (KEY, OFFSET, PARTITION) if name in schema.names)
     for name in beside:
         kind = schema.field(name).type

@@ -29,6 +29,7 @@ from streamdp.replay.log import (
     OnBad,
     Portion,
     Position,
+    check_spelling,
     numbered_actions,
     portions_of,
     wrong,
@@ -180,6 +181,8 @@ def _first_losses(path: Path, how: ReadOptions) -> tuple[tuple[str, ...], Any]:
             given = None if text.isspace() else _given(text)
             if given is None:
                 continue
+            beside = msgspec.json.decode(text)
+            check_spelling(beside, _Beside.__struct_fields__, where=f"{path}: line {number}")
             if isinstance(given, dict):
                 names = how.actions or tuple(given)
                 layout = "mapping"

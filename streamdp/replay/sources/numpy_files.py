@@ -32,6 +32,7 @@ from streamdp.replay.log import (
     OnBad,
     Portion,
     Position,
+    check_spelling,
     check_usable,
     from_zero,
     named_actions,
@@ -224,7 +225,9 @@ def _open_archive(path: Path, how: ReadOptions) -> Log:
     except (zipfile.BadZipFile, ValueError, OSError) as error:
         if isinstance(error, ValueError) and type(error) is not ValueError:
             raise
-        raise wrong(where, "no archive", expected="a .npz", got=_first_line(error)) from None
+        expected = "a .npz of arrays of numbers and texts"
+        raise wrong(where, "cannot be read", expected=expected, got=_first_line(error)) from None
+    check_spelling(beside, ("keys", "offsets", "partitions"), where=where)
     for name, array in beside.items():
         if name in ("keys", "offsets", "partitions") and array.shape != (table.rows,):
             raise wrong(f"{where}: {name}", "length", expected=table.rows, got=array.shape)

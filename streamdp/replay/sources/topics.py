@@ -97,7 +97,7 @@ def addressed(where: str, how: ReadOptions) -> tuple[str, Technology, str]:
 def topic_log(technology: Technology, topic: str, how: ReadOptions, *, name: str) -> TopicLog:
     """The input topic of a technology that is open already."""
     if how.actions is None:
-        raise wrong(name, "a topic does not name actions", expected="actions", got="none")
+        raise wrong(name, "a topic does not name actions", expected="--actions", got="none")
     wire = formats.configure(how.format, actions=how.actions, options=how.format_options)
     topics = StreamTopics(app="replay", stream=topic, input=topic)
     return TopicLog(name, technology, topics, wire, _length(technology, topics, name))
