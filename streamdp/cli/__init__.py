@@ -130,7 +130,7 @@ def main() -> None:
         sys.exit(_unprinted(error))
 
 
-def _unprinted(error: OSError) -> ExitCode:
+def _unprinted(error: OSError) -> int:
     """Say that standard output has no disk to go to; any other error is a defect."""
     from streamdp.cli.common import complain
     from streamdp.cli.exit_codes import code_of
