@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,10 @@ from streamdp.replay.figures import SETTLED
 from streamdp.replay.spread import standard_error
 
 _WORK = 1 << 25  # selections × actions of one simulation
+_SEARCH_WORK = _WORK // 8  # of each step of a search: twice the standard error and more
 _RUNS = (20, 2000)
 _EPSILONS = (Fraction(1, 1000), Fraction(100))
-_STEPS = 14  # of bisection: two digits and more
+_STEPS = 11  # of bisection: two digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +118,14 @@ class LearnerPlan:
         ]
 
 
-def plan_for(wish: Wish, epsilon: Epsilon, *, world: LossWorld | None = None) -> LearnerPlan:
+def plan_for(
+    wish: Wish, epsilon: Epsilon, *, world: LossWorld | None = None, work: int = _WORK
+) -> LearnerPlan:
     """The plan at one ε, in a world of this wish's if there is one already."""
     names = [str(action) for action in range(wish.actions)]
     leader = wish.candidate.at(epsilon, actions=names)
     blocks = leader.schedule.block_of(wish.horizon) + 1
-    runs = int(np.clip(_WORK // (blocks * wish.actions), *_RUNS))
+    runs = int(np.clip(work // (blocks * wish.actions), *_RUNS))
     regret = walk(leader, world or _world(wish), horizon=wish.horizon, runs=runs, seed=wish.seed)
     bound = bound_of(leader, horizon=wish.horizon, gap=wish.gap) if leader.private else None
     return LearnerPlan(wish, epsilon, regret, bound)
@@ -147,16 +151,16 @@ def least_epsilon(
         enough = slots is None or (settled is not None and settled <= slots)
         return enough and (regret is None or plan.regret <= regret)
 
-    world = DrawnOnce(_world(wish))
-    if not good(plan_for(wish, None, world=world)):
+    tried_at = partial(plan_for, wish, world=DrawnOnce(_world(wish)), work=_SEARCH_WORK)
+    if not good(tried_at(None)):
         return None
     low, high = _EPSILONS
-    best = plan_for(wish, high, world=world)
+    best = tried_at(high)
     if not good(best):
         return None
     for _ in range(_STEPS):
         middle = _between(low, high)
-        tried = plan_for(wish, middle, world=world)
+        tried = tried_at(middle)
         if good(tried):
             high, best = middle, tried
         else:
