@@ -159,6 +159,15 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
+class LastCommit:
+    """What a partition's newest commit has recorded, for a reader that does not take it."""
+
+    partition: int
+    state: Mapping[bytes, bytes] = field(repr=False)  # its entries, and maybe older ones
+    ledger: Sequence[bytes] = field(default=(), repr=False)  # lines that no reader can see yet
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """One atomic step: trusted state, published records, and the position, all or nothing."""
 
@@ -220,6 +229,7 @@ class Transport(Protocol):
 
         Raises `InvalidConfig` if the user must act (a missing topic, wrong credentials, a compacted
         input, too little replication), `TransportLost` for temporary trouble: then call it again.
+        It first publishes what any stream has made durable and could not publish.
         """
         ...
 
@@ -456,6 +466,16 @@ class Administrator(Protocol):
         """Read a partition's durable state without fencing its owner."""
         ...
 
+    def last_commits(
+        self, stream: StreamTopics, *, mark: Callable[[int], bytes]
+    ) -> AsyncIterator[LastCommit]:
+        """What each partition's newest commit has recorded, without fencing its owner.
+
+        `mark`: the key of the entry that every commit writes. The stream's input may be empty.
+        Nothing if the state is gone; `InvalidConfig` if it may not be read.
+        """
+        ...
+
     async def newest(self, stream: StreamTopics, *, count: int) -> Sequence[Records]:
         """About the `count` newest input records. NOT PRIVATE."""
         ...
@@ -549,16 +569,10 @@ def check_bytes(
     """Refuse keys and values that are not bytes: in a log they would stop readers."""
     _check_headers(topic, len(records), headers)
     for at, record in enumerate(records):
+        where = f"record {at} of those to send"
         for what, part in zip(("key", "value"), record, strict=True):
             if part is not None and not isinstance(part, bytes):
-                raise InvalidConfig(
-                    complaint(
-                        f"topic {topic}: record {at} of those to send",
-                        what,
-                        expected="bytes or None",
-                        got=type(part).__name__,
-                    )
-                )
+                raise _unfit(topic, where, what, "bytes or None", type(part).__name__)
 
 
 def _check_headers(topic: str, count: int, headers: Sequence[Headers] | None) -> None:
@@ -566,22 +580,17 @@ def _check_headers(topic: str, count: int, headers: Sequence[Headers] | None) ->
     if headers is None:
         return
     if len(headers) != count:
-        raise InvalidConfig(
-            complaint(
-                f"topic {topic}: headers to send",
-                "not one entry for each record",
-                expected=count,
-                got=len(headers),
-            )
-        )
+        what = "not one entry for each record"
+        raise _unfit(topic, "headers to send", what, count, len(headers))
     for at, pairs in enumerate(headers):
+        where, what = f"headers of record {at} of those to send", "not a name with its value"
         for name, value in pairs:
             if not isinstance(name, str) or not isinstance(value, bytes | None):
-                raise InvalidConfig(
-                    complaint(
-                        f"topic {topic}: headers of record {at} of those to send",
-                        "not a name with its value",
-                        expected="str and bytes or None",
-                        got=f"{type(name).__name__} and {type(value).__name__}",
-                    )
-                )
+                raise _unfit(
+                    topic, where, what, "str and bytes or None",
+                    f"{type(name).__name__} and {type(value).__name__}",
+                )  # fmt: skip
+
+
+def _unfit(topic: str, where: str, what: str, expected: object, got: object) -> InvalidConfig:
+    return InvalidConfig(complaint(f"topic {topic}: {where}", what, expected=expected, got=got))

@@ -13,6 +13,7 @@ from streamdp.ports import (
     Administrator,
     Commit,
     Key,
+    LastCommit,
     Namesakes,
     Partition,
     Publications,
@@ -216,6 +217,17 @@ class RemembersTooMuch(MemoryAdministrator):
         return super().history(stream, after={})
 
 
+class ShowsTheMarkAlone(MemoryAdministrator):
+    """Says that there was a commit, and not what it has recorded."""
+
+    async def last_commits(
+        self, stream: StreamTopics, *, mark: Callable[[int], bytes]
+    ) -> AsyncIterator[LastCommit]:
+        async for commit in super().last_commits(stream, mark=mark):
+            key = mark(commit.partition)
+            yield replace(commit, state={key: commit.state[key]})
+
+
 class ScattersKeys(MemoryLog):
     def append(self, topic: str, records: Sequence[tuple[Key, Value]], **how: Any) -> None:
         for at, record in enumerate(records):
@@ -354,6 +366,7 @@ class Bent:
         (Bent(administrator=LooksAhead), 36),
         (Bent(publications=KnowsTheConfigured), 37),
         (Bent(transport=TellsNothing), 38),
+        (Bent(administrator=ShowsTheMarkAlone), 39),
         (Bent(log=PairsAnything), 61),
         (Bent(transport=ReadsOneLess), 62),
         (Bent(transport=StopsShort), 63),

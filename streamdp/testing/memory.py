@@ -29,6 +29,7 @@ from streamdp.ports import (
     Finding,
     Headers,
     Key,
+    LastCommit,
     Listener,
     Namesakes,
     Partition,
@@ -456,6 +457,14 @@ class MemoryAdministrator:
     async def peek(self, stream: StreamTopics, partition: int) -> Taken:
         """Read a partition's durable state."""
         return peek(self._log, stream, partition)
+
+    async def last_commits(
+        self, stream: StreamTopics, *, mark: Callable[[int], bytes]
+    ) -> AsyncIterator[LastCommit]:
+        """Everything that the state holds."""
+        for number in self._log.state_partitions(stream):
+            yield LastCommit(number, self._log.state(stream, number))
+            await asyncio.sleep(0)
 
     async def newest(self, stream: StreamTopics, *, count: int) -> Sequence[Records]:
         """The last records of each partition. NOT PRIVATE."""

@@ -323,6 +323,10 @@ class MemoryLog:
         """The live entries of a partition's trusted state, as a copy."""
         return dict(self._state.get((topics.state, number), {}))
 
+    def state_partitions(self, topics: StreamTopics) -> list[int]:
+        """The partitions that have a trusted state."""
+        return sorted(number for name, number in self._state if name == topics.state)
+
     def replace_state(
         self, topics: StreamTopics, number: int, state: Mapping[bytes, bytes]
     ) -> None:
@@ -379,11 +383,11 @@ class MemoryLog:
         return sorted(number for name, number in self._public if name == topic)
 
     def streams(self) -> list[StreamTopics]:
-        """Every stream that has published into its ledger, whatever its input was."""
+        """Every stream that has made a commit, whatever its input was."""
         names = {
             (attempt.topics.app, attempt.topics.stream)
             for attempt in self.attempts
-            if attempt.outcome is CommitOutcome.COMMITTED and attempt.commit.ledger
+            if attempt.outcome is CommitOutcome.COMMITTED
         }
         return [StreamTopics(app, stream, "") for app, stream in sorted(names)]
 

@@ -81,6 +81,7 @@ CHECKS = tuple(
             ("a look beside an owner fits together", transport_tools.peek_fits_together),
             ("the ledgers of an application can be listed", transport_tools.ledgers),
             ("partitions can tell each other what they count", transport_tools.snapshots),
+            ("what was recorded last can be looked at", transport_tools.last_commits),
         ],
         start=1,
     )

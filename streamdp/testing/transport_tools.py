@@ -215,6 +215,37 @@ async def peek_fits_together(room: Room) -> None:
     await committing
 
 
+async def last_commits(room: Room) -> None:
+    """Each partition's newest commit, known by its mark, whole and in its newest form."""
+    worker = await room.lone_worker(partitions=2)
+    administrator = room.technology.administrator()
+    room.opened.append(administrator.close)
+    former = replace(room.topics, input="")  # a ledger does not say what was read
+
+    async def recorded() -> dict[int, dict[bytes, bytes]]:
+        commits = administrator.last_commits(former, mark=lambda number: b"checkpoint")
+        return {commit.partition: dict(commit.state) async for commit in commits}
+
+    room.expect("before any commit", expected=True, got=not any((await recorded()).values()))
+    await worker.transport.take(room.at(1))
+    large = replace(step(2), state=[(b"many %d" % at, b"%d" % at) for at in range(40)])
+    large = replace(large, state=[*large.state, (b"row 1", None), (b"checkpoint", b"newest")])
+    for commit in (step(1), large):
+        await worker.transport.commit(room.at(1), commit)
+    await worker.transport.take(room.at(1))
+    looked_at = await recorded()
+    room.expect("of another partition", expected={}, got=looked_at.get(0, {}))
+    expected = {key: value for key, value in large.state if value is not None}
+    room.expect("entries", expected=expected, got=looked_at[1])
+    await worker.transport.commit(room.at(1), step(3))  # looking has fenced nobody
+    newest = (await recorded())[1]
+    got = {key: newest.get(key) for key, _ in step(3).state}
+    room.expect("entries of the next", expected=fold([step(3)]), got=got)
+    nobody = replace(former, stream="nobody")
+    missing = administrator.last_commits(nobody, mark=lambda number: b"checkpoint")
+    room.expect("of a stream without a state", expected=[], got=[c async for c in missing])
+
+
 async def expand(room: Room) -> None:
     """A partition that was added works like the others."""
     await room.create(partitions=2)

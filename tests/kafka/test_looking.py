@@ -22,7 +22,7 @@ from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology, reading
 pytestmark = [
     pytest.mark.kafka,
     pytest.mark.anyio,
-    pytest.mark.parametrize("kind", ["state", "ledger"]),
+    pytest.mark.parametrize("kind", ["state", "recorded", "ledger"]),
 ]
 
 
@@ -37,13 +37,19 @@ class Committing:
 
     @property
     def place(self) -> TopicPartition:
-        return TopicPartition(self.topics.state if self.kind == "state" else self.topics.ledger, 0)
+        topic = self.topics.ledger if self.kind == "ledger" else self.topics.state
+        return TopicPartition(topic, 0)
 
     async def seen(self) -> list[bytes]:
-        """What one look sees: at the state as `doctor` does, at the ledger as `verify` does."""
+        """What one look sees: at the state as `doctor` does or whoever comes after a stream, at
+        the ledger as `verify` does."""
         if self.kind == "state":
             taken = await self.technology.administrator().peek(self.topics, 0)
             return list(taken.state.values())
+        if self.kind == "recorded":
+            tools = self.technology.administrator()
+            looks = tools.last_commits(self.topics, mark=lambda number: b"mark")
+            return [value async for look in looks for value in look.state.values()]
         reader = self.technology.publications()
         return [r.value async for batch in reader.ledger(self.topics, follow=False) for r in batch]
 

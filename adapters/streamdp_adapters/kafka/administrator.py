@@ -17,7 +17,15 @@ from aiokafka.errors import (
 from aiokafka.structs import TopicPartition
 
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.ports import Finding, Partition, Records, StreamTopics, Taken, Verdict
+from streamdp.ports import (
+    Finding,
+    LastCommit,
+    Partition,
+    Records,
+    StreamTopics,
+    Taken,
+    Verdict,
+)
 from streamdp_adapters.kafka import doctor, reading
 from streamdp_adapters.kafka.internals import ask_any_node
 from streamdp_adapters.kafka.requests import AlterSettings
@@ -154,6 +162,16 @@ class KafkaAdministrator:
         """Read a partition's durable state without fencing its owner."""
         await self._require(stream, partition)
         return await reading.durable(self._settings, stream, partition, owned_at=None)
+
+    async def last_commits(
+        self, stream: StreamTopics, *, mark: Callable[[int], bytes]
+    ) -> AsyncIterator[LastCommit]:
+        """The newest records of the state topic, if this user may see it."""
+        async with administration(self._settings) as client:
+            there = await describe_shapes(client, [stream.state])
+        if stream.state in there:
+            async for commit in reading.last_commits(self._settings, stream.state, mark=mark):
+                yield commit
 
     async def newest(self, stream: StreamTopics, *, count: int) -> Sequence[Records]:
         """About the `count` newest input records. NOT PRIVATE."""

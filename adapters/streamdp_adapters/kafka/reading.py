@@ -18,7 +18,7 @@ from aiokafka.errors import OffsetOutOfRangeError
 from aiokafka.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 from streamdp.core.errors import Fenced, StateMismatch, TransportLost, complaint
-from streamdp.ports import Partition, Reached, Records, StreamTopics, Taken, no_fault
+from streamdp.ports import LastCommit, Partition, Reached, Records, StreamTopics, Taken, no_fault
 from streamdp_adapters.kafka import troubles
 from streamdp_adapters.kafka.identity import topic_ids
 from streamdp_adapters.kafka.internals import client_of, committed, know_topics, lean
@@ -120,6 +120,26 @@ class PartitionReader:
                 return value
             span *= 16
         return None
+
+    async def last_commit(self, place: TopicPartition, *, mark: bytes) -> dict[bytes, bytes]:
+        """A state's newest entries, looking further back until two commits have left their mark.
+
+        Transactions of a partition follow each other, so all of the newest one lies between; where
+        compaction has left one mark alone, the state is read from its beginning.
+        """
+        first, end = await self.bounds(place)
+        span = _TAIL
+        while True:
+            start, marks = max(first, end - span), 0
+            state: dict[bytes, bytes] = {}
+            async for records in self.batches(place, start, end):
+                for record in records:
+                    marks += record.key == mark
+                    if record.key != OWNER_KEY:
+                        _enter(state, record)
+            if marks > 1 or start == first:
+                return state
+            span *= 16
 
 
 @asynccontextmanager
@@ -249,21 +269,27 @@ async def _state(
     count = 0
     async for records in look.batches(place, first, end if owned_at is None else None):
         for record in records:
-            assert record.key is not None, "a compacted topic takes no record without a key"
             if record.key == OWNER_KEY:
                 owner = owner_of(record.value)
                 if owned_at is not None and record.offset >= owned_at:
                     if record.offset > owned_at:
                         raise _taken_by_another(look.where, owned_at, record.offset)
                     return state, owner
-            elif record.value is None:
-                state.pop(record.key, None)
             else:
-                state[record.key] = record.value
+                _enter(state, record)
         count += len(records)
         if progress is not None:
             progress(count)
     return state, owner
+
+
+def _enter(state: dict[bytes, bytes], record: ConsumerRecord) -> None:
+    """Let a record of the state take the place of earlier ones."""
+    assert record.key is not None, "a compacted topic takes no record without a key"
+    if record.value is None:
+        state.pop(record.key, None)
+    else:
+        state[record.key] = record.value
 
 
 def _taken_by_another(where: str, owned_at: int, offset: int) -> Fenced:
@@ -275,6 +301,18 @@ def _taken_by_another(where: str, owned_at: int, offset: int) -> Fenced:
             got=f"a later one, at offset {offset}",
         )
     )
+
+
+async def last_commits(
+    settings: KafkaSettings, topic: str, *, mark: Callable[[int], bytes]
+) -> AsyncIterator[LastCommit]:
+    """What the newest commit of each partition of a state topic has recorded."""
+    async with reader(settings, (topic,), where=f"topic {topic}") as look:
+        numbers = sorted(look.consumer.partitions_for_topic(topic) or ())
+        places = [TopicPartition(topic, number) for number in numbers]
+        await settled(look.consumer, settings, places, where=look.where)
+        for number, place in zip(numbers, places, strict=True):
+            yield LastCommit(number, await look.last_commit(place, mark=mark(number)))
 
 
 async def stretch(

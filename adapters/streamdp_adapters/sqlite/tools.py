@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 
 from streamdp.core.errors import InvalidConfig, StreamdpError, complaint
@@ -13,6 +13,7 @@ from streamdp.ports import (
     Finding,
     Headers,
     Key,
+    LastCommit,
     Partition,
     Published,
     Records,
@@ -257,6 +258,19 @@ class SqliteAdministrator:
         if waiting is not None and waiting.sequence > later.sequence:
             line = waiting.value
         return as_taken(durable, seen, later=line)
+
+    async def last_commits(
+        self, stream: StreamTopics, *, mark: Callable[[int], bytes]
+    ) -> AsyncIterator[LastCommit]:
+        """The whole state, and the outbox's ledger lines."""
+        pair = await self._desk.run(self._to_look_into)
+        for number in await self._desk.run(partial(pair.trusted.partitions, stream)):
+            yield await self._desk.run(partial(self._last_commit, stream, number))
+
+    def _last_commit(self, stream: StreamTopics, number: int) -> LastCommit:
+        pair = self._to_look_into()
+        seen = pair.published.witness(stream, number)
+        return pair.trusted.last_commit(stream, number, published=seen.sequence)
 
     async def newest(self, stream: StreamTopics, *, count: int) -> Sequence[Records]:
         """The last records of each partition. NOT PRIVATE."""

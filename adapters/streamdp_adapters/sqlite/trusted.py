@@ -19,7 +19,7 @@ from zlib import crc32
 import msgspec
 
 from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, complaint
-from streamdp.ports import Commit, Headers, Key, StreamTopics, Value
+from streamdp.ports import Commit, Headers, Key, LastCommit, StreamTopics, Value
 from streamdp_adapters.sqlite.files import WIDTH, FileKind, reading, writing
 from streamdp_adapters.sqlite.published import Publication, PublishedMark
 
@@ -62,6 +62,7 @@ TRUSTED = FileKind(
 _headers_encoder = msgspec.msgpack.Encoder()
 _headers_decoder = msgspec.msgpack.Decoder(list[tuple[str, bytes | None]])
 
+_LEDGER = 1  # the outbox's number for ledger lines, in the order of `_write_outbox`
 TRIMMED_AT_ONCE = 5000  # records that one commit deletes at most: it has to stay short
 
 
@@ -320,6 +321,44 @@ class TrustedFile:
             return Durable(
                 state, heads[number], position, len(heads), known, worker or None, beside, read
             )
+
+    def with_outbox(self) -> list[tuple[StreamTopics, int, int]]:
+        """Each partition of each stream that has an outbox, and the newest number in it."""
+        with reading(self._connection, self._path) as file:
+            rows = file.execute(
+                "SELECT app, stream, topic, beside, number, max(outbox.sequence)"
+                " FROM part JOIN outbox ON outbox.part = part.id"
+                " GROUP BY part.id ORDER BY app, stream, number"
+            ).fetchall()
+        return [
+            (StreamTopics(app, stream, topic, beside=beside), number, newest)
+            for app, stream, topic, beside, number, newest in rows
+        ]
+
+    def partitions(self, topics: StreamTopics) -> list[int]:
+        """The partitions of a stream that have been committed to."""
+        with reading(self._connection, self._path) as file:
+            rows = file.execute(
+                "SELECT number FROM part WHERE app = ? AND stream = ? AND position IS NOT NULL"
+                " ORDER BY number",
+                (topics.app, topics.stream),
+            ).fetchall()
+        return [number for (number,) in rows]
+
+    def last_commit(self, topics: StreamTopics, number: int, *, published: int) -> LastCommit:
+        """A partition's state, and its ledger lines that are not in the published file."""
+        with reading(self._connection, self._path) as file:
+            (part,) = file.execute(
+                "SELECT id FROM part WHERE app = ? AND stream = ? AND number = ?",
+                (topics.app, topics.stream, number),
+            ).fetchone()
+            state = file.execute("SELECT key, value FROM state WHERE part = ?", (part,)).fetchall()
+            lines = file.execute(
+                "SELECT value FROM outbox WHERE part = ? AND sequence > ? AND line = ?"
+                " ORDER BY sequence, id",
+                (part, published, _LEDGER),
+            ).fetchall()
+        return LastCommit(number, dict(state), [line for (line,) in lines])
 
     def confirm(self, topics: StreamTopics, number: int, owner: Ownership) -> None:
         """Refuse an owner that was fenced."""
