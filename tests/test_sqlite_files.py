@@ -482,6 +482,11 @@ def test_a_published_file_that_lost_lines_is_refused(tmp_path: Path, how: str) -
         with pytest.raises(StateMismatch, match="has lost published records"):
             await transport.take(AT)
         await transport.close()
+        successor = replace(TOPICS, stream="two")
+        with pytest.raises(StateMismatch, match="has lost published records"):
+            await joined(chosen, topics=successor)
+        transport, _ = await joined(chosen, topics=replace(successor, input="others"))
+        await transport.close()
         shutil.copy(newest, chosen.published)  # the way out: put it back
         transport, _ = await joined(chosen)
         await transport.take(AT)

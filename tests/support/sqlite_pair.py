@@ -39,11 +39,19 @@ def settings(folder: Path, **more: object) -> Settings:
 
 
 async def joined(
-    chosen: Settings, *, worker: str = "w", reached: Reached = no_fault
+    chosen: Settings,
+    *,
+    worker: str = "w",
+    reached: Reached = no_fault,
+    topics: StreamTopics = TOPICS,
 ) -> tuple[SqliteTransport, Ears]:
     transport = SqliteTransport(chosen, worker=worker, reached=reached)
     ears = Ears()
-    await transport.join([TOPICS], ears)
+    try:
+        await transport.join([topics], ears)
+    except BaseException:
+        await transport.close()
+        raise
     return transport, ears
 
 

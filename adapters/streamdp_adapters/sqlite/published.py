@@ -93,6 +93,12 @@ class PublishedFile:
                 return PublishedMark()
             return PublishedMark(part.sequence, part.position, _last_line(file, part.id))
 
+    def enter(self, topics: StreamTopics, number: int) -> None:
+        """Let readers find a stream before it has published anything."""
+        with writing(self._connection, self._path) as file:
+            if _part(file, topics, number) is None:
+                _new_part(file, topics, number)
+
     def publish(self, topics: StreamTopics, number: int, batch: Sequence[Publication]) -> int:
         """Publish commits in order; skip published ones, and refuse one after a gap.
 
@@ -214,10 +220,10 @@ class PublishedReader:
             )
 
     def streams(self) -> list[StreamTopics]:
-        """Every stream that has published into its ledger."""
+        """Every stream that was ever taken."""
         with reading(self._connection, self._path) as file:
             rows = file.execute(
-                "SELECT DISTINCT app, stream FROM part WHERE ledger > 0 ORDER BY app, stream"
+                "SELECT DISTINCT app, stream FROM part ORDER BY app, stream"
             ).fetchall()
         return [StreamTopics(app, stream, "") for app, stream in rows]
 

@@ -7,8 +7,11 @@ The steps of a commit:
 2. in one transaction of the published file: append the publication, unless its number is there.
 
 WAL does not commit two files as one, so a crash may come between the two: then the next take finds
-the outbox and publishes it before anything else. The outbox is cleared in step 1 of a later commit,
-when the published file is known to have it. The steps at which a test may crash it:
+the outbox and publishes it before anything else. So does the next `join`, for every stream in the
+file: whoever looks what others have charged, and charges the same records, must find these lines,
+and a stream that is back under its old name must not publish them later (P11). The outbox is
+cleared in step 1 of a later commit, when the published file is known to have it. The steps at which
+a test may crash it:
 
         take: fenced         earlier owners are fenced
         take: seen           the published file's mark was read
@@ -32,7 +35,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from streamdp.core.errors import Fenced, InvalidConfig, TransportLost, complaint
+from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, TransportLost, complaint
 from streamdp.ports import (
     Commit,
     Listener,
@@ -109,6 +112,7 @@ class SqliteTransport:
         for topics in streams:
             await self._writing.run(partial(need_topics, pair, self._settings, topics))
         self._topics = {topics.stream: topics for topics in streams}
+        await self._writing.run(partial(self._publish_waiting, streams))
         self._listener = listener
         self._notice(await self._look({}, 0))
         for topics in streams:
@@ -120,6 +124,23 @@ class SqliteTransport:
         if self._unlock is None:
             self._unlock = self._lock(self._settings.path, self._worker)
         return self._pair
+
+    def _publish_waiting(self, joined: Sequence[StreamTopics]) -> None:
+        """Publish the outboxes of all streams in the file, also of those that are gone.
+
+        Where the published file has lost records, the take of the partition halts. Nobody takes a
+        partition of a stream that is gone, so no other stream may begin on its input.
+        """
+        pair, names = self._files(), {(topics.app, topics.stream) for topics in joined}
+        inputs = {name for topics in joined for name in (topics.input, topics.beside)}
+        for topics, number, newest in pair.trusted.with_outbox():
+            if newest <= pair.published.witness(topics, number).sequence:
+                continue
+            try:
+                self._publish_outbox(topics, number)
+            except StateMismatch:
+                if topics.input in inputs and (topics.app, topics.stream) not in names:
+                    raise
 
     # --- taking and committing --------------------------------------------------------------
 
@@ -143,6 +164,14 @@ class SqliteTransport:
     def _take(self, topics: StreamTopics, partition: Partition) -> tuple[Tenure, Taken]:
         pair, number = self._files(), partition.number
         pair.trusted.durable(topics, number)  # refuses a missing partition
+        pair.published.enter(topics, number)
+        owner, seen = self._publish_outbox(topics, number)
+        durable = pair.trusted.durable(topics, number, owner=owner)
+        return Tenure(owner, seen.sequence), as_taken(durable, seen)
+
+    def _publish_outbox(self, topics: StreamTopics, number: int) -> tuple[Ownership, PublishedMark]:
+        """Fence earlier owners, publish what they have recorded, and clear the outbox."""
+        pair, partition = self._files(), Partition(topics.stream, number)
         owner = pair.trusted.claim(topics, number, self._worker)
         self._reached("take: fenced", partition)
         seen = pair.published.witness(topics, number)
@@ -154,8 +183,7 @@ class SqliteTransport:
         seen = pair.published.witness(topics, number)
         pair.trusted.forget_published(topics, number, owner, seen)
         self._reached("take: settled", partition)
-        durable = pair.trusted.durable(topics, number, owner=owner)
-        return Tenure(owner, seen.sequence), as_taken(durable, seen)
+        return owner, seen
 
     async def confirm(self, partition: Partition) -> None:
         """Check in the trusted file that this process still owns the partition."""
