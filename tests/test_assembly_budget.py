@@ -19,7 +19,7 @@ from streamdp.assembly.join import Positions
 from streamdp.cli.ledger import _claim_as_dict, _claimed
 from streamdp.core.errors import ConfigurationMismatch, StateMismatch
 from streamdp.core.events import ACTION, OPENING, Identity, Release
-from streamdp.ports import Published, StreamTopics
+from streamdp.ports import LastCommit, Published, StreamTopics
 from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.assembling.saved import encode_point
 from streamdp.service.config import Configuration
@@ -124,6 +124,13 @@ class Shelf:
 
     def publications(self) -> Shelf:
         return self
+
+    def administrator(self) -> Shelf:
+        return self
+
+    async def last_commits(self, topics: StreamTopics, **_: object) -> AsyncIterator[LastCommit]:
+        for commit in list[LastCommit]():
+            yield commit
 
     async def ledgers(self, app: str) -> Sequence[StreamTopics]:
         return [StreamTopics(app, name, "") for name in dict.fromkeys(n for n, _ in self.lines)]

@@ -7,10 +7,7 @@ the events have paid 2ε. Real files, the real service and the real commands.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -18,114 +15,22 @@ from pathlib import Path
 import pytest
 
 import streamdp as sd
-from streamdp.core.errors import StateMismatch
-from streamdp.ports import Partition, Published, StreamTopics
+from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.ports import LastCommit, Partition, Published
 from streamdp.service.config import Configuration
 from streamdp.service.ledgers import Ledgers
 from streamdp.service.opening import Opening
 from streamdp.service.past import ALONE, EpochReading, Past, Scope, Tally, alone
 from streamdp.service.protocol import Cut, PartitionWork, Restoring
-from streamdp.service.run import Running, run, run_service
 from streamdp.service.settings import Pace
-from streamdp.service.view import Reason, Status
-from streamdp.wire.lines import Charge
-from streamdp.wire.published import Mode, decode_ledger
+from streamdp.service.view import Reason
+from streamdp.wire.published import Mode
+from streamdp_adapters.sqlite.tools import SqliteAdministrator
 from tests.support.calling import Streamdp
 from tests.support.good_ledger import GOOD, HOME
 from tests.support.protocol_model import Store, restore
-from tests.support.services import Lines
+from tests.support.renaming import charges, configured, lived, verified
 from tests.support.streams import ACTIONS, events, spec
-
-CONFIG = """
-app = "shop"
-[transport]
-kind = "sqlite"
-path = "{folder}/shop.db"
-[topics.losses]
-budget = "{budget}"
-{streams}
-[service]
-on_halt = "exit"
-idle_commit_seconds = 0.05
-"""
-STREAM = """
-[streams.{name}]
-input = "losses"
-start = "earliest"
-epoch = {epoch}
-actions = ["a", "b", "c"]
-[streams.{name}.learner]
-epsilon = "{epsilon}"
-schedule = "capped 3"
-"""
-
-
-def configured(
-    folder: Path, *names: str, budget: str = "1/2", epsilon: str = "1/2", epoch: int = 1
-) -> Path:
-    """A configuration of these streams, all on one input."""
-    path = folder / "shop.toml"
-    streams = [STREAM.format(name=name, epoch=epoch, epsilon=epsilon) for name in names]
-    path.write_text(CONFIG.format(folder=folder, budget=budget, streams="".join(streams)))
-    return path
-
-
-def lived(path: Path, count: int) -> Reason | None:
-    """Send events, run until every stream has read everything, drain; why it halted, if it did."""
-    configuration = Configuration.load(path, {})
-
-    @asynccontextmanager
-    async def stopping(running: Running) -> AsyncIterator[None]:
-        async def stop() -> None:
-            await running.joined.wait()
-            while not all(_is_done(running, name) for name in running.view.streams):
-                await asyncio.sleep(0.01)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-        task = asyncio.create_task(stop())
-        yield None
-        task.cancel()
-
-    async def work() -> Reason | None:
-        technology = configuration.technology()
-        producer = technology.producer()
-        await producer.send("losses", events(count, keys=[b"fr", b"de"]))
-        await producer.close()
-        return await run_service(
-            configuration, technology=technology, log=Lines(), faces=[stopping]
-        )
-
-    return run(work, log=Lines())
-
-
-def _is_done(running: Running, name: str) -> bool:
-    parts = running.view.streams[name].partitions.values()
-    return bool(parts) and all(
-        part.status is Status.RUNNING and part.position == part.end_offset and part.releases > 0
-        for part in parts
-    )
-
-
-def charges(path: Path, name: str) -> list[Charge]:
-    """The lines of a stream's ledger that have charged something."""
-    configuration = Configuration.load(path, {})
-    topics = StreamTopics(configuration.app, name, "")
-
-    async def read() -> list[Published]:
-        reader = configuration.technology().publications()
-        records = [r async for batch in reader.ledger(topics, follow=False) for r in batch]
-        await reader.close()
-        return records
-
-    lines = [decode_ledger(record.value) for record in asyncio.run(read())]
-    return [line for line in lines if isinstance(line, Charge) and line.charge]
-
-
-def verified(streamdp: Streamdp, path: Path) -> tuple[int, str, list[str]]:
-    """What `ledger verify` says: exit code, the highest charge, what it counted beside."""
-    ended = streamdp("ledger", "verify", "--config", str(path), "--json")
-    report = ended.json
-    return ended.code, report["topics"][0]["highest"], report["not_configured"]
 
 
 def test_does_a_renamed_stream_begin_behind_what_was_read(
@@ -291,15 +196,31 @@ def crashed(path: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert charges(path, "one") == []
 
 
+def unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse the right to read the states of others."""
+
+    async def refused(*_: object, **__: object) -> AsyncIterator[LastCommit]:
+        for commit in list[LastCommit]():
+            yield commit
+        raise InvalidConfig("no right")
+
+    monkeypatch.setattr(SqliteAdministrator, "last_commits", refused)
+
+
 def test_does_a_new_epoch_publish_what_another_has_charged_since(
     streamdp: Streamdp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Recorded, not published, charged by another, back with a new epoch: it halts.
 
-    `doctor` foretells it, and with the budget that both need it goes on; `ledger verify` agrees.
+    The other could not know: it may not read the state. `doctor` says so, and foretells the halt;
+    with the budget that both need it goes on; `ledger verify` agrees.
     """
     crashed(configured(tmp_path, "one"), 60, monkeypatch)
-    assert lived(configured(tmp_path, "two"), 0) is None
+    with monkeypatch.context() as patch:
+        unreadable(patch)
+        ended = streamdp("doctor", "--config", str(configured(tmp_path, "two")), "--json")
+        assert "The state beside shop.one.ledger is gone or may not be read" in ended.out
+        assert lived(configured(tmp_path, "two"), 0) is None
     path = configured(tmp_path, "one", epoch=2)
     ended = streamdp("doctor", "--config", str(path), "--json")
     details = {finding["subject"]: finding["detail"] for finding in ended.json}
@@ -317,7 +238,9 @@ def test_is_an_epoch_that_publishes_it_all_the_same_found(
 ) -> None:
     """The mutant: releases that wait are published whoever has charged their records."""
     crashed(configured(tmp_path, "one"), 60, monkeypatch)
-    assert lived(configured(tmp_path, "two"), 0) is None
+    with monkeypatch.context() as patch:
+        unreadable(patch)
+        assert lived(configured(tmp_path, "two"), 0) is None
     path = configured(tmp_path, "one", epoch=2)
     monkeypatch.setattr(Opening, "waiting", lambda self: [])
     assert lived(path, 60) is None

@@ -103,7 +103,6 @@ async def _look(
             return list(findings.values())
         looked = list(findings.values())
         ledgers = Ledgers(configuration, technology)
-        looked += retired(await ledgers.retired())
         looked += await _assemblies(configuration, tools, streams, ledgers, sample)
         for topics in streams:
             if topics.output:
@@ -115,6 +114,7 @@ async def _look(
                 looked += await records(tools, topics, format_=spec.format, count=sample)
             if quarantine is not None:
                 looked += await quarantined(tools, topics, count=quarantine)
+        looked += retired(await ledgers.retired(), alone=ledgers.without_state)
     finally:
         await tools.close()
         await published.close()

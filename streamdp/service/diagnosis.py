@@ -68,12 +68,20 @@ def there(streams: Sequence[StreamTopics], findings: Mapping[str, Finding]) -> l
     ]
 
 
-def retired(ledgers: Sequence[StreamTopics]) -> list[Finding]:
-    """A finding that names ledgers of streams that are no longer configured, which still count."""
+def retired(ledgers: Sequence[StreamTopics], *, alone: Sequence[str]) -> list[Finding]:
+    """A finding that names ledgers of streams that are no longer configured, which still count.
+
+    `alone`: ledgers without their stream's state.
+    """
     if not ledgers:
         return []
     names = ", ".join(topics.ledger for topics in ledgers)
     what = f"{names}: their charges still count for the records that they read"
+    if alone:
+        what += (
+            f". The state beside {', '.join(alone)} is gone or may not be read: if the stream has"
+            " recorded releases and died before it published them, these do not count"
+        )
     return [Finding("ledgers of streams that are no longer configured", Verdict.GOOD, what)]
 
 

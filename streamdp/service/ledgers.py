@@ -3,7 +3,9 @@
 A stream that is no longer configured charges nothing from now on, so its ledger is read once by a
 process. Ledgers of running streams are read each time they are needed: when a partition begins, or
 an earlier epoch may have charged more. The list of ledgers is fetched each time too, but at most
-once in `_FRESH_SECONDS`, since a process takes all its partitions together.
+once in `_FRESH_SECONDS`, since a process takes all its partitions together. With the ledger of a
+stream that may have charged more than it does now goes what its newest commits have recorded; that
+is fetched first, because what is published in between leaves the one and enters the other.
 
 From the same ledgers follow where an assembly may begin and what a pair's budget leaves to a stream
 (`pair_past`).
@@ -17,10 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
+from streamdp.core.errors import InvalidConfig
 from streamdp.ports import StreamTopics, Technology
 from streamdp.service.config import Configuration
 from streamdp.service.pair_past import PairPast
-from streamdp.service.past import EpochReading, Past, Scope, Tally
+from streamdp.service.past import EpochReading, Past, Scope, Tally, recorded_lines
+from streamdp.wire.entries import Entries
 
 _FRESH_SECONDS = 10.0
 
@@ -41,6 +45,7 @@ class Ledgers:
         self._turn = asyncio.Lock()
         self._listed: tuple[float, Sequence[StreamTopics]] | None = None
         self._read: dict[str, tuple[float, Tally]] = {}
+        self._ledger_alone: set[str] = set()
 
     async def past(self, name: str, scope: Scope) -> Past:
         """The charges of all others on the input of this stream or assembly."""
@@ -104,6 +109,14 @@ class Ledgers:
         async with self._turn:
             return [topics for topics in await self._list() if self._is_retired(topics)]
 
+    @property
+    def without_state(self) -> list[str]:
+        """The ledgers read so far whose stream's state is gone or may not be read.
+
+        What these streams have recorded and not published is not known.
+        """
+        return sorted(self._ledger_alone)
+
     def _may_have_charged_more(self, topics: StreamTopics) -> bool:
         """Whether a ledger may hold charges above what its stream is configured to charge now.
 
@@ -132,11 +145,12 @@ class Ledgers:
         return self._listed[1]
 
     async def _tally(self, topics: StreamTopics) -> Tally:
-        """Read one ledger through."""
+        """Read one ledger through, and what is recorded for it."""
         at, tally = self._read.get(topics.ledger, (0.0, None))
         fresh = self._is_retired(topics) or self._clock() - at < _FRESH_SECONDS
         if tally is not None and fresh:
             return tally
+        recorded = await self._recorded(topics) if self._may_have_charged_more(topics) else []
         tally = Tally(topics)
         publications = self._technology.publications()
         try:
@@ -145,8 +159,30 @@ class Ledgers:
                 await asyncio.sleep(0)
         finally:
             await publications.close()
+        tally.read_recorded(recorded)
         self._read[topics.ledger] = self._clock(), tally
         return tally
+
+    async def _recorded(self, topics: StreamTopics) -> list[bytes]:
+        """The ledger lines that the newest commit of each partition has recorded."""
+
+        def mark(partition: int) -> bytes:
+            return Entries(topics.stream, partition).checkpoint
+
+        lines, there = list[bytes](), False
+        tools = self._technology.administrator()
+        try:
+            async for commit in tools.last_commits(topics, mark=mark):
+                lines += recorded_lines(commit, topics.stream)
+                there = True
+                await asyncio.sleep(0)
+        except InvalidConfig:  # no right to read it
+            there = False
+        finally:
+            await tools.close()
+        if not there:
+            self._ledger_alone.add(topics.ledger)
+        return lines
 
 
 def _charge(configuration: Configuration, stream: str) -> Fraction:

@@ -90,8 +90,8 @@ class Opening:
         assert isinstance(recorded, Recorded), "the other kinds have an ordinal"
         return recorded.commit_seq == self.commit_seq  # none, if the ledger knows a later commit
 
-    def waiting(self) -> list[tuple[str, int, Fraction]]:
-        """The releases that still have to be published: kind, first record, charge.
+    def waiting(self) -> list[tuple[str, int, int, Fraction]]:
+        """The releases that still have to be published: kind, first and last record, charge.
 
         A vote of the key and a vote of the pool charge a slot alike: both count as one kind.
         """
@@ -99,8 +99,8 @@ class Opening:
         charging = [release for release in releases if release.stop > release.start]
         pooled = [vote for vote in self.saved.now.pooled.values() if self.waits(vote)]
         return [
-            *((release.kind, release.first_offset, release.epsilon) for release in charging),
-            *((ACTION, vote.first_offset, vote.epsilon) for vote in pooled),
+            *((r.kind, r.first_offset, r.last_offset, r.epsilon) for r in charging),
+            *((ACTION, vote.first_offset, vote.last_offset, vote.epsilon) for vote in pooled),
         ]
 
 
@@ -422,27 +422,33 @@ def check_alone(partition: Partition, position: int, past: Past, others: str = _
 
 
 def _check_waiting(
-    spec: StreamSpec, partition: Partition, waiting: list[tuple[str, int, Fraction]], past: Past
+    spec: StreamSpec,
+    partition: Partition,
+    waiting: list[tuple[str, int, int, Fraction]],
+    past: Past,
 ) -> None:
     """Check that recorded releases, which the next epoch publishes, have room in the budget (P11).
 
-    Streams that took this one's place while it was away began behind its ledger, which does not
-    mention releases that wait. These may not be dropped: a draw that was recorded counts as seen.
+    A stream that took this one's place while it was away began behind its ledger alone if it could
+    not read this state, and the ledger does not mention releases that wait. These may not be
+    dropped: a draw that was recorded counts as seen.
     """
     kinds: dict[str, Fraction] = {}
-    for kind, _, epsilon in waiting:
+    for kind, _, _, epsilon in waiting:
         kinds[kind] = max(kinds.get(kind, _NONE), epsilon)
-    oldest = min((first for _, first, _ in waiting), default=0)
-    charged = past.charged(partition.number, oldest) if waiting else _NONE
+    oldest = min((first for _, first, _, _ in waiting), default=0)
+    newest = max((last for _, _, last, _ in waiting), default=0)
+    charged = past.charged(partition.number, oldest, last=newest) if waiting else _NONE
     budget, total = past.room + spec.charge, charged + sum(kinds.values(), _NONE)
     if charged > 0 and total > budget:
-        ledgers = ", ".join(past.ahead(partition.number, oldest)) or "streams that are configured"
+        ahead = past.ahead(partition.number, oldest, last=newest)
+        ledgers = ", ".join(ahead) or "streams that are configured"
         raise _halt(
             partition,
             f"{len(waiting)} "
             "recorded releases wait to be published, and others charge the same records;"
             " no epoch can drop the releases: raise the topic's budget",
-            f"a budget of at least {total} on records from {oldest} on",
+            f"a budget of at least {total} on records {oldest} to {newest}",
             f"{budget}, of which others charge {charged}: {ledgers}",
         )
 

@@ -13,6 +13,11 @@ the same input (and, where ledgers share a place such as a file, every ledger th
    those behind it in open blocks or in releases that wait. Otherwise the partition halts; a new
    epoch begins behind the others' charges.
 
+A release that is recorded and not published counts like a charge in the ledger: its publication may
+have been cut while readers of uncommitted records saw it (P5). So what a former stream has recorded
+is read too, unless its state is gone or may not be read. Of a configured stream that matters only
+where an earlier epoch may have charged more.
+
 What is assembled from requests and outcomes has a budget too (`pair_past`): the other assemblies of
 its requests are to an assembly what other streams are to a stream.
 
@@ -35,9 +40,11 @@ from msgspec import UNSET
 
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import ACTION
-from streamdp.ports import Published, StreamTopics
+from streamdp.ports import LastCommit, Published, StreamTopics
+from streamdp.wire.entries import Entries, parse_entry
 from streamdp.wire.lines import Assembled, Charge, PoolLine, input_id_of
 from streamdp.wire.published import decode_any_ledger
+from streamdp.wire.state import decode_checkpoint
 
 
 class Scope(Enum):
@@ -57,6 +64,7 @@ class EpochReading:
     partition: int
     charge: Fraction  # the highest on any record
     last_offset: int
+    first_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,25 +110,27 @@ class Past:
             )
         return start
 
-    def charged(self, partition: int, start: int) -> Fraction:
-        """The most that others have charged, or will charge, a record at or after `start`."""
+    def charged(self, partition: int, start: int, *, last: int | None = None) -> Fraction:
+        """The most that others have charged, or will charge, a record from `start` to `last`."""
         own, foreign = dict(self.configured), dict[str, Fraction]()
-        for reading in self._from(partition, start):
+        for reading in self._from(partition, start, last):
             into = own if reading.app == self.app else foreign
             into[reading.ledger] = max(into.get(reading.ledger, Fraction(0)), reading.charge)
         return sum(own.values(), Fraction(0)) + max(
             self.elsewhere, sum(foreign.values(), Fraction(0))
         )
 
-    def ahead(self, partition: int, position: int) -> list[str]:
-        """The ledgers that have read beyond a position."""
-        return sorted({reading.ledger for reading in self._from(partition, position)})
+    def ahead(self, partition: int, position: int, *, last: int | None = None) -> list[str]:
+        """The ledgers that have read beyond a position, and not only beyond `last`."""
+        return sorted({reading.ledger for reading in self._from(partition, position, last)})
 
-    def _from(self, partition: int, start: int) -> list[EpochReading]:
+    def _from(self, partition: int, start: int, last: int | None = None) -> list[EpochReading]:
         return [
             reading
             for reading in self.readings
-            if reading.partition == partition and reading.last_offset >= start
+            if reading.partition == partition
+            and reading.last_offset >= start
+            and (last is None or reading.first_offset <= last)
         ]
 
 
@@ -136,12 +146,36 @@ async def alone(stream: str, scope: Scope) -> Past:
     return ALONE
 
 
+def recorded_lines(commit: LastCommit, stream: str) -> list[bytes]:
+    """The ledger lines that a partition's newest commit has recorded, published or not.
+
+    An assembly's state records no line: its ledger says everything before it is done.
+    """
+    places = Entries(stream, commit.partition)
+    where = f"state of {stream}/{commit.partition}"
+    lines = list(commit.ledger)
+    if places.checkpoint not in commit.state:
+        return lines
+    decode_checkpoint(commit.state[places.checkpoint], where=where)  # may be a newer version's
+    for entry, value in commit.state.items():
+        sort, _, _ = parse_entry(entry, places, where=where)
+        if sort == "release":
+            parts = value.split(b"\n")
+            if len(parts) != 3:
+                raise StateMismatch(complaint(where, "damaged", expected="3 lines", got=len(parts)))
+            lines.append(parts[1])
+        elif sort == "pooled":
+            lines.append(value)
+    return lines
+
+
 class Tally:
     """Reads one ledger, and adds up what it has charged on which input."""
 
     def __init__(self, topics: StreamTopics) -> None:
         self._topics = topics
         self._kinds: defaultdict[tuple[str, int, int], dict[str, Fraction]] = defaultdict(dict)
+        self._first: dict[tuple[str, int, int], int] = {}
         self._last: dict[tuple[str, int, int], int] = {}
         self._input_ids: dict[str, dict[int, str]] = {}  # by input and partition: the newest
         self._claims: dict[int, Claim] = {}  # by partition: an assembly keeps its topics
@@ -149,24 +183,33 @@ class Tally:
     def read(self, records: Iterable[Published]) -> None:
         """Read some lines; one that cannot be read is an error, since it may hide a charge."""
         for record in records:
-            try:
-                line = decode_any_ledger(record.value)
-            except StateMismatch as error:
-                where = f"{self._topics.ledger} partition {record.partition}"
-                raise StateMismatch(f"{where} offset {record.offset}: {error}") from None
-            if isinstance(line, Assembled):
-                self._claim(line)
-                continue
-            input_id = input_id_of(line)
-            if input_id is not UNSET:
-                self._input_ids.setdefault(line.input, {})[line.partition] = input_id
-            if not isinstance(line, Charge | PoolLine) or line.stop <= line.start:
-                continue
-            epoch = (line.input, line.partition, line.epoch)
-            kinds = self._kinds[epoch]
-            kind = ACTION if isinstance(line, PoolLine) else line.kind  # a slot has one of them
-            kinds[kind] = max(kinds.get(kind, Fraction(0)), line.charge)
-            self._last[epoch] = max(self._last.get(epoch, 0), line.last_offset)
+            where = f"{self._topics.ledger} partition {record.partition} offset {record.offset}"
+            self._line(record.value, where)
+
+    def read_recorded(self, lines: Iterable[bytes]) -> None:
+        """Read the newest lines, which the ledger may not have yet; it was read before."""
+        for line in lines:
+            self._line(line, f"a line recorded for {self._topics.ledger}")
+
+    def _line(self, value: bytes, where: str) -> None:
+        try:
+            line = decode_any_ledger(value)
+        except StateMismatch as error:
+            raise StateMismatch(f"{where}: {error}") from None
+        if isinstance(line, Assembled):
+            self._claim(line)
+            return
+        input_id = input_id_of(line)
+        if input_id is not UNSET:
+            self._input_ids.setdefault(line.input, {})[line.partition] = input_id
+        if not isinstance(line, Charge | PoolLine) or line.stop <= line.start:
+            return
+        epoch = (line.input, line.partition, line.epoch)
+        kinds = self._kinds[epoch]
+        kind = ACTION if isinstance(line, PoolLine) else line.kind  # a slot has one of them
+        kinds[kind] = max(kinds.get(kind, Fraction(0)), line.charge)
+        self._first[epoch] = min(self._first.get(epoch, line.first_offset), line.first_offset)
+        self._last[epoch] = max(self._last.get(epoch, 0), line.last_offset)
 
     def _claim(self, line: Assembled) -> None:
         """Note how far an assembly may have made events.
@@ -210,6 +253,7 @@ class Tally:
                 partition=partition,
                 charge=sum(kinds.values(), Fraction(0)),
                 last_offset=self._last[read, partition, epoch],
+                first_offset=self._first[read, partition, epoch],
             )
             for (read, partition, epoch), kinds in self._kinds.items()
             if read == topic

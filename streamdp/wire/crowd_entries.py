@@ -32,6 +32,7 @@ class SavedVote:
     epoch: int
     block: int
     first_offset: int
+    last_offset: int
     epsilon: Fraction
     ordinal: int
     ledger: bytes = field(repr=False)
@@ -53,4 +54,5 @@ def decode_pooled(value: bytes, *, epoch: int, block: int, where: str) -> SavedV
     if not isinstance(line, PoolLine) or (line.epoch, line.block) != (epoch, block):
         expected = f"vote {block} of the pool of epoch {epoch}"
         raise StateMismatch(complaint(where, "damaged", expected=expected, got="another"))
-    return SavedVote(epoch, block, line.first_offset, line.charge, line.ordinal, value)
+    first, last = line.first_offset, line.last_offset
+    return SavedVote(epoch, block, first, last, line.charge, line.ordinal, value)
