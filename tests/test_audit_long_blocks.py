@@ -49,7 +49,7 @@ def findings(mutant: Mutant) -> Iterable[str]:
         return flaws_of_system_bits()
     if mutant.layer == "races":
         return flaws_of_races(mutant.learner.choose)
-    return each_misdeed(mutant.learner, mutant.estimates, 64, SYSTEM)
+    return each_misdeed(mutant.learner, mutant.estimates, mutant.longest, SYSTEM)
 
 
 @pytest.mark.parametrize("name", MUTANTS)

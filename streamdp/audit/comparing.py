@@ -38,7 +38,7 @@ def compared(result: StoryResult) -> Iterator[str]:
     yield from _selections(result, fold, standings)
     yield from _estimates(result, fold, standings)
     yield from _said(result, standings)
-    yield from _charges(result)
+    yield from charges(result)
     yield from _prices(result)
 
 
@@ -142,7 +142,7 @@ def _said(result: StoryResult, standings: Standings) -> Iterator[str]:
     yield from where(wrong, "a release does not say what is in force after it")
 
 
-def _charges(result: StoryResult) -> Iterator[str]:
+def charges(result: StoryResult) -> Iterator[str]:
     """Check the ledger of every key: each block's action and estimates, once."""
     charge = result.learner.charge
     if charge is None:

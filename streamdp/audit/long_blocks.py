@@ -2,11 +2,12 @@
 
 The exact audit (`exposure`) enumerates streams of a few slots, so it cannot see an engine that goes
 wrong later. Here the engine runs through every block of up to 256 slots, with a null at every
-place, with saves and rebuilds on the way, and with real bits. A `Witness` at its two ports notes
-every draw and everything that each selection got; `Fold` computes from the log alone what that
-should have been. They must be equal: sums, windows, resampled losses, the public bonus, the winner
-for the drawn bits, estimates, charges, and the action in force. Then the engine is as private as
-the fold, and the law of selections with these inputs is compared with the charge.
+place, with saves and rebuilds on the way, and with real bits: in batches of many keys, of one key,
+and slot by slot; and through many short blocks, because it may count them. A `Witness` at its two
+ports notes every draw and everything that each selection got; `Fold` computes from the log alone
+what that should have been. They must be equal: sums, windows, resampled losses, the public bonus,
+the winner for the drawn bits, estimates, charges, and the action in force. Then the engine is as
+private as the fold, and the law of selections with these inputs is compared with the charge.
 
 An engine might behave differently when it is watched, so the same seed also runs without a witness:
 the releases must be the same. Under the system's bits no run can be repeated; there the witness is
@@ -28,11 +29,15 @@ from streamdp.audit.stories import (
     Telling,
     affordable,
     at_once,
+    in_short_blocks,
     noise,
     story_of,
+    story_of_few,
+    story_of_many_blocks,
     told_as_frames,
     told_by_turns,
     told_key_by_key,
+    told_slot_by_slot,
 )
 from streamdp.audit.telling import StoryResult, tell
 from streamdp.audit.witness import Selected
@@ -46,8 +51,12 @@ from streamdp.core.regret import Estimate
 LONGEST = 256
 """Blocks of up to so many slots are tested with a null at every place."""
 
+MANY = 130
+"""So many blocks of one and two slots are gone through."""
+
 _ALONE = 14  # keys that are run one by one
 _OTHER_KEYS = 2
+_LONGEST_TOSSED = 32  # slots of a block, told one by one, where each slot's losses are resampled
 _DISTINCT = 1 << 17  # words that are compared: two are equal with probability 5e-10
 
 
@@ -94,12 +103,19 @@ def at_its_size(
     seeded = SeededRandomness("audit")
     by_turns = told_by_turns(story)
     twice = _watched_and_not(learner, estimates, story, by_turns, seeded)
-    yield from _named(f"{story.name}, seeded", twice)
+    yield from named_faults(f"{story.name}, seeded", twice)
     few = _some(story)
     alone = _compared(learner, estimates, few, told_key_by_key(few), system)
-    yield from _named(f"{story.name}, system bits, key by key", alone)
+    yield from named_faults(f"{story.name}, system bits, key by key", alone)
+    lone = story_of_few(learner, longest=_longest_alone(learner, longest))
+    one_by_one = _compared(learner, estimates, lone, told_slot_by_slot(lone), system)
+    yield from named_faults(f"{lone.name}, system bits, slot by slot", one_by_one)
+    short = in_short_blocks(learner)
+    many = story_of_many_blocks(short, blocks=MANY)
+    late = _compared(short, estimates, many, told_by_turns(many), seeded)
+    yield from named_faults(f"{many.name}, seeded", late)
     together = _together(learner, estimates, story, by_turns, system)
-    yield from _named(f"{story.name}, system bits", together)
+    yield from named_faults(f"{story.name}, system bits", together)
 
 
 def at_another_size(other: OtherSize) -> Iterator[str]:
@@ -114,7 +130,7 @@ def at_another_size(other: OtherSize) -> Iterator[str]:
     story = Story(name, (b"one", None)[:_OTHER_KEYS], losses, blocks)
     seeded = SeededRandomness("audit")
     telling = told_as_frames(story)
-    yield from _named(name, _compared(other.learner, other.estimates, story, telling, seeded))
+    yield from named_faults(name, _compared(other.learner, other.estimates, story, telling, seeded))
 
 
 def _compared(
@@ -127,12 +143,20 @@ def _compared(
     yield from compared(tell(learner, estimates, story, telling, bits))
 
 
-def _named(name: str, faults: Iterator[str]) -> Iterator[str]:
+def named_faults(name: str, faults: Iterator[str]) -> Iterator[str]:
     """The faults found in one story; an engine that raises is a fault too."""
     try:
         yield from (f"{name}: {what}" for what in faults)
     except StreamdpError as error:
         yield f"{name}: the engine refuses to go on: {error}"
+
+
+def _longest_alone(learner: Leader, longest: int) -> int:
+    """The longest block that is told slot by slot.
+
+    Where a learner tosses bits for every slot, an engine has one way for all slots.
+    """
+    return longest if learner.resample == "none" else min(longest, _LONGEST_TOSSED)
 
 
 def _some(story: Story) -> Story:

@@ -4,13 +4,14 @@ A `Story` is N keys with T slots each. Together they have a null loss at every p
 each place, with alternating kinds of unusable content), blocks whose first or last slot is null,
 values outside [0, 1], ties, and sums that are as far apart as a block allows. A `Telling` cuts a
 story into batches: keys are born at different times, records are single vectors or frames, and
-after some batches the engine is saved and rebuilt.
+after some batches the engine is saved and rebuilt. An engine has a short way for a batch of one
+slot (`engine.quiet`): `told_slot_by_slot` goes that way at every place of every block.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import count, cycle, pairwise
+from dataclasses import dataclass, replace
+from itertools import accumulate, count, cycle, islice, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,12 @@ _LATE = 2  # batches between the births of two groups of keys
 _GROUPS = 3
 _REBUILDS = 3
 _SINGLES = 12  # slots of a key that are batches of their own
+_MIXED = (1, 2, 1, 3)  # slots in one batch of a key that is not told slot by slot
+_BEHIND = 5  # slots by which each key is behind the one before it, where slots come alone
+_OFTEN = 41  # batches between two rebuilds, where slots come alone: no multiple of the keys
+_SHORT = (1, 2)  # slots of these many blocks
 _ODD_KEYS: tuple[Key, ...] = (None, b"", b"\xff")
+FEW_KEYS: tuple[Key, ...] = (*_ODD_KEYS, b"key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,33 @@ def story_of(learner: Leader, *, longest: int) -> Story:
     for place in range(slots):
         varied[place, place] = bad[place % len(bad)]
     return Story("nulls at every place", keys, np.concatenate([varied, constant]), blocks)
+
+
+def story_of_few(learner: Leader, keys: tuple[Key, ...] = FEW_KEYS, *, longest: int) -> Story:
+    """A few keys in blocks up to `longest`; at every place of a block some key has a null."""
+    blocks = blocks_within(learner.schedule, longest)
+    slots, actions = learner.schedule.stop(blocks - 1) - 1, len(learner.actions)
+    bad = unusable(actions)
+    losses = noise("few keys", len(keys), slots, actions)
+    for run in range(len(keys)):
+        places = np.arange((run + 1) % 3, slots, 3)  # the first key keeps its vertices
+        losses[run, places] = bad[np.arange(len(places)) % len(bad)]
+    return Story("few keys", keys, losses, blocks)
+
+
+def in_short_blocks(learner: Leader) -> Leader:
+    """The learner in blocks of one and two slots by turns: some hundred of them take no time."""
+    return replace(learner, schedule=Schedule("short", None, (), _SHORT))
+
+
+def story_of_many_blocks(
+    learner: Leader, keys: tuple[Key, ...] = FEW_KEYS, *, blocks: int
+) -> Story:
+    """A few keys that live through so many blocks; every seventh slot is null."""
+    slots, actions = learner.schedule.stop(blocks - 1) - 1, len(learner.actions)
+    losses = noise("many blocks", len(keys), slots, actions)
+    losses[:, 5::7, 0] = np.nan
+    return Story("many blocks", keys, losses, blocks)
 
 
 def named(keys: int) -> tuple[Key, ...]:
@@ -168,11 +201,38 @@ def told_key_by_key(story: Story) -> Telling:
     offset = 0
     for begin, end in pairwise(sorted(set(cuts))):
         for run in range(runs):
-            one = Story(story.name, (story.keys[run],), story.losses[run : run + 1], story.blocks)
-            batches.append(_batch(one, np.array([begin]), np.array([end]), offset, frames=False))
+            batches.append(_of_one(story, run, begin, end, offset))
             offset += end - begin + 1
     places = np.linspace(0, len(batches) - 1, _REBUILDS + 3).astype(int)[1:-1]
     return Telling(tuple(batches), frozenset(places.tolist()))
+
+
+def told_slot_by_slot(story: Story) -> Telling:
+    """Each slot is a batch of its own; the last key's are one, two, one or three.
+
+    The keys follow each other, and the engine is rebuilt so often that it is at every part of a
+    block.
+    """
+    runs, slots, _ = story.losses.shape
+    steps = [_MIXED if run == runs - 1 else (1,) for run in range(runs)]
+    cuts = [list(accumulate(islice(cycle(step), slots), initial=0)) for step in steps]
+    batches: list[LossBatch] = []
+    for turn in range(slots + runs * _BEHIND):
+        for run in range(runs):
+            at = turn - run * _BEHIND
+            if at < 0 or cuts[run][min(at, slots)] >= slots:
+                continue
+            begin, end = cuts[run][at], min(cuts[run][at + 1], slots)
+            offset = int(batches[-1].offsets[-1]) + 2 if batches else 0
+            batches.append(_of_one(story, run, begin, end, offset))
+    return Telling(tuple(batches), frozenset(range(_OFTEN, len(batches), _OFTEN)))
+
+
+def _of_one(story: Story, run: int, begin: int, end: int, offset: int) -> LossBatch:
+    """The slots [begin, end) of one key, from 0, each a record."""
+    index = np.zeros(end - begin, dtype=np.int64)
+    losses, offsets = story.losses[run, begin:end], offset + np.arange(end - begin)
+    return LossBatch(story.keys[run : run + 1], index, losses, offsets)
 
 
 def _batch(story: Story, begin: Ints, end: Ints, offset: int, *, frames: bool) -> LossBatch:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from streamdp.audit.stories import Story, Telling
-from streamdp.audit.witness import NOBODY, Draw, Selected, Watched, Witness
+from streamdp.audit.witness import NOBODY, STREAM, Draw, Selected, Watched, Witness
 from streamdp.core.arrays import Ints, Words
 from streamdp.core.engine import Engine, Rebuilding, recorded
 from streamdp.core.engine.draws import Drawn, Kept
@@ -19,6 +19,7 @@ from streamdp.core.randomness import Purpose, Randomness
 from streamdp.core.regret import Estimate, full_charge
 
 _SAVED_AT_ONCE = 3  # a third of the rows with each save
+_SAVED_ALONE = 7  # of batches of one slot, so many come between two saves
 
 
 @dataclass(slots=True)
@@ -33,6 +34,7 @@ class StoryResult:
     values: dict[str, Ints]  # by kind
     times: dict[str, Ints]  # how often each was released
     standing: Ints  # the action in force after each release, where the release has it, else -1
+    released: list[Releases] = field(default_factory=list)  # of each batch
     wrong: list[str] = field(default_factory=list)  # releases with wrong blocks or slots
     charged: dict[Key, list[Run]] = field(default_factory=dict)
     in_force: Ints | None = None  # N: the engine's answer at the end
@@ -55,7 +57,7 @@ class StoryResult:
             block = self.learner.schedule.blocks_of(block + first)
         for draw in self.draws:
             keys, indices = draw.keys, draw.indices - first
-            known = keys != NOBODY
+            known = keys >= 0
             if draw.purpose == Purpose.SELECTION:
                 closed[keys[known], draw.indices[known]] = True
             if draw.purpose != purpose:
@@ -134,7 +136,7 @@ class _Teller:
         self._saved: dict[Key, bytes] = {}
         self._released: list[Releases] = []  # since the last rebuild
         self._drawn: dict[Drawn, Kept] = {}  # before it
-        self._rebuilds = 0
+        self._rebuilds = self._applied = 0
         self._engine = self._new()
 
     def _new(self) -> Engine:
@@ -144,7 +146,7 @@ class _Teller:
             choose = Watched(choose, result.witness)
         private = result.learner.charge is not None
         return Engine(
-            stream="audit",
+            stream=STREAM,
             partition=0,
             learner=replace(result.learner, choose=choose),
             estimates=result.estimates,
@@ -153,8 +155,9 @@ class _Teller:
         )
 
     def apply(self, batch: LossBatch) -> None:
-        """Apply one batch; save a third of the rows before it, if it has many slots."""
-        if len(self._engine) and len(batch.index) > 1:
+        """Apply one batch; save a third of the rows before it, if it has many slots or is due."""
+        self._applied += 1
+        if len(self._engine) and (len(batch.index) > 1 or self._applied % _SAVED_ALONE == 0):
             some = -(-len(self._engine) // _SAVED_AT_ONCE)
             self._saved |= dict(self._engine.save(most=some))
         self._is_alone(batch)
@@ -163,7 +166,7 @@ class _Teller:
         self._note(releases)
 
     def rebuild(self, log: Sequence[LossBatch]) -> None:
-        """Rebuild the engine from the saved rows, the log and the releases.
+        """Rebuild the engine from the saved rows, the log since their saves, and the releases.
 
         Every second time all rows are saved first, in the middle of their blocks.
         """
@@ -172,12 +175,16 @@ class _Teller:
             self._saved |= dict(self._engine.save())
         while self._released:
             self._drawn |= recorded(self._released.pop(0))
-        position, rows = self._engine.position, len(self._engine)
-        rebuilding = Rebuilding(self._new(), rows=list(self._saved.items()), releases=self._drawn)
-        for batch in log:
+        before = self._engine
+        low_water = before.low_water()
+        rebuilding = Rebuilding(
+            self._new(), rows=list(self._saved.items()), releases=self._drawn,
+            crowd=before.crowd(),
+        )  # fmt: skip
+        for batch in (batch for batch in log if batch.offsets[-1] >= low_water):
             self._is_alone(batch)
             rebuilding.feed(batch)
-        self._engine = rebuilding.finish(position=position, rows=rows)
+        self._engine = rebuilding.finish(position=before.position, rows=before.rows)
 
     def finish(self) -> None:
         """Note the engine's actions in force and ledger after the whole story."""
@@ -196,6 +203,9 @@ class _Teller:
     def _note(self, releases: Releases) -> None:
         """Put releases into the tables."""
         result, schedule = self._result, self._result.learner.schedule
+        result.released.append(releases)
+        if not len(releases):
+            return
         keys = np.array([self._numbers[key] for key in releases.keys], dtype=np.int64)
         for code, kind in enumerate(releases.kinds):
             of = releases.kind == code

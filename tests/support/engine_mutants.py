@@ -2,7 +2,8 @@
 
 Each one changes the shipped code through a `MonkeyPatch`, and says which learner it spoils. None of
 them was found by an audit that enumerates streams of three blocks, sweeps single selections and
-samples two blocks under seeded bits.
+samples two blocks under seeded bits; nor the last ones, of events that come alone and of late
+blocks, by one that goes through a few slots alone and through blocks of up to 256 slots.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from numpy.typing import NDArray
 
 from streamdp.core import randomness, segments, snapshot
 from streamdp.core.arrays import Ints
-from streamdp.core.bank import Bank
+from streamdp.core.bank import CLEAN, Bank
 from streamdp.core.engine import Engine
 from streamdp.core.engine.draws import Fresh
 from streamdp.core.engine.losses import LossBlocks
-from streamdp.core.engine.plan import Plan
+from streamdp.core.engine.plan import Batch, Plan
+from streamdp.core.engine.quiet import Inside, Quiet
+from streamdp.core.engine.rebuilding import Rebuilding
 from streamdp.core.engine.waves import Applier
 from streamdp.core.events import Key, LossBatch, Releases
 from streamdp.core.grid import UNIT, Quantiser, quantise
@@ -52,6 +55,7 @@ class Mutant:
     said: str  # what the audit finds
     layer: str  # which of its layers: "engine", "bits" or "races"
     estimates: tuple[Estimate, ...] = ()
+    longest: int = 64  # the blocks in which it shows
 
     @property
     def learner(self) -> Leader:
@@ -68,11 +72,12 @@ def mutant(
     said: str,
     layer: str = "engine",
     estimates: tuple[Estimate, ...] = (),
+    longest: int = 64,
 ) -> Callable[[Patch], Patch]:
     """Register a mutant under its function's name."""
 
     def registered(patch: Patch) -> Patch:
-        MUTANTS[patch.__name__] = Mutant(patch, options, said, layer, estimates)
+        MUTANTS[patch.__name__] = Mutant(patch, options, said, layer, estimates, longest)
         return patch
 
     return registered
@@ -409,3 +414,127 @@ def sharpens_a_race_that_is_far_apart(patch: pytest.MonkeyPatch) -> None:
         return np.where(far, sums.argmin(axis=1), select(self, sums, bits, prior))
 
     patch.setattr(PermuteAndFlip, "select", sharp)
+
+
+# -- events that come alone, and late blocks ------------------------------------------------------
+
+
+LATE = 100
+"""Slots of a block that an audit of single slots near its middle does not reach."""
+
+
+def into(quiet: Quiet, row: int) -> int:
+    """How many slots of its block come before the row's next one."""
+    inside: Inside = quiet._inside
+    start, _ = inside.bounds(int(quiet._bank.block[row]))
+    return int(quiet._bank.slots[row]) + 1 - start
+
+
+@mutant(INCUMBENT, said="other sums than its window's", longest=256)
+def counts_late_events_twice_that_come_alone(patch: pytest.MonkeyPatch) -> None:
+    """An event that is a batch of its own, from the hundredth slot of a block on: 2 ε."""
+    add = Quiet._add
+
+    def twice(self: Quiet, row: int, losses: NDArray[np.uint32], null: NDArray[np.bool_]) -> None:
+        if into(self, row) >= LATE:
+            self._bank.sums[row] += losses
+        add(self, row, losses, null)
+
+    patch.setattr(Quiet, "_add", twice)
+
+
+@mutant(INCUMBENT, said="other sums than its window's", longest=256)
+def imputes_late_nulls_that_come_alone(patch: pytest.MonkeyPatch) -> None:
+    """The mean of the block so far stands for a null: what others said counts again (P2)."""
+    add = Quiet._add
+
+    def imputing(
+        self: Quiet, row: int, losses: NDArray[np.uint32], null: NDArray[np.bool_]
+    ) -> None:
+        late = into(self, row)
+        mean = (self._bank.sums[row] // max(1, late)).astype(losses.dtype)
+        add(self, row, mean if null[0] and late >= LATE else losses, null)
+
+    patch.setattr(Quiet, "_add", imputing)
+
+
+@mutant(PREFIX, said="other sums than its window's", longest=256)
+def reads_late_events_behind_the_window_that_come_alone(patch: pytest.MonkeyPatch) -> None:
+    counts = Quiet._counts
+
+    def reading(self: Quiet, row: int) -> bool:
+        return into(self, row) >= LATE or counts(self, row)
+
+    patch.setattr(Quiet, "_counts", reading)
+
+
+@mutant(INCUMBENT, said="other sums than its window's", longest=256)
+def counts_an_event_twice_that_comes_alone_behind_a_save(patch: pytest.MonkeyPatch) -> None:
+    """The first one after its row was saved, late in a block."""
+    take = Quiet.take
+
+    def twice(self: Quiet, batch: Batch, row: int) -> None:
+        before, saved = self._bank.sums[row].copy(), self._bank.first_unsaved[row] == CLEAN
+        late = into(self, row) >= LATE
+        take(self, batch, row)
+        if saved and late:
+            self._bank.sums[row] += self._bank.sums[row] - before
+
+    patch.setattr(Quiet, "take", twice)
+
+
+@mutant(INCUMBENT, said="other sums than its window's", longest=256)
+def reads_late_events_again_that_come_alone_in_a_rebuild(patch: pytest.MonkeyPatch) -> None:
+    """An event that a rebuild reads alone counts twice: a crash makes 2 ε of it."""
+    feed, take = Rebuilding.feed, Quiet.take
+    feeding: list[object] = []
+
+    def fed(self: Rebuilding, batch: Batch) -> None:
+        feeding.append(self)
+        feed(self, batch)
+        feeding.clear()
+
+    def twice(self: Quiet, batch: Batch, row: int) -> None:
+        before, late = self._bank.sums[row].copy(), into(self, row) >= LATE
+        take(self, batch, row)
+        if feeding and late:
+            self._bank.sums[row] += self._bank.sums[row] - before
+
+    patch.setattr(Rebuilding, "feed", fed)
+    patch.setattr(Quiet, "take", twice)
+
+
+@mutant(INCUMBENT, said="other sums than its window's", longest=256)
+def counts_a_run_twice_behind_events_that_come_alone(patch: pytest.MonkeyPatch) -> None:
+    """Two events of a key in one batch, late in a block, if the one before them came alone."""
+    take, advance = Quiet.take, Applier._advance
+    alone: dict[Bank, set[int]] = {}
+
+    def noting(self: Quiet, batch: Batch, row: int) -> None:
+        alone.setdefault(self._bank, set()).add(row)
+        take(self, batch, row)
+
+    def twice(self: Applier, plan: Plan, which: Ints, added: object, *rest: object) -> object:
+        rows, bank = plan.segment_rows[which], self._bank
+        known = alone.setdefault(bank, set())
+        late = (plan.segments.into[which] >= LATE) & ~plan.segments.closes[which]
+        late &= (plan.segments.length[which] > 1) & np.isin(rows, list(known))
+        known.difference_update(rows.tolist())
+        before = bank.sums[rows[late]].copy()
+        yield from advance(self, plan, which, added, *rest)  # type: ignore[arg-type]
+        bank.sums[rows[late]] += bank.sums[rows[late]] - before
+
+    patch.setattr(Quiet, "take", noting)
+    patch.setattr(Applier, "_advance", twice)
+
+
+@mutant(INCUMBENT, said="not selected from exactly once|the release is not what was selected")
+def releases_the_best_of_late_blocks(patch: pytest.MonkeyPatch) -> None:
+    """Without noise, from the hundredth block of a key on: an infinite ε."""
+    actions = Fresh.actions
+
+    def noiseless(self: Fresh, bank: Bank, rows: Ints) -> Ints:
+        chosen = actions(self, bank, rows)
+        return np.where(bank.block[rows] >= LATE, bank.sums[rows].argmin(axis=1), chosen)
+
+    patch.setattr(Fresh, "actions", noiseless)
