@@ -119,6 +119,7 @@ def test_is_a_crowd_audited_where_it_is_asked_for(
 
     The audit itself is asked about in test_audit_crowd: one transcript of its eight does here.
     """
+    monkeypatch.setattr(crowd, "misdeeds_of_crowd", lambda subject, **how: [])
     monkeypatch.setattr("streamdp.audit.crowd.KINDS", ("groups", "donate"))
     scripts = tuple(crowd._scripts())[1:2]
     monkeypatch.setattr(crowd, "_scripts", lambda: scripts)
@@ -144,6 +145,7 @@ def test_is_each_learner_audited_with_the_crowds_that_it_can_have(
 
     One life runs through every kind; no verdict is asked for, which takes many.
     """
+    monkeypatch.setattr(crowd, "misdeeds_of_crowd", lambda subject, **how: [])
     scripts = tuple(crowd._scripts())[:1]
     monkeypatch.setattr(crowd, "_scripts", lambda: scripts)
     monkeypatch.setattr(crowd, "_CONTENTS", crowd._CONTENTS[:1])

@@ -5,8 +5,9 @@ There are four layers; `audit_learner` runs those that need no service:
 1. *Exact* (`exposure`, `transcripts`, `sweep`): all short streams, every replacement, closed-form
    laws, on what the shipped engine lets its selections read; and base sums up to 256 slots.
 2. *Engine*: whole transcripts of the shipped engine, and the noise of its estimates, against their
-   exact law (`sampler`). In blocks of up to 256 slots, with real bits, saves and rebuilds: every
-   draw and its input against the log (`long_blocks`), and releases from outside (`long_sampler`).
+   exact law (`sampler`). In blocks of up to 256 slots, in batches and slot by slot, with real bits,
+   saves and rebuilds: every draw and its input against the log (`long_blocks`), and releases from
+   outside (`long_sampler`).
    The bits of production (`system_bits`), and selections of very many actions or rows (`races`).
 3. *Black box* (`blackbox`): neighbouring logs through any implementation, seen from outside.
 4. *Non-interference* (`interference`): only charged releases depend on content.
@@ -15,7 +16,8 @@ There are four layers; `audit_learner` runs those that need no service:
 (`feedback`, and `feedback_blocks` for every number in long blocks); `feedback_blackbox` looks at
 their released sums from outside, and `flaws_of_choosing` at how requests draw from their policies
 (`choosing`). `audit_bandit` is for the papers' learners of that kind (`bandits`). `audit_crowd`
-does the exact audit for two keys that learn from each other's votes (`crowd`).
+asks about keys that learn from each other's votes: whole transcripts of two keys (`crowd`), and
+every draw in long blocks and in many (`crowd_stories`).
 
 A verdict allows `TOLERANCE` for rounding. Broken variants in `tests/test_audit_*.py` show what the
 audit catches.

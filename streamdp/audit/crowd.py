@@ -9,6 +9,10 @@ pool: that is what is being checked.
 Blocks are long enough that one vote is as strong evidence as a vote can be
 (`evidence.crowd.longest_told`), and all slots but single ones are ties. So two votes already move a
 prior far, and a draw that reads a content which it must not read moves far.
+
+These lives have three blocks of a key. What an engine does later, in long blocks, for other keys
+and where events come alone is compared with the log draw by draw (`crowd_stories`), and the
+system's bits are looked at too.
 """
 
 from __future__ import annotations
@@ -20,25 +24,27 @@ from itertools import product
 
 import numpy as np
 
+from streamdp.audit.crowd_stories import misdeeds_of_crowd
+from streamdp.audit.sweep import LONGEST
 from streamdp.audit.transcripts import TOLERANCE
-from streamdp.audit.verdict import Audit
+from streamdp.audit.verdict import Audit, Memo, structure_of
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.engine import Engine, Rebuilding, recorded
 from streamdp.core.engine.draws import Drawn, Kept
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Key, LossBatch, Releases
 from streamdp.core.evidence.control import NO_CONTROL, Control
-from streamdp.core.evidence.crowd import longest_told
+from streamdp.core.evidence.crowd import Crowd, longest_told
 from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.learners.leader import crowded, donating
-from streamdp.core.randomness import Bits, SeededRandomness
+from streamdp.core.randomness import Bits, SeededRandomness, SystemRandomness
 from streamdp.core.schedule import Schedule
 from streamdp.core.selection import Mechanism, Prior
 
 ACTIONS = ("a", "b")
 KEYS: tuple[Key, ...] = (b"y", b"x")
-APART = Control(Fraction(1, 20))
+APART = Control(Fraction(1, 10))
 """A control group that has the first of these keys and not the second."""
 
 KINDS = ("partition", "groups", "control", "donate", "control+donate")
@@ -103,10 +109,13 @@ def kinds_of(learner: Leader) -> tuple[str, ...]:
     return KINDS
 
 
-def audit_crowd(learner: Leader, kind: str) -> Audit:
+def audit_crowd(
+    learner: Leader, kind: str, *, longest: int = LONGEST, memo: Memo | None = None
+) -> Audit:
     """Check that a crowd of this kind adds nothing to the learner's charge.
 
-    `learner` has no crowd; its recipe runs again for two actions.
+    `learner` has no crowd; its recipe runs again for two actions. Its draws are compared with the
+    log in blocks of up to `longest` slots.
 
     >>> import streamdp as sd
     >>> audit = audit_crowd(sd.incumbent_leader(actions=["a", "b"], epsilon="1"), "partition")
@@ -114,9 +123,24 @@ def audit_crowd(learner: Leader, kind: str) -> Audit:
     ('holds', Fraction(1, 1), 1.0)
     """
     alone = learner_of(learner.to_config(), actions=ACTIONS)
-    subject = _subject(alone, kind)
+    subject, known = _subject(alone, kind), Memo() if memo is None else memo
     assert alone.charge is not None, "only private learners have crowds"
-    charge, worst, failures = alone.charge, 0.0, []
+    worst, failures = _of_transcripts(_in_strong_blocks(subject), kind, alone.charge)
+    name = structure_of(alone), kind, longest
+    if name not in known.crowds:
+        known.crowds[name] = misdeeds_of_crowd(subject, longest=longest, system=SystemRandomness())
+    options = dict(alone.options)
+    arguments = ", ".join(f"{name}={value}" for name, value in {**options, "crowd": kind}.items())
+    return Audit(
+        learner=f"{alone.recipe}({arguments})", actions=len(ACTIONS), configured=options["epsilon"],
+        charged=alone.charge, worst=worst, samples=0,
+        failures=(*failures, *known.crowds[name], *known.flaws_of_bits()),
+    )  # fmt: skip
+
+
+def _of_transcripts(subject: Leader, kind: str, charge: Fraction) -> tuple[float, list[str]]:
+    """The worst log-ratio of whole transcripts, and where it is beyond what is due."""
+    worst, failures = 0.0, []
     lives = _Lives(subject, _records(subject.schedule))
     for varied, closed in _varied(lives.records, kind):
         ratio = max(lives.spread(varied, script) for script in _scripts())
@@ -126,25 +150,24 @@ def audit_crowd(learner: Leader, kind: str) -> Audit:
         if closed != (ratio > charge / 4):
             due = "some" if closed else "nothing"
             failures.append(f"record {varied}: moves what is released by {ratio:.6f}, due: {due}")
-    options = dict(alone.options)
-    arguments = ", ".join(f"{name}={value}" for name, value in {**options, "crowd": kind}.items())
-    return Audit(
-        learner=f"{alone.recipe}({arguments})", actions=len(ACTIONS), configured=options["epsilon"],
-        charged=charge, worst=worst, samples=0, failures=tuple(failures),
-    )  # fmt: skip
+    return worst, failures
 
 
 def _subject(alone: Leader, kind: str) -> Leader:
-    """The learner with a crowd, in blocks whose votes are as strong evidence as possible."""
+    """The learner with a crowd; with a pool, blocks of one slot are donated."""
     groups = Groups(((b"x",), (b"y",))) if kind == "groups" else Groups()
     control = APART if kind.startswith("control") else NO_CONTROL
     together = crowded(alone, groups=groups, control=control)
     assert together.crowd is not None
-    length = longest_told(together.crowd)
-    if not kind.endswith("donate"):
-        return replace(together, schedule=Schedule("audit", None, (1,), (length,)))
-    giving = replace(together.crowd, donates=2)
-    return replace(together, crowd=giving, schedule=Schedule("audit", None, (1,), (length, 1)))
+    donates = 2 if kind.endswith("donate") else 0
+    return replace(together, crowd=replace(together.crowd, donates=donates))
+
+
+def _in_strong_blocks(subject: Leader) -> Leader:
+    """The learner in blocks whose votes are as strong evidence as possible."""
+    assert isinstance(subject.crowd, Crowd)
+    lengths = (longest_told(subject.crowd), 1)[: 2 if subject.crowd.donates else 1]
+    return replace(subject, schedule=Schedule("audit", None, (1,), lengths))
 
 
 def _records(schedule: Schedule) -> list[tuple[Key, int]]:

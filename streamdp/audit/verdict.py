@@ -43,7 +43,14 @@ class Memo:
     leaks: dict[object, list[str]] = field(default_factory=dict)
     engines: dict[object, list[str]] = field(default_factory=dict)
     races: dict[str, list[str]] = field(default_factory=dict)
+    crowds: dict[object, list[str]] = field(default_factory=dict)
     bits: list[list[str]] = field(default_factory=list)  # one entry, after the first audit
+
+    def flaws_of_bits(self) -> list[str]:
+        """The faults of the system's bits, which all learners draw."""
+        if not self.bits:
+            self.bits.append(flaws_of_system_bits())
+        return self.bits[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +192,7 @@ class _Findings:
         if name not in known:
             flaws = list(at_its_size(self.learner, estimates, longest, SystemRandomness()))
             for other in other_sizes(self.learner, estimates):
-                size = other.name, _structure(other.learner), estimates
+                size = other.name, structure_of(other.learner), estimates
                 if size not in known:
                     known[size] = list(at_another_size(other))
                 flaws += known[size]
@@ -194,12 +201,10 @@ class _Findings:
 
     def look_at_bits(self) -> None:
         """Layer 2: the bits of production, and selections of very many actions or rows."""
-        if not self.memo.bits:
-            self.memo.bits.append(flaws_of_system_bits())
         races, name = self.memo.races, self.learner.choose.name
         if name not in races:
             races[name] = flaws_of_races(self.learner.choose)
-        self.failures += [*self.memo.bits[0], *races[name]]
+        self.failures += [*self.memo.flaws_of_bits(), *races[name]]
 
     def sample_long_blocks(self, samples: int, longest: int) -> None:
         """Layer 2: releases of long blocks under the system's bits, with an unmodified engine."""
@@ -228,10 +233,10 @@ class _Findings:
     def _structure(self) -> object:
         """The learner's structure, and the estimates without their ε."""
         estimates = tuple((estimate.name, estimate.min_length) for estimate in self.estimates)
-        return _structure(self.learner), estimates
+        return structure_of(self.learner), estimates
 
 
-def _structure(learner: Leader) -> Leader:
+def structure_of(learner: Leader) -> Leader:
     """The learner without its ε and names: learners of one structure have the same exposure."""
     numbers = tuple(map(str, range(len(learner.actions))))
     return replace(learner, choose=Scripted(), charge=None, recipe="", options=(), actions=numbers)

@@ -83,8 +83,8 @@ def audit(
     The papers' bandit learners, which the service does not run, are audited where they are named.
 
     With --crowd each learner that can have a crowd is also audited with one of each kind (one prior
-    for all keys, priors by groups, beside a control group, with donation, with both): whole
-    transcripts of two keys with two actions, rebuilt on the way.
+    for all keys, priors by groups, beside a control group, with donation, with both): with two
+    actions, whole transcripts of two keys, and every draw of more keys in long blocks and in many.
 
     With --config the feedback streams of a configuration are audited, as they are configured.
 
@@ -146,16 +146,17 @@ def _of_recipes(
 
 def _of_crowds(chosen: list[dict[str, str]], sizes: list[str]) -> list[Audit]:
     """Each learner that can have a crowd, with each kind that it can have."""
+    from streamdp.audit import Memo
     from streamdp.audit.crowd import audit_crowd, kinds_of
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.core.learners import RECIPES, learner_of
 
-    audits = []
+    audits, memo = [], Memo()
     for options, size in product(chosen, sizes):
         if options["recipe"] not in RECIPES:
             continue
         learner = learner_of({**options, "epsilon": size}, actions=["action 1", "action 2"])
-        audits += [audit_crowd(learner, kind) for kind in kinds_of(learner)]
+        audits += [audit_crowd(learner, kind, memo=memo) for kind in kinds_of(learner)]
     if not audits:
         named = ", ".join(dict.fromkeys(options["recipe"] for options in chosen))
         expected = "a recipe that selects by permute_and_flip"
