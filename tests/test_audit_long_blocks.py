@@ -23,7 +23,7 @@ from streamdp.audit import (
     misdeeds,
     sample_long,
 )
-from streamdp.audit.long_blocks import each_misdeed
+from streamdp.audit.long_blocks import each_misdeed, slot_by_slot
 from streamdp.cli.audit import SHIPPED
 from streamdp.core.arrays import Ints
 from streamdp.core.engine.losses import LossBlocks
@@ -49,6 +49,8 @@ def findings(mutant: Mutant) -> Iterable[str]:
         return flaws_of_system_bits()
     if mutant.layer == "races":
         return flaws_of_races(mutant.learner.choose)
+    if mutant.layer == "alone":
+        return slot_by_slot(mutant.learner, mutant.estimates, mutant.longest, SYSTEM)
     return each_misdeed(mutant.learner, mutant.estimates, mutant.longest, SYSTEM)
 
 

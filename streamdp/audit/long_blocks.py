@@ -107,15 +107,22 @@ def at_its_size(
     few = _some(story)
     alone = _compared(learner, estimates, few, told_key_by_key(few), system)
     yield from named_faults(f"{story.name}, system bits, key by key", alone)
-    lone = story_of_few(learner, longest=_longest_alone(learner, longest))
-    one_by_one = _compared(learner, estimates, lone, told_slot_by_slot(lone), system)
-    yield from named_faults(f"{lone.name}, system bits, slot by slot", one_by_one)
+    yield from slot_by_slot(learner, estimates, longest, system)
     short = in_short_blocks(learner)
     many = story_of_many_blocks(short, blocks=MANY)
     late = _compared(short, estimates, many, told_by_turns(many), seeded)
     yield from named_faults(f"{many.name}, seeded", late)
     together = _together(learner, estimates, story, by_turns, system)
     yield from named_faults(f"{story.name}, system bits", together)
+
+
+def slot_by_slot(
+    learner: Leader, estimates: tuple[Estimate, ...], longest: int, system: Randomness
+) -> Iterator[str]:
+    """Yield the misdeeds of a story whose events come alone."""
+    story = story_of_few(learner, longest=_longest_alone(learner, longest))
+    alone = _compared(learner, estimates, story, told_slot_by_slot(story), system)
+    yield from named_faults(f"{story.name}, system bits, slot by slot", alone)
 
 
 def at_another_size(other: OtherSize) -> Iterator[str]:

@@ -53,7 +53,7 @@ class Mutant:
     patch: Patch
     options: Mapping[str, str]
     said: str  # what the audit finds
-    layer: str  # which of its layers: "engine", "bits" or "races"
+    layer: str  # which of its layers: "engine", "alone", "bits" or "races"
     estimates: tuple[Estimate, ...] = ()
     longest: int = 64  # the blocks in which it shows
 
@@ -443,7 +443,7 @@ def counts_late_events_twice_that_come_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Quiet, "_add", twice)
 
 
-@mutant(INCUMBENT, said="other sums than its window's", longest=256)
+@mutant(INCUMBENT, said="other sums than its window's", layer="alone", longest=256)
 def imputes_late_nulls_that_come_alone(patch: pytest.MonkeyPatch) -> None:
     """The mean of the block so far stands for a null: what others said counts again (P2)."""
     add = Quiet._add
@@ -458,7 +458,7 @@ def imputes_late_nulls_that_come_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Quiet, "_add", imputing)
 
 
-@mutant(PREFIX, said="other sums than its window's", longest=256)
+@mutant(PREFIX, said="other sums than its window's", layer="alone", longest=256)
 def reads_late_events_behind_the_window_that_come_alone(patch: pytest.MonkeyPatch) -> None:
     counts = Quiet._counts
 
@@ -468,7 +468,7 @@ def reads_late_events_behind_the_window_that_come_alone(patch: pytest.MonkeyPatc
     patch.setattr(Quiet, "_counts", reading)
 
 
-@mutant(INCUMBENT, said="other sums than its window's", longest=256)
+@mutant(INCUMBENT, said="other sums than its window's", layer="alone", longest=256)
 def counts_an_event_twice_that_comes_alone_behind_a_save(patch: pytest.MonkeyPatch) -> None:
     """The first one after its row was saved, late in a block."""
     take = Quiet.take
@@ -483,7 +483,7 @@ def counts_an_event_twice_that_comes_alone_behind_a_save(patch: pytest.MonkeyPat
     patch.setattr(Quiet, "take", twice)
 
 
-@mutant(INCUMBENT, said="other sums than its window's", longest=256)
+@mutant(INCUMBENT, said="other sums than its window's", layer="alone", longest=256)
 def reads_late_events_again_that_come_alone_in_a_rebuild(patch: pytest.MonkeyPatch) -> None:
     """An event that a rebuild reads alone counts twice: a crash makes 2 ε of it."""
     feed, take = Rebuilding.feed, Quiet.take
@@ -504,7 +504,7 @@ def reads_late_events_again_that_come_alone_in_a_rebuild(patch: pytest.MonkeyPat
     patch.setattr(Quiet, "take", twice)
 
 
-@mutant(INCUMBENT, said="other sums than its window's", longest=256)
+@mutant(INCUMBENT, said="other sums than its window's", layer="alone", longest=256)
 def counts_a_run_twice_behind_events_that_come_alone(patch: pytest.MonkeyPatch) -> None:
     """Two events of a key in one batch, late in a block, if the one before them came alone."""
     take, advance = Quiet.take, Applier._advance
