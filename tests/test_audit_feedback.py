@@ -17,6 +17,7 @@ from streamdp.audit import (
     Memo,
     audit_feedback_learner,
     feedback,
+    verdict,
     flaws_of_choosing,
     flaws_of_system_bits,
 )
@@ -105,7 +106,7 @@ def test_are_stories_told_once_for_all_epsilons(monkeypatch: pytest.MonkeyPatch)
         return [f"story {len(subjects)}"]
 
     monkeypatch.setattr(feedback, "misdeeds_of_feedback", telling)
-    monkeypatch.setattr(feedback, "flaws_of_system_bits", lambda: [f"bits {len(subjects)}"])
+    monkeypatch.setattr(verdict, "flaws_of_system_bits", lambda: [f"bits {len(subjects)}"])
     memo = Memo()
     learners = [made(epsilon="1"), made(epsilon="3"), made(played="value")]
     failures = [audited(subject, memo).failures for subject in learners]

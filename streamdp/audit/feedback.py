@@ -32,7 +32,6 @@ import numpy as np
 from streamdp.audit.feedback_blocks import misdeeds_of_feedback, misdeeds_of_wide_feedback
 from streamdp.audit.feedback_stories import long_story
 from streamdp.audit.sampler import chi2
-from streamdp.audit.system_bits import flaws_of_system_bits
 from streamdp.audit.transcripts import TOLERANCE
 from streamdp.audit.verdict import Audit, Memo
 from streamdp.core.arrays import Floats, Ints
@@ -78,7 +77,7 @@ def audit_feedback_learner(
         if not worst <= float(learner.charge) + TOLERANCE:
             failures.append(f"log-ratio {worst:.4g} > {float(learner.charge):.4g}")
         failures += noise_failures(alone, samples, randomness or SystemRandomness())
-        failures += _flaws_of_bits(memo)
+        failures += memo.flaws_of_bits()
     failures += _misdeeds(learner, memo)
     return Audit(
         learner=str(learner),
@@ -103,13 +102,6 @@ def _misdeeds(learner: PolicyLearner, memo: Memo) -> list[str]:
     if wide not in known:
         known[wide] = list(misdeeds_of_wide_feedback(learner))
     return [*known[structure], *known[wide]]
-
-
-def _flaws_of_bits(memo: Memo) -> list[str]:
-    """The flaws of production's bits, looked for once."""
-    if not memo.bits:
-        memo.bits.append(flaws_of_system_bits())
-    return memo.bits[0]
 
 
 # -- exact ---------------------------------------------------------------------------------------
