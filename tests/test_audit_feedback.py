@@ -17,9 +17,9 @@ from streamdp.audit import (
     Memo,
     audit_feedback_learner,
     feedback,
-    verdict,
     flaws_of_choosing,
     flaws_of_system_bits,
+    verdict,
 )
 from streamdp.audit.feedback import designs, exposure
 from streamdp.audit.feedback_blocks import misdeeds_of_feedback, misdeeds_of_wide_feedback
