@@ -303,7 +303,7 @@ def over_http(fallbacks: Any = {"home": "z"}, url: Any = "http://h", **settings:
 MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: a_cache(None), "sources: no streams; expected a list of `Source`, got NoneType"),
     (lambda: a_cache(["home"]), "sources: not a stream; expected `Source.topics, fallback.`, got"),
-    (lambda: a_cache([Source(HOME, "")]), "stream home: fallback: no name; expected text, got ''"),
+    (lambda: a_cache([Source(HOME, 3)]), "stream home: fallback: no name; expected text, got 3"),  # type: ignore[arg-type]
     (lambda: a_cache(stale_after=-1), "stale_after: no length of time; .* at least 0, got -1"),
     (lambda: a_cache(stale_after="1"), "stale_after: no length of time; .* got str"),
     (lambda: a_cache(ready_within=float("nan")), "ready_within: no length of time; .* got nan"),

@@ -79,8 +79,8 @@ def checked_fallbacks(given: object) -> Mapping[str, str]:
         expected = "a fallback action for each stream"
         raise _wrong("fallbacks", "not actions", expected=expected, got=type(given).__name__)
     for stream, action in given.items():
-        checked_name("fallbacks", stream)
-        checked_name(f"fallbacks: stream {stream}", action)
+        checked_text("fallbacks", stream)
+        checked_text(f"fallbacks: stream {stream}", action)
     return given
 
 
@@ -94,13 +94,13 @@ def checked_sources(given: object) -> list[Source]:
         if not isinstance(source, Source):
             got = type(source).__name__
             raise _wrong("sources", "not a stream", expected="`Source(topics, fallback)`", got=got)
-        checked_name(f"stream {source.stream}: fallback", source.fallback)
+        checked_text(f"stream {source.stream}: fallback", source.fallback)
     return sources
 
 
-def checked_name(where: str, value: object) -> None:
-    """The name of a stream or an action."""
-    if not isinstance(value, str) or not value:
+def checked_text(where: str, value: object) -> None:
+    """The name of a stream or an action; an empty one stands for no fallback action."""
+    if not isinstance(value, str):
         raise _wrong(where, "no name", expected="text", got=repr(value))
 
 

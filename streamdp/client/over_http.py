@@ -42,8 +42,8 @@ from streamdp.client.arguments import (
     checked_id,
     checked_key,
     checked_keys,
-    checked_name,
     checked_seconds,
+    checked_text,
 )
 from streamdp.client.cache import Clock
 from streamdp.core.errors import InvalidConfig, StreamdpError, TransportLost, complaint
@@ -277,7 +277,7 @@ class _Wire:
     def __init__(
         self, url: str, *, token: str | None, tls: ssl.SSLContext | None, timeout: float
     ) -> None:
-        checked_name("url", url)
+        checked_text("url", url)
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidConfig(
