@@ -429,7 +429,7 @@ def test_records_that_matter_by_content_are_caught(
 
 def test_a_record_that_is_counted_twice_is_caught(broken: pytest.MonkeyPatch) -> None:
     """The audit offers every batch twice; an engine that takes it spends an event in two blocks."""
-    broken.setattr(machine, "check", lambda batch, *, learner, position: None)
+    broken.setattr(machine, "checked", lambda batch, *, learner, position: batch)
     assert reaches(incumbent(), 1.4)
 
 
