@@ -286,6 +286,7 @@ def test_are_lists_a_batch_and_the_same_one() -> None:
     """What a reader has at hand; float64 is rounded as `apply` does it."""
     machines = [engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2")) for _ in range(3)]
     keys, rows = [b"k", None, b"k"], [[0.1, 1, 0], [2, 0.3, 0.7], [float("nan"), 0, 0]]
+    bad: list[Any] = [None, "x", [1], [None, 0, 0], ["x", 0, 0], [10**400, 0, 0], [[1, 1, 1]] * 2]
     for machine, losses in zip(machines, (rows, np.array(rows), None), strict=True):
         if losses is None:
             for key, row in zip(keys, rows, strict=True):
@@ -293,9 +294,14 @@ def test_are_lists_a_batch_and_the_same_one() -> None:
         else:
             machine.apply_batch(LossBatch.by_key(keys, losses, [0, 1, 2]))
     assert machines[0].save() == machines[1].save() == machines[2].save()
-    for wrong in ([[0, 1], [0]], [0, 1], [["0", "1"]], None):
+    for row in bad:  # content: null in its slot, and nobody else's event is refused with it
+        for machine, null in zip(machines, (row, [0.5] * 3), strict=False):
+            at = [machine.position, machine.position + 1]
+            machine.apply_batch(LossBatch.by_key([b"k", b"z"], [[0, 1, 0], null], at))
+        assert machines[0].save() == machines[1].save()
+    for wrong in ([0, 1], np.array([["0", "1"]]), None, "abc"):
         with pytest.raises(sd.InvalidConfig, match="losses: no table; expected a row of K"):
-            machines[0].apply_batch(LossBatch.by_key([b"k"], wrong, [3]))  # type: ignore[arg-type]
+            machines[0].apply_batch(LossBatch.by_key([b"k"], wrong, [99]))  # type: ignore[arg-type]
     with pytest.raises(sd.InvalidConfig, match="keys: no keys; expected a list"):
         LossBatch.by_key(None, rows, [0])  # type: ignore[arg-type]
 

@@ -69,17 +69,15 @@ class LossBatch:
 
     @classmethod
     def by_key(cls, keys: Sequence[Key], losses: ArrayLike, offsets: ArrayLike) -> LossBatch:
-        """A batch from the key of each slot; lists of numbers and other arrays will do.
+        """A batch from the key of each slot; lists of rows and other arrays will do.
+
+        A row of a list that is no vector of K numbers is a null loss in its slot (P1).
 
         >>> batch = LossBatch.by_key([b"fr", b"de", b"fr"], [[0, 1], [1, 0], [0, 1]], range(3))
         >>> batch.keys, batch.index
         ([b'fr', b'de'], array([0, 1, 0]))
         """
-        try:
-            rows = np.asarray(losses)
-        except ValueError:  # uneven rows
-            rows = np.empty(0)
-        return cls(*numbered(keys), rows, np.asarray(offsets, dtype=np.int64))
+        return cls(*numbered(keys), _table(losses), np.asarray(offsets, dtype=np.int64))
 
     def __repr__(self) -> str:
         """Show the counts, never the content."""
@@ -120,6 +118,20 @@ class FeedbackBatch:
     def __repr__(self) -> str:
         """Show the counts, never the content."""
         return f"FeedbackBatch({len(self.offsets)} slots of {len(self.keys)} keys)"
+
+
+def _table(losses: ArrayLike) -> NDArray[Any]:
+    """Rows as an array: of numbers if all are vectors of them, otherwise an object for each row."""
+    try:
+        table = np.asarray(losses)
+    except ValueError:  # uneven rows
+        table = np.empty(0, dtype=object)
+    if table.dtype.kind in "fiub" or not isinstance(losses, list | tuple):
+        return table
+    table = np.empty(len(losses), dtype=object)
+    for at, row in enumerate(losses):
+        table[at] = row
+    return table
 
 
 def numbered(keys: Sequence[Key]) -> tuple[list[Key], Ints]:

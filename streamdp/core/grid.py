@@ -94,15 +94,21 @@ def as_vector(losses: object, *, actions: int) -> NDArray[np.float32]:
     return as_float32(numbers, actions=actions)
 
 
-def as_rows(losses: NDArray[Any]) -> NDArray[np.float32]:
-    """The losses of many slots as rows of float32; refuse what is no table of numbers.
+def as_rows(losses: NDArray[Any], *, actions: int) -> NDArray[np.float32]:
+    """The losses of many slots as rows of float32; refuse what is no table of rows.
 
-    >>> as_rows(np.array([[0.25, 0.5], [np.nan, 7]]))
+    An array of objects holds a row in each; one that does not fit becomes a row of NaN (P1).
+
+    >>> as_rows(np.array([[0.25, 0.5], [np.nan, 7]]), actions=2)
     array([[0.25, 0.5 ],
            [ nan, 1.  ]], dtype=float32)
     """
     if losses.dtype == np.float32:
         return losses
+    if losses.dtype == object and losses.ndim == 1 and len(losses):
+        rows = [as_float32(row, actions=actions) for row in losses]
+        nothing = np.full((1, actions), np.nan, dtype=np.float32)
+        return np.concatenate([row if len(row) == 1 else nothing for row in rows])
     if losses.ndim != 2 or losses.dtype.kind not in "fiub":
         got = f"{losses.dtype} of {losses.ndim} axes"
         raise InvalidConfig(

@@ -172,7 +172,7 @@ def check_keys(keys: Sequence[object]) -> None:
 def checked(batch: Batch, *, learner: Learner, position: int) -> Batch:
     """The batch, its losses as float32; refuse one of another learner, and old records."""
     if isinstance(batch, LossBatch) and batch.losses.dtype != np.float32:
-        batch = replace(batch, losses=as_rows(batch.losses))
+        batch = replace(batch, losses=as_rows(batch.losses, actions=len(learner.actions)))
     if isinstance(learner, PolicyLearner):
         n = _check_feedback(batch)
     else:
