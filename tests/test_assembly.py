@@ -252,6 +252,15 @@ def test_does_a_quiet_time_let_everything_go() -> None:
     assert not join.settles(quiet + WINDOW)  # once in a window is enough
 
 
+def test_does_a_clock_that_was_ahead_in_a_quiet_time_make_later_requests_leave_early() -> None:
+    """Once it is right again, a request waits for its window as ever."""
+    join = Join(RULES, Rewards(), encode, positions=Positions(0, 0, 0))
+    join.reach(100 * WINDOW)
+    join.request(0, 1000, b"k", [("streamdp-request", b"r")], None)
+    assert join.due(1001, most=1) == 0
+    assert join.due(1000 + WINDOW + GRACE, most=1) == 1
+
+
 def test_two_requests_of_one_moment_are_one_and_its_repetition() -> None:
     """The same id at the same time: the first takes the click, and both are forgotten in time."""
     headers = [("streamdp-request", b"r")]

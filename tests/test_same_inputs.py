@@ -119,6 +119,23 @@ def test_is_a_log_that_was_filled_again_known_though_it_keeps_its_id() -> None:
         asyncio.run(read(technology, now=10**6))
 
 
+def test_is_it_said_that_outcomes_are_others_where_they_are_read_for_a_round() -> None:
+    """Not that they have expired: the way out of that would read on in the other log."""
+    log = MemoryLog()
+    for topic in (*INPUTS, TOPICS.output):
+        log.create(topic, partitions=1)
+    log.now = 10**6
+    sent(log, TOPICS.input, "first", 1)
+    log.now += SPEC.rules.window
+    sent(log, TOPICS.input, "open", 1)
+    sent(log, TOPICS.beside, "open", 1)
+    technology, now = MemoryTechnology(log), log.now + SPEC.rules.grace + 1
+    assert asyncio.run(read(technology, now=now)).open == 1
+    log.input(TOPICS.beside, 0).values[0] = b"another"
+    with pytest.raises(StateMismatch, match=r"were replaced.*the outcome that was read last"):
+        asyncio.run(read(technology, now=now + 2 * SPEC.rules.window))
+
+
 @pytest.mark.parametrize("has_ids", [True, False])
 @pytest.mark.parametrize("outcomes", [0, 10])
 def test_do_the_same_inputs_go_on(has_ids: bool, outcomes: int) -> None:

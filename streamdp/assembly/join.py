@@ -97,7 +97,8 @@ class Join:
         self._early: dict[Name, list[_Outcome]] = {}
         self._early_names: deque[tuple[int, Name]] = deque()
         self._spans: deque[tuple[int, int, int]] = deque()  # of outcomes: start, youngest, first
-        self._newest = _EVER
+        self._newest = _EVER  # of the requests
+        self._reached = _EVER  # before this time, every request was read
         self._null = (NULL_LOSS,) * recipe.gains
         self._nothing = (rules.default,) * recipe.gains
         self._length = len(encode(self._null))
@@ -259,15 +260,17 @@ class Join:
 
         A later request is younger than this time less a grace, and looks back a grace (rule 2).
         """
-        return not self.open and self._rules.leaves(self._newest) + 2 * self._rules.grace <= time
+        decided = self._rules.leaves(max(self._newest, self._reached)) + 2 * self._rules.grace
+        return not self.open and decided <= time
 
     def reach(self, time: int) -> int:
         """Note that every request before a time was read; return from when on outcomes may matter.
 
         If the time is wrong, a repetition may count as a first request, but still no outcome enters
-        two events: `positions` then lie behind the outcomes that were taken.
+        two events: `positions` then lie behind the outcomes that were taken. When a request leaves
+        does not depend on this.
         """
-        self._newest = max(self._newest, time)
+        self._reached = max(self._reached, time)
         return self._oldest_of_coming()
 
     def emit(self, count: int) -> list[Event]:
@@ -352,7 +355,7 @@ class Join:
 
         Such a request is later than the newest less a grace, and looks back a grace.
         """
-        return self._newest - 2 * self._rules.grace
+        return max(self._newest, self._reached) - 2 * self._rules.grace
 
     def _oldest_of_open(self) -> int:
         """The same for open requests: none is older than the first by more than a grace."""

@@ -30,7 +30,7 @@ measured time of a commit leaves out the reading of outcomes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from msgspec import UNSET
 
@@ -231,10 +231,7 @@ class PartitionAssembly:
         """Read all outcomes that are older than a time."""
         start = self._join.outcome_at
         stop = await self._transport.stop_beside(self.partition, start, timestamp=until)
-        try:
-            await self._read_up_to(start, stop)
-        except StateMismatch:
-            raise self._outcomes_lack("what open requests need is no longer retained") from None
+        await self._read_up_to(start, stop)
         if self._join.outcome_at != stop:
             raise TransportLost(str(self._outcomes_lack("reading ended before its end")))
 
@@ -243,13 +240,22 @@ class PartitionAssembly:
             complaint(
                 f"partition {self.partition}: outcomes",
                 what,
-                expected="every outcome that open requests wait for",
+                expected="every outcome since the newest that was read",
                 got="fewer",
             )
         )
 
+    async def _retained(self, start: int, stop: int) -> AsyncIterator[Records]:
+        """Read outcomes; where they are gone, say so without an offset."""
+        try:
+            async for records in self._transport.read_beside(self.partition, start, stop):
+                yield records
+        except StateMismatch:
+            what = "requests or outcomes that are needed again are no longer retained"
+            raise self._outcomes_lack(what) from None
+
     async def _read_up_to(self, start: int, stop: int) -> None:
-        async for records in self._transport.read_beside(self.partition, start, stop):
+        async for records in self._retained(start, stop):
             if records.start != self._join.outcome_at:
                 raise TransportLost(str(self._outcomes_lack("a batch leaves some out")))
             _check_columns(records)
