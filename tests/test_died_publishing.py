@@ -150,7 +150,7 @@ def test_is_an_outbox_found_that_is_published_too_late(
     path = configured(tmp_path, "one")
     died(path, Configuration.load(path, {}).technology(), "commit: recorded", monkeypatch)
     forget_what_is_recorded(monkeypatch)
-    monkeypatch.setattr(SqliteTransport, "_publish_waiting", lambda self, joined: None)
+    monkeypatch.setattr(SqliteTransport, "_publish_waiting", lambda self: None)
     assert lived(configured(tmp_path, "two"), 20) is None
     path = configured(tmp_path, "one")
     assert lived(path, 1) is Reason.STATE

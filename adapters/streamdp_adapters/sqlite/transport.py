@@ -9,9 +9,10 @@ The steps of a commit:
 WAL does not commit two files as one, so a crash may come between the two: then the next take finds
 the outbox and publishes it before anything else. So does the next `join`, for every stream in the
 file: whoever looks what others have charged, and charges the same records, must find these lines,
-and a stream that is back under its old name must not publish them later (P11). The outbox is
-cleared in step 1 of a later commit, when the published file is known to have it. The steps at which
-a test may crash it:
+and a stream that is back under its old name must not publish them later (P11). Where the published
+file has lost lines of any stream in the file, nobody takes the partitions that it read. The outbox
+is cleared in step 1 of a later commit, when the published file is known to have it. The steps at
+which a test may crash it:
 
         take: fenced         earlier owners are fenced
         take: seen           the published file's mark was read
@@ -100,6 +101,7 @@ class SqliteTransport:
         self._owned: dict[Partition, Tenure] = {}
         self._in_flight: dict[Partition, Tenure] = {}
         self._fenced: dict[Partition, Fenced] = {}
+        self._unwitnessed: dict[tuple[str, int], StateMismatch] = {}  # by topic and partition
         self._turn = 0
 
     async def join(self, streams: Sequence[StreamTopics], listener: Listener) -> None:
@@ -112,7 +114,7 @@ class SqliteTransport:
         for topics in streams:
             await self._writing.run(partial(need_topics, pair, self._settings, topics))
         self._topics = {topics.stream: topics for topics in streams}
-        await self._writing.run(partial(self._publish_waiting, streams))
+        await self._writing.run(self._publish_waiting)
         self._listener = listener
         self._notice(await self._look({}, 0))
         for topics in streams:
@@ -125,22 +127,22 @@ class SqliteTransport:
             self._unlock = self._lock(self._settings.path, self._worker)
         return self._pair
 
-    def _publish_waiting(self, joined: Sequence[StreamTopics]) -> None:
+    def _publish_waiting(self) -> None:
         """Publish the outboxes of all streams in the file, also of those that are gone.
 
-        Where the published file has lost records, the take of the partition halts. Nobody takes a
-        partition of a stream that is gone, so no other stream may begin on its input.
+        Where the published file has lost records of a stream, nobody can tell what it has charged:
+        no stream may take the partitions that it read (`_take`), not even one that is configured
+        beside it, since what was lost may be a dearer epoch.
         """
-        pair, names = self._files(), {(topics.app, topics.stream) for topics in joined}
-        inputs = {name for topics in joined for name in (topics.input, topics.beside)}
-        for topics, number, newest in pair.trusted.with_outbox():
+        pair, self._unwitnessed = self._files(), {}
+        for topics, number, newest in pair.trusted.newest():
             if newest <= pair.published.witness(topics, number).sequence:
                 continue
             try:
                 self._publish_outbox(topics, number)
-            except StateMismatch:
-                if topics.input in inputs and (topics.app, topics.stream) not in names:
-                    raise
+            except StateMismatch as error:
+                for topic in filter(None, (topics.input, topics.beside)):
+                    self._unwitnessed[topic, number] = error
 
     # --- taking and committing --------------------------------------------------------------
 
@@ -163,6 +165,9 @@ class SqliteTransport:
 
     def _take(self, topics: StreamTopics, partition: Partition) -> tuple[Tenure, Taken]:
         pair, number = self._files(), partition.number
+        for topic in (topics.input, topics.beside, topics.output):
+            if (topic, number) in self._unwitnessed:
+                raise StateMismatch(str(self._unwitnessed[topic, number]))
         pair.trusted.durable(topics, number)  # refuses a missing partition
         pair.published.enter(topics, number)
         owner, seen = self._publish_outbox(topics, number)

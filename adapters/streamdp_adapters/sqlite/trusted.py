@@ -322,13 +322,15 @@ class TrustedFile:
                 state, heads[number], position, len(heads), known, worker or None, beside, read
             )
 
-    def with_outbox(self) -> list[tuple[StreamTopics, int, int]]:
-        """Each partition of each stream that has an outbox, and the newest number in it."""
+    def newest(self) -> list[tuple[StreamTopics, int, int]]:
+        """Each partition of each stream, and the number of its newest publication.
+
+        It was published, or waits in the outbox.
+        """
         with reading(self._connection, self._path) as file:
             rows = file.execute(
-                "SELECT app, stream, topic, beside, number, max(outbox.sequence)"
-                " FROM part JOIN outbox ON outbox.part = part.id"
-                " GROUP BY part.id ORDER BY app, stream, number"
+                "SELECT app, stream, topic, beside, number, sequence FROM part"
+                " ORDER BY app, stream, number"
             ).fetchall()
         return [
             (StreamTopics(app, stream, topic, beside=beside), number, newest)
