@@ -163,7 +163,7 @@ class LastCommit:
     """What a partition's newest commit has recorded, for a reader that does not take it."""
 
     partition: int
-    state: Mapping[bytes, bytes] = field(repr=False)  # its entries, and maybe older ones
+    state: Mapping[bytes, bytes] = field(repr=False)  # its entries, and maybe older or deleted ones
     ledger: Sequence[bytes] = field(default=(), repr=False)  # lines that no reader can see yet
 
 

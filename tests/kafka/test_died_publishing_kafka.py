@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
+from streamdp.ports import StreamTopics
 from streamdp.service.config import Configuration
 from streamdp.service.ledgers import Ledgers
 from streamdp.service.view import Reason
 from streamdp.testing.broker import Borrowed
 from streamdp.wire.lines import Charge
-from streamdp_adapters.kafka import reading
+from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology, reading
 from tests.support.calling import Streamdp
 from tests.support.renaming import Dying, charges, charging, configured, lived, shared, verified
 
@@ -85,3 +87,30 @@ def test_does_a_stream_begin_behind_what_a_dead_one_has_shown(
     assert lived(shop("two"), 20) is None
     assert bool(shared(shown, charges(shop("two"), "two"))) is not knows
     assert verified(streamdp, shop("two"))[:2] == (0, "1/2")
+
+
+def test_is_what_the_newest_commit_published_still_looked_at(
+    broker: Borrowed, fresh_app: Callable[[], str]
+) -> None:
+    """It may have ended in the state and not yet in the ledger: then the state alone has shown the
+    release that it deleted, however much else the commit before has entered.
+    """
+    topics = StreamTopics(app=fresh_app(), stream="home", input="")
+    before = [(b"release", b"drawn"), *((b"row %d" % at, b"") for at in range(14)), (b"mark", b"2")]
+    entries = [(b"mark", b"1"), *before, (b"release", None), (b"mark", b"3")]
+
+    async def looked_at() -> dict[bytes, bytes]:
+        technology = KafkaTechnology(KafkaSettings(bootstrap=broker.bootstrap, single_broker=True))
+        tools = technology.administrator()
+        await tools.create([replace(topics, input=f"{topics.app}-losses")], partitions=1)
+        producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap)
+        await producer.start()
+        for key, value in entries:
+            await producer.send(topics.state, value, key, partition=0)
+        await producer.stop()
+        (commit,) = [look async for look in tools.last_commits(topics, mark=lambda _: b"mark")]
+        await tools.close()
+        return dict(commit.state)
+
+    state = asyncio.run(looked_at())
+    assert (state.get(b"release"), state[b"mark"]) == (b"drawn", b"3")

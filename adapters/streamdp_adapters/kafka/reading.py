@@ -122,10 +122,13 @@ class PartitionReader:
         return None
 
     async def last_commit(self, place: TopicPartition, *, mark: bytes) -> dict[bytes, bytes]:
-        """A state's newest entries, looking further back until two commits have left their mark.
+        """What the two newest commits have entered, looking further back until three have left
+        their mark.
 
-        Transactions of a partition follow each other, so all of the newest one lies between; where
-        compaction has left one mark alone, the state is read from its beginning.
+        Transactions of a partition follow each other, so all of the two newest ones lies between;
+        where compaction has left fewer marks, the state is read from its beginning. The newest one
+        deletes what the one before it has recorded; it is told all the same, since the publication
+        may be a while longer in ending elsewhere than the deletion is here.
         """
         first, end = await self.bounds(place)
         span = _TAIL
@@ -135,9 +138,9 @@ class PartitionReader:
             async for records in self.batches(place, start, end):
                 for record in records:
                     marks += record.key == mark
-                    if record.key != OWNER_KEY:
+                    if record.key != OWNER_KEY and record.value is not None:
                         _enter(state, record)
-            if marks > 1 or start == first:
+            if marks > 2 or start == first:
                 return state
             span *= 16
 
