@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from streamdp.core.errors import StateMismatch
-from streamdp.ports import LastCommit, StreamTopics, Technology
+from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.ports import LastCommit, Partition, StreamTopics, Technology
 from streamdp.service.config import Configuration
 from streamdp.service.ledgers import Ledgers
-from streamdp.service.past import Scope, recorded_lines
+from streamdp.service.past import Recorded, Scope, recorded_lines
 from streamdp.service.settings import Pace
 from streamdp.service.view import Reason
 from streamdp.testing.memory import MemoryAdministrator, MemoryTechnology
@@ -38,6 +38,8 @@ from tests.support.renaming import (
     shared,
     verified,
 )
+from tests.support.services import Lines
+from tests.support.sqlite_pair import Ears
 from tests.support.streams import events, spec
 
 MEMORY = ("commit: begun", "commit: half", "commit: sent", "commit: decided")
@@ -64,8 +66,8 @@ def died(path: Path, technology: Technology, step: str, monkeypatch: pytest.Monk
 def forget_what_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: the ledger alone counts."""
 
-    async def nothing(self: Ledgers, topics: StreamTopics) -> list[bytes]:
-        return []
+    async def nothing(self: Ledgers, topics: StreamTopics) -> Recorded:
+        return Recorded([], None)
 
     monkeypatch.setattr(Ledgers, "_recorded", nothing)
 
@@ -173,6 +175,58 @@ def test_is_the_ledger_alone_read_where_the_state_is_gone(
     past = asyncio.run(ledgers.past("two", Scope.ALL))
     assert past.begin(0, 0) == 0
     assert ledgers.without_state == ["shop.one.ledger"]
+
+
+@pytest.mark.parametrize("how", ["gone", "made again", "refused"])
+def test_does_a_process_say_that_it_reads_a_ledger_alone(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, in its log; and it looks again until the state can be read."""
+    technology, log, now = in_memory(), Lines(), [0.0]
+    lived(configured(tmp_path, "one"), 40, technology)
+    configuration = Configuration.load(configured(tmp_path, "two"), {})
+    ledgers = Ledgers(configuration, technology, clock=lambda: now[0], log=log)
+
+    async def unseen(*_: object, **__: object) -> AsyncIterator[LastCommit]:
+        if how == "made again":
+            yield LastCommit(0, {})
+        if how == "refused":
+            raise InvalidConfig("no right")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryAdministrator, "last_commits", unseen)
+        for _ in range(2):
+            asyncio.run(ledgers.past("two", Scope.ALL))
+            assert ledgers.without_state == ["shop.one.ledger"]
+            now[0] += 60
+    assert log.lines == [("past_without_state", {"ledger": "shop.one.ledger"})]
+    asyncio.run(ledgers.past("two", Scope.ALL))
+    assert ledgers.without_state == []
+    monkeypatch.setattr(MemoryAdministrator, "last_commits", unseen)
+    now[0] += 60
+    asyncio.run(ledgers.past("two", Scope.ALL))
+    assert ledgers.without_state == []  # what was read once is known
+
+
+def test_is_nothing_missed_of_a_stream_that_was_only_ever_taken(tmp_path: Path) -> None:
+    """It has committed nothing, so it has recorded nothing."""
+    technology = Configuration.load(configured(tmp_path, "one"), {}).technology()
+    configuration = Configuration.load(configured(tmp_path, "two"), {})
+
+    async def taken() -> None:
+        producer = technology.producer()
+        await producer.send("losses", events(1, keys=[b"fr"]))
+        await producer.close()
+        transport = technology.transport(worker="w")
+        await transport.join([StreamTopics("shop", "one", "losses")], Ears())
+        await transport.take(Partition("one", 0))
+        await transport.close()
+
+    asyncio.run(taken())
+    ledgers = Ledgers(configuration, technology)
+    asyncio.run(ledgers.past("two", Scope.ALL))
+    assert [topics.stream for topics in asyncio.run(ledgers.retired())] == ["one"]
+    assert ledgers.without_state == []
 
 
 def test_are_recorded_lines_read_strictly() -> None:

@@ -30,6 +30,7 @@ from tests.support.calling import Streamdp
 from tests.support.good_ledger import GOOD, HOME
 from tests.support.protocol_model import Store, restore
 from tests.support.renaming import charges, configured, lived, verified
+from tests.support.services import Lines
 from tests.support.streams import ACTIONS, events, spec
 
 
@@ -212,15 +213,16 @@ def test_does_a_new_epoch_publish_what_another_has_charged_since(
 ) -> None:
     """Recorded, not published, charged by another, back with a new epoch: it halts.
 
-    The other could not know: it may not read the state. `doctor` says so, and foretells the halt;
-    with the budget that both need it goes on; `ledger verify` agrees.
+    The other could not know: it may not read the state, as it logs. `doctor` says so too, and
+    foretells the halt; with the budget that both need it goes on; `ledger verify` agrees.
     """
     crashed(configured(tmp_path, "one"), 60, monkeypatch)
     with monkeypatch.context() as patch:
         unreadable(patch)
         ended = streamdp("doctor", "--config", str(configured(tmp_path, "two")), "--json")
         assert "The state beside shop.one.ledger is gone or may not be read" in ended.out
-        assert lived(configured(tmp_path, "two"), 0) is None
+        assert lived(configured(tmp_path, "two"), 0, log=(log := Lines())) is None
+    assert log.of("past_without_state") == [{"ledger": "shop.one.ledger"}]
     path = configured(tmp_path, "one", epoch=2)
     ended = streamdp("doctor", "--config", str(path), "--json")
     details = {finding["subject"]: finding["detail"] for finding in ended.json}

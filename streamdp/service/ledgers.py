@@ -1,11 +1,12 @@
 """Finds and reads every ledger that may have charged a configuration's inputs.
 
 A stream that is no longer configured charges nothing from now on, so its ledger is read once by a
-process. Ledgers of running streams are read each time they are needed: when a partition begins, or
-an earlier epoch may have charged more. The list of ledgers is fetched each time too, but at most
-once in `_FRESH_SECONDS`, since a process takes all its partitions together. With the ledger of a
-stream that may have charged more than it does now goes what its newest commits have recorded; that
-is fetched first, because what is published in between leaves the one and enters the other.
+process, unless its state was gone or could not be read. Ledgers of running streams are read each
+time they are needed: when a partition begins, or an earlier epoch may have charged more. The list
+of ledgers is fetched each time too, but at most once in `_FRESH_SECONDS`, since a process takes all
+its partitions together. With the ledger of a stream that may have charged more than it does now
+goes what its newest commits have recorded; that is fetched first, because what is published in
+between leaves the one and enters the other.
 
 From the same ledgers follow where an assembly may begin and what a pair's budget leaves to a stream
 (`pair_past`).
@@ -22,8 +23,16 @@ from fractions import Fraction
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import StreamTopics, Technology
 from streamdp.service.config import Configuration
+from streamdp.service.life import EventLog
 from streamdp.service.pair_past import PairPast
-from streamdp.service.past import EpochReading, Past, Scope, Tally, recorded_lines
+from streamdp.service.past import (
+    EpochReading,
+    Past,
+    Recorded,
+    Scope,
+    Tally,
+    recorded_lines,
+)
 from streamdp.wire.entries import Entries
 
 _FRESH_SECONDS = 10.0
@@ -38,10 +47,12 @@ class Ledgers:
         technology: Technology,
         *,
         clock: Callable[[], float] = time.monotonic,
+        log: EventLog | None = None,
     ) -> None:
         self._configuration = configuration
         self._technology = technology
         self._clock = clock
+        self._log = log
         self._turn = asyncio.Lock()
         self._listed: tuple[float, Sequence[StreamTopics]] | None = None
         self._read: dict[str, tuple[float, Tally]] = {}
@@ -147,10 +158,11 @@ class Ledgers:
     async def _tally(self, topics: StreamTopics) -> Tally:
         """Read one ledger through, and what is recorded for it."""
         at, tally = self._read.get(topics.ledger, (0.0, None))
-        fresh = self._is_retired(topics) or self._clock() - at < _FRESH_SECONDS
+        lasts = self._is_retired(topics) and topics.ledger not in self._ledger_alone
+        fresh = lasts or self._clock() - at < _FRESH_SECONDS
         if tally is not None and fresh:
             return tally
-        recorded = await self._recorded(topics) if self._may_have_charged_more(topics) else []
+        recorded = await self._recorded(topics) if self._may_have_charged_more(topics) else None
         tally = Tally(topics)
         publications = self._technology.publications()
         try:
@@ -159,30 +171,41 @@ class Ledgers:
                 await asyncio.sleep(0)
         finally:
             await publications.close()
-        tally.read_recorded(recorded)
+        if recorded is not None:
+            self._note_state(topics.ledger, known=tally.read_recorded(recorded))
         self._read[topics.ledger] = self._clock(), tally
         return tally
 
-    async def _recorded(self, topics: StreamTopics) -> list[bytes]:
+    async def _recorded(self, topics: StreamTopics) -> Recorded:
         """The ledger lines that the newest commit of each partition has recorded."""
 
         def mark(partition: int) -> bytes:
             return Entries(topics.stream, partition).checkpoint
 
-        lines, there = list[bytes](), False
+        lines, partitions = list[bytes](), set[int]()
+        found = False
         tools = self._technology.administrator()
         try:
             async for commit in tools.last_commits(topics, mark=mark):
                 lines += recorded_lines(commit, topics.stream)
-                there = True
+                if mark(commit.partition) in commit.state:
+                    partitions.add(commit.partition)
+                found = True
                 await asyncio.sleep(0)
         except InvalidConfig:  # no right to read it
-            there = False
+            found = False
         finally:
             await tools.close()
-        if not there:
-            self._ledger_alone.add(topics.ledger)
-        return lines
+        return Recorded(lines, frozenset(partitions) if found else None)
+
+    def _note_state(self, ledger: str, *, known: bool) -> None:
+        """Remember, and say once, that nothing is known of what a stream has recorded."""
+        if known:
+            self._ledger_alone.discard(ledger)
+        elif ledger not in self._ledger_alone:
+            self._ledger_alone.add(ledger)
+            if self._log is not None:
+                self._log.warning("past_without_state", ledger=ledger)
 
 
 def _charge(configuration: Configuration, stream: str) -> Fraction:

@@ -37,6 +37,7 @@ EVENTS = {
     "partition_halted": "the partition has stopped: see `reason`, `detail` and the runbook",
     "partition_drained": "everything that was drawn is published",
     "partition_epochs_unused": "epochs of partitions that the input does not have: see `detail`",
+    "past_without_state": "the state beside a former stream's `ledger` is gone or may not be read",
     "join_lost": "the transport does not answer at the start; retrying",
     "poll_lost": "the transport does not answer a poll; retrying",
     "crowd_unread": "the crowd topic cannot be read; retrying, learning goes on",

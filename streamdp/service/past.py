@@ -146,6 +146,14 @@ async def alone(stream: str, scope: Scope) -> Past:
     return ALONE
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The ledger lines in the states of a stream's partitions."""
+
+    lines: list[bytes] = field(repr=False)
+    partitions: frozenset[int] | None  # those that have a state; None: all are gone or unreadable
+
+
 def recorded_lines(commit: LastCommit, stream: str) -> list[bytes]:
     """The ledger lines that a partition's newest commit has recorded, published or not.
 
@@ -179,6 +187,7 @@ class Tally:
         self._last: dict[tuple[str, int, int], int] = {}
         self._input_ids: dict[str, dict[int, str]] = {}  # by input and partition: the newest
         self._claims: dict[int, Claim] = {}  # by partition: an assembly keeps its topics
+        self._partitions: set[int] = set()  # those that have a line
 
     def read(self, records: Iterable[Published]) -> None:
         """Read some lines; one that cannot be read is an error, since it may hide a charge."""
@@ -186,16 +195,25 @@ class Tally:
             where = f"{self._topics.ledger} partition {record.partition} offset {record.offset}"
             self._line(record.value, where)
 
-    def read_recorded(self, lines: Iterable[bytes]) -> None:
-        """Read the newest lines, which the ledger may not have yet; it was read before."""
-        for line in lines:
+    def read_recorded(self, recorded: Recorded) -> bool:
+        """Read the newest lines, which the ledger may not have yet; it was read before.
+
+        Returns whether they are all there: a partition that has a ledger has had a state, and
+        what an assembly does is in its ledger before it is done.
+        """
+        had_state = frozenset(self._partitions)
+        for line in recorded.lines:
             self._line(line, f"a line recorded for {self._topics.ledger}")
+        if self._claims:
+            return True
+        return recorded.partitions is not None and had_state <= recorded.partitions
 
     def _line(self, value: bytes, where: str) -> None:
         try:
             line = decode_any_ledger(value)
         except StateMismatch as error:
             raise StateMismatch(f"{where}: {error}") from None
+        self._partitions.add(line.partition)
         if isinstance(line, Assembled):
             self._claim(line)
             return

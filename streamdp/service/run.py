@@ -113,7 +113,7 @@ async def run_service(
                 worker=worker,
                 namesakes=Namesakes.REPLACED if lasting else Namesakes.STRANGERS,
             ),
-            past=Ledgers(configuration, technology).past,
+            past=Ledgers(configuration, technology, log=log).past,
             view=view,
             log=log,
             settings=settings,

@@ -80,7 +80,9 @@ def configured(
     return path
 
 
-def lived(path: Path, count: int, technology: Technology | None = None) -> Reason | None:
+def lived(
+    path: Path, count: int, technology: Technology | None = None, *, log: Lines | None = None
+) -> Reason | None:
     """Send events, run until every stream has read everything, drain; why it halted, if it did."""
     configuration = Configuration.load(path, {})
     technology = technology or configuration.technology()
@@ -103,7 +105,7 @@ def lived(path: Path, count: int, technology: Technology | None = None) -> Reaso
         await producer.send(source, events(count, keys=[b"fr", b"de"]))
         await producer.close()
         return await run_service(
-            configuration, technology=technology, log=Lines(), faces=[stopping]
+            configuration, technology=technology, log=log or Lines(), faces=[stopping]
         )
 
     return run(work, log=Lines())

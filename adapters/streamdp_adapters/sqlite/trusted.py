@@ -338,11 +338,10 @@ class TrustedFile:
         ]
 
     def partitions(self, topics: StreamTopics) -> list[int]:
-        """The partitions of a stream that have been committed to."""
+        """The partitions of a stream that were ever taken."""
         with reading(self._connection, self._path) as file:
             rows = file.execute(
-                "SELECT number FROM part WHERE app = ? AND stream = ? AND position IS NOT NULL"
-                " ORDER BY number",
+                "SELECT number FROM part WHERE app = ? AND stream = ? ORDER BY number",
                 (topics.app, topics.stream),
             ).fetchall()
         return [number for (number,) in rows]
