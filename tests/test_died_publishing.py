@@ -23,7 +23,7 @@ from streamdp.service.settings import Pace
 from streamdp.service.view import Reason
 from streamdp.testing.memory import MemoryAdministrator, MemoryTechnology
 from streamdp.testing.memory_log import Isolation, MemoryLog
-from streamdp.wire.entries import Entries
+from streamdp.wire.entries import Entries, parse_entry
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import Mode
 from streamdp_adapters.sqlite import SqliteTransport
@@ -246,3 +246,20 @@ def test_are_recorded_lines_read_strictly() -> None:
     newer = LastCommit(0, {Entries("home", 0).checkpoint: b'{"version":99,"min_reader":99}'})
     with pytest.raises(StateMismatch, match="newer"):
         recorded_lines(newer, "home")
+
+
+def test_is_a_row_of_a_state_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state of a million rows is looked through in one step, so only what waits is parsed."""
+    work = restore(store := Store(events(6, keys=[b"k"])), spec())
+    work.absorb([store.records(0, 6)], mode=Mode.LIVE)
+    store.decide(work.cut(now=0, pace=Pace()).commit)
+    rows = {Entries("home", 0).row(b"%d" % at, epoch=1): b"" for at in range(50)}
+    parsed = list[bytes]()
+
+    def noted(entry: bytes, places: Entries, *, where: str) -> tuple[str, int, list[object]]:
+        parsed.append(entry)
+        return parse_entry(entry, places, where=where)
+
+    monkeypatch.setattr("streamdp.service.past.parse_entry", noted)
+    lines = recorded_lines(LastCommit(0, rows | store.state), "home")
+    assert len(parsed) == len(lines) > 0

@@ -165,15 +165,15 @@ def recorded_lines(commit: LastCommit, stream: str) -> list[bytes]:
     if places.checkpoint not in commit.state:
         return lines
     decode_checkpoint(commit.state[places.checkpoint], where=where)  # may be a newer version's
-    for entry, value in commit.state.items():
+    for entry, value in filter(lambda item: places.is_waiting(item[0]), commit.state.items()):
         sort, _, _ = parse_entry(entry, places, where=where)
-        if sort == "release":
-            parts = value.split(b"\n")
-            if len(parts) != 3:
-                raise StateMismatch(complaint(where, "damaged", expected="3 lines", got=len(parts)))
-            lines.append(parts[1])
-        elif sort == "pooled":
+        if sort == "pooled":
             lines.append(value)
+            continue
+        parts = value.split(b"\n")
+        if len(parts) != 3:
+            raise StateMismatch(complaint(where, "damaged", expected="3 lines", got=len(parts)))
+        lines.append(parts[1])
     return lines
 
 

@@ -53,11 +53,13 @@ class Entries:
     stream: str
     partition: int
     _releases: bytes = field(init=False, repr=False, compare=False)  # the prefix of their keys
+    _pooled: bytes = field(init=False, repr=False, compare=False)  # that of votes of the pool
 
     def __post_init__(self) -> None:
-        """Encode the prefix of the keys of releases."""
-        begin = _encode([self.stream, self.partition, "release"])[:-1] + b","
-        object.__setattr__(self, "_releases", begin)
+        """Encode the prefixes of the keys of what waits to be published."""
+        for name, sort in (("_releases", "release"), ("_pooled", "pooled")):
+            begin = _encode([self.stream, self.partition, sort])[:-1] + b","
+            object.__setattr__(self, name, begin)
 
     @property
     def checkpoint(self) -> bytes:
@@ -99,6 +101,10 @@ class Entries:
     def release(self, mark: bytes, key: Key) -> bytes:
         """The key of the recorded release with this mark."""
         return b"%b%b,%b]" % (self._releases, mark, written_key(key))
+
+    def is_waiting(self, entry: bytes) -> bool:
+        """Whether an entry is a recorded release or a vote of the pool, by the first of its key."""
+        return entry.startswith((self._releases, self._pooled))
 
     def mark(self, place: bytes, key: Key) -> bytes:
         """The few bytes that tell a record key's recorded releases apart."""
