@@ -103,8 +103,6 @@ def as_rows(losses: NDArray[Any], *, actions: int) -> NDArray[np.float32]:
     array([[0.25, 0.5 ],
            [ nan, 1.  ]], dtype=float32)
     """
-    if losses.dtype == np.float32:
-        return losses
     if losses.dtype == object and losses.ndim == 1 and len(losses):
         rows = [as_float32(row, actions=actions) for row in losses]
         nothing = np.full((1, actions), np.nan, dtype=np.float32)

@@ -284,7 +284,7 @@ async def test_a_limit_lowered_behind_its_back_halts_and_loses_nothing(
         await site.send(events(20, keys=KEYS, seed=2))
         await service.halted("MessageSizeTooLarge")
         assert service.part.reason is Reason.CONFIG
-    await site.configure(site.made.topics.ledger, keep)
+    await site.configure(site.made.topics.ledger, {**keep, "max.message.bytes": "1048588"})
     async with site.serving() as service:
         await service.read(len(site.sent))
     assert await site.wrong() == []

@@ -26,6 +26,7 @@ from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.lines import EpochMark, LedgerLine
 from streamdp.wire.published import decode_ledger
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
+from streamdp_adapters.kafka.topics import Described, describe
 from tests.support.lasting import lasting
 from tests.support.lending import Lent
 from tests.support.services import Lines
@@ -172,10 +173,13 @@ class Site:
                     await asyncio.sleep(0.05)
 
     async def configure(self, topic: str, settings: Mapping[str, str]) -> None:
-        """Set a topic's settings."""
+        """Set a topic's settings, and wait until the broker says that it has them."""
         async with self.administration() as client:
             resource = ConfigResource(ConfigResourceType.TOPIC, topic, dict(settings))
             await client.alter_configs([resource])
+            async with asyncio.timeout(20):
+                while not await _has(client, topic, settings):
+                    await asyncio.sleep(0.05)
 
     async def forget(self, *, before: int) -> None:
         """Retention eats the oldest records."""
@@ -224,3 +228,9 @@ class Running:
         await self.until(lambda part: part.status is Status.HALTED)
         assert said in self.part.message
         assert self.log.of("partition_halted")[0]["detail"] == self.part.message
+
+
+async def _has(client: AIOKafkaAdminClient, topic: str, settings: Mapping[str, str]) -> bool:
+    """Whether a topic has these settings among its own."""
+    seen = (await describe(client, [topic])).get(topic)
+    return isinstance(seen, Described) and settings.items() <= (seen.settings or {}).items()
