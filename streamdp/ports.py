@@ -33,7 +33,7 @@ producers and the administrator's tools on one cluster or file.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, Self, runtime_checkable
@@ -467,11 +467,11 @@ class Administrator(Protocol):
         ...
 
     def last_commits(
-        self, stream: StreamTopics, *, mark: Callable[[int], bytes]
+        self, stream: StreamTopics, *, marks: Callable[[int], Collection[bytes]]
     ) -> AsyncIterator[LastCommit]:
         """What each partition's newest commit has recorded, without fencing its owner.
 
-        `mark`: the key of the entry that every commit writes. The stream's input may be empty.
+        `marks`: keys of entries, one of which every commit writes. The stream's input may be empty.
         Nothing if the state is gone; `InvalidConfig` if it may not be read.
         """
         ...

@@ -7,7 +7,7 @@ twice in one, has paid 2ε.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -171,6 +171,24 @@ def test_does_a_renamed_assembly_begin_behind_the_old_one(tmp_path: Path) -> Non
         history = past(tmp_path, "renamed", line(), tables=RENAMED, budget=budget)
         assert history.begin(0, 0) == 10
         assert history.begin(1, 0) == 0  # of another partition
+
+
+def test_is_a_former_assembly_known_by_what_each_of_its_commits_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a look at its newest commits ends with these, and not at the beginning of its state."""
+    known = list[set[bytes]]()
+
+    async def looked_at(
+        self: Shelf, topics: StreamTopics, *, marks: Callable[[int], Collection[bytes]]
+    ) -> AsyncIterator[LastCommit]:
+        state = {b"checkpoint": saved_point()}
+        known.append(state.keys() & marks(0))
+        yield LastCommit(0, state)
+
+    monkeypatch.setattr(Shelf, "last_commits", looked_at)
+    assert past(tmp_path, "renamed", line(), tables=RENAMED).begin(0, 0) == 10
+    assert known == [{b"checkpoint"}]
 
 
 def test_does_another_topic_of_the_same_requests_add_up(tmp_path: Path) -> None:

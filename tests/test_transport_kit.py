@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -221,10 +221,10 @@ class ShowsTheMarkAlone(MemoryAdministrator):
     """Says that there was a commit, and not what it has recorded."""
 
     async def last_commits(
-        self, stream: StreamTopics, *, mark: Callable[[int], bytes]
+        self, stream: StreamTopics, *, marks: Callable[[int], Collection[bytes]]
     ) -> AsyncIterator[LastCommit]:
-        async for commit in super().last_commits(stream, mark=mark):
-            key = mark(commit.partition)
+        async for commit in super().last_commits(stream, marks=marks):
+            (key,) = marks(commit.partition)
             yield replace(commit, state={key: commit.state[key]})
 
 

@@ -22,6 +22,7 @@ from fractions import Fraction
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import StreamTopics, Technology
+from streamdp.service.assembling.saved import POINT
 from streamdp.service.config import Configuration
 from streamdp.service.life import EventLog
 from streamdp.service.pair_past import PairPast
@@ -179,16 +180,17 @@ class Ledgers:
     async def _recorded(self, topics: StreamTopics) -> Recorded:
         """The ledger lines that the newest commit of each partition has recorded."""
 
-        def mark(partition: int) -> bytes:
-            return Entries(topics.stream, partition).checkpoint
+        def marks(partition: int) -> list[bytes]:
+            """A stream's, and an assembly's: a ledger's name does not say whose it is."""
+            return [Entries(topics.stream, partition).checkpoint, POINT]
 
         lines, partitions = list[bytes](), set[int]()
         found = False
         tools = self._technology.administrator()
         try:
-            async for commit in tools.last_commits(topics, mark=mark):
+            async for commit in tools.last_commits(topics, marks=marks):
                 lines += recorded_lines(commit, topics.stream)
-                if mark(commit.partition) in commit.state:
+                if not commit.state.keys().isdisjoint(marks(commit.partition)):
                     partitions.add(commit.partition)
                 found = True
                 await asyncio.sleep(0)

@@ -18,7 +18,7 @@ cancelled. Whatever fails, the worker's own ownership is over and it has to take
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
@@ -459,7 +459,7 @@ class MemoryAdministrator:
         return peek(self._log, stream, partition)
 
     async def last_commits(
-        self, stream: StreamTopics, *, mark: Callable[[int], bytes]
+        self, stream: StreamTopics, *, marks: Callable[[int], Collection[bytes]]
     ) -> AsyncIterator[LastCommit]:
         """Everything that the state holds."""
         for number in self._log.state_partitions(stream):

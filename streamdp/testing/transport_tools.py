@@ -223,7 +223,7 @@ async def last_commits(room: Room) -> None:
     former = replace(room.topics, input="")  # a ledger does not say what was read
 
     async def recorded() -> dict[int, dict[bytes, bytes]]:
-        commits = administrator.last_commits(former, mark=lambda number: b"checkpoint")
+        commits = administrator.last_commits(former, marks=lambda number: [b"checkpoint"])
         return {commit.partition: dict(commit.state) async for commit in commits}
 
     room.expect("before any commit", expected=True, got=not any((await recorded()).values()))
@@ -243,7 +243,7 @@ async def last_commits(room: Room) -> None:
     got = {key: newest.get(key) for key, _ in step(3).state}
     room.expect("entries of the next", expected=fold([step(3)]), got=got)
     nobody = replace(former, stream="nobody")
-    missing = administrator.last_commits(nobody, mark=lambda number: b"checkpoint")
+    missing = administrator.last_commits(nobody, marks=lambda number: [b"checkpoint"])
     room.expect("of a stream without a state", expected=[], got=[c async for c in missing])
 
 

@@ -109,7 +109,9 @@ def test_is_what_the_newest_commit_published_still_looked_at(
         for key, value in entries:
             await producer.send(topics.state, value, key, partition=0)
         await producer.stop()
-        (commit,) = [look async for look in tools.last_commits(topics, mark=lambda _: b"mark")]
+        (commit,) = [
+            look async for look in tools.last_commits(topics, marks=lambda _: [b"other", b"mark"])
+        ]
         await tools.close()
         return dict(commit.state)
 

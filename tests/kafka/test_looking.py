@@ -48,7 +48,7 @@ class Committing:
             return list(taken.state.values())
         if self.kind == "recorded":
             tools = self.technology.administrator()
-            looks = tools.last_commits(self.topics, mark=lambda number: b"mark")
+            looks = tools.last_commits(self.topics, marks=lambda number: [b"mark"])
             return [value async for look in looks for value in look.state.values()]
         reader = self.technology.publications()
         return [r.value async for batch in reader.ledger(self.topics, follow=False) for r in batch]

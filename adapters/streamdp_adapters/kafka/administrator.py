@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.errors import (
@@ -164,13 +164,13 @@ class KafkaAdministrator:
         return await reading.durable(self._settings, stream, partition, owned_at=None)
 
     async def last_commits(
-        self, stream: StreamTopics, *, mark: Callable[[int], bytes]
+        self, stream: StreamTopics, *, marks: Callable[[int], Collection[bytes]]
     ) -> AsyncIterator[LastCommit]:
         """The newest records of the state topic, if this user may see it."""
         async with administration(self._settings) as client:
             there = await describe_shapes(client, [stream.state])
         if stream.state in there:
-            async for commit in reading.last_commits(self._settings, stream.state, mark=mark):
+            async for commit in reading.last_commits(self._settings, stream.state, marks=marks):
                 yield commit
 
     async def newest(self, stream: StreamTopics, *, count: int) -> Sequence[Records]:

@@ -9,7 +9,7 @@ error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -121,7 +121,9 @@ class PartitionReader:
             span *= 16
         return None
 
-    async def last_commit(self, place: TopicPartition, *, mark: bytes) -> dict[bytes, bytes]:
+    async def last_commit(
+        self, place: TopicPartition, *, marks: Collection[bytes]
+    ) -> dict[bytes, bytes]:
         """What the two newest commits have entered, looking further back until three have left
         their mark.
 
@@ -133,14 +135,14 @@ class PartitionReader:
         first, end = await self.bounds(place)
         span = _TAIL
         while True:
-            start, marks = max(first, end - span), 0
+            start, left = max(first, end - span), 0
             state: dict[bytes, bytes] = {}
             async for records in self.batches(place, start, end):
                 for record in records:
-                    marks += record.key == mark
+                    left += record.key in marks
                     if record.key != OWNER_KEY and record.value is not None:
                         _enter(state, record)
-            if marks > 2 or start == first:
+            if left > 2 or start == first:
                 return state
             span *= 16
 
@@ -307,7 +309,7 @@ def _taken_by_another(where: str, owned_at: int, offset: int) -> Fenced:
 
 
 async def last_commits(
-    settings: KafkaSettings, topic: str, *, mark: Callable[[int], bytes]
+    settings: KafkaSettings, topic: str, *, marks: Callable[[int], Collection[bytes]]
 ) -> AsyncIterator[LastCommit]:
     """What the newest commit of each partition of a state topic has recorded."""
     async with reader(settings, (topic,), where=f"topic {topic}") as look:
@@ -315,7 +317,7 @@ async def last_commits(
         places = [TopicPartition(topic, number) for number in numbers]
         await settled(look.consumer, settings, places, where=look.where)
         for number, place in zip(numbers, places, strict=True):
-            yield LastCommit(number, await look.last_commit(place, mark=mark(number)))
+            yield LastCommit(number, await look.last_commit(place, marks=marks(number)))
 
 
 async def stretch(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from streamdp.core.errors import InvalidConfig, StreamdpError, complaint
@@ -260,7 +260,7 @@ class SqliteAdministrator:
         return as_taken(durable, seen, later=line)
 
     async def last_commits(
-        self, stream: StreamTopics, *, mark: Callable[[int], bytes]
+        self, stream: StreamTopics, *, marks: Callable[[int], Collection[bytes]]
     ) -> AsyncIterator[LastCommit]:
         """The whole state, and the outbox's ledger lines."""
         pair = await self._desk.run(self._to_look_into)
