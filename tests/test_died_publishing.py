@@ -18,7 +18,7 @@ from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.ports import LastCommit, Partition, StreamTopics, Technology
 from streamdp.service.config import Configuration
 from streamdp.service.ledgers import Ledgers
-from streamdp.service.past import Recorded, Scope, recorded_lines
+from streamdp.service.past import RecordedLines, Scope, recorded_lines
 from streamdp.service.settings import Pace
 from streamdp.service.view import Reason
 from streamdp.testing.memory import MemoryAdministrator, MemoryTechnology
@@ -66,8 +66,8 @@ def died(path: Path, technology: Technology, step: str, monkeypatch: pytest.Monk
 def forget_what_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: the ledger alone counts."""
 
-    async def nothing(self: Ledgers, topics: StreamTopics) -> Recorded:
-        return Recorded([], None)
+    async def nothing(self: Ledgers, topics: StreamTopics) -> RecordedLines:
+        return RecordedLines([], None)
 
     monkeypatch.setattr(Ledgers, "_recorded", nothing)
 

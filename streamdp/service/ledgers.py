@@ -22,19 +22,18 @@ from fractions import Fraction
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import StreamTopics, Technology
-from streamdp.service.assembling.saved import POINT
 from streamdp.service.config import Configuration
 from streamdp.service.life import EventLog
 from streamdp.service.pair_past import PairPast
 from streamdp.service.past import (
     EpochReading,
     Past,
-    Recorded,
+    RecordedLines,
     Scope,
     Tally,
     recorded_lines,
 )
-from streamdp.wire.entries import Entries
+from streamdp.wire.entries import POINT, Entries
 
 _FRESH_SECONDS = 10.0
 
@@ -177,7 +176,7 @@ class Ledgers:
         self._read[topics.ledger] = self._clock(), tally
         return tally
 
-    async def _recorded(self, topics: StreamTopics) -> Recorded:
+    async def _recorded(self, topics: StreamTopics) -> RecordedLines:
         """The ledger lines that the newest commit of each partition has recorded."""
 
         def marks(partition: int) -> list[bytes]:
@@ -185,20 +184,20 @@ class Ledgers:
             return [Entries(topics.stream, partition).checkpoint, POINT]
 
         lines, partitions = list[bytes](), set[int]()
-        found = False
+        there = False
         tools = self._technology.administrator()
         try:
             async for commit in tools.last_commits(topics, marks=marks):
                 lines += recorded_lines(commit, topics.stream)
                 if not commit.state.keys().isdisjoint(marks(commit.partition)):
                     partitions.add(commit.partition)
-                found = True
+                there = True
                 await asyncio.sleep(0)
         except InvalidConfig:  # no right to read it
-            found = False
+            there = False
         finally:
             await tools.close()
-        return Recorded(lines, frozenset(partitions) if found else None)
+        return RecordedLines(lines, frozenset(partitions) if there else None)
 
     def _note_state(self, ledger: str, *, known: bool) -> None:
         """Remember, and say once, that nothing is known of what a stream has recorded."""

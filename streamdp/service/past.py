@@ -147,7 +147,7 @@ async def alone(stream: str, scope: Scope) -> Past:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedLines:
     """The ledger lines in the states of a stream's partitions."""
 
     lines: list[bytes] = field(repr=False)
@@ -195,7 +195,7 @@ class Tally:
             where = f"{self._topics.ledger} partition {record.partition} offset {record.offset}"
             self._line(record.value, where)
 
-    def read_recorded(self, recorded: Recorded) -> bool:
+    def read_recorded(self, recorded: RecordedLines) -> bool:
         """Read the newest lines, which the ledger may not have yet; it was read before.
 
         Returns whether they are all there: a partition that has a ledger has had a state, and

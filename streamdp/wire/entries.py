@@ -28,6 +28,9 @@ import msgspec
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import Identity, Key
 
+POINT = b"checkpoint"
+"""The key of an assembly's checkpoint: its entries have short keys, and topics of their own."""
+
 _encode = msgspec.json.Encoder().encode
 _key_decoder = msgspec.json.Decoder(list[Any])
 

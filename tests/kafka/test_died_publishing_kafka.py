@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from streamdp.ports import StreamTopics
 from streamdp.service.config import Configuration
 from streamdp.service.ledgers import Ledgers
-from streamdp.service.past import Recorded
+from streamdp.service.past import RecordedLines
 from streamdp.service.view import Reason
 from streamdp.testing.broker import Borrowed
 from streamdp.wire.lines import Charge
@@ -81,8 +81,8 @@ def test_does_a_stream_begin_behind_what_a_dead_one_has_shown(
     assert not charges(shop("one"), "one")
     if not knows:
 
-        async def nothing(self: Ledgers, topics: object) -> Recorded:
-            return Recorded([], None)
+        async def nothing(self: Ledgers, topics: object) -> RecordedLines:
+            return RecordedLines([], None)
 
         monkeypatch.setattr(Ledgers, "_recorded", nothing)
     assert lived(shop("two"), 20) is None

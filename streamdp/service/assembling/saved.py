@@ -41,10 +41,10 @@ from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.opening import check_alone
 from streamdp.service.past import ALONE, Past
 from streamdp.service.settings import Start
+from streamdp.wire.entries import POINT as POINT
 from streamdp.wire.lines import Assembled
 from streamdp.wire.published import decode_assembled
 
-POINT = b"checkpoint"
 _COUNTS = b"counts"
 VERSION = 1
 
