@@ -86,11 +86,7 @@ def complaint(where: str, what: str, *, expected: object, got: object) -> str:
 
 
 def beyond(partition: str) -> StateMismatch:
-    """The error of a second input that ends before the position read; names no offset of it.
-
-    >>> str(beyond("clicks/0"))[:58]
-    'partition clicks/0: second input: was truncated or replace'
-    """
+    """The error of a second input that ends before the position read; names no offset of it."""
     return StateMismatch(
         complaint(
             f"partition {partition}: second input",

@@ -1,0 +1,13 @@
+"""Do errors say where, what, expected and got, and nothing that they must not say?"""
+
+from __future__ import annotations
+
+from streamdp.core.errors import OTHER_TOPICS, beyond
+
+
+def test_does_a_short_second_input_s_error_say_the_way_out_and_no_offset() -> None:
+    """How many outcomes there are is content."""
+    text = str(beyond("clicks/0"))
+    assert text.startswith("partition clicks/0: second input: was truncated or replaced; ")
+    assert OTHER_TOPICS in text
+    assert [sign for sign in text if sign.isdigit()] == ["0"]
