@@ -371,9 +371,9 @@ class TrustedFile:
         with reading(self._connection, self._path) as file:
             row = file.execute(
                 "SELECT outbox.sequence, outbox.value FROM outbox JOIN part ON part.id = part"
-                " WHERE app = ? AND stream = ? AND number = ? AND line = 1"
+                " WHERE app = ? AND stream = ? AND number = ? AND line = ?"
                 " ORDER BY outbox.sequence DESC, outbox.id DESC LIMIT 1",
-                (topics.app, topics.stream, number),
+                (topics.app, topics.stream, number, _LEDGER),
             ).fetchone()
         return RecordedLine(*row) if row else None
 
