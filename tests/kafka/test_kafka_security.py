@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaConsumer
 
 from streamdp.core.errors import InvalidConfig, StreamdpError, TransportLost
 from streamdp.ports import StreamTopics, Transport, Verdict, no_fault
@@ -14,6 +16,7 @@ from streamdp.testing.broker import AclRight, Grant, Resource, allow
 from streamdp.testing.transport import CHECKS
 from streamdp.testing.transport_room import Heard
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology, reading
+from streamdp_adapters.kafka.internals import client_of
 from streamdp_adapters.kafka.owner import PartitionOwner
 from tests.support.lending import Lent
 
@@ -138,7 +141,7 @@ async def test_a_refused_token_is_named_and_not_quoted(
         technology.producer().send("kit.input", [(b"k", b"v")]),
         technology.administrator().check([topics]),
         reading.durable(settings, topics, 0, owned_at=None),
-        _owner(settings, topics).take(),
+        _take(settings, topics),
     ):
         said = f"token of {path} is refused" if token else "transport.token_file: empty"
         with pytest.raises(InvalidConfig, match=said) as refused:
@@ -146,11 +149,31 @@ async def test_a_refused_token_is_named_and_not_quoted(
         assert not token or token not in str(refused.value)
 
 
-def _owner(settings: KafkaSettings, topics: StreamTopics) -> PartitionOwner:
-    """Whoever would take a partition."""
-    return PartitionOwner(
+async def test_does_a_client_outlive_a_token_that_is_missing_for_a_while(
+    secure: Lent, tmp_path: Path
+) -> None:
+    """Whoever renews a token may empty its file first."""
+    path = tmp_path / "token"
+    path.write_text(_unsigned(sub="alice"))
+    change = {"sasl_mechanism": "OAUTHBEARER", "username": None, "password": None}
+    consumer = AIOKafkaConsumer(**_settings(secure, **change, token_file=str(path)).client())
+    await consumer.start()
+    client: Any = client_of(consumer)
+    path.write_text("")
+    for connection in list(client._conns.values()):
+        await connection.close()
+    assert not await client.force_metadata_update()
+    path.write_text(_unsigned(sub="alice"))
+    assert await client.force_metadata_update()
+    await consumer.stop()
+
+
+async def _take(settings: KafkaSettings, topics: StreamTopics) -> None:
+    """Take a partition as whoever would own it."""
+    owner = PartitionOwner(
         topics, 0, settings=settings, worker="w", largest=1 << 20, reached=no_fault
     )
+    await owner.take()
 
 
 @pytest.mark.parametrize("protocol", ["SSL", "PLAINTEXT"])

@@ -179,3 +179,6 @@ async def test_a_token_is_read_anew_each_time(tmp_path: Path) -> None:
     assert await provider.token() == "first"
     path.write_text("second\n")
     assert await provider.token() == "second"
+    path.write_text("\n")
+    with pytest.raises(OSError, match=r"transport\.token_file: empty"):
+        await provider.token()

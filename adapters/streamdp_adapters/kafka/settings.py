@@ -130,17 +130,12 @@ class KafkaSettings:
         if self.uses_sasl:
             arguments["sasl_mechanism"] = self.sasl_mechanism
             if self.token_file is not None:
+                _read_secret("token_file", self.token_file)  # refused before anything connects
                 arguments["sasl_oauth_token_provider"] = TokenFile(self.token_file)
             else:
                 arguments["sasl_plain_username"] = self.username
                 arguments["sasl_plain_password"] = self._password()
         return arguments
-
-    def read_files(self) -> None:
-        """Read every file once and keep nothing; refuse what `client` could not use later."""
-        self.client()
-        if self.token_file is not None:
-            _read_secret("token_file", self.token_file)
 
     def _password(self) -> str | None:
         """The password itself."""
@@ -231,8 +226,15 @@ class TokenFile(AbstractTokenProvider):
         self._path = path
 
     async def token(self) -> str:
-        """The file's content now; it is small and local, so no thread is needed."""
-        return _read_secret("token_file", self._path)
+        """The file's content now; it is small and local, so no thread is needed.
+
+        Without any, connecting fails as if the broker were away, and the client tries again. Any
+        other error would end the client's tasks.
+        """
+        try:
+            return _read_secret("token_file", self._path)
+        except InvalidConfig as error:
+            raise OSError(str(error)) from error
 
 
 def _read_secret(name: str, path: Path) -> str:

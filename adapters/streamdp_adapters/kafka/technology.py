@@ -29,7 +29,7 @@ class KafkaTechnology:
         Its files are read, so that a command which only checks a configuration finds bad ones.
         """
         parsed = KafkaSettings.parse(settings)
-        parsed.read_files()
+        parsed.client()
         return cls(parsed)
 
     def transport(
