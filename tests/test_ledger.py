@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
-from time import perf_counter
+from time import thread_time
 
 import numpy as np
 import pytest
@@ -311,13 +311,13 @@ def test_a_bulk_of_next_blocks_is_booked_at_array_speed() -> None:
     bulk, single = [], []
     for block in range(8):
         ranges = (accounts, np.full(100_000, 2**block), np.full(100_000, 2 ** (block + 1)))
-        begin = perf_counter()
+        begin = thread_time()
         ledger.book(*ranges, epsilon=Fraction(1, 2))
-        bulk.append((perf_counter() - begin) / 100_000)
-        begin = perf_counter()
+        bulk.append((thread_time() - begin) / 100_000)
+        begin = thread_time()
         for _ in range(10):
             charge(other, 0, 2**block, 2 ** (block + 1), epsilon=Fraction(1, 20))
-        single.append((perf_counter() - begin) / 10)
+        single.append((thread_time() - begin) / 10)
     assert min(bulk) < min(single) / 100
 
 
