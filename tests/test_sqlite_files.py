@@ -19,8 +19,8 @@ from streamdp.core.errors import (
     StateMismatch,
     TransportLost,
 )
-from streamdp.ports import Commit, Partition, Taken
-from streamdp_adapters.sqlite import Settings, Sqlite, files
+from streamdp.ports import Commit, Partition, Taken, Verdict
+from streamdp_adapters.sqlite import Settings, Sqlite, SqliteAdministrator, files
 from streamdp_adapters.sqlite.trusted import TRUSTED
 from tests.support.sqlite_pair import AT, TOPICS, Ears, joined, ledger, send, settings, step
 
@@ -487,9 +487,14 @@ def test_a_published_file_that_lost_lines_is_refused(
         if how == "rolled back":
             shutil.copy(old, chosen.published)
 
+        tools = SqliteAdministrator(chosen)
+        (*_, finding) = await tools.probe([])  # `doctor` foretells it
+        await tools.close()
+        assert (finding.verdict, finding.subject) == (Verdict.PROBLEM, "partition home/0")
         transport, ears = await joined(chosen)
-        with pytest.raises(StateMismatch, match="has lost published records"):
+        with pytest.raises(StateMismatch, match="has lost published records") as refused:
             await transport.take(AT)
+        assert str(refused.value) == finding.detail
         successor, there = replace(TOPICS, stream="two"), Partition("two", 0)
         for streams in ([TOPICS, successor], [successor]):
             await transport.join(streams, ears)

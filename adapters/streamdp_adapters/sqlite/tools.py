@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 
 from streamdp.core.errors import InvalidConfig, StreamdpError, complaint
@@ -31,11 +32,12 @@ from streamdp_adapters.sqlite.published import (
     LEDGER,
     PUBLISHED,
     SNAPSHOTS,
+    PublishedMark,
     PublishedReader,
 )
 from streamdp_adapters.sqlite.settings import INTERVAL, Settings
 from streamdp_adapters.sqlite.transport import READ_BATCH, as_taken, need_input
-from streamdp_adapters.sqlite.trusted import TRUSTED
+from streamdp_adapters.sqlite.trusted import TRUSTED, TrustedFile
 
 LITTLE_ROOM = 1 << 30  # bytes of free disk below which a check warns
 
@@ -241,7 +243,27 @@ class SqliteAdministrator:
                 findings.append(Finding(f"{path}", Verdict.PROBLEM, str(error)))
             else:
                 findings.append(Finding(f"{path}", Verdict.GOOD, kind.name))
+        if findings[0].verdict is Verdict.GOOD and findings[1].verdict is not Verdict.PROBLEM:
+            findings += self._losses()
         return findings
+
+    def _losses(self) -> list[Finding]:
+        """Each partition, gone streams' too, of which the published file has lost records."""
+        path, found = self._settings.path, list[Finding]()
+        with closing(TrustedFile(open_file(path, TRUSTED), path)) as trusted:
+            parts = trusted.parts()  # first: what is published meanwhile must not look lost
+            pair = self._files() if self._settings.published.exists() else None
+            for part in parts:
+                seen = pair.published.witness(part.topics, part.number) if pair else PublishedMark()
+                if seen.sequence < part.settled:
+                    found.append(
+                        Finding(
+                            f"partition {part.topics.stream}/{part.number}",
+                            Verdict.PROBLEM,
+                            trusted.lost(part.topics, part.number, part.settled, seen),
+                        )
+                    )
+        return found
 
     async def peek(self, stream: StreamTopics, partition: int) -> Taken:
         """Read a partition's durable state without fencing its owner."""

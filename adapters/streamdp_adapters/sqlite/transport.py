@@ -135,8 +135,9 @@ class SqliteTransport:
         beside it, since what was lost may be a dearer epoch.
         """
         pair, self._unwitnessed = self._files(), {}
-        for topics, number, newest in pair.trusted.newest():
-            if newest <= pair.published.witness(topics, number).sequence:
+        for part in pair.trusted.parts():
+            topics, number = part.topics, part.number
+            if part.newest <= pair.published.witness(topics, number).sequence:
                 continue
             try:
                 self._publish_outbox(topics, number)

@@ -67,6 +67,16 @@ TRIMMED_AT_ONCE = 5000  # records that one commit deletes at most: it has to sta
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """One partition of a stream, and the numbers of its publications."""
+
+    topics: StreamTopics
+    number: int
+    newest: int  # published, or waiting in the outbox
+    settled: int  # the newest that was seen in the published file
+
+
+@dataclass(frozen=True, slots=True)
 class Head:
     """One partition of an input, as of now."""
 
@@ -205,14 +215,7 @@ class TrustedFile:
                 (owner.part, seen.sequence),
             ).fetchall()
         if seen.sequence < published:
-            raise StateMismatch(
-                complaint(
-                    f"{topics.stream}/{number}: the published file beside {self._path}",
-                    "has lost published records; restore it, or its newest copy",
-                    expected=f"commit {published} or later",
-                    got=seen.sequence,
-                )
-            )
+            raise StateMismatch(self.lost(topics, number, published, seen))
         publications: dict[int, Publication] = {}
         lists: dict[int, tuple[list[tuple[Key, bytes]], ...]] = {}
         for sequence, position, line, key, value in rows:
@@ -322,19 +325,25 @@ class TrustedFile:
                 state, heads[number], position, len(heads), known, worker or None, beside, read
             )
 
-    def newest(self) -> list[tuple[StreamTopics, int, int]]:
-        """Each partition of each stream, and the number of its newest publication.
+    def lost(self, topics: StreamTopics, number: int, settled: int, seen: PublishedMark) -> str:
+        """The words for a published file that lacks what it once had."""
+        return complaint(
+            f"{topics.stream}/{number}: the published file beside {self._path}",
+            "has lost published records; restore it, or its newest copy",
+            expected=f"commit {settled} or later",
+            got=seen.sequence,
+        )
 
-        It was published, or waits in the outbox.
-        """
+    def parts(self) -> list[Part]:
+        """Each partition of each stream that was ever taken, gone streams included."""
         with reading(self._connection, self._path) as file:
             rows = file.execute(
-                "SELECT app, stream, topic, beside, number, sequence FROM part"
+                "SELECT app, stream, topic, beside, number, sequence, published FROM part"
                 " ORDER BY app, stream, number"
             ).fetchall()
         return [
-            (StreamTopics(app, stream, topic, beside=beside), number, newest)
-            for app, stream, topic, beside, number, newest in rows
+            Part(StreamTopics(app, stream, topic, beside=beside), number, newest, settled)
+            for app, stream, topic, beside, number, newest, settled in rows
         ]
 
     def partitions(self, topics: StreamTopics) -> list[int]:
