@@ -505,6 +505,10 @@ class Technology(Protocol):
         """Read the transport's table and the files it names; `InvalidConfig` names a bad key."""
         ...
 
+    def check_streams(self, streams: Sequence[StreamTopics]) -> None:
+        """Refuse names and sizes that nothing here can ever hold, without connecting."""
+        ...
+
     def transport(self, *, worker: str, namesakes: Namesakes = Namesakes.STRANGERS) -> Transport:
         """A transport for the service; `worker` names the process in messages and owner records."""
         ...

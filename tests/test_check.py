@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from streamdp.core.errors import InvalidConfig
+from streamdp.ports import StreamTopics
 from streamdp.testing.certificates import write_certificates
+from streamdp_adapters.sqlite import Sqlite
+from streamdp_adapters.sqlite.transport import LARGEST_VALUE
 from tests.support.asking import free_port
 from tests.support.calling import Streamdp, written
 
@@ -71,3 +76,28 @@ def test_does_check_refuse_a_transport_that_run_would(
         ended = streamdp(command, "-c", str(path))
         assert (ended.code, message.format(tmp_path, empty) in ended.err) == (2, True), ended.err
         assert "; expected " in ended.err
+
+
+@pytest.mark.parametrize("name", ["new losses", "löss", "l" * 250, "."])
+def test_does_check_refuse_a_topic_that_the_transport_cannot_have(
+    tmp_path: Path, streamdp: Streamdp, name: str
+) -> None:
+    """A file has any topic, Kafka not; the broker is not asked."""
+    path = written(tmp_path)
+    text = path.read_text().replace("[topics.losses]", f'[topics."{name}"]')
+    path.write_text(text.replace('input = "losses"', f'input = "{name}"'))
+    assert streamdp("check", "-c", str(path)).code == 0
+    kafka = 'kind = "kafka"\nbootstrap = "127.0.0.1:1"'
+    path.write_text(re.sub(r'kind = "sqlite"\n.*\npartitions = 2', kafka, path.read_text()))
+    for command in ("check", "run"):
+        ended = streamdp(command, "-c", str(path))
+        assert ended.code == 2
+        assert "stream home: no topic of Kafka can have this name; expected 1 to 249" in ended.err
+
+
+def test_does_check_refuse_values_that_no_file_holds(tmp_path: Path) -> None:
+    technology = Sqlite.from_settings({"path": tmp_path / "shop.db"}, app="shop")
+    topics = StreamTopics("shop", "home", "losses", largest_value=LARGEST_VALUE)
+    technology.check_streams([topics])
+    with pytest.raises(InvalidConfig, match="stream home: its largest value does not fit"):
+        technology.check_streams([replace(topics, largest_value=LARGEST_VALUE + 1)])

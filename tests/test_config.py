@@ -254,6 +254,8 @@ def test_is_what_is_no_toml_refused_without_quoting_it(tmp_path: Path) -> None:
     assert "secret" not in refused(broken)
     broken.write_bytes(b"\xff")
     assert "not UTF-8" in refused(broken)
+    broken.write_text("a = " + "[" * 10_000)
+    assert "nested too deeply" in refused(broken)
 
 
 # -- budgets -----------------------------------------------------------------------------------

@@ -25,8 +25,6 @@ from streamdp.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from streamdp.service.assembling.spec import AssemblySpec
     from streamdp.service.config import Configuration
     from streamdp.service.spec import StreamSpec
@@ -70,20 +68,19 @@ def check(
         return
     ready = prepared(config, single_broker=single_broker, allowed=seeds(insecure_seed))
     configuration = ready.configuration
-    assemblies = configuration.assemblies()
     if with_state:
-        wait_for(lambda: _compare(ready, assemblies))
+        wait_for(lambda: _compare(ready))
     report = {
         "app": configuration.app,
         "transport": configuration.tables.transport.kind,
         "topics": _topics(configuration),
         "streams": [_stream(configuration, spec) for spec in ready.specs],
-        "assemblies": [_assembly(configuration, spec) for spec in assemblies],
+        "assemblies": [_assembly(configuration, spec) for spec in ready.assemblies],
     }
     print_json(report) if as_json else _print(report)
 
 
-async def _compare(ready: Prepared, assemblies: Sequence[AssemblySpec]) -> None:
+async def _compare(ready: Prepared) -> None:
     """Refuse a configuration that did not make the saved state."""
     from streamdp.service.assembling.diagnosis import compare_assemblies
     from streamdp.service.diagnosis import compare
@@ -91,7 +88,7 @@ async def _compare(ready: Prepared, assemblies: Sequence[AssemblySpec]) -> None:
     tools = ready.technology.administrator()
     try:
         await compare(tools, ready.specs)
-        await compare_assemblies(tools, assemblies)
+        await compare_assemblies(tools, ready.assemblies)
     finally:
         await tools.close()
 

@@ -16,6 +16,7 @@ from streamdp.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from streamdp.ports import Finding, StreamTopics, Technology
+    from streamdp.service.assembling.spec import AssemblySpec
     from streamdp.service.config import Configuration, Seeds
     from streamdp.service.run import Face
     from streamdp.service.spec import StreamSpec
@@ -73,18 +74,25 @@ class Prepared:
 
     configuration: Configuration
     specs: Sequence[StreamSpec]
+    assemblies: Sequence[AssemblySpec]
     technology: Technology
     faces: Sequence[Face]
 
 
 def prepared(path: Path, *, single_broker: bool, allowed: Seeds) -> Prepared:
     """What `run` starts with and `check` checks: every file is read, nothing is connected to."""
+    from dataclasses import replace
+
     from streamdp.service.faces import faces_of
 
     configuration = load(path)
-    specs = configuration.specs(seeds=allowed)
+    specs, assemblies = configuration.specs(seeds=allowed), configuration.assemblies()
     technology = opened(configuration, single_broker)
-    return Prepared(configuration, specs, technology, faces_of(configuration))
+    every: list[StreamSpec | AssemblySpec] = [*specs, *assemblies]
+    technology.check_streams(
+        [replace(spec.topics, largest_value=spec.largest_value) for spec in every]
+    )
+    return Prepared(configuration, specs, assemblies, technology, faces_of(configuration))
 
 
 def chosen(configuration: Configuration, stream: str | None) -> StreamTopics:

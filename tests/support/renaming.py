@@ -154,6 +154,7 @@ class Dying:
     """A technology whose worker dies at a step of the first commit that publishes charges."""
 
     def __init__(self, technology: Technology, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.check_streams = technology.check_streams
         self.publications = technology.publications
         self.producer = technology.producer
         self.administrator = technology.administrator

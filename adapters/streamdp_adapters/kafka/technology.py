@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Self
 
-from streamdp.ports import Namesakes, Reached, no_fault
+from streamdp.ports import Namesakes, Reached, StreamTopics, no_fault
 from streamdp_adapters.kafka import troubles
 from streamdp_adapters.kafka.administrator import KafkaAdministrator
 from streamdp_adapters.kafka.producer import KafkaProducer
 from streamdp_adapters.kafka.publications import KafkaPublications
 from streamdp_adapters.kafka.settings import KafkaSettings
+from streamdp_adapters.kafka.topics import check_topic_names
 from streamdp_adapters.kafka.transport import KafkaTransport
 
 
@@ -31,6 +32,10 @@ class KafkaTechnology:
         parsed = KafkaSettings.parse(settings)
         parsed.client()
         return cls(parsed)
+
+    def check_streams(self, streams: Sequence[StreamTopics]) -> None:
+        """Refuse names that no topic can have; sizes are the topics' own."""
+        check_topic_names(streams)
 
     def transport(
         self, *, worker: str, namesakes: Namesakes = Namesakes.STRANGERS

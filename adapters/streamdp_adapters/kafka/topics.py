@@ -24,6 +24,7 @@ A right that this user lacks on a topic is a problem of that topic, listed besid
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -46,6 +47,7 @@ from streamdp_adapters.kafka.settings import KafkaSettings
 REPLICAS = 3
 MIN_IN_SYNC = 2
 
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _LARGEST = "max.message.bytes"
 _FOR_EVER = {"retention.ms": "-1", "retention.bytes": "-1"}
 _WEEK_MS = str(7 * 24 * 3600 * 1000)
@@ -117,6 +119,21 @@ class Described:
 @dataclass(frozen=True, slots=True)
 class Hidden:
     """A topic that this user may not see at all; it may also be missing."""
+
+
+def check_topic_names(streams: Sequence[StreamTopics]) -> None:
+    """Refuse names that no topic can have; derived ones are right if the configuration's are."""
+    for topics in streams:
+        for name in filter(None, (topics.input, topics.beside, topics.output)):
+            if not _TOPIC.fullmatch(name) or name in (".", ".."):
+                raise InvalidConfig(
+                    complaint(
+                        f"stream {topics.stream}",
+                        "no topic of Kafka can have this name",
+                        expected="1 to 249 of A-Z, a-z, 0-9, '.', '_' and '-', not only dots",
+                        got=repr(name),
+                    )
+                )
 
 
 def wanted(topics: StreamTopics, settings: KafkaSettings) -> list[Wanted]:

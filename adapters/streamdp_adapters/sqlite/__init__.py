@@ -15,15 +15,17 @@ Both files belong on a local disk (SQLite's locks do not hold on network file sy
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Self
 
+from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.ports import (
     Administrator,
     Namesakes,
     Producer,
     Publications,
     Reached,
+    StreamTopics,
     Transport,
     no_fault,
 )
@@ -33,7 +35,7 @@ from streamdp_adapters.sqlite.tools import (
     SqliteProducer,
     SqlitePublications,
 )
-from streamdp_adapters.sqlite.transport import SqliteTransport
+from streamdp_adapters.sqlite.transport import LARGEST_VALUE, SqliteTransport
 
 __all__ = [
     "Settings",
@@ -58,6 +60,20 @@ class Sqlite:
         read = Settings.from_mapping(settings)
         read.check_places()
         return cls(read)
+
+    def check_streams(self, streams: Sequence[StreamTopics]) -> None:
+        """Refuse values that no row of the files can hold; any name will do."""
+        for topics in streams:
+            if topics.largest_value > LARGEST_VALUE:
+                raise InvalidConfig(
+                    complaint(
+                        f"stream {topics.stream}",
+                        "its largest value does not fit; use fewer actions, or shorter names or"
+                        " keys",
+                        expected=f"at most {LARGEST_VALUE} bytes",
+                        got=topics.largest_value,
+                    )
+                )
 
     def transport(self, *, worker: str, namesakes: Namesakes = Namesakes.STRANGERS) -> Transport:
         """A worker on these files."""

@@ -504,14 +504,16 @@ def _read(path: Path) -> dict[str, Any]:
         raise InvalidConfig(
             complaint(str(path), "cannot be read", expected="a TOML file", got=error.strerror)
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidConfig(
             complaint(str(path), "is not TOML", expected="key = value", got=_place_and_fault(error))
         ) from None
 
 
-def _place_and_fault(error: ValueError) -> str:
+def _place_and_fault(error: Exception) -> str:
     """A parser's message, without the text that it was reading."""
+    if isinstance(error, RecursionError):
+        return "tables or lists nested too deeply"
     return str(error) if isinstance(error, tomllib.TOMLDecodeError) else "bytes that are not UTF-8"
 
 
