@@ -249,21 +249,21 @@ class SqliteAdministrator:
 
     def _losses(self) -> list[Finding]:
         """Each partition, gone streams' too, of which the published file has lost records."""
-        path, found = self._settings.path, list[Finding]()
+        path, losses = self._settings.path, list[Finding]()
         with closing(TrustedFile(open_file(path, TRUSTED), path)) as trusted:
             parts = trusted.parts()  # first: what is published meanwhile must not look lost
             pair = self._files() if self._settings.published.exists() else None
             for part in parts:
                 seen = pair.published.witness(part.topics, part.number) if pair else PublishedMark()
                 if seen.sequence < part.settled:
-                    found.append(
+                    losses.append(
                         Finding(
                             f"partition {part.topics.stream}/{part.number}",
                             Verdict.PROBLEM,
                             trusted.lost(part.topics, part.number, part.settled, seen),
                         )
                     )
-        return found
+        return losses
 
     async def peek(self, stream: StreamTopics, partition: int) -> Taken:
         """Read a partition's durable state without fencing its owner."""

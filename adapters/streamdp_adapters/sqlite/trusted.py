@@ -67,7 +67,7 @@ TRIMMED_AT_ONCE = 5000  # records that one commit deletes at most: it has to sta
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TakenPart:
     """One partition of a stream, and the numbers of its publications."""
 
     topics: StreamTopics
@@ -334,7 +334,7 @@ class TrustedFile:
             got=seen.sequence,
         )
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[TakenPart]:
         """Each partition of each stream that was ever taken, gone streams included."""
         with reading(self._connection, self._path) as file:
             rows = file.execute(
@@ -342,7 +342,7 @@ class TrustedFile:
                 " ORDER BY app, stream, number"
             ).fetchall()
         return [
-            Part(StreamTopics(app, stream, topic, beside=beside), number, newest, settled)
+            TakenPart(StreamTopics(app, stream, topic, beside=beside), number, newest, settled)
             for app, stream, topic, beside, number, newest, settled in rows
         ]
 
