@@ -5,10 +5,9 @@ for every single event. This package exports the core's names; the rest is in pa
 
     streamdp.core       the private core: pure, no clock, no network, no file
     streamdp.client     the recommender's side: a cache of published actions
-    streamdp.replay     offline: many learners and budgets over one pass of a log
-    streamdp.audit      audits of the shipped code
-    streamdp.testing    conformance kits for learners, selections, transports and formats
+    streamdp.testing    conformance kits for transports and formats
     streamdp.service    the long-running service
+    streamdp.lab        offline: replays, simulations, plans, audits, the papers' experiments
 
 >>> import streamdp as sd
 >>> learner = sd.incumbent_leader(actions=["a", "b", "c"], epsilon="0.5")

@@ -15,7 +15,7 @@ from itertools import product
 import numpy as np
 from scipy.optimize import least_squares
 
-from streamdp.replay.feedback_planning import FeedbackWish, Formula, plan_feedback
+from streamdp.lab.replay.feedback_planning import FeedbackWish, Formula, plan_feedback
 
 RUNS = 200
 HORIZON = 1 << 25

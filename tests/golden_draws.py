@@ -17,7 +17,7 @@ from streamdp.core.grid import UNIT
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness, uniform_integers
 from streamdp.core.selection import Exponential, NoisyMaxLaplace, PermuteAndFlip, Prior
-from streamdp.testing.selection import CoarseBits
+from streamdp.lab.kits.selection import CoarseBits
 
 GOLDEN = Path(__file__).parent / "golden" / "draws.json"
 

@@ -11,8 +11,8 @@ import pytest
 from streamdp.core.errors import TransportLost
 from streamdp.core.events import CrowdPrior, LossBatch
 from streamdp.core.evidence.adoption import CrowdSnapshot
+from streamdp.lab.replay.crowd_cells import InStep
 from streamdp.ports import Commit, Partition, Published, StreamTopics
-from streamdp.replay.crowd_cells import InStep
 from streamdp.service.batches import decode
 from streamdp.service.crowd_reader import CrowdReader
 from streamdp.service.verification import Verification

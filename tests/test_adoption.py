@@ -12,8 +12,6 @@ import pytest
 from numpy.typing import NDArray
 
 import streamdp as sd
-from streamdp.audit.crowd import Forced
-from streamdp.audit.transcripts import TOLERANCE
 from streamdp.core.engine import CrowdStanding, Rebuilding
 from streamdp.core.engine.crowding import PartitionCrowd
 from streamdp.core.engine.machine import Engine
@@ -31,6 +29,8 @@ from streamdp.core.evidence.control import Control
 from streamdp.core.evidence.crowd import POINT, Crowd, Votes, cast, named, newest
 from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners.leader import crowded
+from streamdp.lab.audit.crowd import Forced
+from streamdp.lab.audit.transcripts import TOLERANCE
 from tests.support.crowded import Outsider
 from tests.support.forced import EPSILON, TWO, largest_ratios
 from tests.support.recorder import Recorder

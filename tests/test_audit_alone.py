@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from streamdp.audit import TOLERANCE
-from streamdp.audit.exposure import engine_subject, slots_alone
-from streamdp.audit.transcripts import worst_ratios
 from streamdp.core.engine.quiet import Quiet
 from streamdp.core.events import LossBatch
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import learner_of
+from streamdp.lab.audit import TOLERANCE
+from streamdp.lab.audit.exposure import engine_subject, slots_alone
+from streamdp.lab.audit.transcripts import worst_ratios
 
 take = Quiet.take
 

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamdp.audit import audit_bandit
-from streamdp.audit.bandits import exposure, noise_follows_its_law
 from streamdp.core.arrays import Ints
-from streamdp.core.engine.bandit import BanditEngine, BanditRelease, on_grid
-from streamdp.core.engine.experts import ExpertChoice, ExpertEngine
 from streamdp.core.errors import BudgetExceeded, InvalidConfig
-from streamdp.core.learners.bandits import (
+from streamdp.core.randomness import Purpose, SeededRandomness
+from streamdp.lab.audit import audit_bandit
+from streamdp.lab.audit.bandits import exposure, noise_follows_its_law
+from streamdp.lab.papers.bandit import BanditEngine, BanditRelease, on_grid
+from streamdp.lab.papers.experts import ExpertChoice, ExpertEngine
+from streamdp.lab.papers.learners import (
     BANDIT_RECIPES,
     EXPERT_RECIPES,
     Bandit,
@@ -26,8 +27,7 @@ from streamdp.core.learners.bandits import (
     Course,
     Part,
 )
-from streamdp.core.learners.bandits.experts import CellNoise, printed_share
-from streamdp.core.randomness import Purpose, SeededRandomness
+from streamdp.lab.papers.learners.experts import CellNoise, printed_share
 
 ARMS = ["a", "b"]
 SHIPPED = [

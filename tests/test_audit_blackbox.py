@@ -24,8 +24,15 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 import streamdp as sd
-from streamdp import audit, cli
-from streamdp.audit.blackbox import (
+from streamdp import cli
+from streamdp.core.bank import Bank
+from streamdp.core.engine.losses import LossBlocks
+from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.events import LossBatch
+from streamdp.core.learners import Leader, incumbent_leader, learner_of
+from streamdp.core.selection import Exponential, NoisyMaxLaplace, PermuteAndFlip
+from streamdp.lab import audit
+from streamdp.lab.audit.blackbox import (
     CONFIDENCE,
     EpsilonBound,
     Record,
@@ -34,14 +41,8 @@ from streamdp.audit.blackbox import (
     lowest,
     pairs,
 )
-from streamdp.cli._black_box import served, spec_of
-from streamdp.cli.audit import SHIPPED
-from streamdp.core.bank import Bank
-from streamdp.core.engine.losses import LossBlocks
-from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.events import LossBatch
-from streamdp.core.learners import Leader, incumbent_leader, learner_of
-from streamdp.core.selection import Exponential, NoisyMaxLaplace, PermuteAndFlip
+from streamdp.lab.commands._black_box import served, spec_of
+from streamdp.lab.commands.audit import SHIPPED
 from streamdp.ports import Records, Technology
 from streamdp.service import batches, protocol
 from streamdp.testing.memory import MemoryTechnology

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import streamdp as sd
-from streamdp.audit import Memo, crowd
-from streamdp.audit.crowd import APART, KEYS, KINDS, audit_crowd
-from streamdp.audit.crowd_stories import each_misdeed_of_crowd, misdeeds_of_crowd
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.randomness import SystemRandomness
 from streamdp.core.selection import PermuteAndFlip, Prior
+from streamdp.lab.audit import Memo, crowd
+from streamdp.lab.audit.crowd import APART, KEYS, KINDS, audit_crowd
+from streamdp.lab.audit.crowd_stories import each_misdeed_of_crowd, misdeeds_of_crowd
 from tests.support.crowd_mutants import (
     LATE_MUTANTS,
     by_open_sums,

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamdp.audit import Memo, audit_learner
-from streamdp.audit.sampler import sample_estimates
 from streamdp.core import calibration
 from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
@@ -23,6 +21,8 @@ from streamdp.core.learners import Leader, learner_of
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness
 from streamdp.core.regret import ESTIMATES, Estimate, estimate, estimates
+from streamdp.lab.audit import Memo, audit_learner
+from streamdp.lab.audit.sampler import sample_estimates
 
 pytestmark = pytest.mark.slow
 

@@ -16,20 +16,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamdp.audit import (
-    TOLERANCE,
-    Memo,
-    audit_learner,
-    sample,
-    sample_long,
-    sweep,
-    transcripts,
-)
-from streamdp.audit.exposure import Design, Exposure, designs, engine_subject, slots_alone
-from streamdp.audit.reader import WindowReader, exact_sum
-from streamdp.audit.sweep import sweep_wide
-from streamdp.audit.transcripts import worst_ratios
-from streamdp.cli.audit import SHIPPED
 from streamdp.core import calibration
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.engine import machine
@@ -49,6 +35,20 @@ from streamdp.core.selection import (
     PermuteAndFlip,
     Prior,
 )
+from streamdp.lab.audit import (
+    TOLERANCE,
+    Memo,
+    audit_learner,
+    sample,
+    sample_long,
+    sweep,
+    transcripts,
+)
+from streamdp.lab.audit.exposure import Design, Exposure, designs, engine_subject, slots_alone
+from streamdp.lab.audit.reader import WindowReader, exact_sum
+from streamdp.lab.audit.sweep import sweep_wide
+from streamdp.lab.audit.transcripts import worst_ratios
+from streamdp.lab.commands.audit import SHIPPED
 from tests.support.structures import one_of_each, structure
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,11 @@ from re import search
 import pytest
 from typer.testing import CliRunner
 
-from streamdp.audit import (
+from streamdp.cli import application
+from streamdp.client import choosing
+from streamdp.core.learners.feedback import PolicyLearner
+from streamdp.core.randomness import SeededRandomness
+from streamdp.lab.audit import (
     Audit,
     Memo,
     audit_feedback_learner,
@@ -21,12 +25,8 @@ from streamdp.audit import (
     flaws_of_system_bits,
     verdict,
 )
-from streamdp.audit.feedback import designs, exposure
-from streamdp.audit.feedback_blocks import misdeeds_of_feedback, misdeeds_of_wide_feedback
-from streamdp.cli import application
-from streamdp.client import choosing
-from streamdp.core.learners.feedback import PolicyLearner
-from streamdp.core.randomness import SeededRandomness
+from streamdp.lab.audit.feedback import designs, exposure
+from streamdp.lab.audit.feedback_blocks import misdeeds_of_feedback, misdeeds_of_wide_feedback
 from tests.golden_engine import POLICIES
 from tests.support.feedback_mutants import CHOOSING, Mutant, made
 from tests.support.feedback_story_mutants import MUTANTS

@@ -20,14 +20,14 @@ import pytest
 from typer.testing import CliRunner
 
 from streamdp import cli
-from streamdp.audit.blackbox import CONFIDENCE, EpsilonBound, Record
-from streamdp.audit.feedback_blackbox import feedback_bound, feedback_pairs
-from streamdp.cli._black_box import served, spec_of
 from streamdp.core.engine import draws
 from streamdp.core.events import FeedbackBatch
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.noise import discrete_laplaces
 from streamdp.core.randomness import SeededRandomness
+from streamdp.lab.audit.blackbox import CONFIDENCE, EpsilonBound, Record
+from streamdp.lab.audit.feedback_blackbox import feedback_bound, feedback_pairs
+from streamdp.lab.commands._black_box import served, spec_of
 from streamdp.ports import Records
 from streamdp.service import protocol
 from streamdp.testing.memory import MemoryTechnology

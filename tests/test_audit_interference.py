@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamdp.audit import audit_learner, leaks
-from streamdp.audit.interference import each_leak
-from streamdp.cli.audit import SHIPPED
 from streamdp.core.bank import Bank
 from streamdp.core.engine import Engine
 from streamdp.core.engine.draws import FromRecord
@@ -18,6 +15,9 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Key, LossBatch, Releases
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.regret import estimate
+from streamdp.lab.audit import audit_learner, leaks
+from streamdp.lab.audit.interference import each_leak
+from streamdp.lab.commands.audit import SHIPPED
 from tests.support.leaks import compresses_rows
 from tests.support.structures import one_of_each
 

@@ -15,7 +15,11 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
-from streamdp.audit import (
+from streamdp.core.arrays import Ints
+from streamdp.core.engine.losses import LossBlocks
+from streamdp.core.learners import Leader, learner_of
+from streamdp.core.randomness import SystemRandomness
+from streamdp.lab.audit import (
     Memo,
     audit_learner,
     flaws_of_races,
@@ -23,12 +27,8 @@ from streamdp.audit import (
     misdeeds,
     sample_long,
 )
-from streamdp.audit.long_blocks import each_misdeed, slot_by_slot
-from streamdp.cli.audit import SHIPPED
-from streamdp.core.arrays import Ints
-from streamdp.core.engine.losses import LossBlocks
-from streamdp.core.learners import Leader, learner_of
-from streamdp.core.randomness import SystemRandomness
+from streamdp.lab.audit.long_blocks import each_misdeed, slot_by_slot
+from streamdp.lab.commands.audit import SHIPPED
 from tests.support.engine_mutants import INCUMBENT, MUTANTS, Mutant
 from tests.support.remembering import remembering
 

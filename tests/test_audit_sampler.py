@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamdp.audit import Chi2, sample
-from streamdp.audit.sampler import chi2
-from streamdp.cli.audit import SHIPPED
 from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine import losses
 from streamdp.core.engine.draws import Fresh
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness, SystemRandomness
+from streamdp.lab.audit import Chi2, sample
+from streamdp.lab.audit.sampler import chi2
+from streamdp.lab.commands.audit import SHIPPED
 from tests.support.structures import one_of_each
 
 Tags = NDArray[np.uint8]

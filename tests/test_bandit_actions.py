@@ -7,11 +7,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from streamdp.audit.sampler import chi2
-from streamdp.core.engine.bandit import BanditEngine
-from streamdp.core.learners.bandits import BANDIT_RECIPES
-from streamdp.core.learners.bandits.lazy_ucb import Optimism
 from streamdp.core.randomness import SeededRandomness
+from streamdp.lab.audit.sampler import chi2
+from streamdp.lab.papers.bandit import BanditEngine
+from streamdp.lab.papers.learners import BANDIT_RECIPES
+from streamdp.lab.papers.learners.lazy_ucb import Optimism
 from tests.support.law_of_actions import Law, worst_of_actions
 
 

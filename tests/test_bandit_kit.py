@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from streamdp.audit import audit_bandit
 from streamdp.core.arrays import Ints
-from streamdp.core.learners.bandits import BANDIT_RECIPES, Bandit, Chance, bandit_recipe
-from streamdp.core.learners.bandits.phases import ArmPhases, PhaseCourse, best, constant
 from streamdp.core.learners.leader import read_actions
-from streamdp.testing.bandits import check_bandit
+from streamdp.lab.audit import audit_bandit
+from streamdp.lab.kits.bandits import check_bandit
+from streamdp.lab.papers.learners import BANDIT_RECIPES, Bandit, Chance, bandit_recipe
+from streamdp.lab.papers.learners.phases import ArmPhases, PhaseCourse, best, constant
 
 ARMS = ["a", "b", "c"]
 

@@ -11,9 +11,9 @@ from math import hypot
 
 import pytest
 
-from streamdp.core.learners.bandits import BANDIT_RECIPES
-from streamdp.replay.bandit_worlds import IndependentRewards
-from streamdp.replay.bandits import simulate_bandit
+from streamdp.lab.papers.learners import BANDIT_RECIPES
+from streamdp.lab.replay.bandit_worlds import IndependentRewards
+from streamdp.lab.replay.bandits import simulate_bandit
 
 ARMS = ["a", "b", "c", "d", "e"]
 GRADED = (0.75, 0.625, 0.5, 0.375, 0.25)

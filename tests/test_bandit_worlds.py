@@ -7,18 +7,18 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from streamdp.core.learners.bandits import BANDIT_RECIPES, EXPERT_RECIPES, Bandit
-from streamdp.core.learners.bandits.hybrid_ucb import TreeCourse
-from streamdp.replay.bandit_draws import NumpyChance
-from streamdp.replay.bandit_worlds import BanditWorld, IndependentRewards, WrittenLosses
-from streamdp.replay.bandits import (
+from streamdp.lab.papers.learners import BANDIT_RECIPES, EXPERT_RECIPES, Bandit
+from streamdp.lab.papers.learners.hybrid_ucb import TreeCourse
+from streamdp.lab.replay.bandit_draws import NumpyChance
+from streamdp.lab.replay.bandit_worlds import BanditWorld, IndependentRewards, WrittenLosses
+from streamdp.lab.replay.bandits import (
     BanditOutcome,
     BanditRun,
     simulate_bandit,
     simulate_experts,
     simulate_hybrid,
 )
-from streamdp.replay.lockstep import Trees
+from streamdp.lab.replay.lockstep import Trees
 
 ARMS = ["a", "b", "c"]
 CHANGING = IndependentRewards(((0.9, 0.1, 0.2), (0.1, 0.8, 0.2)), 1000)

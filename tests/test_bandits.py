@@ -10,25 +10,24 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from streamdp.core.engine.bandit import BanditEngine, on_grid
-from streamdp.core.engine.experts import ExpertEngine
 from streamdp.core.errors import BudgetExceeded, InvalidConfig
 from streamdp.core.grid import UNIT, as_float32, quantise
-from streamdp.core.learners.bandits import (
+from streamdp.core.randomness import Bits, SeededRandomness, SystemRandomness
+from streamdp.lab.papers.bandit import BanditEngine, on_grid
+from streamdp.lab.papers.experts import ExpertEngine
+from streamdp.lab.papers.learners import (
     BANDIT_RECIPES,
     EXPERT_RECIPES,
     Bandit,
     Part,
     bandit_of,
-    refuse_in_blocks,
 )
-from streamdp.core.learners.bandits.bases import exp3_rates, printed_exp3_rates, tsallis
-from streamdp.core.learners.bandits.chance import BitsChance
-from streamdp.core.learners.bandits.dp_se import Elimination
-from streamdp.core.learners.bandits.experts import CellNoise, LocalCourse, Weights
-from streamdp.core.learners.bandits.lazy_ucb import Optimism
-from streamdp.core.learners.bandits.phases import ArmPhases, PhaseCourse
-from streamdp.core.randomness import Bits, SeededRandomness, SystemRandomness
+from streamdp.lab.papers.learners.bases import exp3_rates, printed_exp3_rates, tsallis
+from streamdp.lab.papers.learners.chance import BitsChance
+from streamdp.lab.papers.learners.dp_se import Elimination
+from streamdp.lab.papers.learners.experts import CellNoise, LocalCourse, Weights
+from streamdp.lab.papers.learners.lazy_ucb import Optimism
+from streamdp.lab.papers.learners.phases import ArmPhases, PhaseCourse
 
 ARMS = ["a", "b", "c"]
 
@@ -339,7 +338,7 @@ def test_are_horizons_doubled_from_where_a_base_can_be_tuned() -> None:
 def test_does_a_root_that_has_not_converged_give_a_distribution(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("streamdp.core.learners.bandits.bases._HTINF_ROUNDS", 1)
+    monkeypatch.setattr("streamdp.lab.papers.learners.bases._HTINF_ROUNDS", 1)
     assert tsallis(np.array([[0.0, 1.0, 9.0]])).sum() == pytest.approx(1)
 
 
@@ -387,13 +386,6 @@ def test_is_a_cell_without_noise_never_released() -> None:
     engine = ExpertEngine(broken, budget="1/2", randomness=SeededRandomness(1))
     with pytest.raises(InvalidConfig, match="cells without noise; expected noise for each"):
         engine.observe(engine.choose([[1, 0, 0], [0, 1, 0]]), 0.5)
-
-
-def test_does_the_service_refuse_phases() -> None:
-    for name in ("lazy_ucb", "batched_exp4"):
-        with pytest.raises(InvalidConfig, match="expected policy_blocks"):
-            refuse_in_blocks(name)
-    refuse_in_blocks("policy_blocks")
 
 
 def test_is_advice_kept_where_its_buffer_is_used_again() -> None:

@@ -10,10 +10,11 @@ from fractions import Fraction
 import pytest
 from typer.testing import CliRunner
 
-from streamdp import audit, cli
-from streamdp.audit import crowd
-from streamdp.cli import audit as command
+from streamdp import cli
 from streamdp.core.learners import RECIPES, incumbent_leader, leader
+from streamdp.lab import audit
+from streamdp.lab.audit import crowd
+from streamdp.lab.commands import audit as command
 
 pytestmark = pytest.mark.slow
 
@@ -120,7 +121,7 @@ def test_is_a_crowd_audited_where_it_is_asked_for(
     The audit itself is asked about in test_audit_crowd: one transcript of its eight does here.
     """
     monkeypatch.setattr(crowd, "misdeeds_of_crowd", lambda subject, **how: [])
-    monkeypatch.setattr("streamdp.audit.crowd.KINDS", ("groups", "donate"))
+    monkeypatch.setattr("streamdp.lab.audit.crowd.KINDS", ("groups", "donate"))
     scripts = tuple(crowd._scripts())[1:2]
     monkeypatch.setattr(crowd, "_scripts", lambda: scripts)
     code, out = run(*ONE, "--crowd", "--json")

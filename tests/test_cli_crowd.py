@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamdp.core.events import CrowdPrior, Releases
-from streamdp.replay.crowd_cells import InStep
+from streamdp.lab.replay.crowd_cells import InStep
 from streamdp.service.config import Seeds
 from streamdp.wire.lines import PriorLine
 from streamdp.wire.published import decode_ledger

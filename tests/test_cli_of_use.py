@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from streamdp.cli._crowds import named
-from streamdp.replay.feedback import ENVIRONMENTS
+from streamdp.lab.commands._crowds import named
+from streamdp.lab.replay.feedback import ENVIRONMENTS
 from tests.support.calling import Streamdp
 from tests.support.calling import streamdp as streamdp
 

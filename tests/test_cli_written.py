@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from streamdp.cli import main
+from streamdp.cli.writing import unwritten
 from streamdp.core.errors import DiskFull, InvalidConfig
-from streamdp.replay.writing import unwritten
 from tests.support.calling import Streamdp
 from tests.support.calling import streamdp as streamdp
 
@@ -27,10 +27,10 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the work was begun")
 
     for name in (
-        "streamdp.replay.sources.open_log",
-        "streamdp.replay.datasets.load",
-        "streamdp.replay.feedback.simulate_feedback",
-        "streamdp.replay.claims.claims",
+        "streamdp.lab.replay.sources.open_log",
+        "streamdp.lab.replay.datasets.load",
+        "streamdp.lab.replay.feedback.simulate_feedback",
+        "streamdp.lab.papers.claims.claims",
     ):
         monkeypatch.setattr(name, worked)
 

@@ -19,7 +19,7 @@ from streamdp.core.engine.machine import MOST_ROWS
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.control import Control
 from streamdp.core.learners.leader import crowded
-from streamdp.replay.cells import parse_candidate
+from streamdp.lab.replay.cells import parse_candidate
 from streamdp.service.config import Configuration, Seeds, Tables, example
 from streamdp.service.spec import Start
 from streamdp.service.worker import LoopSettings

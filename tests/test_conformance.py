@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 import streamdp as sd
-from streamdp.audit import audit_learner
 from streamdp.cli import application
 from streamdp.core import learners
 from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.evidence import Ints, Standing
 from streamdp.core.randomness import Bits
 from streamdp.core.selection import Mechanism, PermuteAndFlip, Prior, Smallest
-from streamdp.testing.learners import check_learner
+from streamdp.lab.audit import audit_learner
+from streamdp.lab.kits.learners import check_learner
 from tests.golden_engine import LEARNERS
 from tests.support.structures import by_choice, one_of_each
 

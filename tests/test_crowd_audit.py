@@ -18,8 +18,6 @@ import pytest
 from numpy.typing import NDArray
 
 import streamdp as sd
-from streamdp.audit.crowd import Forced
-from streamdp.audit.transcripts import TOLERANCE
 from streamdp.core.engine.crowding import PartitionCrowd
 from streamdp.core.engine.machine import Engine
 from streamdp.core.engine.plan import Batch, Plan
@@ -30,6 +28,8 @@ from streamdp.core.evidence.crowd import POINT
 from streamdp.core.evidence.groups import NO_GROUPS, Groups
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.leader import crowded as with_control
+from streamdp.lab.audit.crowd import Forced
+from streamdp.lab.audit.transcripts import TOLERANCE
 from tests.support.crowd_mutants import by_open_sums, from_open_sums, when_sums_say_so
 from tests.support.crowded import crowded
 from tests.support.forced import EPSILON, TWO, VERTICES, largest_ratios

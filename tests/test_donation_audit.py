@@ -20,13 +20,13 @@ import pytest
 from numpy.typing import NDArray
 
 import streamdp as sd
-from streamdp.audit.crowd import Forced
-from streamdp.audit.transcripts import TOLERANCE
 from streamdp.core.engine import Rebuilding
 from streamdp.core.engine.machine import Engine
 from streamdp.core.engine.plan import Plan
 from streamdp.core.engine.pooling import Pool
 from streamdp.core.events import DONATED, Key, LossBatch
+from streamdp.lab.audit.crowd import Forced
+from streamdp.lab.audit.transcripts import TOLERANCE
 from tests.support.crowd_mutants import (
     counted_in_its_own_block_too,
     given_again_by_a_rebuild,

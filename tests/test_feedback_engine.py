@@ -18,7 +18,7 @@ from streamdp.core.grid import NULL, UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Purpose, SeededRandomness
-from streamdp.testing.feedback_learners import check_feedback_learner
+from streamdp.lab.kits.feedback_learners import check_feedback_learner
 from tests.golden_engine import POLICIES
 
 ARMS = ("a", "b", "c")

@@ -22,7 +22,7 @@ from streamdp.core.evidence.policy_rules import Intervals
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner, learner
 from streamdp.core.noise import discrete_laplaces
 from streamdp.core.randomness import Bits
-from streamdp.testing.feedback_learners import check_feedback_learner
+from streamdp.lab.kits.feedback_learners import check_feedback_learner
 
 Change = Callable[[Policy], Policy]
 

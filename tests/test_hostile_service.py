@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import streamdp as sd
-from streamdp.cli._black_box import served
+from streamdp.lab.commands._black_box import served
 from streamdp.ports import Key, Partition, Published, Records, Value
 from streamdp.service.batches import decode
 from streamdp.testing.formats import HOSTILE

@@ -16,7 +16,7 @@ from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.grid import UNIT
 from streamdp.core.noise import discrete_laplace, standard_deviation
 from streamdp.core.randomness import Bits, SeededRandomness
-from streamdp.testing.selection import CoarseBits, chi_square
+from streamdp.lab.kits.selection import CoarseBits, chi_square
 from tests.support.scripted_bits import Scripted
 
 LARGE = Fraction(2 * UNIT * 10)  # a block's regret at ε = 1/10

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import streamdp as sd
-from streamdp.audit.script import Script, Scripted, ScriptedRandomness, Seen, key_of
 from streamdp.core.regret import Estimate
+from streamdp.lab.audit.script import Script, Scripted, ScriptedRandomness, Seen, key_of
 from streamdp.service.about import About
 from streamdp.service.exact import ExactTotals
 from streamdp.service.spec import StreamSpec

@@ -13,12 +13,12 @@ import scipy
 from numpy.typing import NDArray
 
 from streamdp.core.evidence.policy import PARTS
-from streamdp.replay.cuts import Bench
-from streamdp.replay.offpolicy.answers import feedback_cells
-from streamdp.replay.offpolicy.estimators import Moments, Sums, value_of
-from streamdp.replay.offpolicy.intervals import bounds, reach
-from streamdp.replay.offpolicy.policies import drawn
-from streamdp.replay.offpolicy.weighted import BlockGroups, cut, fixed, weigh
+from streamdp.lab.offpolicy.answers import feedback_cells
+from streamdp.lab.offpolicy.estimators import Moments, Sums, value_of
+from streamdp.lab.offpolicy.intervals import bounds, reach
+from streamdp.lab.offpolicy.policies import drawn
+from streamdp.lab.offpolicy.weighted import BlockGroups, cut, fixed, weigh
+from streamdp.lab.replay.cuts import Bench
 from tests.conftest import ROOT
 from tests.support.shown_logs import ACTIONS, MEANS, UNEVEN, made_up
 

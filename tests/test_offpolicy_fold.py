@@ -17,18 +17,18 @@ from streamdp.core.evidence.control import Control
 from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.learners.feedback.learner import pooling
 from streamdp.core.randomness import SeededRandomness
+from streamdp.lab.offpolicy.answers import FeedbackCell, feedback_cells
+from streamdp.lab.offpolicy.exact import play
+from streamdp.lab.offpolicy.fold import fold
+from streamdp.lab.offpolicy.policies import coins_of, drawn
+from streamdp.lab.offpolicy.rejection import reject
+from streamdp.lab.offpolicy.topics import topic_log
+from streamdp.lab.offpolicy.weighted import weigh
+from streamdp.lab.replay.cuts import Bench
+from streamdp.lab.replay.feedback import Environment, simulate_feedback
+from streamdp.lab.replay.log import ArrayLog
+from streamdp.lab.replay.sources import ReadOptions
 from streamdp.ports import Partition
-from streamdp.replay.cuts import Bench
-from streamdp.replay.feedback import Environment, simulate_feedback
-from streamdp.replay.log import ArrayLog
-from streamdp.replay.offpolicy.answers import FeedbackCell, feedback_cells
-from streamdp.replay.offpolicy.exact import play
-from streamdp.replay.offpolicy.fold import fold
-from streamdp.replay.offpolicy.policies import coins_of, drawn
-from streamdp.replay.offpolicy.rejection import reject
-from streamdp.replay.offpolicy.topics import topic_log
-from streamdp.replay.offpolicy.weighted import weigh
-from streamdp.replay.sources import ReadOptions
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.wire.feedback import Feedback
 from streamdp.wire.lines import Charge, PolicyLine, from_base64

@@ -11,17 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from streamdp.cli import application
-from streamdp.core.engine.bandit import BanditEngine
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.randomness import SeededRandomness
-from streamdp.replay.bandit_worlds import IndependentRewards
-from streamdp.replay.bandits import BanditRun, simulate_bandit
-from streamdp.replay.feedback import bandit_candidate
-from streamdp.replay.log import ArrayLog
-from streamdp.replay.offpolicy import phased
-from streamdp.replay.offpolicy.page import page
-from streamdp.replay.offpolicy.phased import KeyRecords
-from streamdp.replay.offpolicy.question import (
+from streamdp.lab.offpolicy import phased
+from streamdp.lab.offpolicy.page import page
+from streamdp.lab.offpolicy.phased import KeyRecords
+from streamdp.lab.offpolicy.question import (
     FeedbackQuestion,
     FeedbackReplay,
     Logged,
@@ -29,8 +24,13 @@ from streamdp.replay.offpolicy.question import (
     replay_shown,
     seconds_for,
 )
-from streamdp.replay.offpolicy.statements import as_json
-from streamdp.replay.sources import ReadOptions, open_log
+from streamdp.lab.offpolicy.statements import as_json
+from streamdp.lab.papers.bandit import BanditEngine
+from streamdp.lab.replay.bandit_worlds import IndependentRewards
+from streamdp.lab.replay.bandits import BanditRun, simulate_bandit
+from streamdp.lab.replay.feedback import bandit_candidate
+from streamdp.lab.replay.log import ArrayLog
+from streamdp.lab.replay.sources import ReadOptions, open_log
 from tests.support.shown_logs import ACTIONS, MEANS, made_up
 
 ONE = Fraction(1)

@@ -21,13 +21,13 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.control import Control
 from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.grid import UNIT
+from streamdp.lab.offpolicy.files import holds_feedback, open_file
+from streamdp.lab.offpolicy.log import ShownLog
+from streamdp.lab.offpolicy.page import page
+from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_shown
+from streamdp.lab.offpolicy.statements import as_json, summary
+from streamdp.lab.replay.sources import ReadOptions
 from streamdp.ports import Headers, StreamTopics
-from streamdp.replay.offpolicy.files import holds_feedback, open_file
-from streamdp.replay.offpolicy.log import ShownLog
-from streamdp.replay.offpolicy.page import page
-from streamdp.replay.offpolicy.question import FeedbackQuestion, replay_shown
-from streamdp.replay.offpolicy.statements import as_json, summary
-from streamdp.replay.sources import ReadOptions
 from streamdp.wire.unprotected import MEMBER, NOT_PRIVATE
 from streamdp_adapters.sqlite import Sqlite
 from tests.support.shown_logs import ACTIONS, made_up, without_propensities

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from streamdp.cli import application
-from streamdp.cli._feedback_plan import days_text
-from streamdp.replay.feedback_planning import (
+from streamdp.lab.commands._feedback_plan import days_text
+from streamdp.lab.replay.feedback_planning import (
     FORMULAS,
     FeedbackWish,
     PlannedBlock,

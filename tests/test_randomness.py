@@ -23,7 +23,7 @@ from streamdp.core.randomness import (
     SystemRandomness,
     uniform_integers,
 )
-from streamdp.testing.selection import CoarseBits, chi_square
+from streamdp.lab.kits.selection import CoarseBits, chi_square
 from tests import golden_draws
 from tests.support.scripted_bits import Scripted
 

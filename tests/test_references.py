@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from streamdp.core.learners import RECIPES
-from streamdp.core.learners.bandits import BANDIT_RECIPES, EXPERT_RECIPES
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
+from streamdp.lab.papers.learners import BANDIT_RECIPES, EXPERT_RECIPES
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCES = (ROOT / "docs" / "references.md").read_text()

@@ -17,17 +17,17 @@ from typer.testing import CliRunner
 from streamdp.cli import application
 from streamdp.cli._events import events
 from streamdp.core.errors import InvalidConfig
+from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
+from streamdp.lab.replay.converting import convert
+from streamdp.lab.replay.figures import as_json
+from streamdp.lab.replay.journal import Written
+from streamdp.lab.replay.log import ArrayLog
+from streamdp.lab.replay.page import page
+from streamdp.lab.replay.replaying import Question, Replay, replay_log, seeds_of
+from streamdp.lab.replay.sending import send_log
+from streamdp.lab.replay.sources import ReadOptions, open_log
+from streamdp.lab.replay.summary import summary
 from streamdp.ports import StreamTopics
-from streamdp.replay.cells import parse_candidates, parse_epsilons
-from streamdp.replay.converting import convert
-from streamdp.replay.figures import as_json
-from streamdp.replay.journal import Written
-from streamdp.replay.log import ArrayLog
-from streamdp.replay.page import page
-from streamdp.replay.replaying import Question, Replay, replay_log, seeds_of
-from streamdp.replay.sending import send_log
-from streamdp.replay.sources import ReadOptions, open_log
-from streamdp.replay.summary import summary
 from streamdp_adapters.sqlite import Sqlite
 from tests.support.replayed import logged
 
@@ -189,10 +189,10 @@ def test_is_what_was_repaired_counted_once_through_interruptions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record of the progress holds what was clipped or null before it, for files and topics."""
-    monkeypatch.setattr("streamdp.replay.sources.ndjson._LINES", 3)
-    monkeypatch.setattr("streamdp.replay.converting._BETWEEN_MARKS", 1)
-    monkeypatch.setattr("streamdp.replay.sending._RECORDS", 2)
-    monkeypatch.setattr("streamdp.replay.sending._BETWEEN_MARKS", 2)
+    monkeypatch.setattr("streamdp.lab.replay.sources.ndjson._LINES", 3)
+    monkeypatch.setattr("streamdp.lab.replay.converting._BETWEEN_MARKS", 1)
+    monkeypatch.setattr("streamdp.lab.replay.sending._RECORDS", 2)
+    monkeypatch.setattr("streamdp.lab.replay.sending._BETWEEN_MARKS", 2)
     wild, null = tmp_path / "wild.ndjson", tmp_path / "null.ndjson"
     _lines(wild, WILD)
     null.write_text('{"losses":null}\n{"losses":[0,1]}\n' * 10)

@@ -14,15 +14,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from streamdp.cli import _progress
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.replay import ReadOptions, open_log
-from streamdp.replay.chunks import Chunk
-from streamdp.replay.converting import convert
-from streamdp.replay.journal import Written
-from streamdp.replay.log import Log
-from streamdp.replay.sending import send_log
-from streamdp.replay.targets import LinesTarget
+from streamdp.lab.commands import _progress
+from streamdp.lab.replay import ReadOptions, open_log
+from streamdp.lab.replay.chunks import Chunk
+from streamdp.lab.replay.converting import convert
+from streamdp.lab.replay.journal import Written
+from streamdp.lab.replay.log import Log
+from streamdp.lab.replay.sending import send_log
+from streamdp.lab.replay.targets import LinesTarget
 from streamdp_adapters.sqlite import Sqlite
 from tests.support.replayed import Pieces, logged, made_up
 
@@ -31,12 +31,12 @@ ENDINGS = (".ndjson", ".parquet", ".arrow", ".npy")
 SLOTS = 5000
 
 SMALL = {
-    "streamdp.replay.converting._BETWEEN_MARKS": 16 * 1500,
-    "streamdp.replay.sources.numpy_files.PORTION_BYTES": 16 * 400,
-    "streamdp.replay.sources.arrow_files._PORTION_ROWS": 400,
-    "streamdp.replay.sources.ndjson._LINES": 400,
-    "streamdp.replay.sending._RECORDS": 100,
-    "streamdp.replay.sending._BETWEEN_MARKS": 700,
+    "streamdp.lab.replay.converting._BETWEEN_MARKS": 16 * 1500,
+    "streamdp.lab.replay.sources.numpy_files.PORTION_BYTES": 16 * 400,
+    "streamdp.lab.replay.sources.arrow_files._PORTION_ROWS": 400,
+    "streamdp.lab.replay.sources.ndjson._LINES": 400,
+    "streamdp.lab.replay.sending._RECORDS": 100,
+    "streamdp.lab.replay.sending._BETWEEN_MARKS": 700,
 }
 """Portions and marks so small that these logs have many."""
 
@@ -44,7 +44,7 @@ VICTIM = """
 import json, os, sys
 from importlib import import_module
 from streamdp.cli import main
-from streamdp.cli._progress import Bars
+from streamdp.lab.commands._progress import Bars
 
 small = json.loads(sys.argv[1])
 for name, value in small.items():
@@ -347,11 +347,11 @@ def test_does_a_piped_conversion_say_how_far_it_is(tmp_path: Path) -> None:
     np.save(source, np.full((3000, 2), 0.5, dtype=np.float32))
     program = (
         "import itertools, sys\n"
-        "from streamdp.cli import _progress, main\n"
+        "from streamdp.cli import main\nfrom streamdp.lab.commands import _progress\n"
         "seconds = itertools.count(0, 3)\n"
         "clock = lambda: next(seconds)\n"
         "_progress.screen = lambda: _progress.LineProgress(sys.stderr, clock=clock)\n"
-        "import streamdp.replay.sources.numpy_files as files\n"
+        "import streamdp.lab.replay.sources.numpy_files as files\n"
         "files.PORTION_BYTES = 8 * 500\n"
         f"sys.argv[1:] = ['convert', {str(source)!r}, {str(target)!r}]\n"
         "main()\n"

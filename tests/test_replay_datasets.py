@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.replay.datasets import NAMES, Dataset, load
+from streamdp.lab.replay.datasets import NAMES, Dataset, load
 
 pytestmark = pytest.mark.slow
 

@@ -17,10 +17,10 @@ from streamdp.core.events import CrowdPrior, LossBatch
 from streamdp.core.evidence.control import Control
 from streamdp.core.learners.leader import crowded
 from streamdp.core.randomness import SeededRandomness
+from streamdp.lab.replay import crowd_cells
+from streamdp.lab.replay.crowd_cells import InStep
+from streamdp.lab.replay.cuts import Bench
 from streamdp.ports import Technology
-from streamdp.replay import crowd_cells
-from streamdp.replay.crowd_cells import InStep
-from streamdp.replay.cuts import Bench
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp_adapters.sqlite import Sqlite

@@ -14,14 +14,14 @@ import streamdp as sd
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.grid import quantise
 from streamdp.core.segments import Grouped
-from streamdp.replay.cells import RUNNING, Cell, parse_candidates, parse_epsilons
-from streamdp.replay.curves import Curves, baselines, curves
-from streamdp.replay.cuts import Bench
-from streamdp.replay.onepass import Summed
-from streamdp.replay.page import page
-from streamdp.replay.replaying import Question, costs, replay_log
-from streamdp.replay.running import follow
-from streamdp.replay.sums import StretchSums
+from streamdp.lab.replay.cells import RUNNING, Cell, parse_candidates, parse_epsilons
+from streamdp.lab.replay.curves import Curves, baselines, curves
+from streamdp.lab.replay.cuts import Bench
+from streamdp.lab.replay.onepass import Summed
+from streamdp.lab.replay.page import page
+from streamdp.lab.replay.replaying import Question, costs, replay_log
+from streamdp.lab.replay.running import follow
+from streamdp.lab.replay.sums import StretchSums
 from tests.support.replayed import EVERYONE, FIRST, Pieces, cells, made_up, summed
 
 BENCH = Bench((3, 7), stream="home", epoch=2)
@@ -113,7 +113,7 @@ def test_is_the_running_leader_the_live_one() -> None:
 def test_do_sums_that_went_to_a_file_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     log, asked = made_up(900, seed=8, keys=6), cells(EVERYONE[:2])
     in_memory = [curve.regret.tolist() for curve in _curves(log, asked)]
-    monkeypatch.setattr("streamdp.replay.store._IN_MEMORY", 1000)
+    monkeypatch.setattr("streamdp.lab.replay.store._IN_MEMORY", 1000)
     assert [curve.regret.tolist() for curve in _curves(log, asked)] == in_memory
 
 
@@ -121,8 +121,8 @@ def test_do_small_parts_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys, seeds and waves are worked on in parts that fit in memory."""
     log, asked = made_up(900, seed=8, keys=6), cells()
     at_once = [curve.regret.tolist() for curve in _curves(log, asked)]
-    monkeypatch.setattr("streamdp.replay.grid._WORDS", 8)
-    monkeypatch.setattr("streamdp.replay.curves._VALUES", 64)
+    monkeypatch.setattr("streamdp.lab.replay.grid._WORDS", 8)
+    monkeypatch.setattr("streamdp.lab.replay.curves._VALUES", 64)
     assert [curve.regret.tolist() for curve in _curves(log, asked)] == at_once
 
 

@@ -15,20 +15,20 @@ from typer.testing import CliRunner
 from streamdp.cli import application
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners.leader import DEFAULT_RECIPE
-from streamdp.replay import blocks
-from streamdp.replay.blocks import Bernoulli, Constant, DrawnOnce, LossWorld, walk
-from streamdp.replay.cells import parse_candidate
-from streamdp.replay.changing import ChangePlan, _world, plan_changes
-from streamdp.replay.changing import as_json as changes_as_json
-from streamdp.replay.claims import SHOWN, Effort, claims, ratio
-from streamdp.replay.claims.page import as_json, page
-from streamdp.replay.following import MemoryKind
-from streamdp.replay.instances import Instance
-from streamdp.replay.log import ArrayLog
-from streamdp.replay.planning import Wish, least_epsilon, plan_for
-from streamdp.replay.planning import as_json as planned
-from streamdp.replay.replaying import Question, replay_log, seeds_of
-from streamdp.replay.simulate import SimulationSize, simulate
+from streamdp.lab.papers.claims import SHOWN, Effort, claims, ratio
+from streamdp.lab.papers.claims.page import as_json, page
+from streamdp.lab.replay import blocks
+from streamdp.lab.replay.blocks import Bernoulli, Constant, DrawnOnce, LossWorld, walk
+from streamdp.lab.replay.cells import parse_candidate
+from streamdp.lab.replay.changing import ChangePlan, _world, plan_changes
+from streamdp.lab.replay.changing import as_json as changes_as_json
+from streamdp.lab.replay.following import MemoryKind
+from streamdp.lab.replay.instances import Instance
+from streamdp.lab.replay.log import ArrayLog
+from streamdp.lab.replay.planning import Wish, least_epsilon, plan_for
+from streamdp.lab.replay.planning import as_json as planned
+from streamdp.lab.replay.replaying import Question, replay_log, seeds_of
+from streamdp.lab.replay.simulate import SimulationSize, simulate
 from tests.support.calling import written
 
 
@@ -173,8 +173,8 @@ def test_would_a_learner_that_grows_with_the_horizon_be_caught(
 ) -> None:
     """With capped blocks a wrong action keeps being played: T-independence must fail."""
     capped = tuple(f"{name}:schedule=capped 512" for name in SHOWN)
-    monkeypatch.setattr("streamdp.replay.claims.growth.SHOWN", capped)
-    monkeypatch.setattr("streamdp.replay.claims.growth.LONG", 18)
+    monkeypatch.setattr("streamdp.lab.papers.claims.growth.SHOWN", capped)
+    monkeypatch.setattr("streamdp.lab.papers.claims.growth.LONG", 18)
     measured = dict(claims())["horizon"](Effort(runs=100))
     assert {finding.verdict for finding in measured.findings} == {"not reproduced"}
 
@@ -342,7 +342,7 @@ def test_does_a_plan_play_the_learner_that_is_configured(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_are_claims_about_bandit_feedback_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     """The flaw is exact; a figure's rows name their ε, and its page says who loses."""
-    monkeypatch.setattr("streamdp.replay.claims.bandits.HORIZON", 20_000)
+    monkeypatch.setattr("streamdp.lab.papers.claims.bandits.HORIZON", 20_000)
     known = dict(claims())
     assert [finding.verdict for finding in known["hybrid"](Effort(runs=100)).findings] == [
         "not reproduced",
@@ -360,7 +360,7 @@ def test_are_the_longer_versions_panels_and_comparators_judged(
     """At short horizons: every panel has a finding of the text's, and stages are told."""
     shorter = {"comparators.HORIZON": 2_000, "panels.HORIZON": 2_000}
     for name, short in {**shorter, "adversarial.LONG": 20_000, "adversarial.MANY": 2}.items():
-        monkeypatch.setattr(f"streamdp.replay.claims.{name}", short)
+        monkeypatch.setattr(f"streamdp.lab.papers.claims.{name}", short)
     stages: list[str] = []
 
     def watch(name: str, steps: int) -> Callable[[int], None]:

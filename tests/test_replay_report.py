@@ -15,16 +15,16 @@ from typer.testing import CliRunner
 
 from streamdp.cli import application
 from streamdp.core.evidence.control import Control
-from streamdp.replay import charts, tables
-from streamdp.replay.cells import parse_candidates, parse_epsilons
-from streamdp.replay.control_group import ControlComparison, SideFigures
-from streamdp.replay.converting import convert
-from streamdp.replay.figures import as_json, bounds, helping_cap, settled_at, timeline
-from streamdp.replay.following import Result, contests, stretch_ends
-from streamdp.replay.log import ArrayLog
-from streamdp.replay.page import page
-from streamdp.replay.replaying import Question, Replay, costs, replay_log, seeds_of
-from streamdp.replay.summary import _paid, middle, number, sides, summary
+from streamdp.lab.replay import charts, tables
+from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
+from streamdp.lab.replay.control_group import ControlComparison, SideFigures
+from streamdp.lab.replay.converting import convert
+from streamdp.lab.replay.figures import as_json, bounds, helping_cap, settled_at, timeline
+from streamdp.lab.replay.following import Result, contests, stretch_ends
+from streamdp.lab.replay.log import ArrayLog
+from streamdp.lab.replay.page import page
+from streamdp.lab.replay.replaying import Question, Replay, costs, replay_log, seeds_of
+from streamdp.lab.replay.summary import _paid, middle, number, sides, summary
 from streamdp.wire.unprotected import LABEL, MEMBER
 from tests.support.replayed import Pieces
 
@@ -97,7 +97,7 @@ def test_is_it_said_why_nothing_was_compared(monkeypatch: pytest.MonkeyPatch) ->
     about = "Memory, growing or capped blocks"
     short = replay_log(_still(100), QUESTION)
     assert _said(short, about) == "Not compared: the keys are too short for blocks to stop growing."
-    monkeypatch.setattr("streamdp.replay.following._MOST_DRAWS", 1)
+    monkeypatch.setattr("streamdp.lab.replay.following._MOST_DRAWS", 1)
     long = replay_log(_still(), QUESTION)
     monkeypatch.undo()
     assert _said(long, about).startswith("Not compared: there are too many blocks and seeds")

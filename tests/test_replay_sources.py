@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.replay import ReadOptions, open_log
-from streamdp.replay.converting import convert
-from streamdp.replay.log import ArrayLog
-from streamdp.replay.sending import send_log
+from streamdp.lab.replay import ReadOptions, open_log
+from streamdp.lab.replay.converting import convert
+from streamdp.lab.replay.log import ArrayLog
+from streamdp.lab.replay.sending import send_log
 from tests.support.replayed import Pieces, logged, made_up
 
 NAMED = ("left", "right", "up", "down")
@@ -64,9 +64,9 @@ def test_can_reading_go_on_anywhere(
     tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From every position that a portion names."""
-    monkeypatch.setattr("streamdp.replay.sources.numpy_files.PORTION_BYTES", 300 * 16)
-    monkeypatch.setattr("streamdp.replay.sources.arrow_files._PORTION_ROWS", 300)
-    monkeypatch.setattr("streamdp.replay.sources.ndjson._LINES", 300)
+    monkeypatch.setattr("streamdp.lab.replay.sources.numpy_files.PORTION_BYTES", 300 * 16)
+    monkeypatch.setattr("streamdp.lab.replay.sources.arrow_files._PORTION_ROWS", 300)
+    monkeypatch.setattr("streamdp.lab.replay.sources.ndjson._LINES", 300)
     convert(made_up(1000, seed=5), tmp_path / f"log{ending}")
     log = open_log(tmp_path / f"log{ending}")
     every, done = logged(log), 0
@@ -324,7 +324,7 @@ def test_does_a_log_come_back_from_a_topic(tmp_path: Path) -> None:
 def test_is_a_missing_pyarrow_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes with an extra; without it the other kinds still work."""
     (tmp_path / "log.parquet").write_text("x")
-    monkeypatch.setattr("streamdp.replay.sources.find_spec", lambda name: None)
+    monkeypatch.setattr("streamdp.lab.replay.sources.find_spec", lambda name: None)
     with pytest.raises(InvalidConfig, match=r"needs pyarrow; expected the extra `replay`"):
         open_log(tmp_path / "log.parquet")
     with pytest.raises(InvalidConfig, match="needs pyarrow"):

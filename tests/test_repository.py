@@ -228,12 +228,12 @@ def provided_by(requirements: list[str]) -> set[str]:
 
 
 def test_the_product_imports_only_what_it_declares() -> None:
-    """The service runs on the runtime's dependencies; replay and the kits may use their extras."""
+    """The service runs on the runtime's dependencies; the lab and the kits may use their extras."""
     extras = PROJECT["project"]["optional-dependencies"]
     always = provided_by(PROJECT["project"]["dependencies"]) | sys.stdlib_module_names
     always |= {"streamdp", "streamdp_adapters"}
     beyond = {
-        "replay": provided_by(extras["replay"] + extras["examples"]),
+        "lab": provided_by(extras["replay"] + extras["examples"]),
         "testing": provided_by(extras["test"] + extras["broker"]),
     }
     strange = {}

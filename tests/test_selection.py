@@ -28,7 +28,7 @@ from streamdp.core.selection import (
     laws,
     race,
 )
-from streamdp.testing.selection import CoarseBits, check_selection, chi_square, chi_square_tail
+from streamdp.lab.kits.selection import CoarseBits, check_selection, chi_square, chi_square_tail
 from tests.support import laws_by_hand
 from tests.support.scripted_bits import Scripted
 

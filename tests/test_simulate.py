@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 import streamdp as sd
 from streamdp.cli import application
-from streamdp.replay.cells import cells_of, parse_candidates, parse_epsilons
-from streamdp.replay.held_out import HELD_OUT_DRIFTING, HELD_OUT_STATIONARY
-from streamdp.replay.instances import DRIFTING, OTHERS, STATIONARY, Instance
-from streamdp.replay.simulate import (
+from streamdp.lab.replay.cells import cells_of, parse_candidates, parse_epsilons
+from streamdp.lab.replay.held_out import HELD_OUT_DRIFTING, HELD_OUT_STATIONARY
+from streamdp.lab.replay.instances import DRIFTING, OTHERS, STATIONARY, Instance
+from streamdp.lab.replay.simulate import (
     DEFAULT,
     INSTANCES,
     PAPERS,
@@ -26,7 +26,7 @@ from streamdp.replay.simulate import (
     relative,
     simulate,
 )
-from streamdp.replay.unprotected import BLOCK, TRACKERS
+from streamdp.lab.replay.unprotected import BLOCK, TRACKERS
 
 LEARNING = (Path(__file__).parent.parent / "docs" / "learning.md").read_text()
 SMALL = Instance("small", (0.2, 0.5, 0.4))

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 import streamdp as sd
 from streamdp.cli import application
 from streamdp.core.learners import Leader
-from streamdp.replay import crowd_worlds, crowds
-from streamdp.replay.crowd_worlds import BESIDE, SETS, STAGGERED, Kind
-from streamdp.replay.crowds import CrowdOutcome, Size, caught, regret_left, simulate_crowds
+from streamdp.lab.replay import crowd_worlds, crowds
+from streamdp.lab.replay.crowd_worlds import BESIDE, SETS, STAGGERED, Kind
+from streamdp.lab.replay.crowds import CrowdOutcome, Size, caught, regret_left, simulate_crowds
 
 SMALL = Size(keys=80, actions=5, horizon=1500, runs=3, seed=1)
 

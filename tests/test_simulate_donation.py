@@ -15,9 +15,9 @@ from streamdp.cli import application
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader
 from streamdp.core.learners.leader import donating
-from streamdp.replay.crowd_worlds import BESIDE, STAGGERED
-from streamdp.replay.crowds import CrowdOutcome, Size, regret_left, simulate_crowds
-from streamdp.replay.gifts import BlocksOfKeys, Gifts
+from streamdp.lab.replay.crowd_worlds import BESIDE, STAGGERED
+from streamdp.lab.replay.crowds import CrowdOutcome, Size, regret_left, simulate_crowds
+from streamdp.lab.replay.gifts import BlocksOfKeys, Gifts
 
 SMALL = Size(keys=150, actions=5, horizon=300, runs=3, seed=1)
 EPSILON = Fraction(3, 10)

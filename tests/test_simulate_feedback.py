@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 
 from streamdp.cli import application
 from streamdp.core.errors import InvalidConfig
-from streamdp.replay.feedback import (
+from streamdp.lab.replay.feedback import (
     ENVIRONMENTS,
     Environment,
     feedback_candidate,
     simulate_feedback,
     steps,
 )
-from streamdp.replay.feedback_page import simulation_page
+from streamdp.lab.replay.feedback_page import simulation_page
 from streamdp.wire.unprotected import NOT_PRIVATE
 
 GRADED, EQUAL, CLICKS = ENVIRONMENTS[:3]

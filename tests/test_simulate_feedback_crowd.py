@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from streamdp.cli import application
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
-from streamdp.replay import feedback_crowds
-from streamdp.replay.crowd_worlds import SETS
-from streamdp.replay.crowds import CrowdOutcome, Size, caught, regret_left
-from streamdp.replay.feedback_crowds import KINDS, simulate_feedback_crowds
+from streamdp.lab.replay import feedback_crowds
+from streamdp.lab.replay.crowd_worlds import SETS
+from streamdp.lab.replay.crowds import CrowdOutcome, Size, caught, regret_left
+from streamdp.lab.replay.feedback_crowds import KINDS, simulate_feedback_crowds
 
 SMALL = Size(keys=60, actions=4, horizon=1500, runs=3, seed=1)
 

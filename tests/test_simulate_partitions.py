@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import streamdp as sd
-from streamdp.replay.crowd_worlds import STAGGERED
-from streamdp.replay.crowds import CrowdOutcome, Size, regret_left, simulate_crowds
+from streamdp.lab.replay.crowd_worlds import STAGGERED
+from streamdp.lab.replay.crowds import CrowdOutcome, Size, regret_left, simulate_crowds
 from tests.support.calling import Streamdp
 
 (SAME,) = [kind for kind in STAGGERED if kind.name == "same best"]

@@ -39,7 +39,7 @@ SERVICE = ("aiokafka", "structlog", "uvicorn", "prometheus_client", "streamdp.co
 ENTROPY, JOIN = "cryptography", "streamdp.assembly.join"
 """What draws, and what joins: neither is done where nothing is drawn or assembled."""
 
-PLOTS = ("rich", "pyarrow", "pandas", "matplotlib", "streamdp.replay", "streamdp.audit")
+PLOTS = ("rich", "pyarrow", "pandas", "matplotlib", "streamdp.lab.replay", "streamdp.lab.audit")
 
 MOST_MODULES = 640
 """Of a command that reads a configuration: 519 to 605 now, numpy's 86 and pydantic's 42 among them.
@@ -82,6 +82,10 @@ def loaded(arguments: list[str], folder: Path) -> tuple[int, set[str]]:
     return code, set(modules)
 
 
+LAB_COMMANDS = "streamdp.lab.commands"
+"""The package in which the offline commands are found by name."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", LOOKS, ids=" ".join)
 def test_does_a_command_that_looks_load_no_service(arguments: list[str], shop: Path) -> None:
@@ -92,8 +96,9 @@ def test_does_a_command_that_looks_load_no_service(arguments: list[str], shop: P
         {"prometheus_client"} if arguments == ["check"] else set()
     )
     assert modules & heavy == set()
-    others = {f"streamdp.cli.{name}" for name in ("run", "replay", "demo", "audit", "simulate")}
+    others = {f"streamdp.cli.{name}" for name in ("run", "serve", "demo")}
     assert modules & others == set()
+    assert {name for name in modules if name.startswith("streamdp.lab.")} <= {LAB_COMMANDS}
     assert len(modules) <= MOST_MODULES
 
 
@@ -103,7 +108,8 @@ def test_does_help_load_no_room(arguments: list[str], tmp_path: Path) -> None:
     code, modules = loaded(arguments, tmp_path)
     assert code == 0
     rooms = {name for name in modules if name.startswith("streamdp.")}
-    assert {name for name in rooms if not name.startswith("streamdp.cli")} <= {
+    assert {name for name in rooms if not name.startswith(("streamdp.cli", LAB_COMMANDS))} <= {
+        "streamdp.lab",
         "streamdp.core",
         "streamdp.core.errors",
     }

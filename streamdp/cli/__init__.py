@@ -1,4 +1,4 @@
-"""The command line: one file for each command, found in this folder.
+"""The command line: one file for each command, found in this folder and in the laboratory's.
 
 A command's file defines ``register(app)``, which adds the command, or a group of commands, under
 the file's own name. Its top imports only typer; heavy modules (numpy, the service, plots) are
@@ -34,8 +34,11 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-_SHARED = ("common", "exit_codes")
+_SHARED = ("common", "exit_codes", "writing")
 """Files in this folder that are not commands."""
+
+_ROOMS = (__name__, "streamdp.lab.commands")
+"""The packages whose files are commands."""
 
 _YOUNG_OBJECTS = 50_000
 """Objects that may stay before the cycle collector looks; Python's default is 700."""
@@ -60,21 +63,26 @@ def application(markup: Markup = "rich", *, only: str | None = None) -> typer.Ty
         rich_markup_mode=markup,
     )
     app.callback()(_streamdp)
-    for name in _files() if only is None else (only,):
-        import_module(f"{__name__}.{name}").register(app)
+    for name, room in sorted(_rooms().items()):
+        if only in (None, name):
+            import_module(f"{room}.{name}").register(app)
     return app
 
 
-def _files() -> list[str]:
-    """The files of all commands."""
-    names = [module.name for module in iter_modules(__path__)]
-    return [name for name in names if not name.startswith("_") and name not in _SHARED]
+def _rooms() -> dict[str, str]:
+    """The package of each command's file."""
+    rooms = {}
+    for room in _ROOMS:
+        for module in iter_modules(import_module(room).__path__):
+            if not module.name.startswith("_") and module.name not in _SHARED:
+                rooms[module.name] = room
+    return rooms
 
 
 def _asked() -> str | None:
     """The file of the named command; None if all must be known, as for help."""
     first = sys.argv[1] if len(sys.argv) > 1 else ""
-    return first if first in _files() else None
+    return first if first in _rooms() else None
 
 
 def _streamdp(
@@ -134,7 +142,7 @@ def _unprinted(error: OSError) -> int:
     """Say that standard output has no disk to go to; any other error is a defect."""
     from streamdp.cli.common import complain
     from streamdp.cli.exit_codes import code_of
-    from streamdp.replay.writing import NO_DISK, unwritten
+    from streamdp.cli.writing import NO_DISK, unwritten
 
     if error.errno not in NO_DISK or error.filename is not None:
         raise error

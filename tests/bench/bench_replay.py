@@ -33,12 +33,12 @@ from typing import Any
 
 import numpy as np
 
-from streamdp.replay import open_log
-from streamdp.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons, schedules_of
-from streamdp.replay.curves import baselines, curves
-from streamdp.replay.cuts import Bench, CutPlan, report_points
-from streamdp.replay.onepass import OnePass
-from streamdp.replay.targets import npy_header
+from streamdp.lab.replay import open_log
+from streamdp.lab.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons, schedules_of
+from streamdp.lab.replay.curves import baselines, curves
+from streamdp.lab.replay.cuts import Bench, CutPlan, report_points
+from streamdp.lab.replay.onepass import OnePass
+from streamdp.lab.replay.targets import npy_header
 
 K = 100
 LEARNERS = (

@@ -17,10 +17,10 @@ import pytest
 from msgspec import structs
 
 import streamdp as sd
-from streamdp.audit.blackbox import lower_bound, pairs
-from streamdp.cli._black_box import served, spec_of
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.selection import PermuteAndFlip
+from streamdp.lab.audit.blackbox import lower_bound, pairs
+from streamdp.lab.commands._black_box import served, spec_of
 from streamdp.ports import Key, Value
 from streamdp.service.life import Life
 from streamdp.service.past import Past, Scope, alone

@@ -12,11 +12,11 @@ import pytest
 def few_requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A tenth of what the command asks `choose`; its mutants are in `test_audit_feedback`."""
     # Imported here: pytest loads this file for every test.
-    from streamdp.audit import flaws_of_choosing
-    from streamdp.cli.audit import _flaws_of_choices
+    from streamdp.lab.audit import flaws_of_choosing
+    from streamdp.lab.commands.audit import _flaws_of_choices
 
     few = partial(flaws_of_choosing, samples=2000)
-    monkeypatch.setattr("streamdp.audit.flaws_of_choosing", few)
+    monkeypatch.setattr("streamdp.lab.audit.flaws_of_choosing", few)
     _flaws_of_choices.cache_clear()
     yield
     _flaws_of_choices.cache_clear()

@@ -1,6 +1,6 @@
 """The exact law of a bandit learner's *actions*: the second line behind the audit of its releases.
 
-Releases are what is protected, and they are audited first (`streamdp.audit.bandits`). Actions
+Releases are what is protected, and they are audited first (`streamdp.lab.audit.bandits`). Actions
 follow from them, so they can only tell less; but where a learner is played by an index, seven slots
 of actions already tell almost all of ε, so halving the noise shows in what is played.
 
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Floats
-from streamdp.core.learners.bandits.phases import ArmPhases
+from streamdp.lab.papers.learners.phases import ArmPhases
 
 Index = Callable[[ArmPhases, int], Floats]
 """The indices of all arms at a slot."""

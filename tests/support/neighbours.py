@@ -27,7 +27,7 @@ import numpy as np
 import structlog
 
 import streamdp as sd
-from streamdp.audit.script import Script, Scripted, ScriptedRandomness, Seen, key_of
+from streamdp.lab.audit.script import Script, Scripted, ScriptedRandomness, Seen, key_of
 from streamdp.ports import Commit, Headers, Key, Partition, Technology, Transport, Value
 from streamdp.service import logs
 from streamdp.service.loop import Service

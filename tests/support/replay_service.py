@@ -13,11 +13,11 @@ import streamdp as sd
 from streamdp.core.evidence.control import Control
 from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners.leader import crowded, donated_below, donating
+from streamdp.lab.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons
+from streamdp.lab.replay.cuts import Bench
+from streamdp.lab.replay.sources import ReadOptions
+from streamdp.lab.replay.sources.topics import topic_log
 from streamdp.ports import Key, StreamTopics, Technology, Value
-from streamdp.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons
-from streamdp.replay.cuts import Bench
-from streamdp.replay.sources import ReadOptions
-from streamdp.replay.sources.topics import topic_log
 from streamdp.service.loop import Service
 from streamdp.service.past import alone
 from streamdp.service.spec import StreamSpec

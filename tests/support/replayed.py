@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 import streamdp as sd
 from streamdp.core.events import Key
-from streamdp.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons, schedules_of
-from streamdp.replay.chunks import chunks
-from streamdp.replay.crowd_cells import play_crowds
-from streamdp.replay.cuts import Bench, CutPlan, report_points
-from streamdp.replay.grid import play
-from streamdp.replay.log import START, Columns, Log, Portion, Position, portions_of
-from streamdp.replay.onepass import OnePass, Summed
+from streamdp.lab.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons, schedules_of
+from streamdp.lab.replay.chunks import chunks
+from streamdp.lab.replay.crowd_cells import play_crowds
+from streamdp.lab.replay.cuts import Bench, CutPlan, report_points
+from streamdp.lab.replay.grid import play
+from streamdp.lab.replay.log import START, Columns, Log, Portion, Position, portions_of
+from streamdp.lab.replay.onepass import OnePass, Summed
 
 ACTIONS = ("a", "b", "c", "d")
 

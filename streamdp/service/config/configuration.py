@@ -198,10 +198,6 @@ class Configuration:
                 control, reach = Control(stream.control), stream.crowd
                 together = crowded(learner, groups=groups, control=control, reach=reach)
                 return donating(together) if stream.donate else together
-            # imported here: streams of losses need not load the papers' bandit learners
-            from streamdp.core.learners.bandits import refuse_in_blocks
-
-            refuse_in_blocks(_options(stream.learner).get("recipe", ""))
             policies = feedback_learner_of(_options(stream.learner), actions=actions)
             if stream.crowd == "off":
                 return policies

@@ -1,0 +1,11 @@
+"""Offline work: replays of logged streams, simulations, plans, audits and the papers' experiments.
+
+Nobody outside this room imports it: the service never needs it. Its commands are found by name.
+
+    replay       many learners and budgets over one pass of a log; simulations and plans
+    offpolicy    what other policies would have earned, from logs of feedback
+    audit        the audits of the shipped code
+    papers       the papers' learners whose phases end by an arm's count, and the papers' claims
+    kits         conformance kits that audit
+    commands     the commands of all these
+"""

@@ -1,0 +1,74 @@
+"""The sampler of `choose`: do actions follow the policy, and are their stated probabilities right?
+
+The audited function, the client's `choose` or a broken one, draws an action for a request from a
+policy under a release, and states the probability of the action. Recommenders log that probability,
+and every off-policy estimate divides by it; and if draws did not follow the policy, the shown
+action would depend on something that is not public. The checks, for a few policies:
+
+1. The stated probability is exactly that of the drawn action in the policy.
+2. The actions follow the policy (χ²).
+3. The draws of one request under two releases are independent (χ²), so that a new policy really
+   changes the draws.
+4. A request gets the same action again.
+
+Requests are numbered and draws are a hash, so a verdict is always the same. Over all salts that
+could be configured, each χ² would accuse a sound draw for one in 10⁹ (`FALSE_ALARM`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from streamdp.core.arrays import Floats, Ints
+from streamdp.core.events import SUMS, Identity
+from streamdp.core.evidence.policy import PARTS, Policy, uniform_policy
+from streamdp.lab.audit.sampler import chi2
+
+Draw = Callable[[Policy, Identity, str], tuple[int, float]]
+"""Returns the action's place and stated probability for a policy, its release and a request."""
+
+_SKEWED = (PARTS // 2, PARTS // 4, 0, PARTS // 8, 1, PARTS // 8 - 1)
+_AGAIN = 100  # requests that ask a second time
+
+
+def flaws_of_choosing(draw: Draw, *, samples: int = 20_000) -> list[str]:
+    """The faults of how requests are answered; empty if there are none."""
+    return list(dict.fromkeys(_flaws(draw, samples)))
+
+
+def _flaws(draw: Draw, samples: int) -> Iterator[str]:
+    policies = [np.array(_SKEWED, dtype=np.uint32), uniform_policy(2), uniform_policy(7)]
+    for number, policy in enumerate(policies):
+        chances = policy / PARTS
+        key = None if number == 1 else b"k%d" % number
+        releases = [Identity("audit", 0, key, 1, 5, block, SUMS) for block in (3, 4)]
+        then, now = (_drawn(draw, policy, release, samples) for release in releases)
+        for arms, said in (then, now):
+            if (said * PARTS != policy[arms]).any():
+                yield "a probability is said that the action was not drawn with"
+            if not _follows(np.bincount(arms, minlength=len(policy)), chances * samples):
+                yield "actions do not follow the policy"
+        joint = np.outer(chances, chances).ravel() * samples
+        both = np.bincount(then[0] * len(policy) + now[0], minlength=len(joint))
+        if not _follows(both, joint):
+            yield "draws of one request under two releases are not independent"
+        again, _ = _drawn(draw, policy, releases[0], _AGAIN)
+        if (again != then[0][:_AGAIN]).any():
+            yield "a request gets another action when it is asked again"
+
+
+def _follows(observed: Ints, expected: Floats) -> bool:
+    """Whether counts follow their law; actions without a chance must not occur."""
+    possible = expected > 0
+    if observed[~possible].any() or len(observed) > len(expected):
+        return False
+    return chi2(observed[possible], expected[possible]).passed
+
+
+def _drawn(draw: Draw, policy: Policy, release: Identity, requests: int) -> tuple[Ints, Floats]:
+    """The actions and stated probabilities that a number of requests get."""
+    drawn = [draw(policy, release, f"r-{at}") for at in range(requests)]
+    arms, said = zip(*drawn, strict=True)
+    return np.array(arms, dtype=np.int64), np.array(said)

@@ -1,0 +1,197 @@
+"""The real service seen from outside: `streamdp audit --black-box` runs logs through it.
+
+Each learner gets a stream of its own on an embedded pair of files, deleted afterwards. The service,
+its transport, its commits and its randomness are those of `streamdp run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from importlib.metadata import entry_points
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from streamdp.core.learners import Learner
+    from streamdp.lab.audit import Audit
+    from streamdp.lab.audit.blackbox import EpsilonBound, NeighbouringLogs, Record
+    from streamdp.lab.audit.feedback_blackbox import FeedbackPair
+    from streamdp.ports import StreamTopics, Technology
+    from streamdp.service.spec import StreamSpec
+    from streamdp.wire.feedback import Content, Headers
+
+    Play = Callable[[Sequence[Record], Sequence[Headers] | None], Iterable[bytes]]
+    """Returns what the service publishes to its ledger for a log and its headers, if it has any."""
+
+    Judge = Callable[[Play, int], EpsilonBound]
+    """Returns what a number of runs of one pair of neighbouring logs proves."""
+
+_APP = "audit"
+_LOOK_SECONDS = 0.01
+_KEY_BYTES = 64  # more than the keys of runs need
+
+
+def seen_from_outside(
+    learner: Learner, audit: Audit, *, runs: int, spec: StreamSpec | None = None
+) -> Audit:
+    """Add the bound that the real service's releases prove; above the charge it is a failure.
+
+    `spec` is the stream as configured; by default a stream of JSON records.
+    """
+    if audit.charged is None:
+        return audit
+    proven = bounds(spec or spec_of(learner, stream="x"), runs=runs)
+    worst = max(bound.epsilon for bound in proven)
+    failures = tuple(
+        f"from outside: ε ≥ {bound.epsilon:.3f} > {audit.charged} ({bound.event}:"
+        f" {bound.counts[0]} against {bound.counts[1]} of {bound.runs} runs)"
+        for bound in proven
+        if bound.epsilon > audit.charged
+    )
+    return replace(audit, outside=worst, failures=audit.failures + failures)
+
+
+class Silent:
+    """A log that discards its lines."""
+
+    def info(self, event: str, **fields: object) -> None:
+        """Drop it."""
+
+    warning = info
+    error = info
+
+
+async def served(
+    spec: StreamSpec,
+    technology: Technology,
+    log: Sequence[Record],
+    headers: Sequence[Headers] | None = None,
+) -> list[bytes]:
+    """The ledger lines that the service publishes for a log; the stream must be new."""
+    from streamdp.core.errors import StateMismatch
+    from streamdp.ports import Partition
+    from streamdp.service.loop import Service
+    from streamdp.service.past import alone
+    from streamdp.service.view import Status, View
+
+    tools, producer = technology.administrator(), technology.producer()
+    await tools.create([spec.topics], partitions=1)
+    await tools.close()
+    await producer.send(spec.topics.input, log, headers=headers, partition=0)
+    await producer.close()
+    view, place = View([spec]), Partition(spec.name, 0)
+    service = Service(
+        [spec], technology.transport(worker=_APP), past=alone, view=view, log=Silent()
+    )
+    running = asyncio.create_task(service.run())
+    while not running.done() and view.part(place).position < len(log):
+        if view.part(place).status is Status.HALTED:
+            running.cancel()
+            raise StateMismatch(view.part(place).message)
+        await asyncio.sleep(_LOOK_SECONDS)
+    service.drain()
+    await running
+    reader = technology.publications()
+    batches = [batch async for batch in reader.ledger(spec.topics, follow=False)]
+    await reader.close()
+    return [record.value for batch in batches for record in batch]
+
+
+def spec_of(learner: Learner, *, stream: str, content: Content = "loss") -> StreamSpec:
+    """A stream with this learner, as a configuration would make it."""
+    from streamdp.core.learners import PolicyLearner
+    from streamdp.core.randomness import SystemRandomness
+    from streamdp.service.spec import Start, StreamSpec
+    from streamdp.wire.feedback import Feedback, configure_feedback
+    from streamdp.wire.formats import configure
+
+    feedback = None
+    if isinstance(learner, PolicyLearner):
+        feedback = Feedback(learner.actions, content, learner.played)
+    return StreamSpec(
+        topics=_topics(stream, headers=feedback is not None),
+        learner=learner,
+        estimates=(),
+        format=configure("json", actions=list(learner.actions))
+        if feedback is None
+        else configure_feedback("json", feedback=feedback),
+        share=learner.charge or Fraction(0),
+        epoch=1,
+        start=Start.EARLIEST,
+        randomness=SystemRandomness(),
+    )
+
+
+def _topics(stream: str, *, headers: bool) -> StreamTopics:
+    from streamdp.ports import StreamTopics
+
+    return StreamTopics(_APP, stream, f"{_APP}-{stream}", headers=headers)
+
+
+def apart(spec: StreamSpec, *, stream: str) -> StreamSpec:
+    """The stream as an application of its own for each run, from the first record."""
+    from streamdp.core.engine.machine import MOST_ROWS
+    from streamdp.service.spec import Start
+
+    return replace(
+        spec,
+        topics=_topics(stream, headers=spec.topics.headers),
+        epoch=1,
+        partition_epochs={},
+        start=Start.EARLIEST,
+        most_keys=MOST_ROWS,
+        most_key_bytes=max(spec.most_key_bytes, _KEY_BYTES),
+        exact=None,
+        quarantine=None,
+    )
+
+
+def bounds(spec: StreamSpec, *, runs: int) -> list[EpsilonBound]:
+    """What each pair of neighbouring logs proves of a stream on the embedded files."""
+    (entry,) = entry_points(group="streamdp.transports", name="sqlite")
+    factory: type[Technology] = entry.load()
+    proven = []
+    with TemporaryDirectory(prefix="streamdp-audit-") as folder:
+        technology = factory.from_settings({"path": str(Path(folder) / "audit.db")}, app=_APP)
+        for at, judge in enumerate(_judges(spec)):
+            made = apart(spec, stream=f"pair-{at}")
+
+            def play(
+                log: Sequence[Record],
+                headers: Sequence[Headers] | None,
+                made: StreamSpec = made,
+            ) -> list[bytes]:
+                return asyncio.run(served(made, technology, log, headers))
+
+            proven.append(judge(play, runs))
+    return proven
+
+
+def _judges(spec: StreamSpec) -> list[Judge]:
+    """A judge for each pair of neighbouring logs."""
+    from streamdp.lab.audit.blackbox import pairs
+    from streamdp.lab.audit.feedback_blackbox import feedback_pairs
+    from streamdp.wire.feedback import FeedbackFormat
+
+    schedule, format_ = spec.learner.schedule, spec.format
+    if isinstance(format_, FeedbackFormat):
+        return [_of_feedback(pair) for pair in feedback_pairs(schedule, format_)]
+    return [_of_losses(pair) for pair in pairs(schedule, format_)]
+
+
+def _of_feedback(pair: FeedbackPair) -> Judge:
+    from streamdp.lab.audit.feedback_blackbox import feedback_bound
+
+    return lambda play, runs: feedback_bound(pair, play, runs=runs)
+
+
+def _of_losses(pair: NeighbouringLogs) -> Judge:
+    from streamdp.lab.audit.blackbox import lower_bound
+
+    return lambda play, runs: lower_bound(pair, lambda log: play(log, None), runs=runs)

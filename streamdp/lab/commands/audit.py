@@ -1,0 +1,330 @@
+"""``streamdp audit``: does every shipped learner cost each event at most what its ledger says?
+
+``--config`` asks the same of a configuration's feedback streams, with their own options, ε, actions
+and format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from streamdp.core.randomness import Randomness
+    from streamdp.lab.audit import Audit
+
+SHIPPED = (
+    {"recipe": "incumbent_leader"},
+    {"recipe": "remembering_leader"},
+    {"recipe": "remembering_leader", "schedule": "geometric 5/2 to 2", "hazard": "1/9"},
+    {"recipe": "prefix_softmax"},
+    {"recipe": "prefix_softmax", "cap": "none"},
+    *(
+        {"recipe": "noisy_leader", "noise": noise, "resample": resample}
+        for noise in ("laplace", "gumbel", "exponential")
+        for resample in ("none", "bernoulli")
+    ),
+    {"recipe": "naive_noisy_leader"},
+)
+"""Every private recipe with the options that change its mechanism; recipes added later follow."""
+
+_BLACK_BOX_ACTIONS = 2
+_BANDITS = 10  # keys of a bandit learner's sample: each needs an engine of its own
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("audit")(audit)
+
+
+def audit(
+    recipe: Annotated[
+        list[str] | None, typer.Option(help="Only these recipes; all without it.")
+    ] = None,
+    epsilon: Annotated[
+        list[str] | None, typer.Option(help="ε to audit at, exactly: 0.1, 1 and 3 without it.")
+    ] = None,
+    actions: Annotated[
+        list[int] | None, typer.Option(help="Numbers of actions: 2 and 3 without it.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="Instead: a configuration's feedback streams."),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1000, help="Transcripts drawn for each.")] = 20_000,
+    seed: Annotated[str, typer.Option(help="Seed of the sampled transcripts.")] = "audit",
+    black_box: Annotated[
+        bool,
+        typer.Option("--black-box", help="Also run the real service on files, seen from outside."),
+    ] = False,
+    runs: Annotated[int, typer.Option(min=100, help="Runs of the service on each side.")] = 4_000,
+    crowd: Annotated[
+        bool,
+        typer.Option(
+            "--crowd", help="Also keys that learn from each other, in every kind of crowd."
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON list, not a table.")] = False,
+) -> None:
+    """Audit the shipped learners: exact log-ratios, every draw in long blocks, sampled transcripts,
+    non-interference.
+
+    With --black-box the releases of the real service are looked at from outside too: neighbouring
+    logs, real commits, and a lower bound on ε that must not exceed what is charged. Learners of
+    losses are looked at with two actions, those of feedback with the fewest that are asked for.
+
+    The papers' bandit learners, which the service does not run, are audited where they are named.
+
+    With --crowd each learner that can have a crowd is also audited with one of each kind (one prior
+    for all keys, priors by groups, beside a control group, with donation, with both): with two
+    actions, whole transcripts of two keys, and every draw of more keys in long blocks and in many.
+
+    With --config the feedback streams of a configuration are audited, as they are configured.
+
+    Example: streamdp audit --recipe incumbent_leader --epsilon 0.5 --black-box
+    """
+    from streamdp.core.randomness import SeededRandomness
+
+    outside, randomness = runs if black_box else None, SeededRandomness(seed)
+    if config is None:
+        sizes = actions or [2, 3]
+        chosen = product(_chosen(recipe), sizes, epsilon or ["0.1", "1", "3"])
+        audits = list(_of_recipes(chosen, samples, randomness, outside, fewest=min(sizes)))
+        audits += _of_crowds(_chosen(recipe), epsilon or ["0.1", "1", "3"]) if crowd else []
+    else:
+        _refuse_beside_config(recipe=recipe, epsilon=epsilon, actions=actions, crowd=crowd)
+        audits = list(_of_configuration(config, samples, randomness, outside))
+    _print_json(audits) if as_json else _print_table(audits)
+    if not all(result.passed for result in audits):
+        raise typer.Exit(1)
+
+
+def _of_recipes(
+    chosen: product[tuple[dict[str, str], int, str]],
+    samples: int,
+    randomness: Randomness,
+    runs: int | None,
+    *,
+    fewest: int,
+) -> Iterator[Audit]:
+    """Each recipe's options, with this many actions, at this ε."""
+    from streamdp.core.learners import learner_of
+    from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
+    from streamdp.lab.audit import Memo, audit_bandit, audit_feedback_learner, audit_learner
+    from streamdp.lab.commands._black_box import seen_from_outside
+    from streamdp.lab.papers.learners import BANDIT_RECIPES, bandit_of
+
+    memo = Memo()
+    for options, many, size in chosen:
+        names = [f"action {i}" for i in range(1, many + 1)]
+        if options["recipe"] in BANDIT_RECIPES:
+            bandit = bandit_of({**options, "epsilon": size}, actions=names)
+            yield audit_bandit(bandit, samples=samples // _BANDITS, randomness=randomness)
+            continue
+        if options["recipe"] in FEEDBACK_RECIPES:
+            policies = feedback_learner_of({**options, "epsilon": size}, actions=names)
+            result = _with_choices(
+                audit_feedback_learner(policies, samples=samples, randomness=randomness, memo=memo)
+            )
+            if runs is not None and many == fewest:
+                result = seen_from_outside(policies, result, runs=runs)
+            yield result
+            continue
+        learner = learner_of({**options, "epsilon": size}, actions=names)
+        result = audit_learner(learner, samples=samples, randomness=randomness, memo=memo)
+        if runs is not None and many == _BLACK_BOX_ACTIONS:
+            result = seen_from_outside(learner, result, runs=runs)
+        yield result
+
+
+def _of_crowds(chosen: list[dict[str, str]], sizes: list[str]) -> list[Audit]:
+    """Each learner that can have a crowd, with each kind that it can have."""
+    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.learners import RECIPES, learner_of
+    from streamdp.lab.audit import Memo
+    from streamdp.lab.audit.crowd import audit_crowd, kinds_of
+
+    audits, memo = [], Memo()
+    for options, size in product(chosen, sizes):
+        if options["recipe"] not in RECIPES:
+            continue
+        learner = learner_of({**options, "epsilon": size}, actions=["action 1", "action 2"])
+        audits += [audit_crowd(learner, kind, memo=memo) for kind in kinds_of(learner)]
+    if not audits:
+        named = ", ".join(dict.fromkeys(options["recipe"] for options in chosen))
+        expected = "a recipe that selects by permute_and_flip"
+        raise InvalidConfig(complaint("--crowd", "has no crowd", expected=expected, got=named))
+    return audits
+
+
+def _of_configuration(
+    path: Path, samples: int, randomness: Randomness, runs: int | None
+) -> Iterator[Audit]:
+    """Each feedback stream, as configured."""
+    from dataclasses import replace
+
+    from streamdp.cli.common import load, seeds
+    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.learners import PolicyLearner
+    from streamdp.core.randomness import SystemRandomness
+    from streamdp.lab.audit import Memo, audit_feedback_learner
+    from streamdp.lab.commands._black_box import seen_from_outside
+
+    specs = load(path).specs(seeds=seeds(allowed=True))
+    if not any(isinstance(spec.learner, PolicyLearner) for spec in specs):
+        wanted = 'a stream with observes = "feedback"'
+        got = ", ".join(spec.name for spec in specs)
+        raise InvalidConfig(complaint(str(path), "no feedback", expected=wanted, got=got))
+    memo = Memo()
+    for spec in specs:
+        if not isinstance(spec.learner, PolicyLearner):
+            continue
+        result = _with_choices(
+            audit_feedback_learner(spec.learner, samples=samples, randomness=randomness, memo=memo)
+        )
+        if runs is not None:
+            fresh = replace(spec, randomness=SystemRandomness())
+            result = seen_from_outside(spec.learner, result, runs=runs, spec=fresh)
+        yield replace(result, learner=f"{spec.name}: {result.learner}")
+
+
+def _with_choices(result: Audit) -> Audit:
+    """Add the faults of the draws from policies, if there are any."""
+    from dataclasses import replace
+
+    return replace(result, failures=(*result.failures, *_flaws_of_choices()))
+
+
+@lru_cache(maxsize=1)
+def _flaws_of_choices() -> tuple[str, ...]:
+    """The faults of the client's `choose`, which every cache and the service use."""
+    from streamdp.client import choosing
+    from streamdp.lab.audit import flaws_of_choosing
+
+    return tuple(flaws_of_choosing(partial(choosing.chosen_arm, salt="audit")))
+
+
+def _refuse_beside_config(**options: object) -> None:
+    """Refuse options that a configuration answers: recipes, ε, actions and crowds."""
+    from streamdp.core.errors import InvalidConfig, complaint
+
+    given = [f"--{name}" for name, value in options.items() if value]
+    if given:
+        expected = "none of --recipe, --epsilon, --actions and --crowd: it says these itself"
+        got = " and ".join(given)
+        raise InvalidConfig(complaint("--config", "not alone", expected=expected, got=got))
+
+
+def _chosen(recipes: list[str] | None) -> list[dict[str, str]]:
+    """The shipped configurations, and those of private recipes that were added."""
+    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.learners import RECIPES
+    from streamdp.core.learners.feedback import FEEDBACK_RECIPES
+    from streamdp.lab.papers.learners import BANDIT_RECIPES
+
+    named = [options["recipe"] for options in SHIPPED]
+    others = {**RECIPES, **FEEDBACK_RECIPES}
+    added = [
+        {"recipe": name, **options}
+        for name, made in others.items()
+        if name not in named and _takes(made, "epsilon")
+        for options in ([{}, {"played": "value"}] if _takes(made, "played") else [{}])
+    ]
+    bandits = [{"recipe": name} for name in BANDIT_RECIPES if name in (recipes or ())]
+    known = [*SHIPPED, *added, *bandits]
+    for name in recipes or []:
+        if all(options["recipe"] != name for options in known):
+            expected = ", ".join(dict.fromkeys(options["recipe"] for options in known))
+            raise InvalidConfig(complaint("--recipe", "unknown", expected=expected, got=name))
+    return [options for options in known if not recipes or options["recipe"] in recipes]
+
+
+def _takes(recipe: Callable[..., object], option: str) -> bool:
+    import inspect
+
+    return option in inspect.signature(recipe).parameters
+
+
+def _print_table(audits: list[Audit]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    title = "What the shipped learners cost each event"
+    table = Table(title=title, caption=_CAPTION, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("learner", no_wrap=True)
+    table.add_column("K", justify="right")
+    table.add_column("ε configured", justify="right", min_width=10)
+    table.add_column("ε charged", justify="right", min_width=7)
+    table.add_column("worst exact log-ratio", justify="right", min_width=11)
+    table.add_column("samples", justify="right", min_width=7)
+    outside = any(result.outside is not None for result in audits)
+    if outside:
+        table.add_column("seen from outside", justify="right")
+    table.add_column("verdict", min_width=7)
+    before = ""
+    for result in audits:
+        name = _name(result)
+        if name != before:
+            table.add_section()
+        verdict = result.verdict if result.passed else f"[bold red]{result.verdict}[/]"
+        table.add_row(
+            "" if name == before else name,
+            str(result.actions),
+            result.configured,
+            str(result.charged),
+            f"{result.worst:.9f}",
+            str(result.samples),
+            *([_proven(result)] if outside else []),
+            "\n".join([verdict, *result.failures]),
+        )
+        before = name
+    Console().print(table)
+
+
+def _proven(result: Audit) -> str:
+    """The bound that the service's releases prove."""
+    return "" if result.outside is None else f"ε ≥ {result.outside:.3f}"
+
+
+def _name(result: Audit) -> str:
+    """The recipe and, below it, the options that distinguish it."""
+    recipe, _, rest = result.learner.partition("(")
+    options = rest.partition(")")[0].split(", ")
+    shown = [option.removeprefix("schedule=") for option in options if option != "resample=none"]
+    return "\n  ".join([recipe, *(option for option in shown if not option.startswith("epsilon="))])
+
+
+_CAPTION = (
+    "All short streams on the shipped engine with every replacement, and base sums of up to 256 "
+    "slots; tolerance 1e-9. For feedback every header, content and replacement, noise in closed "
+    "form. Every draw in blocks of up to 256 slots, computed again from the log. "
+    "Transcripts against their law by χ², false alarms 1e-9 each."
+)
+
+
+def _print_json(audits: list[Audit]) -> None:
+    import json
+
+    results = [
+        {
+            "learner": result.learner,
+            "actions": result.actions,
+            "epsilon_configured": result.configured,
+            "epsilon_charged": str(result.charged),
+            "worst_log_ratio": result.worst,
+            "samples": result.samples,
+            "epsilon_proven": result.outside,
+            "verdict": result.verdict,
+            "failures": list(result.failures),
+        }
+        for result in audits
+    ]
+    typer.echo(json.dumps(results, indent=2, ensure_ascii=False))

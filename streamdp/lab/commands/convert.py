@@ -1,0 +1,71 @@
+"""``streamdp convert``: converts a log to another kind of file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("convert")(convert)
+
+
+def convert(
+    context: typer.Context,
+    source: Annotated[str, typer.Argument(help="A file or a topic, as for replay.")],
+    target: Annotated[
+        str, typer.Argument(help="A file of the kind that its ending says, or a topic.")
+    ],
+    actions: Annotated[str | None, typer.Option(help="Names of the actions by commas.")] = None,
+    on_bad: Annotated[str, typer.Option(help="refuse, or null (as live).")] = "refuse",
+    wire_format: Annotated[str, typer.Option("--format", help="A topic's wire format.")] = "json",
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="name=value for a topic's transport.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep the progress here, to resume after an interruption; by default, for a file,"
+            " TARGET.part.json."
+        ),
+    ] = None,
+) -> None:
+    """Convert a log between NDJSON, Parquet, Arrow, NumPy and topics; the same command resumes.
+
+    The last line says in how many slots losses were clipped to [0, 1], and in how many there are
+    none. Losses outside [0, 1] are not sent to a topic: a file is the place to look at them.
+    """
+    from streamdp.lab.commands import _progress
+    from streamdp.lab.commands._of_use import refuse_useless
+    from streamdp.lab.commands.replay import reading
+    from streamdp.lab.replay.clipping import repaired
+    from streamdp.lab.replay.converting import convert as write
+    from streamdp.lab.replay.sending import is_topic, send_log
+    from streamdp.lab.replay.sources import open_log
+
+    topic = is_topic(target)
+    from_topic = is_topic(source) and not Path(source).exists()
+    refuse_useless(
+        context,
+        [
+            (["--format", "--set"], topic or from_topic, "a topic"),
+            (["--on-bad"], not from_topic, "a file (a topic is read as live)"),
+        ],
+        got=source if from_topic else f"{source} and {target}",
+    )
+    how = reading(actions, on_bad, wire_format, setting)
+    log = open_log(source, how)
+    hint = _progress.WITH_CHECKPOINT if topic else "the same command resumes"
+    with _progress.watching(hint) as watcher:
+        tell = watcher.stoppable(f"writing {target}", log.slots)
+        if topic:
+            written = send_log(log, target, how, checkpoint=checkpoint, progress=tell)
+        else:
+            written = write(log, Path(target), checkpoint=checkpoint, progress=tell)
+    typer.echo(f"wrote {target}: {written.slots:,} slots of {len(log.actions)} losses", err=True)
+    text = repaired(written.clipped, written.nulls, slots=written.slots)
+    if text:
+        typer.echo(text, err=True)

@@ -1,0 +1,163 @@
+"""The results of a feedback replay: for each learner at each ε, what the log can answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from streamdp.core.arrays import Floats, Ints
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.evidence.experiment import Arms
+from streamdp.core.learners.feedback import PolicyLearner
+from streamdp.core.learners.feedback.learner import pooling
+from streamdp.core.schedule import Schedule
+from streamdp.lab.offpolicy.estimators import PolicyValues, ValueEstimate
+from streamdp.lab.papers.learners import BANDIT_RECIPES, EXPERT_RECIPES, Bandit
+from streamdp.lab.replay.cells import CONTROL, CROWD, Epsilon, control_in, epsilon_text
+from streamdp.lab.replay.control_group import ControlComparison
+from streamdp.lab.replay.course import Shares, Trajectory
+from streamdp.lab.replay.feedback import BASELINES, bandit_candidate, feedback_candidate
+
+L = TypeVar("L")
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerCell(Generic[L]):
+    """A learner, as text, at an ε."""
+
+    text: str
+    epsilon: Epsilon
+    learner: L
+
+    def __str__(self) -> str:
+        """The form used in tables and messages."""
+        return f"{self.text} at ε = {epsilon_text(self.epsilon)}"
+
+
+class FeedbackCell(LearnerCell[PolicyLearner]):
+    """A learner of policies: it releases when a block ends."""
+
+    __slots__ = ()
+
+
+class PhasedCell(LearnerCell[Bandit]):
+    """One of the papers' learners: it releases by an action's own count."""
+
+    __slots__ = ()
+
+
+AnyCell = FeedbackCell | PhasedCell
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackCharge:
+    """The charge of one seed, as a ledger would state it."""
+
+    epsilon: Fraction | None  # of an event; None: not private
+    blocks: int  # or other releases
+    slots: int  # charged so far
+    open_slots: int  # of blocks or phases that have not ended
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackAnswer:
+    """The result of one cell.
+
+    `course` is the estimated value over time, or the regret if losses of all actions are known.
+    """
+
+    cell: AnyCell
+    estimate: ValueEstimate | None  # the mean reward of a record; None: the log does not tell
+    by_seed: Floats  # the same for each seed
+    course: Trajectory
+    shares: Shares
+    charge: FeedbackCharge
+    arms: Arms | None = None  # the watched key's first seed, as its experiment page would show it
+    value: PolicyValues | None = None  # from propensities
+    accepted: Ints | None = None  # by rejection: the number of records that each seed learned from
+    regret: Floats | None = None  # exactly: by seed
+    control: ControlComparison | None = None  # of a crowd with a control group: what shows lost
+
+
+def feedback_cells(
+    learners: tuple[str, ...], epsilons: tuple[Epsilon, ...], *, actions: tuple[str, ...]
+) -> tuple[FeedbackCell, ...]:
+    """Every combination; a baseline has one cell, without privacy."""
+    return tuple(
+        FeedbackCell(text, epsilon, _candidate(text, epsilon, actions=actions))
+        for text in learners
+        for epsilon in (epsilons if text.split(":")[0] not in BASELINES else (None,))
+    )
+
+
+def _candidate(text: str, epsilon: Epsilon, *, actions: tuple[str, ...]) -> PolicyLearner:
+    """A learner in writing at an ε, maybe with a crowd of its keys, as a stream's table has it.
+
+    >>> text = "policy_blocks:crowd=partition:control=0.05"
+    >>> _candidate(text, Fraction(1), actions=("a", "b")).crowd.name
+    'means of 2 actions control 1/20'
+    """
+    name, *options = text.split(":")
+    of_a_crowd = [option for option in options if option.partition("=")[0].strip() in _CROWD]
+    alone = ":".join([name, *(option for option in options if option not in of_a_crowd)])
+    learner = feedback_candidate(alone, epsilon, actions=actions)
+    asked = {key.strip(): value.strip() for key, _, value in (o.partition("=") for o in of_a_crowd)}
+    control = control_in(asked.pop(CONTROL, "0"))
+    if asked.get(CROWD, "off") not in ("off", "partition"):
+        where, expected = f"learners: {name}: {CROWD}", "off or partition"
+        raise InvalidConfig(complaint(where, "unknown", expected=expected, got=asked[CROWD]))
+    if asked.get(CROWD, "off") == "off":
+        if control.share:
+            what, expected = f"{CONTROL} needs a crowd", "crowd=partition"
+            raise InvalidConfig(complaint(f"learners: {name}", what, expected=expected, got="none"))
+        return learner
+    return pooling(learner, control=control)
+
+
+_CROWD = (CROWD, CONTROL)
+
+
+def cells_of(
+    learners: tuple[str, ...], epsilons: tuple[Epsilon, ...], *, actions: tuple[str, ...]
+) -> tuple[AnyCell, ...]:
+    """Every combination, including the papers' learners, in the order of the question.
+
+    >>> cells = cells_of(("lazy_ucb",), (Fraction(1),), actions=("a", "b"))
+    >>> [type(cell).__name__ for cell in cells]
+    ['PhasedCell']
+    """
+    cells: list[AnyCell] = []
+    for text in learners:
+        if (name := text.split(":")[0]) in EXPERT_RECIPES:
+            what = "advice comes with each choice, so no log holds it"
+            expected = "a learner without advice, or streamdp.lab.papers.experts"
+            raise InvalidConfig(complaint("learners", what, expected=expected, got=name))
+        if name in BANDIT_RECIPES:
+            cells += [
+                PhasedCell(text, epsilon, bandit_candidate(text, epsilon, actions=actions))
+                for epsilon in epsilons
+            ]
+        else:
+            cells += feedback_cells((text,), epsilons, actions=actions)
+    return tuple(cells)
+
+
+def charge_of(learner: PolicyLearner, counts: Ints) -> FeedbackCharge:
+    """The charge of keys with these numbers of slots."""
+    closed = learner.schedule.blocks_of(counts + 1)
+    charged = learner.schedule.starts(closed) - 1
+    total = int(charged.sum())
+    return FeedbackCharge(
+        learner.charge if total else None if learner.charge is None else Fraction(0),
+        int(closed.sum()),
+        total,
+        int(counts.sum()) - total,
+    )
+
+
+def ends_of(schedule: Schedule, blocks: int, *, longest: int) -> Ints:
+    """The slots at which each of the first blocks ends, at most `longest`."""
+    return np.minimum(schedule.stops(np.arange(blocks)) - 1, longest)

@@ -1,0 +1,65 @@
+"""The offline fold: the releases that a service with a seed would have made from its topic.
+
+The records go through the shipped engine, in their order, under the stream's name, epoch and seed.
+Blocks follow from slot numbers, sums from the records, and noise from the seed's bits, so a live
+service that read the same records under the same configuration made these releases, whatever its
+batches, faults and restarts were.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator
+
+from streamdp.core.engine import Engine
+from streamdp.core.events import Release
+from streamdp.core.learners.feedback import PolicyLearner
+from streamdp.core.randomness import SeededRandomness
+from streamdp.lab.offpolicy.log import ShownLog
+
+
+def fold(
+    log: ShownLog, learner: PolicyLearner, *, seed: int, stream: str, epoch: int
+) -> Iterator[Release]:
+    """Every release of a stream over its log, partition by partition as records come.
+
+    `key_bytes` and limits of keys are the service's own: records that it refuses are left out.
+    """
+    engines: dict[int, Engine] = {}
+    for partition, batch in log.batches():
+        engine = engines.get(partition)
+        if engine is None:
+            engine = engines[partition] = Engine(
+                stream=stream,
+                partition=partition,
+                learner=learner,
+                budget=learner.charge,
+                randomness=SeededRandomness(seed),
+                epoch=epoch,
+            )
+        yield from engine.apply_batch(batch)
+
+
+def release_as_json(release: Release) -> dict[str, object]:
+    """A release in JSON, in the terms of the ledger and of the actions topic."""
+    _, partition, key, epoch, born, block, kind = release.identity
+    text = None if key is None else key.decode(errors="backslashreplace")
+    facts: dict[str, object] = {
+        "partition": partition,
+        "key": text,
+        "epoch": epoch,
+        "born": born,
+        "block": block,
+        "kind": kind,
+        "start": release.start,
+        "stop": release.stop,
+        "epsilon": str(release.epsilon),
+    }
+    if release.sums is not None:
+        facts |= {
+            "sums": b64encode(release.sums.gains).decode(),
+            "shown": b64encode(release.sums.shown).decode(),
+        }
+    if release.policy is not None:
+        facts["policy"] = b64encode(release.policy).decode()
+    return facts

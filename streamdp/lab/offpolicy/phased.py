@@ -1,0 +1,225 @@
+"""The papers' learners on logs: their phases end by an action's own count. NOT PRIVATE.
+
+Which records fill a phase depends on what the learner itself plays, release by release, so a log
+can answer for these learners in two cases only:
+
+1. *Losses of all actions*: the learner plays its own actions and learns their losses. Exact.
+2. *Uniform draws*: slot by slot it waits for the next record that shows what it plays: like a live
+   run on about one record in K (Li et al. 2011).
+
+Unequal propensities are refused: the learner would not have had a phase that another policy's draws
+filled, and its policies are not those of blocks. So is a service's own log: no service runs these
+learners. Learners with expert advice are refused too: no log holds advice.
+
+A run goes through the shipped course of play, with noise of the shipped law from numpy's generator
+and feedback at once. Logs of all losses are held in memory here, because courses look back.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.random import Generator, default_rng  # noqa: TID251 - plays of a replay: no secret
+
+from streamdp.core.arrays import Floats, Ints
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.grid import UNIT
+from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCharge, PhasedCell
+from streamdp.lab.offpolicy.estimators import ValueEstimate
+from streamdp.lab.offpolicy.exact import BAND, LogKeys, slots_in_order
+from streamdp.lab.offpolicy.log import ShownLog
+from streamdp.lab.offpolicy.rejection import POINTS, Met, answer_of
+from streamdp.lab.papers.learners import Bandit
+from streamdp.lab.replay.bandit_worlds import WrittenLosses
+from streamdp.lab.replay.bandits import BanditRun
+from streamdp.lab.replay.course import Shares, Trajectory
+from streamdp.lab.replay.cuts import Bench
+from streamdp.lab.replay.log import Log
+from streamdp.lab.replay.spread import standard_error
+
+_AT_ONCE = 1 << 21  # losses
+
+MOST_BYTES = 1 << 31
+"""Bytes of losses that are held at once."""
+
+
+# -- losses of all actions -----------------------------------------------------------------------
+
+
+def play_phases(
+    log: Log, cells: Sequence[PhasedCell], bench: Bench, crowd: LogKeys
+) -> list[FeedbackAnswer]:
+    """Play each cell under each seed on a log of losses."""
+    if not cells:
+        return []
+    tables = _tables(log, crowd)
+    marks = _marks(int(crowd.counts.max()))
+    least = np.zeros(len(marks))
+    for table in tables:
+        least += table.least(np.minimum(marks, len(table.written)).tolist())
+    return [_exact(cell, tables, marks, least, bench, crowd) for cell in cells]
+
+
+def _tables(log: Log, crowd: LogKeys) -> list[WrittenLosses]:
+    """The losses of each key, in its order."""
+    K = len(log.actions)
+    if (size := crowd.slots * K * 8) > MOST_BYTES:
+        what = "too many losses for learners whose phases follow counts: they are held in memory"
+        expected = f"at most {MOST_BYTES:,} bytes, or policy_* learners, which read a log in passes"
+        raise InvalidConfig(complaint(log.name, what, expected=expected, got=f"{size:,}"))
+    every = np.empty((crowd.slots, K))
+    starts = np.cumsum(crowd.counts) - crowd.counts
+    for slots in slots_in_order(log, crowd.rows, step=_AT_ONCE // K or 1):
+        every[starts[slots.row] + slots.number - 1] = slots.losses / UNIT
+    return [WrittenLosses(losses) for losses in np.split(every, starts[1:])]
+
+
+def _exact(
+    cell: PhasedCell,
+    tables: Sequence[WrittenLosses],
+    marks: Ints,
+    least: Floats,
+    bench: Bench,
+    crowd: LogKeys,
+) -> FeedbackAnswer:
+    regrets = np.zeros((len(bench.seeds), len(marks)))
+    shown, charge = [], _Charge(cell.learner)
+    for at, seed in enumerate(bench.seeds):
+        for row, table in enumerate(tables):
+            run = BanditRun(cell.learner, table, _generator(seed, row), len(table.written))
+            played = run.played()
+            own = np.cumsum(table.written[np.arange(len(played)), played])
+            regrets[at] += own[np.minimum(marks, len(own)) - 1]
+            if row == crowd.counts.argmax():
+                shown.append(played)
+            if not at:
+                charge.add(run, len(played))
+    regrets -= least
+    low, high = np.percentile(regrets, BAND, axis=0)
+    rewards = 1 - (regrets[:, -1] + least[-1]) / crowd.slots
+    return FeedbackAnswer(
+        cell=cell,
+        estimate=ValueEstimate(float(rewards.mean()), standard_error(rewards)),
+        by_seed=rewards,
+        course=Trajectory(marks, regrets.mean(axis=0), low, high),
+        shares=_shares(shown, marks, crowd.totals.shape[1]),
+        charge=charge.total(),
+        regret=regrets[:, -1],
+    )
+
+
+def _marks(longest: int) -> Ints:
+    """The slots of a key at which a curve has a point."""
+    marks: Ints = np.unique(np.geomspace(1, longest, POINTS).astype(np.int64))
+    return marks
+
+
+def _generator(seed: int, row: int) -> Generator:
+    """The random generator of a key under a seed."""
+    return default_rng((int(seed < 0), abs(seed), row))
+
+
+def _shares(shown: Sequence[Ints], marks: Ints, arms: int) -> Shares:
+    """How often each arm was played between two marks: the mean over seeds."""
+    fewest = min(len(plays) for plays in shown)
+    ends = marks[marks <= fewest] if fewest else marks[:1]
+    starts = np.concatenate([[0], ends[:-1]])
+    shares = np.full((len(ends), arms), 1 / arms)
+    if fewest:
+        shares = np.mean(
+            [
+                np.stack(
+                    [
+                        np.bincount(played[first:end], minlength=arms) / (end - first)
+                        for first, end in zip(starts.tolist(), ends.tolist(), strict=True)
+                    ]
+                )
+                for played in shown
+            ],
+            axis=0,
+        )
+    return Shares(starts + 1, shares)
+
+
+class _Charge:
+    """The charges of one seed's runs, together."""
+
+    def __init__(self, learner: Bandit) -> None:
+        self._epsilon = learner.charge
+        self._releases = self._charged = self._slots = 0
+
+    def add(self, run: BanditRun, slots: int) -> None:
+        """Add a key's run over its slots."""
+        self._releases += run.releases
+        self._charged += run.charged
+        self._slots += slots
+
+    def total(self) -> FeedbackCharge:
+        """The charge on any released observation."""
+        epsilon = self._epsilon if self._charged else Fraction(0)
+        open_slots = self._slots - self._charged
+        return FeedbackCharge(epsilon, self._releases, self._charged, open_slots)
+
+
+# -- uniform draws -------------------------------------------------------------------------------
+
+
+def reject_phases(log: ShownLog, cells: Sequence[PhasedCell], bench: Bench) -> list[FeedbackAnswer]:
+    """Play each cell under each seed, on the records that show what it plays."""
+    if not cells:
+        return []
+    order = np.argsort(log.row, kind="stable")
+    keys = np.split(order, np.cumsum(log.counts)[:-1])
+    return [_rejected(cell, log, keys, bench) for cell in cells]
+
+
+def _rejected(
+    cell: PhasedCell, log: ShownLog, keys: Sequence[Ints], bench: Bench
+) -> FeedbackAnswer:
+    met, shown, charge = [Met() for _ in bench.seeds], [], _Charge(cell.learner)
+    for row, places in enumerate(keys):
+        for at, seed in enumerate(bench.seeds):
+            records = KeyRecords(log, places)
+            run = BanditRun(
+                cell.learner, records, _generator(seed, row), len(places), meet=records.meet
+            )
+            played = run.played()
+            met[at].places.append(places[records.taken[: len(played)]])
+            if row == log.counts.argmax():
+                shown.append(played)
+            if not at:
+                charge.add(run, len(played))
+    shares = _shares(shown, _marks(max(1, min(len(plays) for plays in shown))), len(log.actions))
+    return answer_of(cell, log, met, shares=shares, charge=charge.total())
+
+
+class KeyRecords:
+    """A key's records as losses: each slot is the next record that shows the play."""
+
+    __slots__ = ("_lost", "_shown", "arms", "taken")
+
+    def __init__(self, log: ShownLog, places: Ints) -> None:
+        self.arms = len(log.actions)
+        played = log.played[places]
+        self._shown = [np.flatnonzero(played == arm).tolist() for arm in range(self.arms)]
+        self._lost = 0.5 - log.gain[places] / UNIT
+        self.taken = np.zeros(len(places), dtype=np.int64)  # by slot: the record's index
+
+    def meet(self, slot: int, plays: Ints) -> Ints:
+        """The plays from a slot on that the log can answer with later records."""
+        at = int(self.taken[slot - 1]) + 1 if slot else 0
+        for place, arm in enumerate(plays.tolist()):
+            shown = self._shown[arm]
+            place_shown = bisect_left(shown, at)
+            if place_shown == len(shown):
+                return plays[:place]
+            self.taken[slot + place] = shown[place_shown]
+            at = shown[place_shown] + 1
+        return plays
+
+    def loss(self, arm: int, slots: Ints, generator: Generator) -> float:
+        """The loss of the records in these slots."""
+        return float(self._lost[self.taken[slots]].sum())

@@ -1,0 +1,381 @@
+"""`replay_feedback`: which question a log of feedback can answer, and the answer. NOT PRIVATE.
+
+Reasons to refuse:
+
+- **no propensities**: a reward depends on the action and on the requests that it was shown to; if
+  it is unknown how the action was chosen, the two cannot be separated;
+- **some missing**: estimates from the other records would be about other requests;
+- **nothing drawn**: with a propensity of 1 the log says nothing of other actions;
+- **wrong propensities**: under any policy weights have the mean 1, and uniform play's mean is too
+  far from it (`_MOST_ERRORS` standard errors);
+- **uniform draws that are not uniform** (χ², false alarm 10⁻⁶);
+- **too few records** for any interval;
+- **the papers' learners** on anything but losses of all actions or uniform draws (`phased`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.events import Release
+from streamdp.core.evidence.control import NO_CONTROL
+from streamdp.core.evidence.policy import PARTS, policy_of
+from streamdp.core.grid import NULL
+from streamdp.lab.offpolicy import exact, phased, rejection, weighted
+from streamdp.lab.offpolicy.answers import (
+    AnyCell,
+    FeedbackAnswer,
+    FeedbackCell,
+    PhasedCell,
+    cells_of,
+)
+from streamdp.lab.offpolicy.fold import fold
+from streamdp.lab.offpolicy.log import ShownLog
+from streamdp.lab.replay.cells import Epsilon
+from streamdp.lab.replay.control_group import ControlComparison
+from streamdp.lab.replay.course import Shares
+from streamdp.lab.replay.cuts import Bench
+from streamdp.lab.replay.log import Log
+from streamdp.lab.replay.spread import standard_error
+
+Logged = Literal["auto", "propensities", "uniform", "service"]
+LOGGED: tuple[Logged, ...] = ("auto", "propensities", "uniform", "service")
+
+Method = Literal["exact", "propensities", "uniform", "service"]
+
+_FEWEST = 30
+_MOST_ERRORS = 10.0
+_UNIFORM_Z = 4.75  # of a normal law: 10⁻⁶
+_SAME = 1e-6  # largest difference of uniform draws' propensities from 1/K
+
+
+def read_logged(option: str) -> Logged:
+    """Parse the option that says how actions were drawn."""
+    for kind in LOGGED:
+        if option == kind:
+            return kind
+    expected = " | ".join(LOGGED)
+    raise InvalidConfig(complaint("--logged", "unknown", expected=expected, got=option))
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackQuestion:
+    """The question that a replay answers."""
+
+    learners: tuple[str, ...]
+    epsilons: tuple[Epsilon, ...]
+    seeds: tuple[int, ...]
+    stream: str = "replay"
+    epoch: int = 1
+    logged: Logged = "auto"
+    incomplete: Literal["refuse", "leave out"] = "refuse"  # records without a propensity
+
+    def __post_init__(self) -> None:
+        """Refuse a question without seeds, or with a repeated learner."""
+        if not self.seeds:
+            raise InvalidConfig(complaint("seeds", "none", expected="at least 1", got=0))
+        if not self.learners or len(set(self.learners)) < len(self.learners):
+            got = ", ".join(self.learners) or "none"
+            raise InvalidConfig(
+                complaint("learners", "not a list", expected="different learners", got=got)
+            )
+
+    @property
+    def bench(self) -> Bench:
+        """The sources of randomness."""
+        return Bench(self.seeds, self.stream, self.epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class LogFindings:
+    """Statistics of the log itself."""
+
+    slots: int
+    keys: int
+    watched: str  # the key that charts and experiments show
+    unnamed: int = 0  # slots that name no known action
+    without: int = 0  # slots with a known action, but no propensity
+    settled: int = 0  # slots whose action was not drawn: a propensity of 1
+    clipped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackReplay:
+    """The content of a report."""
+
+    log: str
+    actions: tuple[str, ...]
+    question: FeedbackQuestion
+    method: Method
+    findings: LogFindings
+    answers: tuple[FeedbackAnswer, ...]
+    rejected: tuple[FeedbackAnswer, ...] = ()  # uniform draws: learners as if run live
+    fixed: weighted.Fixed | None = None  # the value of single actions
+    best: float | None = None  # losses of all actions: the mean reward of the best fixed one
+    uniform: float | None = None  # and that of uniform play
+    releases: tuple[tuple[FeedbackCell, int, tuple[Release, ...]], ...] = ()  # of a service
+
+
+DRAWN_A_SECOND = 6e6
+"""Slots per second, each under one seed of one cell; one core of 2024, for estimates."""
+
+
+RELEASED_A_SECOND = 2e4
+"""Slots per second of a learner that releases at nearly every slot."""
+
+OFTEN = ("hybrid_ucb", "converted")
+
+
+def seconds_for(log: Log, question: FeedbackQuestion) -> float:
+    """About how many seconds a log of losses takes."""
+    cells = cells_of(question.learners, question.epsilons, actions=log.actions)
+    seconds_a_slot = sum(
+        1 / (RELEASED_A_SECOND if cell.learner.recipe in OFTEN else DRAWN_A_SECOND)
+        for cell in cells
+    )
+    return log.slots * len(question.seeds) * seconds_a_slot
+
+
+def replay_losses(log: Log, question: FeedbackQuestion) -> FeedbackReplay:
+    """Play a log of the losses of all actions as feedback."""
+    cells = cells_of(question.learners, question.epsilons, actions=log.actions)
+    policies, phases = _parted(cells)
+    _refuse_crowds(policies, log.name)
+    crowd, answers = exact.play(log, policies, question.bench)
+    answers += phased.play_phases(log, phases, question.bench, crowd)
+    watched = int(crowd.counts.argmax())
+    key, partition = crowd.rows.keys[watched], crowd.rows.partitions[watched]
+    totals = crowd.totals / (1 << 20)
+    return FeedbackReplay(
+        log=log.name,
+        actions=log.actions,
+        question=question,
+        method="exact",
+        findings=LogFindings(crowd.slots, len(crowd.rows), key_text(key, partition)),
+        answers=_in_order(answers, cells),
+        best=1 - float(totals.min(axis=1).sum()) / crowd.slots,
+        uniform=1 - float(totals.mean(axis=1).sum()) / crowd.slots,
+    )
+
+
+def replay_shown(log: ShownLog, question: FeedbackQuestion) -> FeedbackReplay:
+    """Evaluate a log of feedback, as far as its propensities allow."""
+    cells = cells_of(question.learners, question.epsilons, actions=log.actions)
+    log, method = _answerable(log, question)
+    policies, phases = _parted(cells)
+    if phases and method != "uniform":
+        raise _refused(log, *_PHASES_UNKNOWN, got=", ".join(dict.fromkeys(p.text for p in phases)))
+    if method != "service":
+        _refuse_crowds(policies, log.name)
+    partition, key = log.learners[int(log.counts.argmax())]
+    answer = FeedbackReplay(
+        log=log.name,
+        actions=log.actions,
+        question=question,
+        method=method,
+        findings=_findings(log, key_text(key, partition)),
+        answers=tuple(weighted.weigh(log, policies, question.bench)),
+    )
+    if method == "service":
+        releases = tuple(_releases(log, policies, question))
+        served = tuple(_as_served(one, log, releases) for one in answer.answers)
+        return replace(answer, answers=served, releases=releases)
+    answer = replace(answer, fixed=weighted.fixed(log))
+    if method == "uniform":
+        rejected = rejection.reject(log, policies, question.bench)
+        rejected += phased.reject_phases(log, phases, question.bench)
+        return replace(answer, rejected=_in_order(rejected, cells))
+    return answer
+
+
+_PHASES_UNKNOWN = (
+    "phases end by the count of what a learner itself plays, which this log does not say",
+    "policy_* learners, uniform draws, or a log of the losses of all actions",
+)
+
+
+def _parted(
+    cells: tuple[AnyCell, ...],
+) -> tuple[tuple[FeedbackCell, ...], tuple[PhasedCell, ...]]:
+    """Learners with blocks, and those with phases."""
+    return (
+        tuple(cell for cell in cells if isinstance(cell, FeedbackCell)),
+        tuple(cell for cell in cells if isinstance(cell, PhasedCell)),
+    )
+
+
+def _in_order(
+    answers: list[FeedbackAnswer], cells: tuple[AnyCell, ...]
+) -> tuple[FeedbackAnswer, ...]:
+    """The answers in the order of the question's cells."""
+    by_cell = {(answer.cell.text, answer.cell.epsilon): answer for answer in answers}
+    return tuple(by_cell[cell.text, cell.epsilon] for cell in cells)
+
+
+def _releases(
+    log: ShownLog, cells: tuple[FeedbackCell, ...], question: FeedbackQuestion
+) -> list[tuple[FeedbackCell, int, tuple[Release, ...]]]:
+    """The releases of each private cell under each seed, by the shipped engine."""
+    return [
+        (
+            cell,
+            seed,
+            tuple(fold(log, cell.learner, seed=seed, stream=question.stream, epoch=question.epoch)),
+        )
+        for cell in cells
+        if cell.learner.private
+        for seed in question.seeds
+    ]
+
+
+def _refuse_crowds(cells: tuple[FeedbackCell, ...], log: str) -> None:
+    """A crowd's policies follow from all keys in the order of the log, in a service's own log."""
+    crowds = [cell.text for cell in cells if cell.learner.crowd is not None]
+    if crowds:
+        what = "keys of a feedback log are replayed each alone, so that no crowd is"
+        expected = "--logged service: what a service with this crowd released and showed"
+        raise InvalidConfig(complaint(log, what, expected=expected, got=", ".join(crowds)))
+
+
+def _as_served(
+    answer: FeedbackAnswer,
+    log: ShownLog,
+    releases: tuple[tuple[FeedbackCell, int, tuple[Release, ...]], ...],
+) -> FeedbackAnswer:
+    """With a crowd: the policies that were released, and what both sides' shows lost."""
+    cell = answer.cell
+    if not isinstance(cell, FeedbackCell) or cell.learner.crowd is None:
+        return answer
+    watched, count = log.learners[int(log.counts.argmax())], len(answer.shares.starts)
+    by_seed = [
+        [
+            policy_of(release.policy or b"", actions=len(log.actions)) / PARTS
+            for release in released
+            if (release.identity.partition, release.key) == watched
+        ][:count]
+        for of_cell, _, released in releases
+        if of_cell is cell
+    ]
+    shares = Shares(answer.shares.starts, np.mean(by_seed, axis=0))
+    return replace(answer, shares=shares, control=_sides(cell, log))
+
+
+def _sides(cell: FeedbackCell, log: ShownLog) -> ControlComparison | None:
+    """What the shows of the control group lost, and those of all other keys."""
+    control = cell.learner.crowd.control if cell.learner.crowd is not None else NO_CONTROL
+    if not control.share:
+        return None
+    named, keys = log.played >= 0, [key for _, key in log.learners]
+    shows, lost = np.zeros((2, len(keys)), dtype=np.int64)
+    np.add.at(shows, log.row[named], 1)
+    np.add.at(lost, log.row[named], NULL - log.gain[named])
+    return ControlComparison.of_shows(control, keys, log.counts, shows, lost)
+
+
+def _findings(log: ShownLog, watched: str) -> LogFindings:
+    named = log.played >= 0
+    return LogFindings(
+        slots=log.slots,
+        keys=len(log.learners),
+        watched=watched,
+        unnamed=int((~named).sum()),
+        without=int((named & np.isnan(log.pscore)).sum()),
+        settled=int((named & (log.pscore == 1)).sum()),
+        clipped=log.clipped,
+    )
+
+
+def _answerable(log: ShownLog, question: FeedbackQuestion) -> tuple[ShownLog, Method]:
+    """The log with its propensities and what it can answer; or raise the reason to refuse it."""
+    asked, named = question.logged, log.played >= 0
+    if asked == "service":
+        return replace(log, pscore=np.full(log.slots, np.nan)), "service"
+    even = 1 / len(log.actions)
+    if asked == "uniform":
+        known = log.pscore[named & ~np.isnan(log.pscore)]
+        if len(known) and (np.abs(known - even) > _SAME).any():
+            expected = f"propensities of {even:.6g}, as uniform draws have"
+            raise _refused(log, "not uniform", expected, "others")
+        log = replace(log, pscore=np.where(named, even, np.nan))
+    _check_propensities(log, named, question)
+    good = weighted.usable(log)
+    uneven = bool((np.abs(log.pscore[good] - even) > _SAME).any())
+    if uneven or asked == "propensities":
+        _check_weights(log, good)
+        return log, "propensities"
+    _check_uniform(log, good)
+    return log, "uniform"
+
+
+def _check_propensities(
+    log: ShownLog, named: NDArray[np.bool_], question: FeedbackQuestion
+) -> None:
+    """Refuse a log without propensities if an estimate needs them."""
+    known = named & ~np.isnan(log.pscore)
+    if not known.any():
+        expected = (
+            "pscore, the probability with which each action was drawn (choose tells it), or"
+            " --logged uniform if every action was as likely as any other; --logged service shows"
+            " what a service on this topic released, and no value"
+        )
+        raise _refused(log, "no propensities: what others would have won is unknown", expected)
+    without = int((named & ~known).sum())
+    if without and question.incomplete == "refuse":
+        got = f"{without:,} of {int(named.sum()):,} without"
+        expected = "one in each record that names an action, or --on-bad null to leave these out"
+        raise _refused(log, "propensities are missing", expected, got)
+    drawn = int(weighted.usable(log).sum())
+    if not drawn:
+        expected = "actions that were drawn with a propensity below 1"
+        raise _refused(log, "nothing was drawn", expected, "1 everywhere")
+    if drawn < _FEWEST:
+        raise _refused(log, "too few records", f"{_FEWEST} with a propensity below 1", str(drawn))
+
+
+def _check_weights(log: ShownLog, good: NDArray[np.bool_]) -> None:
+    """Refuse propensities that cannot be those of the draws: weights have the mean 1."""
+    weights = 1 / (len(log.actions) * log.pscore[good])
+    mean, error = float(weights.mean()), standard_error(weights, alone=float("nan"))
+    if abs(mean - 1) > _MOST_ERRORS * error:
+        raise _refused(
+            log,
+            "these are not the propensities of the draws, or an action was never drawn",
+            f"weights of uniform play with a mean of 1 ± {_MOST_ERRORS:g} × {error:.2g}",
+            f"{mean:.3g}",
+        )
+
+
+def _check_uniform(log: ShownLog, good: NDArray[np.bool_]) -> None:
+    """Refuse draws whose counts are too uneven: χ² by the cube root (Wilson & Hilferty 1931)."""
+    K = len(log.actions)
+    counts = np.bincount(log.played[good], minlength=K)
+    expected = counts.sum() / K
+    statistic, df = float(((counts - expected) ** 2 / expected).sum()), K - 1
+    z = ((statistic / df) ** (1 / 3) - (1 - 2 / (9 * df))) / sqrt(2 / (9 * df))
+    if z > _UNIFORM_Z:
+        raise _refused(
+            log,
+            "its actions were not drawn uniformly",
+            f"about {expected:,.0f} records of each action",
+            f"{counts.min():,} to {counts.max():,}",
+        )
+
+
+def _refused(log: ShownLog, why: str, expected: str, got: str = "none") -> InvalidConfig:
+    return InvalidConfig(complaint(log.name, why, expected=expected, got=got))
+
+
+def key_text(key: bytes | None, partition: int) -> str:
+    """A key for people.
+
+    >>> key_text(None, 0), key_text(b"fr", 2)
+    ('(no key)', 'fr in partition 2')
+    """
+    name = "(no key)" if key is None else key.decode(errors="backslashreplace")
+    return name if partition == 0 else f"{name} in partition {partition}"

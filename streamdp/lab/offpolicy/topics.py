@@ -1,0 +1,98 @@
+"""The input topic of a feedback stream as a log: values, the action header, the propensity header.
+
+Records are read and decoded as the service does (`wire.feedback`): a header that is missing, given
+twice or unknown is no arm, and an unusable outcome is the loss 1/2. The propensity is a header
+beside the action's, because it is as public as the policy that it comes from: decimal text
+(``pscore: 0.25``), and for frames one little-endian float32 a row under the name with an s
+(``pscores``). An unreadable propensity counts as missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+
+import numpy as np
+
+from streamdp.core.arrays import Floats
+from streamdp.lab.offpolicy.files import PSCORE
+from streamdp.lab.offpolicy.log import Piece, ShownLog, joined
+from streamdp.lab.replay.log import wrong
+from streamdp.lab.replay.sources import ReadOptions
+from streamdp.lab.replay.sources.topics import addressed, records_of
+from streamdp.ports import Headers, Records, StreamTopics, Technology
+from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback, observe
+
+
+def open_topic(
+    where: str, how: ReadOptions, feedback: Feedback | None, *, pscore: str = PSCORE
+) -> ShownLog:
+    """The log in the topic of a name such as ``technology:address#topic``."""
+    _, technology, topic = addressed(where, how)
+    return topic_log(technology, topic, how, feedback, pscore=pscore, name=where)
+
+
+def topic_log(
+    technology: Technology,
+    topic: str,
+    how: ReadOptions,
+    feedback: Feedback | None,
+    *,
+    pscore: str = PSCORE,
+    name: str,
+) -> ShownLog:
+    """The log in the input topic of an open technology."""
+    if feedback is None or how.actions is None:
+        expected = (
+            "--actions and --content (reward or loss), as the stream's configuration has them"
+        )
+        raise wrong(name, "a topic does not name them", expected=expected, got="none")
+    format_ = configure_feedback(how.format, feedback=feedback, options=how.format_options)
+    topics = StreamTopics(app="replay", stream=topic, input=topic, headers=True)
+    with closing(records_of(technology, topics, {})) as batches:
+        pieces = [_piece(records, format_, pscore) for records in batches]
+    return joined(name, how.actions, pieces)
+
+
+def _piece(records: Records, format_: FeedbackFormat, pscore: str) -> Piece:
+    observed = observe(format_, list(records.values), records.headers)
+    slots = observed.slots_per_record
+    which = np.repeat(np.arange(len(slots)), slots)
+    offsets = np.array(records.offsets, dtype=np.int64)[which]
+    return Piece(
+        records.partition.number,
+        [records.keys[at] for at in which.tolist()],
+        offsets,
+        observed.played,
+        observed.gain,
+        _propensities(records.headers, slots.tolist(), pscore, framed=format_.frames),
+    )
+
+
+def _propensities(
+    headers: Sequence[Headers], slots: Sequence[int], name: str, *, framed: bool
+) -> Floats:
+    """The propensity of each slot; NaN where it is missing or unusable."""
+    wanted = f"{name}s" if framed else name
+    read = _in_frame if framed else _in_record
+    parts = []
+    for pairs, rows in zip(headers, slots, strict=True):
+        given = [value for key, value in pairs if key == wanted]
+        value = given[0] if len(given) == 1 else None
+        parts.append(read(value, rows))
+    propensities = np.concatenate(parts) if parts else np.zeros(0)
+    propensities[~((propensities > 0) & (propensities <= 1))] = np.nan
+    return propensities
+
+
+def _in_record(value: bytes | None, rows: int) -> Floats:
+    try:
+        return np.full(rows, float(value or b""))
+    except ValueError:
+        return np.full(rows, np.nan)
+
+
+def _in_frame(value: bytes | None, rows: int) -> Floats:
+    if value is None or len(value) != 4 * rows:
+        return np.full(rows, np.nan)
+    return np.frombuffer(value, dtype="<f4").astype(np.float64)

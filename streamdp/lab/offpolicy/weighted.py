@@ -1,0 +1,193 @@
+"""Logs with propensities: each block is weighted by the policy that follows from earlier blocks.
+
+A learner is fed the log's own records, as a service on this topic would be, and releases as it
+would there. The policy in force in a block weights that block's records. So the estimate is the
+mean value of the policies *that learn from this log*. Live, a learner would have shown what its own
+policies drew, and so learned more of the good actions and less of the others: a log of even draws
+teaches better than that, one that hardly showed the best action teaches worse.
+
+The mean policy over seeds is weighted: one number with one error, that of the log. `by_seed` has
+each seed's own IPS estimate; these differ by the learner's own noise.
+
+Estimates leave out records that name no known action, have no propensity, or one of 1 (then nothing
+was drawn: the record says nothing of other actions, and this was known before the outcome).
+Learners are fed them as live.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.arrays import Floats, Ints
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.evidence.policy import PARTS
+from streamdp.core.schedule import Schedule
+from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCell, charge_of, ends_of
+from streamdp.lab.offpolicy.estimators import (
+    Moments,
+    PolicyValues,
+    Sums,
+    ValueEstimate,
+    Z,
+    value_of,
+)
+from streamdp.lab.offpolicy.log import ShownLog
+from streamdp.lab.offpolicy.policies import Runs
+from streamdp.lab.replay.course import Shares, Trajectory
+from streamdp.lab.replay.cuts import Bench
+from streamdp.lab.replay.spread import standard_error
+
+_MOST_CELLS = 1 << 25  # blocks × actions of all keys
+GUESSED = 4.0
+"""Records whose worth the mean of all actions has in the guess of one action's reward."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockGroups:
+    """A log cut by one schedule: groups are blocks of keys, in order of key and block."""
+
+    schedule: Schedule
+    first: Ints  # R: the group of each key's block 0
+    count: Ints  # R: the number of blocks, the open one included
+    block: Ints  # G
+    gains: Ints  # G × K: exact sums of 1/2 − loss, in grid units
+    shown: Ints  # G × K
+    moments: Moments
+    guesses: Floats  # G × K: of each action's reward, from the key's earlier blocks
+
+
+def usable(log: ShownLog) -> NDArray[np.bool_]:
+    """Which records take part in estimates."""
+    good = (log.played >= 0) & (log.pscore > 0) & (log.pscore < 1)
+    return np.asarray(good, dtype=np.bool_)
+
+
+def cut(log: ShownLog, schedule: Schedule) -> BlockGroups:
+    """The sums of a log that learners with this schedule need."""
+    count = schedule.blocks_of(log.counts) + 1
+    first, K = np.cumsum(count) - count, len(log.actions)
+    total = int(count.sum())
+    if total * K > _MOST_CELLS:
+        raise InvalidConfig(
+            complaint("learners", "too many blocks", expected=f"≤ {_MOST_CELLS // K}", got=total)
+        )
+    group = first[log.row] + schedule.blocks_of(log.number)
+    block = np.arange(total) - np.repeat(first, count)
+    named = log.played >= 0
+    cells = group[named] * K + log.played[named]
+    sums = np.bincount(cells, log.gain[named], minlength=total * K)  # exact: far below 2**53
+    shown = np.bincount(cells, minlength=total * K).reshape(total, K)
+    good = usable(log)
+    moments = Moments.of(
+        group[good],
+        log.played[good].astype(np.int64),
+        log.reward[good],
+        log.pscore[good],
+        shape=(total, K),
+    )
+    gains = sums.reshape(total, K).astype(np.int64)
+    return BlockGroups(
+        schedule, first, count, block, gains, shown, moments, _guesses(moments, block)
+    )
+
+
+def _guesses(moments: Moments, block: Ints) -> Floats:
+    """Each action's mean reward in the key's earlier blocks, shrunk towards that of all actions."""
+    shown, reward = (_before(values, block) for values in (moments.shown, moments.reward))
+    records = shown.sum(axis=1, keepdims=True)
+    level = (reward.sum(axis=1, keepdims=True) + 0.5 * GUESSED) / (records + GUESSED)
+    return np.asarray((reward + GUESSED * level) / (shown + GUESSED))
+
+
+def _before(values: Floats, block: Ints) -> Floats:
+    """The sums over a key's earlier blocks; groups of a key are neighbours."""
+    total = np.cumsum(values, axis=0) - values
+    begins = np.flatnonzero(block == 0)
+    of = np.cumsum(block == 0) - 1
+    earlier: Floats = total - total[begins][of]
+    return earlier
+
+
+def weigh(log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench) -> list[FeedbackAnswer]:
+    """Estimate each cell's value from the log."""
+    rows = log.rows(bench)
+    blocks: dict[Schedule, BlockGroups] = {}
+    answers = []
+    for cell in cells:
+        schedule = cell.learner.schedule
+        if schedule not in blocks:
+            blocks[schedule] = cut(log, schedule)
+        runs = Runs.of(cell.learner, rows, bench, log.counts)
+        answers.append(_weighed(cell, log, blocks[schedule], runs))
+    return answers
+
+
+def _weighed(cell: FeedbackCell, log: ShownLog, blocks: BlockGroups, runs: Runs) -> FeedbackAnswer:
+    policies, by_seed = _policies(blocks, runs, log.counts)
+    sums = Sums.of(blocks.moments, policies, blocks.guesses)
+    value = sums.value() if blocks.moments.records else None
+    so_far = sums.by(blocks.block).so_far()
+    mean, error = so_far.robust_means()
+    ends = ends_of(blocks.schedule, len(mean), longest=int(log.counts.max()))
+    shown = slice(int(blocks.first[runs.watched]), None)
+    own = policies[shown][: blocks.count[runs.watched]]
+    return FeedbackAnswer(
+        cell=cell,
+        estimate=None if value is None else value.dr,
+        by_seed=by_seed / max(1, blocks.moments.records),
+        course=Trajectory(ends, mean, mean - Z * error, mean + Z * error),
+        shares=Shares(blocks.schedule.starts(np.arange(len(own))), own),
+        arms=runs.experiment.arms(),
+        charge=charge_of(cell.learner, log.counts),
+        value=value,
+    )
+
+
+def _policies(blocks: BlockGroups, runs: Runs, counts: Ints) -> tuple[Floats, Floats]:
+    """The mean policy of each group over seeds, and Σ w·r of each seed."""
+    policies = np.empty(blocks.gains.shape)
+    won = np.zeros(runs.state.shape[1])
+    for block in range(int(blocks.count.max())):
+        rows = np.flatnonzero(blocks.count > block)
+        group, numbers = blocks.first[rows] + block, np.full(len(rows), block)
+        policy = runs.policy(rows, numbers) / PARTS
+        policies[group] = policy.mean(axis=1)
+        won += np.einsum("rsk,rk->s", policy, blocks.moments.weighted[group])
+        ended = counts[rows] >= blocks.schedule.stop(block) - 1
+        if ended.any():
+            group = group[ended]
+            gains, shown = blocks.gains[group], blocks.shown[group]
+            runs.close(rows[ended], numbers[ended], gains[:, None], shown[:, None])
+    return policies, won
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """The log's estimates for fixed actions, uniform choice, and its own policy."""
+
+    logged: ValueEstimate  # the mean reward of the log's own draws
+    uniform: PolicyValues
+    always: tuple[PolicyValues, ...]  # each action alone
+
+
+def fixed(log: ShownLog) -> Fixed:
+    """The baselines of learners."""
+    good, K = usable(log), len(log.actions)
+    reward = log.reward[good]
+    moments = Moments.of(
+        np.zeros(len(reward), dtype=np.int64),
+        log.played[good].astype(np.int64),
+        reward,
+        log.pscore[good],
+        shape=(1, K),
+    )
+    level = np.full((1, K), 0.5)
+    error = standard_error(reward, alone=float("inf"))
+    return Fixed(
+        ValueEstimate(float(reward.mean()), error),
+        value_of(moments, np.full((1, K), 1 / K), level),
+        tuple(value_of(moments, one[None], level) for one in np.eye(K)),
+    )

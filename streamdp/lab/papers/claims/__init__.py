@@ -1,0 +1,155 @@
+"""The papers' claims, measured: one function each, found by `claims`.
+
+A claim is measured on made-up losses with the shipped mechanisms, in our calibrations (`learners`
+says where these differ from the papers': noise twice as wide). Its verdict follows from an interval
+over a stated number of runs, by a rule that is written beside it:
+
+    reproduced      the interval lies where the claim says
+    not reproduced  the interval lies where the claim does not allow it
+    open            the interval reaches over the border: more runs are needed
+
+Orders (O, Θ) are claims about limits; the rules test them over stated ranges. The rules came first,
+but some of them, and one made-up instance, were adjusted after a first look at 200 runs. So figures
+that are published are of a fresh seed: those of docs/replay.md of seed 2026, which was run once,
+after the last change of a rule.
+
+Sources name papers by author and year; docs/references.md has the titles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from streamdp.core.arrays import Floats
+from streamdp.core.learners.leader import EARLIER_DEFAULT
+from streamdp.lab.replay.charts import Curve
+from streamdp.lab.replay.stages import Watch, unwatched
+
+Verdict = Literal["reproduced", "not reproduced", "open"]
+
+Z = 2.576
+"""Standard errors of the intervals: 99 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is computed, and the progress display."""
+
+    runs: int = 2000
+    seed: int = 1
+    watch: Watch = unwatched
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A chart of a claim."""
+
+    title: str
+    x: str
+    y: str
+    curves: tuple[Curve, ...]
+    linear: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimResult:
+    """A claim about one learner, the measurement, and the verdict."""
+
+    claim: str
+    source: str
+    learner: str
+    rule: str
+    measured: str
+    low: float
+    high: float
+    runs: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """All findings of one claim, with its chart."""
+
+    findings: tuple[ClaimResult, ...]
+    picture: Picture | None = field(default=None)
+
+
+Claim = Callable[[Effort], Measured]
+
+LEADERS = (
+    "prefix_softmax",
+    "prefix_softmax:cap=none",
+    "noisy_leader:noise=laplace",
+    "noisy_leader:noise=gumbel",
+    "noisy_leader:noise=exponential",
+)
+"""The papers' learners. On Bernoulli losses resampling changes nothing, so it has no row here."""
+
+SHOWN = (*LEADERS, EARLIER_DEFAULT)
+"""The growing learner is measured too, though no theorem and so no bound is claimed for it. The
+default, whose blocks stop growing, gives up that regret is independent of the horizon."""
+
+
+def verdict(
+    low: float, high: float, *, at_least: float = -np.inf, at_most: float = np.inf
+) -> Verdict:
+    """The verdict on a claimed range, given an interval.
+
+    >>> [verdict(low, low + 0.2, at_most=1.2) for low in (0.9, 1.3, 1.1)]
+    ['reproduced', 'not reproduced', 'open']
+    """
+    if at_least <= low and high <= at_most:
+        return "reproduced"
+    if low > at_most or high < at_least:
+        return "not reproduced"
+    return "open"
+
+
+def ratio(top: Floats, bottom: Floats) -> tuple[float, float, float]:
+    """The ratio of the means of two independent samples, with its interval (delta method)."""
+    value = float(top.mean() / bottom.mean())
+    spread = sum((x.std(ddof=1) / x.mean()) ** 2 / len(x) for x in (top, bottom))
+    half = Z * value * float(np.sqrt(spread))
+    return value, value - half, value + half
+
+
+LONG = ("panels",)
+"""Claims that take long: measured only if they are named."""
+
+
+def claims() -> Sequence[tuple[str, Claim]]:
+    """Every claim, by name."""
+    from streamdp.lab.papers.claims import (
+        adversarial,
+        bandits,
+        bounds,
+        comparators,
+        growth,
+        panels,
+        resampling,
+    )
+
+    return (
+        ("horizon", growth.horizon),
+        ("actions", growth.actions),
+        ("epsilon", growth.epsilon),
+        ("deterministic", growth.deterministic),
+        ("example", resampling.example),
+        ("monotonicity", resampling.monotonicity),
+        ("bound", bounds.never_exceeded),
+        ("figure-1", bandits.figure(1, bandits.FIRST)),
+        ("figure-2", bandits.figure(2, bandits.SECOND)),
+        ("flat", bandits.flat),
+        ("hybrid", bandits.hybrid),
+        ("adap", comparators.adap),
+        ("leak", adversarial.leak),
+        ("conversions", adversarial.bounds),
+        ("order", adversarial.order),
+        ("experts", adversarial.experts),
+        ("experts-long", adversarial.experts_long),
+        ("panels", panels.panels),
+    )

@@ -1,0 +1,191 @@
+"""The 21 panels of Hu et al. 2021: seven ε in three settings of means. Measured if named.
+
+The root of Hybrid-UCB's tree is the array here, which is ε-DP; the printed version plays by the
+same noisy sums and releases one more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+
+from streamdp.lab.papers.claims import ClaimResult, Effort, Measured, Picture, ratio, verdict
+from streamdp.lab.papers.claims.bandits import (
+    COLOURS,
+    FIRST,
+    KLUCB,
+    LAZY_UCB,
+    OLDER,
+    SUCCESSIVE,
+    THOMPSON,
+    FigureLearner,
+    Regrets,
+    below,
+    compared,
+    marks_of,
+    regrets,
+    runs_of,
+    spread_of,
+)
+from streamdp.lab.replay.bandit_worlds import IndependentRewards
+from streamdp.lab.replay.bandits import BanditOutcome, simulate_hybrid
+from streamdp.lab.replay.cells import epsilon_text
+from streamdp.lab.replay.charts import Curve
+
+SETTINGS = (
+    (0.75, 0.7, 0.7, 0.7, 0.7),
+    FIRST,
+    (0.75, 0.15, 0.15, 0.15, 0.15),
+)
+BUDGETS = tuple(Fraction(text) for text in ("0.1", "0.25", "0.5", "1", "8", "64", "128"))
+MIDDLE, LARGE = BUDGETS[2:4], BUDGETS[4:]
+HORIZON = 1 << 22
+HYBRID = FigureLearner("Hybrid-UCB", "hybrid_ucb")
+SHOWN = (LAZY_UCB, HYBRID, SUCCESSIVE, THOMPSON, KLUCB)
+
+
+def panels(size: Effort) -> Measured:
+    """The report's sentences about the panels, setting by setting."""
+    findings: list[ClaimResult] = []
+    pictures = []
+    for number, means in enumerate(SETTINGS, 1):
+        outcomes = panel(means, size, horizon=HORIZON)
+        source = f"{OLDER}, §6, mean reward setting {number}"
+        findings += statements(outcomes, source)
+        pictures.append(_picture(outcomes, number))
+    return Measured(tuple(findings), pictures[0])
+
+
+def panel(means: Sequence[float], size: Effort, *, horizon: int) -> Regrets:
+    """Every learner at every ε in one setting."""
+    others = [learner for learner in SHOWN if learner is not HYBRID]
+    outcomes = dict(regrets(others, BUDGETS, means, size, horizon=horizon))
+    hybrids = simulate_hybrid(
+        BUDGETS,
+        IndependentRewards.steady(means),
+        runs=runs_of(size),
+        horizon=horizon,
+        seed=(size.seed, len(SHOWN)),
+        marks=marks_of(horizon),
+        progress=size.watch(f"{HYBRID.name}, every ε, slots", horizon),
+    )
+    outcomes |= {(HYBRID.name, epsilon): run for epsilon, run in zip(BUDGETS, hybrids, strict=True)}
+    return outcomes
+
+
+def statements(outcomes: Regrets, source: str) -> list[ClaimResult]:
+    """The statements of the text, each at the ε that it names or at all of them."""
+    plots = f"{source} (a plot, no text)"
+    findings = [
+        compared(
+            outcomes,
+            LAZY_UCB,
+            SUCCESSIVE,
+            epsilon,
+            ("Anytime-Lazy-UCB is competitive with DP-SE", source if named else plots),
+            rule="the ratio is at most 1.25",
+            at_most=1.25,
+        )
+        for epsilon in BUDGETS
+        for named in (epsilon in MIDDLE,)
+    ]
+    findings += [
+        compared(
+            outcomes,
+            HYBRID,
+            SUCCESSIVE,
+            epsilon,
+            ("Hybrid-UCB does not perform well at small ε", source),
+            rule="its regret is at least twice that of DP-SE",
+            at_least=2.0,
+        )
+        for epsilon in MIDDLE
+    ]
+    findings += [
+        compared(
+            outcomes,
+            HYBRID,
+            SUCCESSIVE,
+            epsilon,
+            ("Hybrid-UCB performs well at large ε", source),
+            rule="its regret is at most that of DP-SE",
+            at_most=1.0,
+        )
+        for epsilon in LARGE
+    ]
+    findings += [_falls(outcomes, learner, source) for learner in (LAZY_UCB, HYBRID)]
+    findings.append(_flat(outcomes, source))
+    return findings + below(outcomes, THOMPSON, SUCCESSIVE, BUDGETS, "ours, beside the panels")
+
+
+def _falls(by_learner: Regrets, shown: FigureLearner, source: str) -> ClaimResult:
+    """The worst step from an ε to the next larger one."""
+    outcomes = [by_learner[shown.name, epsilon].regrets[:, -1] for epsilon in BUDGETS]
+    value, low, high = max(ratio(after, before) for before, after in pairwise(outcomes))
+    return _over_budgets(
+        "the regret of UCB-based learners falls with ε",
+        source,
+        shown,
+        "from each ε to the next larger one it grows by a tenth at most",
+        (value, low, high),
+        outcomes,
+        at_most=1.1,
+    )
+
+
+def _flat(by_learner: Regrets, source: str) -> ClaimResult:
+    outcomes = [by_learner[SUCCESSIVE.name, epsilon].regrets[:, -1] for epsilon in BUDGETS]
+    return _over_budgets(
+        "the regret of DP-SE is flat in ε",
+        source,
+        SUCCESSIVE,
+        "regret at ε = 0.1 over that at ε = 128 is 0.8 … 1.25",
+        ratio(outcomes[0], outcomes[-1]),
+        outcomes,
+        at_least=0.8,
+        at_most=1.25,
+    )
+
+
+def _over_budgets(
+    claim: str,
+    source: str,
+    shown: FigureLearner,
+    rule: str,
+    interval: tuple[float, float, float],
+    outcomes: Sequence[np.ndarray[tuple[int, ...], np.dtype[np.float64]]],
+    *,
+    at_least: float = -np.inf,
+    at_most: float = np.inf,
+) -> ClaimResult:
+    value, low, high = interval
+    course = ", ".join(f"{regrets.mean():.0f}" for regrets in outcomes)
+    return ClaimResult(
+        claim,
+        source,
+        shown.name,
+        rule,
+        f"{value:.2f}; at ε = {epsilon_text(BUDGETS[0])} … {epsilon_text(BUDGETS[-1])}: {course}",
+        low,
+        high,
+        len(outcomes[0]),
+        verdict(low, high, at_least=at_least, at_most=at_most),
+    )
+
+
+def _picture(by_learner: Regrets, number: int) -> Picture:
+    """The final regret of every learner over ε, as in Hu et al. 2021, Fig. 5, 10 and 12a."""
+    budgets = np.array([float(epsilon) for epsilon in BUDGETS])
+    curves = []
+    for shown, colour in zip(SHOWN, COLOURS, strict=False):
+        outcomes: list[BanditOutcome] = [by_learner[shown.name, epsilon] for epsilon in BUDGETS]
+        last = np.stack([outcome.regrets[:, -1] for outcome in outcomes], axis=1)
+        mean, half = spread_of(last)
+        low = np.maximum(mean - half, 1.0)
+        curves.append(
+            Curve(shown.name, budgets, mean, colour, low=low, high=mean + half, marks=True)
+        )
+    return Picture(f"Mean reward setting {number}: final regret", "ε", "regret", tuple(curves))

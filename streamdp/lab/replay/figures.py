@@ -1,0 +1,204 @@
+"""The numbers of a report, for the page, JSON and the summary.
+
+An interval is the mean ± 1.96 standard errors over seeds: it says how well the mean over the
+learner's own randomness is known on *this* log, and nothing about other logs. A band holds the
+middle 80 % of the seeds. A learner has *settled* at the first slot from which on, at every later
+point of the report, the best fixed action was in force in at least 90 % of the slots and seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.arrays import Floats, Ints
+from streamdp.core.regret import bound_of
+from streamdp.lab.replay import following
+from streamdp.lab.replay.cells import Cell, epsilon_text
+from streamdp.lab.replay.replaying import Replay, ReplayAnswer
+from streamdp.lab.replay.spread import standard_error
+from streamdp.wire.unprotected import labelled
+
+SETTLED = 0.9
+BAND = (10, 90)
+Z = following.Z
+_BOUND_POINTS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class CurveWithBand:
+    """A curve with its band."""
+
+    name: str
+    x: Floats
+    mean: Floats
+    low: Floats
+    high: Floats
+
+
+def line(answer: ReplayAnswer, points: Ints) -> CurveWithBand:
+    """A cell's regret over time."""
+    regret = answer.curves.regret
+    low, high = np.percentile(regret, BAND, axis=0)
+    return CurveWithBand(answer.cell.name, points.astype(float), regret.mean(axis=0), low, high)
+
+
+def per_thousand(losses: float, slots: int) -> float:
+    """Losses in a thousand slots."""
+    return 1000 * losses / slots
+
+
+def settled_at(answer: ReplayAnswer, points: Ints) -> int | None:
+    """The slot after which the best fixed action stays in force; None if it never stays."""
+    away = np.flatnonzero(answer.curves.leading < SETTLED)
+    if not len(away):
+        return 1
+    last = int(away[-1])
+    return None if last == len(points) - 1 else int(points[last]) + 1
+
+
+def gap(replay: Replay) -> float:
+    """How much worse per slot the second-best action was, in hindsight, for the longest key."""
+    row = int(replay.summed.slots.argmax())
+    totals = np.sort(replay.base.totals[row])
+    return float(totals[1] - totals[0]) / int(replay.summed.slots[row])
+
+
+def bounds(replay: Replay, cell: Cell) -> tuple[Floats, Floats, str] | None:
+    """The theorem's bound over time, as if the log were i.i.d. with its gap in hindsight.
+
+    None with several keys, each of which has its own bound, and for learners without privacy.
+    """
+    difference = gap(replay)
+    if len(replay.summed.rows) > 1 or not cell.leader.private or difference <= 0:
+        return None
+    longest = replay.summed.longest
+    horizons = np.unique(np.geomspace(1, longest, _BOUND_POINTS).astype(np.int64))
+    limits = [bound_of(cell.leader, horizon=int(t), gap=difference) for t in horizons]
+    return horizons.astype(float), np.array([limit.regret for limit in limits]), limits[-1].source
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive blocks of the longest key in which the same action was in force most often."""
+
+    start: int  # slot
+    stop: int
+    action: int
+    share: float  # of seeds, over the stretch
+
+
+def timeline(answer: ReplayAnswer, *, slots: int) -> list[Stretch]:
+    """The most frequent action over all seeds, block by block."""
+    schedule, actions = answer.cell.leader.schedule, answer.curves.timeline
+    starts = schedule.starts(np.arange(len(actions)))
+    inside = starts <= slots
+    actions, starts = actions[inside], starts[inside]
+    stops = np.append(starts[1:], slots + 1)
+    modes, shares = _modes(actions)
+    stretches = []
+    for action, blocks in groupby(range(len(modes)), key=lambda block: int(modes[block])):
+        run = list(blocks)
+        first, last = run[0], run[-1]
+        lengths = (stops - starts)[first : last + 1]
+        share = float((shares[first : last + 1] * lengths).sum() / lengths.sum())
+        stretches.append(Stretch(int(starts[first]), int(stops[last]), action, share))
+    return stretches
+
+
+def _modes(actions: NDArray[np.int32]) -> tuple[Ints, Floats]:
+    """The most frequent action of each block, and its share of seeds."""
+    modes, shares = np.empty(len(actions), dtype=np.int64), np.empty(len(actions))
+    for block, row in enumerate(actions):
+        values, counts = np.unique(row, return_counts=True)
+        best = int(counts.argmax())
+        modes[block], shares[block] = values[best], counts[best] / len(row)
+    return modes, shares
+
+
+def helping_cap(replay: Replay, answer: ReplayAnswer) -> ReplayAnswer | None:
+    """The best capped schedule at a learner's ε, if its gain is beyond chance and above 5 %."""
+    rivals = [probe for probe in replay.probes if probe.cell.epsilon == answer.cell.epsilon]
+    if not rivals:
+        return None
+    best = min(rivals, key=lambda probe: probe.mean)
+    saved = answer.final - best.final  # the same seeds: common random numbers
+    error = standard_error(saved)
+    enough = saved.mean() > max(3 * error, 0.05 * abs(answer.mean), 1e-9)
+    return best if enough else None
+
+
+def as_json(replay: Replay) -> dict[str, object]:
+    """The page's content as JSON."""
+    points = replay.base.points
+    every: Sequence[ReplayAnswer] = (
+        *replay.answers,
+        replay.leader,
+        *((replay.running,) if replay.running else ()),
+        *replay.probes,
+    )
+    question = replay.question
+    facts: dict[str, object] = {
+        "log": replay.log,
+        "actions": list(replay.actions),
+        "slots": replay.slots,
+        "keys": len(replay.summed.rows),
+        "null_slots": replay.summed.nulls,
+        "clipped_slots": replay.summed.clipped,
+        "seeds": list(question.seeds),
+        "stream": question.stream,
+        "epoch": question.epoch,
+        "gap_in_hindsight": gap(replay),
+        "points": points.tolist(),
+        "uniform_regret": replay.base.uniform_regret.tolist(),
+        "best_fixed_loss": replay.base.best.tolist(),
+        "loss_by_action": {
+            name: float(total) / replay.slots
+            for name, total in zip(replay.actions, replay.base.totals.sum(axis=0), strict=True)
+        },
+        "following": following.as_json(
+            replay.followed,
+            above=replay.base.above_stretches,
+            stretches=len(following.stretch_ends(points, replay.summed.longest)),
+        ),
+        "cells": list(_cells(replay, every, points)),
+    }
+    return labelled(facts)
+
+
+def _cells(
+    replay: Replay, answers: Sequence[ReplayAnswer], points: Ints
+) -> Iterator[dict[str, object]]:
+    seen = set()
+    for answer in answers:
+        if answer.cell in seen:
+            continue
+        seen.add(answer.cell)
+        curve, charged = line(answer, points), answer.charged
+        limit = bounds(replay, answer.cell)
+        yield {
+            "learner": answer.cell.name,
+            "epsilon": epsilon_text(answer.cell.epsilon).replace("∞", "inf"),
+            "config": answer.cell.leader.to_config(),
+            "regret": answer.mean,
+            "standard_error": answer.error,
+            "regret_by_seed": answer.final.tolist(),
+            "settled_at": settled_at(answer, points),
+            "regret_over_time": curve.mean.tolist(),
+            "regret_band": [curve.low.tolist(), curve.high.tolist()],
+            "best_in_force": answer.curves.leading.tolist(),
+            "control_group": None if answer.control is None else answer.control.as_json("regret"),
+            "bound": None if limit is None else {"regret": limit[1][-1], "source": limit[2]},
+            "ledger": None
+            if charged is None
+            else {
+                "epsilon_per_event": str(charged.epsilon),
+                "blocks": charged.blocks,
+                "slots_charged": charged.slots,
+                "slots_open": charged.open_slots,
+            },
+        }

@@ -1,0 +1,416 @@
+"""`replay_log`: a question about a log, and the answer, which is the content of a report.
+
+Beside the given candidates, a replay always runs
+
+- *follow the leader*, block by block (dyadic), which costs nothing more, and slot by slot if the
+  log is small or the learner is asked for by name (it needs a pass of its own);
+- the default with its memory beside growing and capped blocks (`following`), at every private ε;
+- the first candidate with *capped* schedules of several lengths, to show whether the log drifts so
+  much that shorter blocks would have helped. This is hindsight: choose a cap for a reason, not
+  because it did best on the log that you then go live on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.arrays import Floats
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.ledger import Ledger
+from streamdp.lab.replay import checkpoint as checkpoints
+from streamdp.lab.replay.cells import (
+    BASELINE,
+    RUNNING,
+    Candidate,
+    Cell,
+    Epsilon,
+    cells_of,
+    parse_candidate,
+    schedules_of,
+)
+from streamdp.lab.replay.control_group import ControlComparison
+from streamdp.lab.replay.curves import Baselines, Curves, baselines, curves
+from streamdp.lab.replay.cuts import Bench, CutPlan, report_points
+from streamdp.lab.replay.following import Contest, Result, contests, could_differ, result_of
+from streamdp.lab.replay.grid import holds
+from streamdp.lab.replay.log import Log
+from streamdp.lab.replay.onepass import OnePass, Summed
+from streamdp.lab.replay.running import follow
+from streamdp.lab.replay.spread import standard_error
+
+if TYPE_CHECKING:
+    from streamdp.lab.replay.crowd_cells import Adoptions  # which brings the engine
+
+SMALL_LOG = 20_000_000
+"""Losses (slots × K) up to which slot-by-slot follow-the-leader always runs: a second or two."""
+
+CHECKPOINT_LOSSES = 1 << 33
+"""Losses (slots × K) that are read or drawn anew between two checkpoints: a minute or less."""
+
+
+class Watcher(Protocol):
+    """Follows the progress of a long replay."""
+
+    def stage(self, name: str, total: int) -> Callable[[int], None]:
+        """Begin a stage; call the returned function with the part of `total` that is done."""
+        ...
+
+    def interrupted(self) -> bool:
+        """Whether the user wants to stop; asked wherever the work can be resumed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The question that a replay answers."""
+
+    candidates: tuple[Candidate, ...]
+    epsilons: tuple[Epsilon, ...]
+    seeds: tuple[int, ...]
+    stream: str = "replay"
+    epoch: int = 1
+    probes: bool = True
+    record: Adoptions | None = None
+    """What a ledger says that priors of `crowd = "stream"` have adopted; None: in step."""
+
+    def __post_init__(self) -> None:
+        """Refuse a question without seeds."""
+        if not self.seeds:
+            raise InvalidConfig(complaint("seeds", "none", expected="at least 1", got=0))
+
+    @property
+    def bench(self) -> Bench:
+        """The sources of randomness."""
+        return Bench(self.seeds, self.stream, self.epoch)
+
+    def as_line(self) -> str:
+        """The question as one line of text, for the identity of a checkpoint."""
+        names = ",".join(candidate.text for candidate in self.candidates)
+        epsilons = ",".join(str(epsilon) for epsilon in self.epsilons)
+        line = f"{names} {epsilons} {self.seeds} {self.stream} {self.epoch} {self.probes}"
+        return line if self.record is None else f"{line} {self.record}"
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """The charge of one cell, as a ledger would state it."""
+
+    epsilon: Fraction  # the highest charge of any event: the guarantee so far
+    blocks: int
+    slots: int  # charged so far
+    open_slots: int  # of open blocks: not charged yet
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayAnswer:
+    """A cell's curves and its ledger."""
+
+    cell: Cell
+    curves: Curves
+    charged: Charged | None
+    control: ControlComparison | None = None  # for a candidate with a control group
+
+    @property
+    def final(self) -> Floats:
+        """The regret at the end, by seed."""
+        return np.asarray(self.curves.regret[:, -1])
+
+    @property
+    def mean(self) -> float:
+        """The mean regret at the end."""
+        return float(self.final.mean())
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean over seeds; 0 for one seed."""
+        return standard_error(self.final)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The content of a report."""
+
+    log: str
+    actions: tuple[str, ...]
+    question: Question
+    summed: Summed
+    base: Baselines
+    answers: tuple[ReplayAnswer, ...]  # candidates × ε, in the order of the question
+    leader: ReplayAnswer  # follow the leader, block by block
+    running: ReplayAnswer | None  # follow the leader, slot by slot
+    probes: tuple[ReplayAnswer, ...]  # the first candidate with capped schedules
+    followed: tuple[Result, ...]  # memory, growing and capped blocks, if they could differ
+
+    @property
+    def slots(self) -> int:
+        """The number of slots of all keys."""
+        return int(self.summed.slots.sum())
+
+
+def replay_log(
+    log: Log,
+    question: Question,
+    *,
+    checkpoint: Path | None = None,
+    watcher: Watcher | None = None,
+) -> Replay:
+    """Replay a log and answer a question.
+
+    With a `checkpoint`, the same call resumes an interrupted pass.
+    """
+    work = plan(log, question)
+    summed = _read(log, question, work, checkpoint, watcher)
+    longest = summed.longest  # the horizon was an upper bound
+    points = np.append(work.points[work.points < longest], longest)
+    base = baselines(summed, points)
+    compared = tuple(contest for contest in work.contests if _worth(contest, summed, question))
+    cells = work.cells(compared)
+    report = watcher.stage("learners", len(cells)) if watcher else None
+    drawn = curves(summed, [cell for cell in cells if not cell.crowded], question.bench, base)
+    if report is not None:
+        report(len(cells))
+    drawn += _crowds(log, [cell for cell in cells if cell.crowded], summed, question, base, watcher)
+    answers = {
+        curve.cell: ReplayAnswer(
+            curve.cell, curve, _charge(curve.cell, summed), _compared(curve, summed)
+        )
+        for curve in drawn
+    }
+    for cell in work.running_cells:
+        tell = watcher.stage(cell.name, log.slots) if watcher else None
+        curve = follow(log, cell, summed, question.bench, base, progress=tell)
+        answers[cell] = ReplayAnswer(cell, curve, None)
+    return Replay(
+        log=log.name,
+        actions=log.actions,
+        question=question,
+        summed=summed,
+        base=base,
+        answers=tuple(answers[cell] for cell in work.asked),
+        leader=answers[work.leader],
+        running=next((answers[cell] for cell in work.running_cells), None),
+        probes=tuple(answers[cell] for cell in work.probes if _could_help(cell, longest)),
+        followed=tuple(
+            result_of(contest, {cell: answers[cell].final for cell in contest.cells.values()})
+            for contest in compared
+        ),
+    )
+
+
+def _compared(curve: Curves, summed: Summed) -> ControlComparison | None:
+    """Compare a control group with the other keys, if a cell has one."""
+    control = curve.cell.control
+    if not control.share:
+        return None
+    return ControlComparison.of(control, summed.rows.keys, summed.slots, curve.by_row)
+
+
+def _crowds(
+    log: Log,
+    cells: Sequence[Cell],
+    summed: Summed,
+    question: Question,
+    base: Baselines,
+    watcher: Watcher | None,
+) -> list[Curves]:
+    """The curves of cells whose keys learn from each other."""
+    if not cells:
+        return []
+    from streamdp.lab.replay.crowd_cells import (
+        play_crowds,
+    )  # brings the engine, which no other cell has
+
+    tell = watcher.stage("crowds", len(cells) * log.slots) if watcher else None
+    bench = question.bench
+    course = play_crowds(log, cells, summed, bench, progress=tell, record=question.record)
+    return curves(summed, cells, bench, base, course=course)
+
+
+def _worth(contest: Contest, summed: Summed, question: Question) -> bool:
+    """Whether a comparison can say anything about this log, and fits in memory."""
+    return could_differ(contest, summed.longest) and all(
+        holds(cell, summed, question.bench) for cell in contest.cells.values()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayWork:
+    """The computations that a question needs."""
+
+    asked: tuple[Cell, ...]
+    leader: Cell
+    probes: tuple[Cell, ...]
+    contests: tuple[Contest, ...]
+    running_cells: tuple[Cell, ...]
+    points: NDArray[np.int64]
+
+    def cells(self, contests: Sequence[Contest]) -> tuple[Cell, ...]:
+        """The cells that the one pass answers, with those of some comparisons."""
+        compared = (cell for contest in contests for cell in contest.cells.values())
+        every = dict.fromkeys((*self.asked, self.leader, *self.probes, *compared))
+        return tuple(cell for cell in every if not cell.running)
+
+    def cuts(self) -> tuple[CutPlan, CutPlan | None]:
+        """The cuts of the pass, and those of the events that are drawn anew."""
+        cells = self.cells(self.contests)
+        prefix = [cell for cell in cells if cell.leader.window == "random_prefix"]
+        redrawn = [cell for cell in cells if cell.resampled]
+        main = CutPlan(schedules_of(cells), schedules_of(prefix), self.points)
+        if not redrawn:
+            return main, None
+        none = np.zeros(0, dtype=np.int64)
+        windows = [cell for cell in redrawn if cell.leader.window == "random_prefix"]
+        return main, CutPlan(schedules_of(redrawn), schedules_of(windows), none)
+
+
+def plan(log: Log, question: Question) -> ReplayWork:
+    """The work that a question needs."""
+    actions = log.actions
+    asked = cells_of(question.candidates, question.epsilons, actions=actions)
+    probes: tuple[Cell, ...] = ()
+    compared: tuple[Contest, ...] = ()
+    if question.probes:
+        seeds = len(question.seeds)
+        compared = contests(question.epsilons, actions=actions, slots=log.slots, seeds=seeds)
+        first = question.candidates[0]
+        finite = [epsilon for epsilon in question.epsilons if epsilon is not None]
+        capped = [first.with_schedule(f"capped {length}") for length in caps(log.slots)]
+        probes = cells_of(capped, finite, actions=actions) if first.private else ()
+    running = [cell for cell in asked if cell.running]
+    if not running and log.slots * len(actions) <= SMALL_LOG:
+        running = list(cells_of([parse_candidate(RUNNING)], (None,), actions=actions))
+    (leader,) = cells_of([parse_candidate(BASELINE)], (None,), actions=actions)
+    return ReplayWork(asked, leader, probes, compared, tuple(running), report_points(log.slots))
+
+
+def caps(slots: int) -> list[int]:
+    """The lengths of capped blocks that are tried: powers of four from slots/512 to slots/4.
+
+    >>> caps(6936)
+    [16, 64, 256, 1024]
+    """
+    lengths = [4**power for power in range(2, 21)]
+    return [length for length in lengths if slots <= 512 * length and 4 * length <= slots]
+
+
+def _could_help(cell: Cell, longest: int) -> bool:
+    """Whether a cap is short enough to change anything for the longest key."""
+    return 4 * int(cell.leader.schedule.parameter or 0) <= longest
+
+
+def identity(log: Log, question: Question) -> str:
+    """The identity that a checkpoint must have to be resumed."""
+    return sha256(f"{log.identity()}\n{question.as_line()}".encode()).hexdigest()
+
+
+def _read(
+    log: Log,
+    question: Question,
+    work: ReplayWork,
+    checkpoint: Path | None,
+    watcher: Watcher | None,
+) -> Summed:
+    """Run the pass, with checkpoints."""
+    main, redrawn = work.cuts()
+    run = OnePass(log, question.bench, main, resampling=redrawn)
+    name = identity(log, question)
+    if checkpoint is not None and checkpoint.exists():
+        checkpoints.load(checkpoint, run, of=name)
+    tell = watcher.stage(f"reading {log.name}", log.slots) if watcher else None
+    saved, step = run.done, CHECKPOINT_LOSSES // (len(log.actions) * (1 + len(run.redrawn)))
+    for _ in run.portions():
+        if tell is not None:
+            tell(run.done)
+        stop = watcher is not None and watcher.interrupted()
+        if checkpoint is not None and (stop or run.done - saved > step):
+            checkpoints.save(checkpoint, run, of=name)
+            saved = run.done
+        if stop:
+            raise KeyboardInterrupt
+    if checkpoint is not None:
+        checkpoint.unlink(missing_ok=True)
+    return run.finish()
+
+
+def _charge(cell: Cell, summed: Summed) -> Charged | None:
+    """Book every block that ended, in a ledger like the live one."""
+    if cell.leader.charge is None:
+        return None
+    schedule = cell.leader.schedule
+    closed = schedule.blocks_of(summed.slots + 1)
+    ledger = Ledger(cell.leader.charge)
+    ledger.grow(len(closed))
+    accounts = np.flatnonzero(closed)
+    stops = schedule.starts(closed[accounts])
+    ledger.book(accounts, np.ones_like(accounts), stops, epsilon=cell.leader.charge)
+    charged = int((stops - 1).sum())
+    return Charged(ledger.highest(), int(closed.sum()), charged, int(summed.slots.sum()) - charged)
+
+
+def seeds_of(count: int, *, first: int = 0) -> tuple[int, ...]:
+    """This many seeds from the first one on.
+
+    >>> seeds_of(3)
+    (0, 1, 2)
+    """
+    return tuple(range(first, first + count))
+
+
+def costs(log: Log, question: Question) -> Sequence[str]:
+    """The costs of a replay beyond one reading of the log, as sentences; empty if none."""
+    work = plan(log, question)
+    values, sentences = log.slots * len(log.actions), []
+    redrawn = [cell.name for cell in work.asked if cell.resampled]
+    if redrawn:
+        seconds = values * len(question.seeds) / REDRAWN_A_SECOND
+        sentences.append(
+            f"{', '.join(dict.fromkeys(redrawn))}: draws every event anew for each of"
+            f" {len(question.seeds)} seeds, {duration(seconds)}"
+        )
+    crowds = [cell.name for cell in work.asked if cell.crowded]
+    if crowds:
+        seconds = len(crowds) * values * len(question.seeds) / ENGINE_A_SECOND
+        sentences.append(
+            f"{', '.join(dict.fromkeys(crowds))}: the engine itself, once for each of"
+            f" {len(question.seeds)} seeds and each ε, {duration(seconds)}"
+        )
+    for cell in work.running_cells:
+        seconds = values / FOLLOWED_A_SECOND
+        if seconds >= WORTH_SAYING:
+            sentences.append(f"{cell.name}: a pass of its own, {duration(seconds)}")
+    return sentences
+
+
+REDRAWN_A_SECOND = 2.0e7
+"""Losses per second that are drawn anew and summed, on one core of 2024; for estimates only."""
+
+ENGINE_A_SECOND = 1.0e7
+"""Losses per second that the engine takes when keys come in turn, likewise."""
+
+FOLLOWED_A_SECOND = 2.0e7
+"""Losses per second that slot-by-slot follow-the-leader handles, likewise."""
+
+
+WORTH_SAYING = 2.0
+"""Seconds; a shorter pass is not announced."""
+
+
+def duration(seconds: float) -> str:
+    """A duration, for people.
+
+    >>> duration(0.2), duration(90), duration(7300)
+    ('about 1 s', 'about 1.5 min', 'about 2 h')
+    """
+    if seconds < 60:
+        return f"about {max(1, round(seconds))} s"
+    if seconds < 3600:
+        return f"about {seconds / 60:.2g} min"
+    return f"about {seconds / 3600:.2g} h"

@@ -1,0 +1,141 @@
+"""Follow-the-leader after every slot: the baseline that needs a pass of its own.
+
+It looks at the sum of everything so far after every slot, so sums at a few cuts do not help it. Its
+actions are the same for every seed, except where sums tie: there each seed's own bits decide, as
+they do live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.arrays import Ints
+from streamdp.core.grid import UNIT, quantise
+from streamdp.core.randomness import Bits, Purpose, SeededRandomness, uniform_integers
+from streamdp.core.segments import group
+from streamdp.lab.replay.cells import Cell
+from streamdp.lab.replay.curves import Baselines, Curves
+from streamdp.lab.replay.cuts import Bench, Rows
+from streamdp.lab.replay.draws import Dealer
+from streamdp.lab.replay.log import Log, Portion
+from streamdp.lab.replay.onepass import Progress, Summed
+
+_VALUES = 1 << 19  # losses looked at together
+
+
+def follow(
+    log: Log,
+    cell: Cell,
+    summed: Summed,
+    bench: Bench,
+    base: Baselines,
+    *,
+    progress: Progress | None = None,
+) -> Curves:
+    """The curve of slot-by-slot follow-the-leader, for a log that was summed before."""
+    follower = _Follower(summed, bench, base)
+    done = 0
+    for portion in log.portions():
+        follower.take(portion)
+        done += len(portion)
+        if progress is not None:
+            progress(done)
+    return follower.close(cell)
+
+
+class _Follower:
+    """Sums so far, the next slot, and the losses of the actions in force."""
+
+    def __init__(self, summed: Summed, bench: Bench, base: Baselines) -> None:
+        self._base = base
+        self._rows = Rows(bench)  # filled again in the same order
+        self._sources = bench.randomness()
+        self._stream = bench.stream
+        K, n, seeds = len(summed.actions), len(summed.rows), len(bench.seeds)
+        self._sums = np.zeros((n, K), dtype=np.int64)
+        self._slots = np.zeros(n, dtype=np.int64)
+        dealer = Dealer(summed.rows, self._sources, stream=bench.stream, seeds=range(seeds))
+        self._openings = dealer.openings(np.arange(n), actions=K)
+        self._losses = np.zeros((len(base.points), seeds), dtype=np.int64)
+        self._by_row = np.zeros((n, seeds), dtype=np.int64)
+        self._leading = np.zeros(len(base.points), dtype=np.int64)
+        self._best = base.totals.argmin(axis=1)
+        self._seeds = seeds
+
+    def take(self, portion: Portion) -> None:
+        batch = portion.batch
+        grouped = group(batch.index, len(batch.keys))
+        ends = np.cumsum(grouped.counts)
+        born = batch.offsets[grouped.places(ends - grouped.counts)]
+        keys = [batch.keys[at] for at in grouped.touched.tolist()]
+        rows = self._rows.find(portion.partition, keys, born).tolist()
+        for row, begin, end in zip(
+            rows, (ends - grouped.counts).tolist(), ends.tolist(), strict=True
+        ):
+            for part in _pieces(begin, end, step=max(1, _VALUES // batch.losses.shape[1])):
+                grid, _ = quantise(batch.losses[grouped.places(part)])
+                self._add(row, grid)
+
+    def _add(self, row: int, grid: Ints) -> None:
+        """Some slots of one row, in order."""
+        n = len(grid)
+        before = np.cumsum(grid, axis=0) - grid + self._sums[row]
+        slots = self._slots[row] + 1 + np.arange(n)
+        tied = before == before.min(axis=1, keepdims=True)
+        many = tied.sum(axis=1)
+        points = np.searchsorted(self._base.points, slots)
+        alone, open_ = np.flatnonzero(many == 1), np.flatnonzero(many > 1)
+        chosen = tied[alone].argmax(axis=1)  # the action under every seed
+        self._enter(row, points[alone], grid[alone, chosen][:, None], chosen[:, None])
+        if len(open_):
+            chosen = self._ties(row, slots[open_], tied[open_])
+            losses = np.take_along_axis(grid[open_], chosen, axis=1)
+            self._enter(row, points[open_], losses, chosen)
+        self._sums[row] += grid.sum(axis=0)
+        self._slots[row] += n
+
+    def _enter(self, row: int, points: Ints, losses: Ints, chosen: Ints) -> None:
+        """Add slots to their points: a column for each seed, or one for all."""
+        if not len(points):
+            return
+        seeds = self._seeds // losses.shape[1]
+        leads = (chosen == self._best[row]).sum(axis=1) * seeds
+        starts = np.flatnonzero(np.diff(points, prepend=-1))
+        self._losses[points[starts]] += np.add.reduceat(losses, starts, axis=0)
+        self._leading[points[starts]] += np.add.reduceat(leads, starts)
+        self._by_row[row] += losses.sum(axis=0)
+
+    def _ties(self, row: int, slots: Ints, tied: NDArray[np.bool_]) -> Ints:
+        """The choices of each seed's bits at slots whose sums before tie: slots × seeds."""
+        chosen = np.empty((len(slots), self._seeds), dtype=np.int64)
+        count, ranks = tied.sum(axis=1), np.cumsum(tied, axis=1)
+        for seed, source in enumerate(self._sources):
+            nth = uniform_integers(self._bits(source, row, slots - 2, seed), count)
+            chosen[:, seed] = np.argmax(ranks > nth[:, None], axis=1)
+        if slots[0] == 1:
+            chosen[0] = self._openings[row]
+        return chosen
+
+    def _bits(self, source: SeededRandomness, row: int, blocks: Ints, seed: int) -> Bits:
+        tags = self._rows.tags(np.full(len(blocks), row), seed=seed)
+        return source.bits(self._stream, Purpose.SELECTION, tags, np.maximum(blocks, 0))
+
+    def close(self, cell: Cell) -> Curves:
+        base = self._base
+        played = np.cumsum(self._losses, axis=0) / UNIT
+        slots = np.diff(base.slots, prepend=0) * self._seeds
+        return Curves(
+            cell,
+            (played - base.best[:, None]).T,
+            self._leading / np.maximum(slots, 1),
+            self._by_row / UNIT - base.totals.min(axis=1)[:, None],
+            np.zeros((0, self._seeds), dtype=np.int32),
+        )
+
+
+def _pieces(begin: int, end: int, *, step: int) -> Iterator[Ints]:
+    for first in range(begin, end, step):
+        yield np.arange(first, min(first + step, end))

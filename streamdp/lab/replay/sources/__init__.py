@@ -1,0 +1,91 @@
+"""Sources of logs: files by their endings, topics by the name of a transport.
+
+    log.ndjson  log.jsonl  log.parquet  log.arrow  log.feather  log.npy  log.npz
+    sqlite:home.db#clicks      the input topic `clicks` of the embedded log
+    kafka:localhost:9092#clicks
+
+A file names its actions itself if it can; a topic needs them, as a stream's configuration does. An
+error in a file is one line that names the file, the row or column, and what was expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.lab.replay.log import Log, OnBad
+
+ENDINGS: Mapping[str, str] = {
+    ".ndjson": "ndjson",
+    ".jsonl": "ndjson",
+    ".npy": "numpy_files",
+    ".npz": "numpy_files",
+    ".parquet": "arrow_files",
+    ".arrow": "arrow_files",
+    ".feather": "arrow_files",
+    ".ipc": "arrow_files",
+}
+"""The module that reads each file ending; each has a function `open_file`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How to read a log, as far as the log itself does not say.
+
+    `actions` names the coordinates. `on_bad` says what an unusable row of a file is: an error, or a
+    null loss as it would be live. `format` and `format_options` are a topic's wire format;
+    `settings` go to its transport.
+    """
+
+    actions: tuple[str, ...] | None = None
+    on_bad: OnBad = "refuse"
+    format: str = "json"
+    format_options: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+
+def open_log(source: str | Path, reading: ReadOptions | None = None) -> Log:
+    """The log at a path or a topic's address."""
+    how = reading or ReadOptions()
+    text = str(source)
+    technology, colon, address = text.partition(":")
+    if colon and technology.isidentifier() and not Path(text).exists():
+        from streamdp.lab.replay.sources.topics import open_topic
+
+        return open_topic(technology, address, how)
+    path = Path(source)
+    module = ENDINGS.get(path.suffix.lower())
+    if module is None:
+        raise InvalidConfig(
+            complaint(
+                text, "unknown kind of log", expected=_kinds(), got=path.suffix or "no ending"
+            )
+        )
+    if not path.is_file():
+        raise InvalidConfig(complaint(text, "cannot be read", expected="a file", got="none there"))
+    if module == "arrow_files":
+        need_pyarrow(text)
+    reader: Callable[[Path, ReadOptions], Log] = import_module(f"{__name__}.{module}").open_file
+    log: Log = reader(path, how)
+    return log
+
+
+def need_pyarrow(where: str) -> None:
+    """Refuse a file that needs pyarrow, if pyarrow is not installed."""
+    if find_spec("pyarrow") is None:
+        expected = "the extra `replay` (in a checkout: make tools)"
+        raise InvalidConfig(complaint(where, "needs pyarrow", expected=expected, got="no pyarrow"))
+
+
+def file_identity(path: Path, *, actions: Sequence[str]) -> str:
+    """A file's path, size and time of change: enough to notice another file."""
+    seen = path.stat()
+    return f"{path.absolute()} {seen.st_size} {seen.st_mtime_ns} {len(actions)}"
+
+
+def _kinds() -> str:
+    return ", ".join(ENDINGS) + " or transport:address#topic"

@@ -1,0 +1,225 @@
+"""NDJSON: one event a line, `{"losses": [...]}` or `{"losses": {"a": 0.1, …}}`, maybe a `key`.
+
+The first line with losses decides whether they are lists or mappings, and the order of the actions,
+unless the actions are given. The live JSON format itself reads the losses (`streamdp.wire`), so a
+line means what its event means live: finite numbers outside [0, 1] are clipped, and counted. Beside
+`losses` a line may have `key` (text or null), `offset` and `partition` (whole numbers); other
+fields are ignored.
+
+`"losses": null` is an intended null loss. An unusable line is an error that names the line, or with
+`on_bad = "null"` the null loss that it would be live. An empty line is not an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.lab.replay.clipping import decoded
+from streamdp.lab.replay.log import (
+    START,
+    Columns,
+    Log,
+    OnBad,
+    Portion,
+    Position,
+    check_spelling,
+    numbered_actions,
+    portions_of,
+    wrong,
+)
+from streamdp.lab.replay.sources import ReadOptions, file_identity
+from streamdp.wire.json_format import JsonFormat
+
+_LINES = 1 << 13  # a portion
+_BLOCK = 1 << 22  # bytes, for counting lines
+
+
+class _Beside(msgspec.Struct, gc=False):
+    """The other members of a line."""
+
+    key: str | None = None
+    offset: int | None = None
+    partition: int | None = None
+
+
+class _Losses(msgspec.Struct, gc=False):
+    """A line's losses, not decoded yet."""
+
+    losses: msgspec.Raw = msgspec.Raw(b"")
+
+
+_beside = msgspec.json.Decoder(_Beside)
+_raw = msgspec.json.Decoder(_Losses)
+
+
+@dataclass(frozen=True, slots=True)
+class LinesLog:
+    """A file of JSON lines."""
+
+    path: Path
+    slots: int
+    format: JsonFormat
+    on_bad: OnBad
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return str(self.path)
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """The names of the coordinates."""
+        return self.format.actions
+
+    def identity(self) -> str:
+        """Path, size and time of change."""
+        return file_identity(self.path, actions=self.actions)
+
+    def portions(self, start: Position = START) -> Iterator[Portion]:
+        """The events from a byte on."""
+        row, line = start.get("row", 0), start.get("line", 0)
+        with self.path.open("rb") as file:
+            file.seek(start.get("byte", 0))
+            while lines := list(_take(file, _LINES)):
+                events = [text for text in lines if not text.isspace()]
+                numbers = [line + at for at, text in enumerate(lines, 1) if not text.isspace()]
+                line += len(lines)
+                if not events:
+                    continue
+                losses, clipped = self._losses(events, numbers)
+                columns = self._columns(events, numbers)
+                after = {"row": row + len(events), "line": line, "byte": file.tell()}
+                yield from portions_of(losses, columns, first=row, after=after, clipped=clipped)
+                row += len(events)
+
+    def _losses(self, events: list[bytes], numbers: list[int]) -> tuple[NDArray[np.float32], int]:
+        """The rows, and how many of them were clipped."""
+        decoding, clipped = decoded(self.format, events)
+        losses = decoding.losses
+        if self.on_bad == "refuse":
+            for at in np.flatnonzero(np.isnan(losses[:, 0])).tolist():
+                self._explain(events[at], numbers[at])
+            if self.format.layout == "mapping":
+                self._check_names(events, numbers)
+        return losses, clipped
+
+    def _explain(self, event: bytes, number: int) -> None:
+        try:
+            if bytes(_raw.decode(event).losses) == b"null":
+                return
+        except msgspec.MsgspecError:
+            pass
+        where = f"{self.name}: line {number}"
+        why = self.format.explain(event) or "no finite numbers"
+        shape = "list" if self.format.layout == "list" else "mapping"
+        expected = f'{{"losses": {shape} of {len(self.actions)} numbers}}'
+        raise wrong(where, "unusable", expected=expected, got=why)
+
+    def _check_names(self, events: list[bytes], numbers: list[int]) -> None:
+        """Refuse an unknown action, which would silently be ignored."""
+        known = set(self.actions)
+        for event, number in zip(events, numbers, strict=True):
+            given = msgspec.json.decode(event).get("losses")
+            unknown = sorted(set(given) - known) if isinstance(given, dict) else []
+            if unknown:
+                where = f"{self.name}: line {number}"
+                raise wrong(where, "unknown action", expected=sorted(known)[:20], got=unknown[0])
+
+    def _columns(self, events: list[bytes], numbers: list[int]) -> Columns:
+        members = []
+        for event, number in zip(events, numbers, strict=True):
+            try:
+                members.append(_beside.decode(event))
+            except msgspec.ValidationError as error:
+                if self.on_bad == "refuse":
+                    where = f"{self.name}: line {number}"
+                    expected = "a text as key, whole numbers as offset and partition"
+                    raise wrong(where, "wrong type", expected=expected, got=error) from None
+                members.append(_Beside())
+            except (msgspec.MsgspecError, UnicodeError):
+                members.append(_Beside())
+        keyed = any(member.key is not None for member in members)
+        return Columns(
+            [None if m.key is None else m.key.encode() for m in members] if keyed else None,
+            self._whole("offset", [member.offset for member in members], numbers),
+            self._whole("partition", [member.partition for member in members], numbers),
+        )
+
+    def _whole(
+        self, name: str, values: list[int | None], numbers: list[int]
+    ) -> NDArray[np.int64] | None:
+        if all(value is None for value in values):
+            return None
+        for value, number in zip(values, numbers, strict=True):
+            if value is None:
+                where = f"{self.name}: line {number}"
+                raise wrong(where, f"no {name}", expected="one in every line", got="none")
+            if value < 0:
+                raise wrong(f"{self.name}: line {number}", name, expected="0 or more", got=value)
+        return np.array(values, dtype=np.int64)
+
+
+def open_file(path: Path, how: ReadOptions) -> Log:
+    """The log in a file of JSON lines."""
+    slots = _count_lines(path)
+    if not slots:
+        raise wrong(str(path), "empty", expected="one event a line", got="no lines")
+    names, layout = _first_losses(path, how)
+    return LinesLog(path, slots, JsonFormat(actions=names, layout=layout), how.on_bad)
+
+
+def _first_losses(path: Path, how: ReadOptions) -> tuple[tuple[str, ...], Any]:
+    with path.open("rb") as file:
+        for number, text in enumerate(file, 1):
+            given = None if text.isspace() else _given(text)
+            if given is None:
+                continue
+            beside = msgspec.json.decode(text)
+            check_spelling(beside, _Beside.__struct_fields__, where=f"{path}: line {number}")
+            if isinstance(given, dict):
+                names = how.actions or tuple(given)
+                layout = "mapping"
+            elif isinstance(given, list):
+                names, layout = how.actions or numbered_actions(len(given)), "list"
+            else:
+                where = f"{path}: line {number}: losses"
+                raise wrong(
+                    where, "wrong type", expected="list or mapping", got=type(given).__name__
+                )
+            if len(names) < 2:
+                where = f"{path}: line {number}: losses"
+                raise wrong(where, "too few", expected="2 or more numbers", got=len(names))
+            return names, layout
+    raise wrong(str(path), "no losses", expected='lines with "losses"', got="none")
+
+
+def _given(text: bytes) -> Any:
+    try:
+        event = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+    return event.get("losses") if isinstance(event, dict) else None
+
+
+def _take(file: Any, count: int) -> Iterator[bytes]:
+    for _ in range(count):
+        text = file.readline()
+        if not text:
+            return
+        yield text
+
+
+def _count_lines(path: Path) -> int:
+    count, last = 0, b"\n"
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            count += block.count(b"\n")
+            last = block[-1:]
+    return count + (last != b"\n")

@@ -1,0 +1,329 @@
+"""The summary in plain words: statements that are computed from the figures, never written by hand.
+
+Each statement says what it was read from. Its numbers are those of the table and the curves; where
+an interval is too wide to say something, it says that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from streamdp.core.arrays import Floats
+from streamdp.lab.replay.cells import epsilon_text
+from streamdp.lab.replay.clipping import repaired
+from streamdp.lab.replay.control_group import ControlComparison, SideFigures
+from streamdp.lab.replay.figures import Z, gap, helping_cap, per_thousand, settled_at
+from streamdp.lab.replay.following import Result, contests, could_differ, half_interval
+from streamdp.lab.replay.replaying import Replay, ReplayAnswer
+from streamdp.lab.replay.spread import standard_error
+from streamdp.wire.unprotected import NOT_PRIVATE
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A sentence with a short heading."""
+
+    about: str
+    says: str
+
+
+def summary(replay: Replay) -> list[Statement]:
+    """The statements at the top of a report."""
+    if replay.summed.nulls == replay.slots:
+        nothing = "Nothing: every action has lost the same, so no figure here compares anything."
+        return [
+            *_repaired(replay),
+            Statement("What follows", nothing),
+            *_charges(replay),
+            *_still_open(replay),
+        ]
+    return [
+        *_following(replay),
+        *_best(replay),
+        *_privacy(replay),
+        *_control(replay),
+        *_settling(replay),
+        *_schedule(replay),
+        *_charges(replay),
+        *_still_open(replay),
+        *_repaired(replay),
+    ]
+
+
+def number(value: float) -> str:
+    """A number of losses as people write it.
+
+    >>> number(12345.6), number(12.34), number(0.1234), number(-3.0), number(0.0)
+    ('12,346', '12.3', '0.123', '−3.00', '0')
+    """
+    size = abs(value)
+    digits = 0 if size >= 100 or not size else 1 if size >= 10 else 2 if size >= 1 else 3
+    return f"{value:,.{digits}f}".replace("-", "−")
+
+
+def interval(answer: ReplayAnswer) -> str:
+    """A mean with its interval."""
+    return f"{number(answer.mean)} ± {number(Z * answer.error)}"
+
+
+def firsts(replay: Replay) -> list[ReplayAnswer]:
+    """The first candidate at each ε; one that has none is at ε = inf."""
+    first = replay.question.candidates[0]
+    return [answer for answer in replay.answers if answer.cell.candidate == first]
+
+
+def middle(replay: Replay) -> ReplayAnswer:
+    """The cell that single-ε pictures show: the first candidate at its middle private ε."""
+    cells = firsts(replay)
+    private = [answer for answer in cells if answer.cell.epsilon is not None]
+    if private:
+        return private[len(private) // 2]
+    return cells[0]
+
+
+def _following(replay: Replay) -> Iterator[Statement]:
+    """Which of memory, growing and capped blocks the log would have been best served by."""
+    about = "Memory, growing or capped blocks"
+    if not replay.followed:
+        private = any(epsilon is not None for epsilon in replay.question.epsilons)
+        if replay.question.probes and private:
+            yield Statement(about, f"Not compared: {_why_not_compared(replay)}.")
+        return
+    parts = [_won(result, replay.base.above_stretches) for result in replay.followed]
+    yield Statement(
+        about,
+        f"{' '.join(parts)} Losses above the best action of each stretch of the log, mean over"
+        " seeds ± 1.96 standard errors; differences seed by seed.",
+    )
+
+
+def _why_not_compared(replay: Replay) -> str:
+    question = replay.question
+    possible = contests(question.epsilons, actions=replay.actions, slots=1, seeds=1)
+    if any(could_differ(contest, replay.summed.longest) for contest in possible):
+        return (
+            "there are too many blocks and seeds; with fewer seeds, ask for remembering_leader and"
+            " incumbent_leader by name"
+        )
+    return "the keys are too short for blocks to stop growing"
+
+
+def _won(result: Result, above: float) -> str:
+    """The comparison at one ε: the winner first, then how far the others are behind."""
+    winner, tied = result.winner, result.tied
+    others = "; ".join(
+        f"{placed.kind} lost {number(float(placed.behind.mean()))}"
+        f" ± {_half(half_interval(placed.behind))} more"
+        for placed in result.placed[1:]
+    )
+    text = (
+        f"At ε = {epsilon_text(result.epsilon)} {winner.kind} did best,"
+        f" {number(winner.mean + above)} ± {_half(winner.half)}: {others}"
+    )
+    if tied:
+        alike = " and ".join(placed.kind for placed in tied)
+        text += f"; {winner.kind} cannot be told from {alike}"
+    return f"{text}."
+
+
+def _half(half: float) -> str:
+    """Half of an interval; a single seed has none."""
+    return number(half) if np.isfinite(half) else "unknown (one seed)"
+
+
+def _best(replay: Replay) -> Iterator[Statement]:
+    shown = middle(replay)
+    epsilon = shown.cell.epsilon
+    rivals = [answer for answer in replay.answers if answer.cell.epsilon == epsilon]
+    best = min(rivals, key=lambda answer: answer.mean)
+    uniform = float(replay.base.uniform_regret[-1])
+    text = (
+        f"Of those asked for, {best.cell.name} has the least regret at ε ="
+        f" {epsilon_text(epsilon)}: {interval(best)} losses over {replay.slots:,} slots, against"
+        f" {number(uniform)} for choosing uniformly and {number(replay.leader.mean)} for following"
+        " the leader block by block without privacy."
+    )
+    near = [answer.cell.name for answer in rivals if answer is not best and _alike(answer, best)]
+    if near:
+        text += f" Over these seeds it cannot be told from {' and '.join(near)}."
+    if not any(answer.cell.candidate.private for answer in replay.answers):
+        text += " No learner that was asked for has an ε."
+    yield Statement("Which learner", text)
+
+
+def _alike(one: ReplayAnswer, other: ReplayAnswer) -> bool:
+    """Whether the difference is within chance, seed by seed: both drew the same bits."""
+    more = one.final - other.final
+    if len(more) < 2:
+        return True
+    return bool(abs(more.mean()) <= Z * standard_error(more))
+
+
+def _privacy(replay: Replay) -> Iterator[Statement]:
+    cells = firsts(replay)
+    free = next((answer for answer in cells if answer.cell.epsilon is None), None)
+    private = [answer for answer in cells if answer.cell.epsilon is not None]
+    if not private:
+        return
+    if free is None:
+        yield Statement(
+            "What privacy costs",
+            "Add ε = inf to the question to see the same learner without privacy.",
+        )
+        return
+    parts = []
+    for answer in private:
+        paid = answer.final - free.final
+        error = Z * standard_error(paid)
+        parts.append(f"ε = {epsilon_text(answer.cell.epsilon)}: {_paid(paid, error, replay.slots)}")
+    yield Statement(
+        "What privacy costs",
+        f"{free.cell.name} against itself without privacy (ε = ∞, regret {interval(free)}), on"
+        f" the same seeds. {'; '.join(parts)}.",
+    )
+
+
+def _paid(paid: Floats, error: float, slots: int) -> str:
+    """What privacy cost, or what its noise happened to save on this log."""
+    mean = float(paid.mean())
+    amount = f"{number(abs(mean))} ± {number(float(error))} losses"
+    rate = f"{number(per_thousand(abs(mean), slots))} in a thousand slots"
+    if abs(mean) <= error:
+        return f"nothing beyond chance ({number(mean)} ± {number(float(error))} losses)"
+    if mean < 0:
+        return f"nothing; its noise saved {amount} here, {rate}, which no one may count on"
+    return f"{amount}, {rate}"
+
+
+def _control(replay: Replay) -> Iterator[Statement]:
+    """Whether keys that are told priors lost less than those of the control group."""
+    parts = [
+        f"{answer.cell.name} at ε = {epsilon_text(answer.cell.epsilon)}:"
+        f" {sides(answer.control, 'key', more=' above the best action of each')}"
+        for answer in replay.answers
+        if answer.control is not None
+    ]
+    if parts:
+        yield Statement(
+            "Does the crowd help",
+            f"{' '.join(parts)} This is exact and {NOT_PRIVATE}: it is computed from the losses"
+            " themselves, which the service never compares. Intervals are ± 1.96 standard errors"
+            " over keys. The same learner without a crowd, asked for beside it, plays the same"
+            " keys with the same bits and says the same with a smaller error.",
+        )
+
+
+def sides(both: ControlComparison, of: str, *, more: str = "") -> str:
+    """One comparison in words; `of`: what a side's mean is of; `more`: beside what it was lost."""
+    if both.one_sided:
+        side = "are told priors" if both.with_priors.keys else "are in the control group"
+        keys = both.with_priors.keys + both.control.keys
+        return f"all {keys:,} keys {side}, so nothing is compared."
+    text = (
+        f"the {both.with_priors.keys:,} keys that are told priors lost"
+        f" {_mean(both.with_priors)} a {of}{more}, the {both.control.keys:,} of the control group,"
+        f" which learn alone, {_mean(both.control)} a {of}."
+    )
+    if both.ratio is None or both.ratio_error is None:
+        return f"{text} There are too few keys on one side to say by which factor that differs."
+    half = Z * both.ratio_error
+    ratio = f"{both.ratio:.2f} ± {half:.2f}"
+    if abs(both.ratio - 1) <= half:
+        return f"{text} That is {ratio} times as much: no difference beyond chance."
+    less = "less" if both.ratio < 1 else "more"
+    return f"{text} That is {ratio} times as much: keys that are told priors lost {less}."
+
+
+def _mean(side: SideFigures) -> str:
+    """The mean of a side."""
+    half = f" ± {number(Z * side.error)}" if np.isfinite(side.error) else ""
+    return f"{number(side.mean)}{half}" if np.isfinite(side.mean) else "an unknown amount"
+
+
+def _settling(replay: Replay) -> Iterator[Statement]:
+    points, parts, never = replay.base.points, [], []
+    for answer in firsts(replay):
+        at = settled_at(answer, points)
+        name = f"ε = {epsilon_text(answer.cell.epsilon)}"
+        if at is None:
+            never.append(name)
+        else:
+            parts.append(f"from slot {at:,} at {name}")
+    name = replay.question.candidates[0].text
+    text = ""
+    if parts:
+        text = f"{name} has the best action in force in 90 % of slots and seeds {', '.join(parts)}."
+    if never:
+        text += (
+            f" {'It' if parts else name} never settles for good at {', '.join(never)}: the second"
+            f" best action is worse by {gap(replay):.2g} a slot, which is too little for a log of"
+            f" this length, or the best one changes."
+        )
+    yield Statement("When it settles", text.strip())
+
+
+def _schedule(replay: Replay) -> Iterator[Statement]:
+    if not replay.probes:
+        if replay.question.probes and replay.question.candidates[0].private:
+            yield Statement("Would a capped schedule help", "Not tried: the keys are too short.")
+        return
+    helped, no = [], []
+    for answer in firsts(replay):
+        if answer.cell.epsilon is None:
+            continue
+        best = helping_cap(replay, answer)
+        epsilon = epsilon_text(answer.cell.epsilon)
+        if best is None:
+            no.append(f"ε = {epsilon}")
+        else:
+            longest = best.cell.leader.schedule.parameter
+            helped.append(
+                f"at ε = {epsilon} blocks of at most {longest} slots bring regret from"
+                f" {number(answer.mean)} to {number(best.mean)}"
+            )
+    text = ""
+    if helped:
+        text = f"Yes, in hindsight: {'; '.join(helped)}. The log drifts, or blocks outgrew it."
+    if no:
+        start = "Not beyond chance and 5 %" if helped else "No: not beyond chance and 5 %"
+        text += f" {start} at {', '.join(no)}."
+    tried = sorted({int(probe.cell.leader.schedule.parameter or 0) for probe in replay.probes})
+    text += f" Tried: {', '.join(f'{length:,}' for length in tried)}."
+    yield Statement("Would a capped schedule help", text.strip())
+
+
+def _charges(replay: Replay) -> Iterator[Statement]:
+    less = []
+    for answer in replay.answers:
+        charged, epsilon = answer.cell.leader.charge, answer.cell.epsilon
+        if charged is not None and epsilon is not None and charged < epsilon:
+            less.append(f"{answer.cell.name} at ε = {epsilon_text(epsilon)} spends {charged}")
+    text = (
+        "Every event is charged once, in the block that holds it, whatever the length of the log."
+    )
+    if less:
+        text += f" Not all of ε is used: {'; '.join(less)}."
+    yield Statement("What it spends", text)
+
+
+def _still_open(replay: Replay) -> Iterator[Statement]:
+    """How much of the log lies in blocks that have not ended."""
+    charged = middle(replay).charged
+    if charged is not None and charged.open_slots:
+        share = charged.open_slots / replay.slots
+        yield Statement(
+            "What is still open",
+            f"{charged.open_slots:,} of {replay.slots:,} slots ({share:.0%}) lie in blocks that had"
+            " not ended when the log did: nothing was learned from them yet, and nothing was"
+            f" charged ({middle(replay).cell.name}).",
+        )
+
+
+def _repaired(replay: Replay) -> Iterator[Statement]:
+    """Slots whose losses did not count as they stand in the log."""
+    text = repaired(replay.summed.clipped, replay.summed.nulls, slots=replay.slots)
+    if text:
+        yield Statement("What was repaired", text)
