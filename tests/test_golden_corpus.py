@@ -1,0 +1,23 @@
+"""Does the engine do what it did, step by step, over the eventful logs of the corpus?"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.golden_corpus import digests, known, told
+
+pytestmark = pytest.mark.slow
+
+STORIES = told()
+
+
+def test_has_the_corpus_a_record_of_every_story() -> None:
+    assert list(known()) == list(STORIES)
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_every_step_of_a_story_is_what_was_recorded(name: str) -> None:
+    """Releases, what is in force, charges and saved rows, through saves, kills and epochs."""
+    now, before = digests(STORIES[name]).split(), known()[name].split()
+    wrong = [at for at, pair in enumerate(zip(now, before, strict=True)) if len(set(pair)) > 1]
+    assert wrong == [], f"compare python -m tests.golden_corpus {name!r} with the commit before"
