@@ -13,8 +13,6 @@ from typer.testing import CliRunner
 from streamdp import cli
 from streamdp.core.learners import RECIPES, incumbent_leader, leader
 from streamdp.lab import audit
-from streamdp.lab.audit import crowd
-from streamdp.lab.commands import audit as command
 
 pytestmark = pytest.mark.slow
 
@@ -109,57 +107,3 @@ def test_is_a_papers_bandit_learner_audited_where_it_is_named() -> None:
     assert code == 0
     for word in ("lazy_ucb", "holds"):
         assert word in out
-
-
-def test_is_a_crowd_audited_where_it_is_asked_for(
-    main: Callable[..., int],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A row for each kind; who selects otherwise than a crowd supposes has none.
-
-    The audit itself is asked about in test_audit_crowd: one transcript of its eight does here.
-    """
-    monkeypatch.setattr(crowd, "misdeeds_of_crowd", lambda subject, **how: [])
-    monkeypatch.setattr("streamdp.lab.audit.crowd.KINDS", ("groups", "donate"))
-    scripts = tuple(crowd._scripts())[1:2]
-    monkeypatch.setattr(crowd, "_scripts", lambda: scripts)
-    code, out = run(*ONE, "--crowd", "--json")
-    alone, *of_crowds = json.loads(out)
-    assert (code, alone["verdict"]) == (0, "holds")
-    assert [audit["learner"].rpartition("crowd=")[2] for audit in of_crowds] == [
-        "groups)",
-        "donate)",
-    ]
-    for entry in of_crowds:
-        assert (entry["verdict"], entry["epsilon_charged"], entry["actions"]) == ("holds", "1", 2)
-        assert 0.8 < entry["worst_log_ratio"] <= 1 + 1e-9
-    assert main("audit", "--recipe", "prefix_softmax", *QUICK, "--crowd") == 2
-    message = capsys.readouterr().err
-    assert "--crowd: has no crowd; expected a recipe that selects by permute_and_flip" in message
-
-
-def test_is_each_learner_audited_with_the_crowds_that_it_can_have(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """All that are shipped, by one life each: none is asked for a pool that it cannot have.
-
-    One life runs through every kind; no verdict is asked for, which takes many.
-    """
-    monkeypatch.setattr(crowd, "misdeeds_of_crowd", lambda subject, **how: [])
-    scripts = tuple(crowd._scripts())[:1]
-    monkeypatch.setattr(crowd, "_scripts", lambda: scripts)
-    monkeypatch.setattr(crowd, "_CONTENTS", crowd._CONTENTS[:1])
-    monkeypatch.setattr(crowd, "_varied", lambda records, kind: [(len(records) - 1, False)])
-    audited: dict[str, list[str]] = {}
-    for result in command._of_crowds(command._chosen(None), ["1"]):
-        learner, _, kind = result.learner.rstrip(")").rpartition(", crowd=")
-        audited.setdefault(learner, []).append(kind)
-    thinned = [learner for learner in audited if "resample=bernoulli" in learner]
-    assert thinned
-    without = ["partition", "groups", "control"]
-    assert all(audited[learner] == without for learner in thinned)
-    kept = [name for name in audited if name.startswith("remembering_leader")]
-    assert kept
-    assert all(audited[name] == list(crowd.KINDS) for name in kept)
-    assert not any(learner.startswith("prefix_softmax") for learner in audited)

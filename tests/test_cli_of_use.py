@@ -7,20 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from streamdp.lab.commands._crowds import named
+from streamdp.lab.commands.simulate import named
 from streamdp.lab.replay.feedback import ENVIRONMENTS
 from tests.support.calling import Streamdp
 from tests.support.calling import streamdp as streamdp
 
 FEEDBACK = ("--observes", "feedback")
-KEYS = ("--keys", "9")
 USUAL = {
-    "--actions": "20",
-    "--crowd": "partition",
     "--delay": "0",
-    "--donate": None,
     "--not-private": None,
-    "--partitions": "1",
     "--report": "page.html",
     "--world": "equal",
     "--worlds": "drifting",
@@ -33,23 +28,20 @@ USUAL = {
     "--format": "json",
     "--set": "a=b",
     "--checkpoint": "at.npz",
-    "--record": "home.ledger",
     "--on-bad": "refuse",
 }
 """Values that would be good where the option is of use; also what is usual may not be believed."""
 
 SIMULATE = {
     ("--json",): "--markdown",
-    (): "--actions --crowd --delay --donate --partitions --report --world",
-    FEEDBACK: "--actions --crowd --donate --not-private --partitions --worlds",
-    KEYS: "--delay --not-private --report",
-    (*FEEDBACK, *KEYS): "--crowd --delay --not-private --report",
+    (): "--delay --report --world",
+    FEEDBACK: "--not-private --worlds",
 }
 REPLAY = {
     ("log.ndjson",): "--content --format --header --logged --played --pscore --set",
     ("sqlite:home.db#x",): "--content --header --logged --on-bad --played --pscore",
-    ("shown.ndjson", *FEEDBACK): "--checkpoint --content --format --header --played --record --set",
-    ("sqlite:home.db#x", *FEEDBACK): "--checkpoint --record",
+    ("shown.ndjson", *FEEDBACK): "--checkpoint --content --format --header --played --set",
+    ("sqlite:home.db#x", *FEEDBACK): "--checkpoint",
     ("sqlite:home.db#x", *FEEDBACK, "--content", "losses"): "--header --played --pscore",
 }
 CONVERT = {

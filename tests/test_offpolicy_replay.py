@@ -18,8 +18,6 @@ from typer.testing import CliRunner
 
 from streamdp.cli import application
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.evidence.control import Control
-from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.grid import UNIT
 from streamdp.lab.offpolicy.files import holds_feedback, open_file
 from streamdp.lab.offpolicy.log import ShownLog
@@ -187,84 +185,6 @@ def test_is_each_kind_of_log_answered_by_its_method() -> None:
     assert served.method == "service"
     assert served.answers[0].value is None
     assert [len(released) for *_, released in served.releases] == [8] * 4  # 2 budgets × 2 seeds
-
-
-def of_many_keys(slots: int = 1200) -> ShownLog:
-    """Forty keys of a service."""
-    log = made_up(slots, seed=3, keys=[b"k%d" % number for number in range(40)])
-    return without_propensities(log)
-
-
-SERVED = FeedbackQuestion(
-    ("policy_blocks:crowd=partition:control=0.3", "policy_blocks"), (ONE,), (0, 1),
-    logged="service",
-)  # fmt: skip
-
-
-def test_is_a_control_group_of_a_service_compared_by_what_its_shows_lost() -> None:
-    """Both sides by the log's own outcomes; policies are those of the crowd that was served."""
-    log = of_many_keys()
-    replay = replay_shown(log, SERVED)
-    answer, alone = replay.answers
-    assert alone.control is None
-    both, control = answer.control, Control(Fraction(3, 10))
-    assert both is not None
-    means = {}
-    for held, side in ((True, both.control), (False, both.with_priors)):
-        rows = [at for at, (_, key) in enumerate(log.learners) if control.holds(key)]
-        mine = np.isin(log.row, rows) == held
-        lost = 0.5 - log.gain[mine & (log.played >= 0)] / UNIT
-        assert side.slots == int(mine.sum())
-        assert side.mean == pytest.approx(lost.mean())
-        means[held] = [0.5 - log.gain[(log.row == at) & (log.played >= 0)] / UNIT
-                       for at, (_, key) in enumerate(log.learners)
-                       if control.holds(key) == held]  # fmt: skip
-        off = [one.sum() - side.mean * len(one) for one in means[held]]
-        spread = np.sqrt(np.square(off).sum() * len(off) / (len(off) - 1)) / len(lost)
-        assert side.keys == len(off)
-        assert side.error == pytest.approx(spread)
-    assert both.ratio == pytest.approx(both.with_priors.mean / both.control.mean)
-    said = dict(summary(replay))["Does the crowd help"]
-    assert f"the {both.with_priors.keys} keys that are told priors lost" in said
-    assert "a show" in said
-    assert "NOT PRIVATE" in said
-    assert "<h2>Control group</h2>" in page(replay)
-    cells = json.loads(json.dumps(as_json(replay)))["cells"]
-    assert cells[0]["control_group"]["control"]["mean_loss"] == pytest.approx(both.control.mean)
-    assert "control_group" not in cells[1]
-    crowd, without = (one.shares.shares for one in replay.answers)
-    assert crowd.shape == without.shape
-    assert (crowd != without).any()
-    assert np.allclose(crowd.sum(axis=1), 1)
-    (_, _, released), *_ = replay.releases
-    watched = log.learners[int(log.counts.argmax())][1]
-    policies = [policy_of(release.policy or b"", actions=3) / PARTS for seeds in replay.releases[:2]
-                for release in seeds[2] if release.key == watched]  # fmt: skip
-    assert (crowd[0] == np.mean([policies[0], policies[len(policies) // 2]], axis=0)).all()
-    assert {release.prior for release in released if release.key == watched} != {0}
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("policy_blocks:control=0.1", "control needs a crowd; expected crowd=partition"),
-        ("policy_blocks:crowd=stream", "crowd: unknown; expected off or partition, got stream"),
-        ("policy_weights:crowd=partition", "a crowd of means"),
-    ],
-)
-def test_is_a_crowd_of_means_that_cannot_be_refused(text: str, said: str) -> None:
-    with pytest.raises(InvalidConfig, match=said):
-        replay_shown(of_many_keys(60), replace(SERVED, learners=(text,)))
-
-
-def test_is_a_crowd_refused_where_keys_are_replayed_each_alone(tmp_path: Path) -> None:
-    """Its policies follow from all keys in the log's order, and draws would differ."""
-    with pytest.raises(InvalidConfig, match="expected --logged service"):
-        replay_shown(made_up(200, seed=1), replace(SERVED, logged="auto"))
-    path = tmp_path / "log.npy"
-    np.save(path, np.random.default_rng(1).random((60, 3)).astype(np.float32))
-    result = invoked(path, "--observes", "feedback", "--learners", "policy_blocks:crowd=partition")
-    assert "expected --logged service" in str(result.exception) + result.output
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,7 @@ from streamdp.lab.replay.cells import RUNNING, Cell, parse_candidates, parse_eps
 from streamdp.lab.replay.curves import Curves, baselines, curves
 from streamdp.lab.replay.cuts import Bench
 from streamdp.lab.replay.onepass import Summed
-from streamdp.lab.replay.page import page
-from streamdp.lab.replay.replaying import Question, costs, replay_log
+from streamdp.lab.replay.replaying import Question, replay_log
 from streamdp.lab.replay.running import follow
 from streamdp.lab.replay.sums import StretchSums
 from tests.support.replayed import EVERYONE, FIRST, Pieces, cells, made_up, summed
@@ -186,50 +185,3 @@ def test_are_questions_that_cannot_be_asked_refused() -> None:
         parse_candidates("incumbent_leader,incumbent_leader")
     with pytest.raises(InvalidConfig, match="empty"):
         replay_log(Pieces(np.zeros((0, 4), np.float32)), QUESTION)
-
-
-def test_is_a_crowd_replayed_beside_the_same_keys_alone() -> None:
-    """The report compares them; without privacy there is no noise that a crowd could weigh."""
-    texts = ["incumbent_leader:crowd=partition", "incumbent_leader", "incumbent_leader:crowd=off"]
-    question = Question(parse_candidates(texts), parse_epsilons("0.5,inf"), (1, 2))
-    log, stages, slots_done = made_up(900, seed=9, keys=5), list[str](), list[int]()
-
-    class Watcher(Impatient):
-        def stage(self, name: str, total: int) -> Callable[[int], None]:
-            stages.append(f"{name} {total}")
-            return slots_done.append
-
-    replayed = replay_log(log, question, watcher=Watcher(100))
-    finals = [answer.final.tolist() for answer in replayed.answers]
-    assert finals[0] != finals[2] == finals[4]
-    assert finals[1] == finals[3] == finals[5]
-    assert "crowds 900" in stages
-    assert 900 in slots_done
-    assert "the engine itself, once for each of 2 seeds" in " ".join(costs(log, question))
-    assert all(not probe.cell.crowded for probe in replayed.probes)
-    assert page(replayed)
-
-
-def test_is_a_crowd_that_nothing_could_have_refused() -> None:
-    for text in ("incumbent_leader:crowd=topic", "follow_the_leader:crowd=partition"):
-        with pytest.raises(InvalidConfig, match="crowd; expected off or partition or stream, of a"):
-            parse_candidates(text)
-    with pytest.raises(InvalidConfig, match="a crowd of other draws"):
-        cells(["prefix_softmax:crowd=partition"])
-    for text in ("crowd_groups=a", "crowd=off:crowd_groups=a"):
-        with pytest.raises(
-            InvalidConfig, match="crowd_groups needs a crowd; expected crowd=partition"
-        ):
-            parse_candidates(f"incumbent_leader:{text}")
-    with pytest.raises(InvalidConfig, match="donate needs a crowd; expected crowd=partition"):
-        parse_candidates("incumbent_leader:donate=true")
-    with pytest.raises(InvalidConfig, match="donate: unknown; expected true or false, got 1"):
-        parse_candidates("incumbent_leader:crowd=partition:donate=1")
-    with pytest.raises(InvalidConfig, match="wrong prefixes; expected at most 255"):
-        parse_candidates("incumbent_leader:crowd=partition:crowd_groups=a+a")
-    with pytest.raises(InvalidConfig, match="control needs a crowd; expected crowd=partition"):
-        parse_candidates("incumbent_leader:control=0.1")
-    with pytest.raises(InvalidConfig, match="control: not a number"):
-        parse_candidates("incumbent_leader:crowd=partition:control=some")
-    with pytest.raises(InvalidConfig, match="control: out of range; expected 0 … 1/2"):
-        parse_candidates("incumbent_leader:crowd=partition:control=2/3")

@@ -142,8 +142,6 @@ def test_are_impossible_wishes_refused() -> None:
             Wish(**{"candidate": usual, "actions": 3, "gap": 0.1, "horizon": 10} | wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidConfig, match="not private"):
         Wish(parse_candidate("follow_the_leader"), 3, 0.1, 10)
-    with pytest.raises(InvalidConfig, match="--learner: crowd; expected no crowd: each key is"):
-        Wish(parse_candidate("incumbent_leader:crowd=partition"), 3, 0.1, 10)
 
 
 def test_is_an_interval_of_a_ratio_right() -> None:
@@ -215,7 +213,7 @@ def test_is_an_impossible_number_refused(option: str, value: str) -> None:
     asked = ["plan", "--actions", "5", "--epsilon", "0.5", "--gap", "0.2", option, value]
     result = CliRunner().invoke(application(), asked)
     assert isinstance(result.exception, InvalidConfig) or result.exit_code == 2
-    for command in (["simulate"], ["simulate", "--keys", "9"], ["reproduce", "leak"]):
+    for command in (["simulate"], ["reproduce", "leak"]):
         if option == "--seed":
             assert CliRunner().invoke(application(), [*command, option, value]).exit_code == 2
 
@@ -333,10 +331,6 @@ def test_does_a_plan_play_the_learner_that_is_configured(tmp_path: Path) -> None
     results = [CliRunner().invoke(application(), some) for some in words]
     assert results[0].stdout == results[1].stdout != results[2].stdout
     assert json.loads(results[2].stdout)["learner"] == DEFAULT_RECIPE
-    path.write_text(path.read_text().replace("start =", 'crowd = "partition"\nstart ='))
-    together = CliRunner().invoke(application(), words[0])
-    assert together.stdout == results[0].stdout
-    assert together.stderr == "each key is planned alone, without the stream's crowd\n"
 
 
 @pytest.mark.slow

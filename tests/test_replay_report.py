@@ -14,17 +14,15 @@ import pytest
 from typer.testing import CliRunner
 
 from streamdp.cli import application
-from streamdp.core.evidence.control import Control
 from streamdp.lab.replay import charts, tables
 from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
-from streamdp.lab.replay.control_group import ControlComparison, SideFigures
 from streamdp.lab.replay.converting import convert
 from streamdp.lab.replay.figures import as_json, bounds, helping_cap, settled_at, timeline
 from streamdp.lab.replay.following import Result, contests, stretch_ends
 from streamdp.lab.replay.log import ArrayLog
 from streamdp.lab.replay.page import page
 from streamdp.lab.replay.replaying import Question, Replay, costs, replay_log, seeds_of
-from streamdp.lab.replay.summary import _paid, middle, number, sides, summary
+from streamdp.lab.replay.summary import _paid, middle, number, summary
 from streamdp.wire.unprotected import LABEL, MEMBER
 from tests.support.replayed import Pieces
 
@@ -235,98 +233,6 @@ def test_are_actions_keys_and_open_blocks_told() -> None:
     assert as_json(replay)["loss_by_action"] == pytest.approx(
         dict(zip(log.actions, rates.tolist(), strict=True))
     )
-
-
-def _crowded(keys: int, share: str, *, seeds: int = 2) -> Replay:
-    """Keys of one best action, so many slots each, in turn."""
-    generator = np.random.default_rng(7)
-    named = [b"k%d" % (at % keys) for at in range(40 * keys)]
-    losses = (generator.random((len(named), 3)) < [0.7, 0.2, 0.7]).astype(np.float32)
-    log = Pieces(losses, named, actions=("a", "b", "c"))
-    text = f"incumbent_leader:crowd=partition:control={share},incumbent_leader"
-    asked = Question(parse_candidates(text), parse_epsilons("1,inf"), seeds_of(seeds), probes=False)
-    return replay_log(log, asked)
-
-
-def test_is_a_control_group_compared_with_the_keys_that_are_told_priors() -> None:
-    """Both sides, the ratio and its error are those of each key's regret, as live parts them."""
-    replay = _crowded(60, "0.4")
-    answer, free, alone = replay.answers[:3]
-    assert answer.control is not None
-    assert free.control is alone.control is None  # no noise: no crowd
-    control = Control(Fraction(2, 5))
-    by_key: dict[bool, list[float]] = {True: [], False: []}
-    for key, regrets in zip(replay.summed.rows.keys, answer.curves.by_row, strict=True):
-        by_key[control.holds(key)].append(float(np.mean(regrets)))
-    for side, held in ((answer.control.control, True), (answer.control.with_priors, False)):
-        assert (side.keys, side.slots) == (len(by_key[held]), 40 * len(by_key[held]))
-        assert side.mean == pytest.approx(np.mean(by_key[held]))
-        spread = np.std(by_key[held], ddof=1) / len(by_key[held]) ** 0.5
-        assert side.error == pytest.approx(spread)
-    with_priors, control_group = answer.control.with_priors, answer.control.control
-    ratio, error = answer.control.ratio, answer.control.ratio_error
-    assert ratio is not None
-    assert error is not None
-    assert ratio == pytest.approx(with_priors.mean / control_group.mean)
-    assert ratio + 1.96 * error < 1  # a crowd of one best action helps
-    drawn = np.random.default_rng(3).normal(
-        [with_priors.mean, control_group.mean],
-        [with_priors.error, control_group.error],
-        (100_000, 2),
-    )
-    quartiles = np.quantile(drawn[:, 0] / drawn[:, 1], [0.25, 0.75])
-    assert error == pytest.approx(float(np.diff(quartiles)[0]) / 1.349, rel=0.1)
-    said = _said(replay, "Does the crowd help")
-    assert (
-        f"the {with_priors.keys} keys that are told priors lost {number(with_priors.mean)} ±"
-        in said
-    )
-    assert f"That is {ratio:.2f} ± {1.96 * error:.2f} times as much" in said
-    assert "lost less. This is exact and NOT PRIVATE" in said
-    text = page(replay)
-    assert "<h2>Control group</h2>" in text
-    assert f"<td>{ratio:.2f} ± {1.96 * error:.2f}</td>" in text
-    cell = json.loads(json.dumps(as_json(replay)))["cells"][0]["control_group"]
-    assert cell["with_crowd"]["keys"] + cell["control"]["keys"] == 60
-    assert cell["ratio"] == pytest.approx(ratio)
-    assert cell["standard_error_of_ratio"] == pytest.approx(error)
-
-
-@pytest.mark.parametrize(
-    ("keys", "share", "said"),
-    [(13, "0.1", "all 13 keys are told priors, so nothing is compared."),
-     (14, "0.1", "There are too few keys on one side to say by which factor")],
-)  # fmt: skip
-def test_is_nothing_said_of_a_control_group_of_too_few_keys(
-    keys: int, share: str, said: str
-) -> None:
-    """None, or one."""
-    replay = _crowded(keys, share, seeds=1)
-    both = replay.answers[0].control
-    assert both is not None
-    assert both.control.keys == (keys > 13)
-    assert both.ratio is both.ratio_error is None
-    assert said in _said(replay, "Does the crowd help")
-    with_priors, control = tables.by_control(replay)[1]
-    assert (with_priors[-1], control[2:4]) == ("unknown", ["control group", str(both.control.keys)])
-    assert "±" not in control[-2]
-    assert json.loads(json.dumps(as_json(replay)))["cells"][0]["control_group"]["ratio"] is None
-
-
-def test_is_a_difference_within_chance_called_that() -> None:
-    """And keys with priors that lost more are said to."""
-    control = SideFigures(9, 90, 4.0, 0.2)
-    said = [
-        sides(ControlComparison(SideFigures(9, 90, mean, 0.2), control), "key")
-        for mean in (4.1, 40.0)
-    ]
-    assert said[0].endswith("no difference beyond chance.")
-    assert said[1].endswith("keys that are told priors lost more.")
-
-
-def test_is_no_control_group_no_table(still: Replay) -> None:
-    assert "Control group" not in page(still)
-    assert "Does the crowd help" not in [statement.about for statement in summary(still)]
 
 
 def test_are_all_figures_in_the_json(still: Replay) -> None:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from fractions import Fraction
 
-import numpy as np
 from msgspec import UNSET
 
 import streamdp as sd
-from streamdp.core.evidence.control import Control
-from streamdp.core.evidence.groups import Groups
-from streamdp.core.learners.leader import crowded, donated_below, donating
 from streamdp.lab.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons
 from streamdp.lab.replay.cuts import Bench
 from streamdp.lab.replay.sources import ReadOptions
@@ -34,12 +29,8 @@ LEARNERS = (
     "remembering_leader:schedule=geometric 2 to 8",
     "prefix_softmax",
     "noisy_leader:noise=gumbel:resample=bernoulli",
-    "incumbent_leader:schedule=capped 8:crowd=partition:crowd_groups=f|d:control=1/5",
-    "incumbent_leader:schedule=restarting 12:crowd=partition:control=1/5:donate=true",
+    "incumbent_leader:schedule=restarting 12",
 )
-"""The keys of the two crowds are on both sides of their control groups."""
-
-CONTROL = Control(Fraction(1, 5))
 
 Released = dict[tuple[int, Key], list[int]]
 OfLines = dict[tuple[int, Key], dict[int, int]]  # by block; the opening is -1
@@ -50,17 +41,8 @@ def cells() -> Sequence[Cell]:
 
 
 def learners() -> Sequence[sd.Leader]:
-    """What the service runs: crowds as a stream's table makes them, which is no candidate."""
-    capped, restarting = (
-        sd.incumbent_leader(actions=ACTIONS, epsilon="1", schedule=blocks)
-        for blocks in ("capped 8", "restarting 12")
-    )
-    groups = Groups.of({"f": "french", "d": "german"})
-    crowds = [
-        crowded(capped, groups=groups, control=CONTROL),
-        donating(crowded(restarting, control=CONTROL)),
-    ]
-    return [*(cell.leader for cell in cells()[: -len(crowds)]), *crowds]
+    """What the service runs."""
+    return [cell.leader for cell in cells()]
 
 
 def stream(number: int, learner: sd.Leader, *, app: str, input: str) -> StreamSpec:  # noqa: A002
@@ -110,10 +92,9 @@ async def lived(
     service.drain()
     await running
     return [
-        {name: _of_all_blocks(held, _blocks(records, leader)[name[1]])
-         for name, held in by_key.items()}
-        for by_key, leader in zip(released, learners(), strict=True)
-    ]  # fmt: skip
+        {name: [held[block] for block in sorted(held)] for name, held in by_key.items()}
+        for by_key in released
+    ]
 
 
 def _blocks(records: Sequence[tuple[Key, Value]], leader: sd.Leader) -> dict[Key, int]:
@@ -125,21 +106,8 @@ def _blocks(records: Sequence[tuple[Key, Value]], leader: sd.Leader) -> dict[Key
 
 
 def _lines(records: Sequence[tuple[Key, Value]], leader: sd.Leader) -> int:
-    """How many releases there will be: the openings, and every block that ends and is kept."""
-    total = 0
-    for key, blocks in _blocks(records, leader).items():
-        below = 0 if CONTROL.holds(key) else donated_below(leader)
-        lengths = leader.schedule.lengths(np.arange(blocks))
-        total += 1 + int(np.count_nonzero(lengths >= below))
-    return total
-
-
-def _of_all_blocks(released: dict[int, int], blocks: int) -> list[int]:
-    """The action in force at first and after each block: behind a donated one it stays."""
-    in_force = [released[-1]]
-    for block in range(blocks):
-        in_force.append(released.get(block, in_force[-1]))
-    return in_force
+    """How many releases there will be: the openings, and every block that ends."""
+    return sum(1 + blocks for blocks in _blocks(records, leader).values())
 
 
 async def _released(technology: Technology, topics: StreamTopics) -> OfLines:

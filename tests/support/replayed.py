@@ -12,7 +12,6 @@ import streamdp as sd
 from streamdp.core.events import Key
 from streamdp.lab.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons, schedules_of
 from streamdp.lab.replay.chunks import chunks
-from streamdp.lab.replay.crowd_cells import play_crowds
 from streamdp.lab.replay.cuts import Bench, CutPlan, report_points
 from streamdp.lab.replay.grid import play
 from streamdp.lab.replay.log import START, Columns, Log, Portion, Position, portions_of
@@ -34,12 +33,6 @@ EVERYONE = (
     "follow_the_leader",
     "incumbent_leader:schedule=capped 16",
     "prefix_softmax:schedule=restarting 100",
-)
-
-CROWDS = (
-    "incumbent_leader:schedule=capped 8:crowd=partition",
-    "remembering_leader:schedule=geometric 2 to 8:crowd=partition:crowd_groups=k1+k2|k%33"
-    ":control=1/2",
 )
 
 
@@ -129,9 +122,7 @@ def replayed(log: Log, which: Sequence[Cell], bench: Bench) -> dict[Name, list[i
     """The actions of every cell: the opening, then block by block."""
     sums = summed(log, which, bench)
     actions: dict[Name, list[int]] = {}
-    together = all(cell.crowded for cell in which)
-    course = play_crowds(log, which, sums, bench) if together else play(sums, which, bench)
-    for played in course:
+    for played in play(sums, which, bench):
         for place, row in enumerate(played.part.rows.tolist()):
             blocks = int(played.closed[place]) + 1
             for at, seed in enumerate(played.part.seeds):
@@ -167,15 +158,5 @@ def lived(
             for portion in held:
                 for release in engines[portion.partition].apply_batch(portion.batch):
                     in_force = actions.setdefault((at, seed, portion.partition, release.key), [])
-                    if release.kind == "action":
-                        _stay(in_force, release.identity.block + 1)
                     in_force.append(release.standing)
-            for name in [name for name in actions if name[:2] == (at, seed)]:
-                slots = engines[name[2]].slots(name[3])
-                _stay(actions[name], cell.leader.schedule.block_of(slots + 1) + 1)
     return actions
-
-
-def _stay(in_force: list[int], blocks: int) -> None:
-    """After blocks that are donated the action stays that was in force."""
-    in_force += in_force[-1:] * (blocks - len(in_force))

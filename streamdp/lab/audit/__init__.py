@@ -15,9 +15,7 @@ There are four layers; `audit_learner` runs those that need no service:
 `audit_feedback_learner` asks the same for learners that see the shown action's loss only
 (`feedback`, and `feedback_blocks` for every number in long blocks); `feedback_blackbox` looks at
 their released sums from outside, and `flaws_of_choosing` at how requests draw from their policies
-(`choosing`). `audit_bandit` is for the papers' learners of that kind (`bandits`). `audit_crowd`
-asks about keys that learn from each other's votes: whole transcripts of two keys (`crowd`), and
-every draw in long blocks and in many (`crowd_stories`).
+(`choosing`). `audit_bandit` is for the papers' learners of that kind (`bandits`).
 
 A verdict allows `TOLERANCE` for rounding. Broken variants in `tests/test_audit_*.py` show what the
 audit catches.
@@ -26,7 +24,6 @@ audit catches.
 from streamdp.lab.audit.bandits import audit_bandit
 from streamdp.lab.audit.blackbox import CONFIDENCE, EpsilonBound, lower_bound, pairs
 from streamdp.lab.audit.choosing import flaws_of_choosing
-from streamdp.lab.audit.crowd import audit_crowd
 from streamdp.lab.audit.feedback import audit_feedback_learner
 from streamdp.lab.audit.interference import leaks
 from streamdp.lab.audit.long_blocks import misdeeds
@@ -48,7 +45,6 @@ __all__ = [
     "EpsilonBound",
     "Memo",
     "audit_bandit",
-    "audit_crowd",
     "audit_feedback_learner",
     "audit_learner",
     "flaws_of_choosing",

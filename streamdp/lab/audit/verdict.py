@@ -50,7 +50,6 @@ class Memo:
     leaks: dict[object, list[str]] = field(default_factory=dict)
     engines: dict[object, list[str]] = field(default_factory=dict)
     races: dict[str, list[str]] = field(default_factory=dict)
-    crowds: dict[object, list[str]] = field(default_factory=dict)
     bits: list[list[str]] = field(default_factory=list)  # one entry, after the first audit
 
     def flaws_of_bits(self) -> list[str]:

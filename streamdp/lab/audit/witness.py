@@ -8,7 +8,6 @@ batch.
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -22,9 +21,6 @@ from streamdp.core.selection import Mechanism, Prior
 
 NOBODY = -1
 """Stands for the number of an unknown key."""
-
-POOLED = -2
-"""Stands for the pool that keys donate to."""
 
 STREAM = "audit"
 """The stream's name."""
@@ -44,7 +40,6 @@ class Draw:
 class Selected:
     """One call of a choice: its input and its winners."""
 
-    purpose: int
     keys: Ints
     blocks: Ints
     sums: Ints
@@ -60,7 +55,6 @@ class Witness:
     randomness: Randomness
     keys: dict[Key, int]
     alone: int = NOBODY  # the only key of the batch, while there is one
-    purposes: Set[int] = frozenset({Purpose.SELECTION})  # of the draws that a choice may read
     draws: list[Draw] = field(default_factory=list)
     selected: list[Selected] = field(default_factory=list)
     strange: list[str] = field(default_factory=list)  # events that should be impossible
@@ -74,13 +68,13 @@ class Witness:
     def tag(self, stream: str, partition: int, key: bytes | None, epoch: int, born: int) -> bytes:
         """The tag; its key is noted."""
         tag = self.randomness.tag(stream, partition, key, epoch, born)
-        self._tagged[tag] = self.keys.get(key, NOBODY) if stream == STREAM else POOLED
+        self._tagged[tag] = self.keys.get(key, NOBODY) if stream == STREAM else NOBODY
         return tag
 
     def bits(self, stream: str, purpose: int, tags: NDArray[np.uint8], indices: Ints) -> Bits:
         """The bits; their purpose is noted."""
         bits = self.randomness.bits(stream, purpose, tags, indices)
-        keys = np.full(len(indices), self.alone if stream == STREAM else POOLED)
+        keys = np.full(len(indices), self.alone if stream == STREAM else NOBODY)
         if self.seeded:
             named = [bytes(tag) for tag in np.ascontiguousarray(tags)]
             keys = np.array([self._tagged.get(tag, NOBODY) for tag in named], dtype=np.int64)
@@ -92,12 +86,11 @@ class Witness:
         read = sums.copy()
         winners = choose.select(sums, bits, prior)
         draw = next((draw for draw in reversed(self.draws) if draw.bits is bits), None)
-        if draw is None or draw.purpose not in self.purposes:
+        if draw is None or draw.purpose != Purpose.SELECTION:
             self.strange.append("a selection read bits that were not drawn for it")
             return winners
         words = bits.words(0, sums.shape[1])
-        asked = draw.purpose, draw.keys, draw.indices
-        self.selected.append(Selected(*asked, read, words, prior, winners.copy()))
+        self.selected.append(Selected(draw.keys, draw.indices, read, words, prior, winners.copy()))
         return winners
 
 

@@ -154,8 +154,7 @@ def show(replay: FeedbackReplay) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from streamdp.lab.commands.replay import print_control
-    from streamdp.lab.offpolicy.statements import METHODS, charge_text, control_table, summary
+    from streamdp.lab.offpolicy.statements import METHODS, charge_text, summary
     from streamdp.lab.replay.cells import epsilon_text
     from streamdp.wire.unprotected import NOT_PRIVATE
 
@@ -171,7 +170,6 @@ def show(replay: FeedbackReplay) -> None:
         table.add_row(name, budget, *_figures(answer, replay), charge_text(answer))
     console = Console()
     console.print(table)
-    print_control(*control_table(replay), console)
     for statement in summary(replay):
         console.print(f"[bold]{statement.about}.[/] {statement.says}", highlight=False)
 

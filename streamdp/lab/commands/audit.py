@@ -65,12 +65,6 @@ def audit(
         typer.Option("--black-box", help="Also run the real service on files, seen from outside."),
     ] = False,
     runs: Annotated[int, typer.Option(min=100, help="Runs of the service on each side.")] = 4_000,
-    crowd: Annotated[
-        bool,
-        typer.Option(
-            "--crowd", help="Also keys that learn from each other, in every kind of crowd."
-        ),
-    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON list, not a table.")] = False,
 ) -> None:
     """Audit the shipped learners: exact log-ratios, every draw in long blocks, sampled transcripts,
@@ -81,10 +75,6 @@ def audit(
     losses are looked at with two actions, those of feedback with the fewest that are asked for.
 
     The papers' bandit learners, which the service does not run, are audited where they are named.
-
-    With --crowd each learner that can have a crowd is also audited with one of each kind (one prior
-    for all keys, priors by groups, beside a control group, with donation, with both): with two
-    actions, whole transcripts of two keys, and every draw of more keys in long blocks and in many.
 
     With --config the feedback streams of a configuration are audited, as they are configured.
 
@@ -97,9 +87,8 @@ def audit(
         sizes = actions or [2, 3]
         chosen = product(_chosen(recipe), sizes, epsilon or ["0.1", "1", "3"])
         audits = list(_of_recipes(chosen, samples, randomness, outside, fewest=min(sizes)))
-        audits += _of_crowds(_chosen(recipe), epsilon or ["0.1", "1", "3"]) if crowd else []
     else:
-        _refuse_beside_config(recipe=recipe, epsilon=epsilon, actions=actions, crowd=crowd)
+        _refuse_beside_config(recipe=recipe, epsilon=epsilon, actions=actions)
         audits = list(_of_configuration(config, samples, randomness, outside))
     _print_json(audits) if as_json else _print_table(audits)
     if not all(result.passed for result in audits):
@@ -142,26 +131,6 @@ def _of_recipes(
         if runs is not None and many == _BLACK_BOX_ACTIONS:
             result = seen_from_outside(learner, result, runs=runs)
         yield result
-
-
-def _of_crowds(chosen: list[dict[str, str]], sizes: list[str]) -> list[Audit]:
-    """Each learner that can have a crowd, with each kind that it can have."""
-    from streamdp.core.errors import InvalidConfig, complaint
-    from streamdp.core.learners import RECIPES, learner_of
-    from streamdp.lab.audit import Memo
-    from streamdp.lab.audit.crowd import audit_crowd, kinds_of
-
-    audits, memo = [], Memo()
-    for options, size in product(chosen, sizes):
-        if options["recipe"] not in RECIPES:
-            continue
-        learner = learner_of({**options, "epsilon": size}, actions=["action 1", "action 2"])
-        audits += [audit_crowd(learner, kind, memo=memo) for kind in kinds_of(learner)]
-    if not audits:
-        named = ", ".join(dict.fromkeys(options["recipe"] for options in chosen))
-        expected = "a recipe that selects by permute_and_flip"
-        raise InvalidConfig(complaint("--crowd", "has no crowd", expected=expected, got=named))
-    return audits
 
 
 def _of_configuration(
@@ -212,12 +181,12 @@ def _flaws_of_choices() -> tuple[str, ...]:
 
 
 def _refuse_beside_config(**options: object) -> None:
-    """Refuse options that a configuration answers: recipes, ε, actions and crowds."""
+    """Refuse options that a configuration answers: recipes, ε and actions."""
     from streamdp.core.errors import InvalidConfig, complaint
 
     given = [f"--{name}" for name, value in options.items() if value]
     if given:
-        expected = "none of --recipe, --epsilon, --actions and --crowd: it says these itself"
+        expected = "none of --recipe, --epsilon and --actions: it says these itself"
         got = " and ".join(given)
         raise InvalidConfig(complaint("--config", "not alone", expected=expected, got=got))
 

@@ -213,8 +213,6 @@ def _asked(
     configured = configuration.leader(name)
     if configured.charge is None:
         raise _refused(f"--config {config}", expected="a learner with ε", got=configured.recipe)
-    if configured.crowd is not None:
-        typer.echo("each key is planned alone, without the stream's crowd", err=True)
     return len(configured.actions), configured.charge, text_of(configured, learner_of)
 
 

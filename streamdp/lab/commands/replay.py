@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from streamdp.lab.replay.replaying import Question, Replay
     from streamdp.lab.replay.sources import ReadOptions
 
@@ -28,11 +25,7 @@ LogArgument = Annotated[
 
 LearnersOption = Annotated[
     str | None,
-    typer.Option(
-        help="Recipes with options, as in noisy_leader:noise=laplace, by commas. With a"
-        " crowd: crowd=partition and control=0.1, of losses also crowd=stream, crowd_groups=de-|us-"
-        " and donate=true."
-    ),
+    typer.Option(help="Recipes with options, as in noisy_leader:noise=laplace, by commas."),
 ]
 
 EpsilonsOption = Annotated[
@@ -70,14 +63,6 @@ CheckpointOption = Annotated[
     Path | None, typer.Option(help="Keep the progress here, to resume after an interruption.")
 ]
 
-RecordOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="With crowd=stream: a file of `streamdp ledger show --json`; priors adopt what the"
-        " lines of --stream and --epoch say."
-    ),
-]
-
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -112,7 +97,6 @@ def replay(
     ] = None,
     stream: StreamOption = "replay",
     epoch: Annotated[int, typer.Option(min=1, help="The stream's epoch, for the same bits.")] = 1,
-    record: RecordOption = None,
     checkpoint: CheckpointOption = None,
     logged: LoggedDraws = "auto",
     content: ContentOption = None,
@@ -148,7 +132,7 @@ def replay(
             as_json=as_json,
         )
         return
-    asked = _by_record(_asked(learners, epsilon, seeds, first_seed, stream, epoch), record)
+    asked = _asked(learners, epsilon, seeds, first_seed, stream, epoch)
     answered = _replayed(log, asked, how, checkpoint)
     _write(answered, report, as_json)
     if str(as_json) != "-":
@@ -165,7 +149,6 @@ def _check_of_use(context: typer.Context, log: str, observes: str, content: str 
     refuse_useless(
         context,
         [
-            (["--record"], not feedback, "losses, and a learner with crowd=stream"),
             (["--checkpoint"], not feedback, "--observes losses"),
             (["--logged", "--pscore"], feedback, shown),
             (["--content", "--header", "--played"], feedback and topic, f"a topic and {shown}"),
@@ -198,23 +181,6 @@ def _asked(
         stream,
         epoch,
     )
-
-
-def _by_record(asked: Question, record: Path | None) -> Question:
-    """The same question, where priors adopt what a ledger has on record."""
-    if record is None:
-        return asked
-    from dataclasses import replace
-
-    from streamdp.core.errors import InvalidConfig, complaint
-    from streamdp.lab.replay.cells import CROWD
-    from streamdp.lab.replay.crowd_record import read_record
-
-    if not any((CROWD, "stream") in candidate.options for candidate in asked.candidates):
-        expected = "losses, and a learner with crowd=stream"
-        got = ", ".join(candidate.text for candidate in asked.candidates)
-        raise InvalidConfig(complaint("--record", "of no use", expected=expected, got=got))
-    return replace(asked, record=read_record(record, stream=asked.stream, epoch=asked.epoch))
 
 
 def _replayed(log: str, asked: Question, how: ReadOptions, checkpoint: Path | None) -> Replay:
@@ -272,7 +238,6 @@ def _print(replay: Replay) -> None:
     from streamdp.lab.replay.cells import epsilon_text
     from streamdp.lab.replay.figures import settled_at
     from streamdp.lab.replay.summary import interval, number, summary
-    from streamdp.lab.replay.tables import by_control
     from streamdp.wire.unprotected import NOT_PRIVATE
 
     table = Table(
@@ -296,23 +261,5 @@ def _print(replay: Replay) -> None:
     table.add_row("uniform choice", "0", number(float(replay.base.uniform_regret[-1])), "", "0")
     console = Console()
     console.print(table)
-    print_control(*by_control(replay), console)
     for statement in summary(replay):
         console.print(f"[bold]{statement.about}.[/] {statement.says}", highlight=False)
-
-
-def print_control(head: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
-    """Keys with priors beside the control group, where a candidate has one."""
-    from rich.table import Table
-
-    from streamdp.wire.unprotected import NOT_PRIVATE
-
-    if not rows:
-        return
-    caption = f"{NOT_PRIVATE}. Means of a side ± 1.96 standard errors over its keys."
-    table = Table(title="Control group", caption=caption)
-    for name in head:
-        table.add_column(name, justify="left" if name == "learner" else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)

@@ -9,22 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamdp.lab.commands._crowds import (
-    ActionsOption,
-    CrowdOption,
-    CrowdSize,
-    DonateOption,
-    KeysOption,
-    PartitionsOption,
-    crowd_as_json,
-    crowd_tables,
-    crowds,
-    named,
-)
-
 if TYPE_CHECKING:
     from streamdp.lab.replay.course import Trajectory
-    from streamdp.lab.replay.feedback import FeedbackOutcome
+    from streamdp.lab.replay.feedback import Environment, FeedbackOutcome
     from streamdp.lab.replay.simulate import CellOutcome
 
 
@@ -34,8 +21,7 @@ WorldsOption = Annotated[
     str | None,
     typer.Option(
         help="stationary (without it), drifting, others; held-out-stationary or held-out-drifting,"
-        " which no default was chosen by: what --observes losses sees. With --keys: wide or"
-        " narrow; both without it."
+        " which no default was chosen by: what --observes losses sees."
     ),
 ]
 
@@ -45,7 +31,7 @@ LearnersOption = Annotated[
 
 WorldOption = Annotated[
     str | None,
-    typer.Option("--world", help="Feedback, --keys: only the worlds whose name holds this text."),
+    typer.Option("--world", help="Feedback: only the worlds whose name holds this text."),
 ]
 
 DelayOption = Annotated[
@@ -70,10 +56,7 @@ def simulate(
     epsilon: Annotated[
         str | None, typer.Option(help="Budgets, exactly; 0.1,0.5,1,4, with feedback 0.25,0.5,1.")
     ] = None,
-    runs: Annotated[
-        int | None,
-        typer.Option(help="Runs of each learner on each instance; 400, with --keys 3."),
-    ] = None,
+    runs: Annotated[int, typer.Option(help="Runs of each learner on each instance.")] = RUNS,
     not_private: Annotated[
         bool,
         typer.Option(
@@ -91,11 +74,6 @@ def simulate(
     only: WorldOption = None,
     delay: DelayOption = 0,
     report: ReportOption = None,
-    keys: KeysOption = None,
-    actions: ActionsOption = 20,
-    donate: DonateOption = False,
-    partitions: PartitionsOption = 1,
-    crowd: CrowdOption = "partition",
 ) -> None:
     """Simulate learners in made-up worlds: mean pseudo-regret with its standard error.
 
@@ -103,27 +81,22 @@ def simulate(
     action changes, regret is against the best one at each moment.
 
     With --observes feedback: policies and the papers' learners, in worlds with click rates, delay,
-    drift and an adversary. With --keys: how much less keys lose when they learn from each other.
+    drift and an adversary.
 
     Example: streamdp simulate --runs 100 --epsilon 0.5,1
     """
     from streamdp.lab.commands._written import check_places, write_page
 
-    count = RUNS if runs is None else runs
-    _check_of_use(context, observes, together=keys is not None)
+    _check_of_use(context, observes)
     check_places(report)
-    if keys is not None:
-        asked = CrowdSize(keys, actions, runs, slots, seed, donate, observes, partitions, crowd)
-        played = crowds(learners, epsilon, asked, worlds=worlds, only=only)
-        reports, tables = [crowd_as_json(outcome) for outcome in played], crowd_tables(played)
-    elif observes == "feedback":
-        size = {"runs": count, "seed": seed, "delay": delay}
+    if observes == "feedback":
+        size = {"runs": runs, "seed": seed, "delay": delay}
         shown = _feedback(learners, epsilon, slots=slots, only=only, **size)
         write_page(report, lambda: _page(shown))
         reports, tables = [_feedback_as_json(outcome) for outcome in shown], _feedback_tables(shown)
     else:
         outcomes = _losses(
-            worlds, learners, epsilon, runs=count, slots=slots, seed=seed, not_private=not_private
+            worlds, learners, epsilon, runs=runs, slots=slots, seed=seed, not_private=not_private
         )
         reports, tables = [_as_json(outcome) for outcome in outcomes], _tables(outcomes)
     if as_json:
@@ -132,26 +105,21 @@ def simulate(
         _show(tables, how="markdown" if markdown else "drawn")
 
 
-def _check_of_use(context: typer.Context, observes: str, *, together: bool) -> None:
+def _check_of_use(context: typer.Context, observes: str) -> None:
     """Refuse options that change nothing in this kind of simulation."""
     from streamdp.lab.commands._of_use import refuse_useless
 
     if observes not in ("losses", "feedback"):
         raise _unknown(observes)
     feedback = observes == "feedback"
-    alone = feedback and not together
     refuse_useless(
         context,
         [
-            (["--actions", "--partitions", "--crowd", "--donate"], together, "--keys with it"),
-            (["--report", "--delay"], alone, "--observes feedback without --keys"),
-            (["--not-private"], not feedback and not together, "--observes losses without --keys"),
-            (["--world"], feedback or together, "--observes feedback or --keys with it"),
-            (["--worlds"], not alone, "--observes losses or --keys with it"),
-            (["--crowd"], not feedback, "--observes losses with it"),
+            (["--report", "--delay", "--world"], feedback, "--observes feedback"),
+            (["--not-private", "--worlds"], not feedback, "--observes losses"),
             (["--markdown"], not context.params["as_json"], "no --json with it"),
         ],
-        got=f"--observes {observes}{' and --keys' if together else ''}",
+        got=f"--observes {observes}",
     )
 
 
@@ -248,6 +216,12 @@ def _feedback(
             watch=watcher.stoppable,
         )
         return list(outcomes)
+
+
+def named(worlds: Sequence[Environment], text: str | None) -> list[Environment]:
+    """The world of this very name, or else all whose names hold the text."""
+    exact = [world for world in worlds if world.name == text]
+    return exact or [world for world in worlds if text is None or text in world.name]
 
 
 Table = tuple[str, list[str], list[list[str]]]

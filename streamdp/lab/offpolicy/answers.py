@@ -12,12 +12,10 @@ from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.evidence.experiment import Arms
 from streamdp.core.learners.feedback import PolicyLearner
-from streamdp.core.learners.feedback.learner import pooling
 from streamdp.core.schedule import Schedule
 from streamdp.lab.offpolicy.estimators import PolicyValues, ValueEstimate
 from streamdp.lab.papers.learners import BANDIT_RECIPES, EXPERT_RECIPES, Bandit
-from streamdp.lab.replay.cells import CONTROL, CROWD, Epsilon, control_in, epsilon_text
-from streamdp.lab.replay.control_group import ControlComparison
+from streamdp.lab.replay.cells import Epsilon, epsilon_text
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.feedback import BASELINES, bandit_candidate, feedback_candidate
 
@@ -79,7 +77,6 @@ class FeedbackAnswer:
     value: PolicyValues | None = None  # from propensities
     accepted: Ints | None = None  # by rejection: the number of records that each seed learned from
     regret: Floats | None = None  # exactly: by seed
-    control: ControlComparison | None = None  # of a crowd with a control group: what shows lost
 
 
 def feedback_cells(
@@ -87,37 +84,10 @@ def feedback_cells(
 ) -> tuple[FeedbackCell, ...]:
     """Every combination; a baseline has one cell, without privacy."""
     return tuple(
-        FeedbackCell(text, epsilon, _candidate(text, epsilon, actions=actions))
+        FeedbackCell(text, epsilon, feedback_candidate(text, epsilon, actions=actions))
         for text in learners
         for epsilon in (epsilons if text.split(":")[0] not in BASELINES else (None,))
     )
-
-
-def _candidate(text: str, epsilon: Epsilon, *, actions: tuple[str, ...]) -> PolicyLearner:
-    """A learner in writing at an ε, maybe with a crowd of its keys, as a stream's table has it.
-
-    >>> text = "policy_blocks:crowd=partition:control=0.05"
-    >>> _candidate(text, Fraction(1), actions=("a", "b")).crowd.name
-    'means of 2 actions control 1/20'
-    """
-    name, *options = text.split(":")
-    of_a_crowd = [option for option in options if option.partition("=")[0].strip() in _CROWD]
-    alone = ":".join([name, *(option for option in options if option not in of_a_crowd)])
-    learner = feedback_candidate(alone, epsilon, actions=actions)
-    asked = {key.strip(): value.strip() for key, _, value in (o.partition("=") for o in of_a_crowd)}
-    control = control_in(asked.pop(CONTROL, "0"))
-    if asked.get(CROWD, "off") not in ("off", "partition"):
-        where, expected = f"learners: {name}: {CROWD}", "off or partition"
-        raise InvalidConfig(complaint(where, "unknown", expected=expected, got=asked[CROWD]))
-    if asked.get(CROWD, "off") == "off":
-        if control.share:
-            what, expected = f"{CONTROL} needs a crowd", "crowd=partition"
-            raise InvalidConfig(complaint(f"learners: {name}", what, expected=expected, got="none"))
-        return learner
-    return pooling(learner, control=control)
-
-
-_CROWD = (CROWD, CONTROL)
 
 
 def cells_of(

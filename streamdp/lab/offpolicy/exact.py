@@ -61,15 +61,15 @@ def play(
     log: Log, cells: tuple[FeedbackCell, ...], bench: Bench
 ) -> tuple[LogKeys, list[FeedbackAnswer]]:
     """Each cell under each seed over a log of losses."""
-    crowd = _crowd(log, bench)
-    players = [_Player(cell, crowd, bench) for cell in cells]
+    log_keys = _keys_of(log, bench)
+    players = [_Player(cell, log_keys, bench) for cell in cells]
     generators = coins_of(bench)
     step = max(1, _AT_ONCE // (len(bench.seeds) + len(log.actions)))
-    for slots in slots_in_order(log, crowd.rows, step=step) if players else ():
+    for slots in slots_in_order(log, log_keys.rows, step=step) if players else ():
         coins = _coins(generators, slots.place)
         for player in players:
             player.take(slots, coins)
-    return crowd, [player.answer() for player in players]
+    return log_keys, [player.answer() for player in players]
 
 
 def slots_in_order(log: Log, rows: Rows, *, step: int) -> Iterator[Slots]:
@@ -80,7 +80,7 @@ def slots_in_order(log: Log, rows: Rows, *, step: int) -> Iterator[Slots]:
             yield _slots(portion, slice(first, first + step), rows, taken)
 
 
-def _crowd(log: Log, bench: Bench) -> LogKeys:
+def _keys_of(log: Log, bench: Bench) -> LogKeys:
     rows = Rows(bench)
     counts, totals = np.zeros(0, np.int64), np.zeros((0, len(log.actions)), np.int64)
     step = max(1, _AT_ONCE // len(log.actions))
@@ -126,16 +126,16 @@ def _coins(generators: list[Generator], place: Ints) -> Ints:
 class _Player:
     """One cell: all seeds and keys at once, block by block."""
 
-    def __init__(self, cell: FeedbackCell, crowd: LogKeys, bench: Bench) -> None:
-        self._cell, self._crowd = cell, crowd
-        self._runs = Runs.of(cell.learner, crowd.rows, bench, crowd.counts)
-        rows, seeds, K = len(crowd.rows), len(bench.seeds), crowd.totals.shape[1]
+    def __init__(self, cell: FeedbackCell, log_keys: LogKeys, bench: Bench) -> None:
+        self._cell, self._log_keys = cell, log_keys
+        self._runs = Runs.of(cell.learner, log_keys.rows, bench, log_keys.counts)
+        rows, seeds, K = len(log_keys.rows), len(bench.seeds), log_keys.totals.shape[1]
         self._gains = np.zeros((rows, seeds, K), dtype=np.int64)
         self._shown = np.zeros((rows, seeds, K), dtype=np.int64)
         self._open = np.zeros((rows, K), dtype=np.int64)  # losses of the open block
         self._lost = np.zeros((rows, K), dtype=np.int64)  # and of all before it
         self._schedule = cell.learner.schedule
-        self._blocks = self._schedule.blocks_of(np.maximum(1, crowd.counts)) + 1
+        self._blocks = self._schedule.blocks_of(np.maximum(1, log_keys.counts)) + 1
         self._regret = np.zeros((int(self._blocks.max()), seeds))  # the regret of each block
         own = int(self._blocks[self._runs.watched])
         self._shares = np.zeros((own, K))
@@ -169,7 +169,7 @@ class _Player:
             self._shown[rows, seed] += np.bincount(cells, minlength=size).reshape(shape)
         last = slots.number[at][starts + lengths - 1]
         ended = last == self._schedule.stops(blocks) - 1
-        over = ended | (last == self._crowd.counts[rows])
+        over = ended | (last == self._log_keys.counts[rows])
         self._enter(rows[over], blocks[over], policy[over] / PARTS)
         if ended.any():
             rows, blocks = rows[ended], blocks[ended]
@@ -191,12 +191,12 @@ class _Player:
 
     def answer(self) -> FeedbackAnswer:
         """The result."""
-        crowd, so_far = self._crowd, np.cumsum(self._regret, axis=0)
+        log_keys, so_far = self._log_keys, np.cumsum(self._regret, axis=0)
         low, high = np.percentile(so_far, BAND, axis=1)
-        ends = ends_of(self._schedule, len(so_far), longest=int(crowd.counts.max()))
+        ends = ends_of(self._schedule, len(so_far), longest=int(log_keys.counts.max()))
         regret = so_far[-1]
-        best = float(crowd.totals.min(axis=1).sum()) / UNIT
-        rewards = 1 - (regret + best) / crowd.slots
+        best = float(log_keys.totals.min(axis=1).sum()) / UNIT
+        rewards = 1 - (regret + best) / log_keys.slots
         return FeedbackAnswer(
             cell=self._cell,
             estimate=ValueEstimate(float(rewards.mean()), standard_error(rewards)),
@@ -204,6 +204,6 @@ class _Player:
             course=Trajectory(ends, so_far.mean(axis=1), low, high),
             shares=Shares(self._schedule.starts(np.arange(len(self._shares))), self._shares),
             arms=self._runs.experiment.arms(),
-            charge=charge_of(self._cell.learner, crowd.counts),
+            charge=charge_of(self._cell.learner, log_keys.counts),
             regret=regret,
         )

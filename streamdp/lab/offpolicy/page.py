@@ -19,7 +19,6 @@ from streamdp.lab.offpolicy.estimators import PolicyValues, Z
 from streamdp.lab.offpolicy.question import FeedbackReplay
 from streamdp.lab.offpolicy.statements import (
     charge_text,
-    control_table,
     headline,
     interval,
     likeliest,
@@ -32,7 +31,6 @@ from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.page_style import BANNER, COLOURS, document, html_table, section
 from streamdp.lab.replay.spread import standard_error
 from streamdp.lab.replay.summary import number
-from streamdp.wire.unprotected import NOT_PRIVATE
 
 MOST_SHOWN = 7  # actions with a colour of their own
 MOST_ARMS = 30
@@ -54,7 +52,6 @@ def page(replay: FeedbackReplay) -> str:
                 _live(replay),
                 _courses(replay),
                 _cells(replay),
-                _control(replay),
                 _fixed(replay),
                 _policies(replay),
                 _experiment(replay),
@@ -235,20 +232,6 @@ def _cells(replay: FeedbackReplay) -> str:
             " and assume only that the propensities are right."
         )
     return section("All cells", text, html_table([*head, "charge of an event"], rows))
-
-
-def _control(replay: FeedbackReplay) -> str:
-    head, rows = control_table(replay)
-    if not rows:
-        return ""
-    return section(
-        "Control group",
-        "What the log's own shows lost, of keys that are told the crowd's priors and of the control"
-        " group, which learn alone: which key is on which side follows from the key, as in the"
-        f" service. Exact and {NOT_PRIVATE}. Intervals are ± 1.96 standard errors over keys. A"
-        " ratio below 1 says that keys with priors lost less.",
-        html_table(head, rows),
-    )
 
 
 def _fixed(replay: FeedbackReplay) -> str:

@@ -50,29 +50,29 @@ MOST_BYTES = 1 << 31
 
 
 def play_phases(
-    log: Log, cells: Sequence[PhasedCell], bench: Bench, crowd: LogKeys
+    log: Log, cells: Sequence[PhasedCell], bench: Bench, log_keys: LogKeys
 ) -> list[FeedbackAnswer]:
     """Play each cell under each seed on a log of losses."""
     if not cells:
         return []
-    tables = _tables(log, crowd)
-    marks = _marks(int(crowd.counts.max()))
+    tables = _tables(log, log_keys)
+    marks = _marks(int(log_keys.counts.max()))
     least = np.zeros(len(marks))
     for table in tables:
         least += table.least(np.minimum(marks, len(table.written)).tolist())
-    return [_exact(cell, tables, marks, least, bench, crowd) for cell in cells]
+    return [_exact(cell, tables, marks, least, bench, log_keys) for cell in cells]
 
 
-def _tables(log: Log, crowd: LogKeys) -> list[WrittenLosses]:
+def _tables(log: Log, log_keys: LogKeys) -> list[WrittenLosses]:
     """The losses of each key, in its order."""
     K = len(log.actions)
-    if (size := crowd.slots * K * 8) > MOST_BYTES:
+    if (size := log_keys.slots * K * 8) > MOST_BYTES:
         what = "too many losses for learners whose phases follow counts: they are held in memory"
         expected = f"at most {MOST_BYTES:,} bytes, or policy_* learners, which read a log in passes"
         raise InvalidConfig(complaint(log.name, what, expected=expected, got=f"{size:,}"))
-    every = np.empty((crowd.slots, K))
-    starts = np.cumsum(crowd.counts) - crowd.counts
-    for slots in slots_in_order(log, crowd.rows, step=_AT_ONCE // K or 1):
+    every = np.empty((log_keys.slots, K))
+    starts = np.cumsum(log_keys.counts) - log_keys.counts
+    for slots in slots_in_order(log, log_keys.rows, step=_AT_ONCE // K or 1):
         every[starts[slots.row] + slots.number - 1] = slots.losses / UNIT
     return [WrittenLosses(losses) for losses in np.split(every, starts[1:])]
 
@@ -83,7 +83,7 @@ def _exact(
     marks: Ints,
     least: Floats,
     bench: Bench,
-    crowd: LogKeys,
+    log_keys: LogKeys,
 ) -> FeedbackAnswer:
     regrets = np.zeros((len(bench.seeds), len(marks)))
     shown, charge = [], _Charge(cell.learner)
@@ -93,19 +93,19 @@ def _exact(
             played = run.played()
             own = np.cumsum(table.written[np.arange(len(played)), played])
             regrets[at] += own[np.minimum(marks, len(own)) - 1]
-            if row == crowd.counts.argmax():
+            if row == log_keys.counts.argmax():
                 shown.append(played)
             if not at:
                 charge.add(run, len(played))
     regrets -= least
     low, high = np.percentile(regrets, BAND, axis=0)
-    rewards = 1 - (regrets[:, -1] + least[-1]) / crowd.slots
+    rewards = 1 - (regrets[:, -1] + least[-1]) / log_keys.slots
     return FeedbackAnswer(
         cell=cell,
         estimate=ValueEstimate(float(rewards.mean()), standard_error(rewards)),
         by_seed=rewards,
         course=Trajectory(marks, regrets.mean(axis=0), low, high),
-        shares=_shares(shown, marks, crowd.totals.shape[1]),
+        shares=_shares(shown, marks, log_keys.totals.shape[1]),
         charge=charge.total(),
         regret=regrets[:, -1],
     )

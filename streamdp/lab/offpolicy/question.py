@@ -24,9 +24,6 @@ from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import Release
-from streamdp.core.evidence.control import NO_CONTROL
-from streamdp.core.evidence.policy import PARTS, policy_of
-from streamdp.core.grid import NULL
 from streamdp.lab.offpolicy import exact, phased, rejection, weighted
 from streamdp.lab.offpolicy.answers import (
     AnyCell,
@@ -38,8 +35,6 @@ from streamdp.lab.offpolicy.answers import (
 from streamdp.lab.offpolicy.fold import fold
 from streamdp.lab.offpolicy.log import ShownLog
 from streamdp.lab.replay.cells import Epsilon
-from streamdp.lab.replay.control_group import ControlComparison
-from streamdp.lab.replay.course import Shares
 from streamdp.lab.replay.cuts import Bench
 from streamdp.lab.replay.log import Log
 from streamdp.lab.replay.spread import standard_error
@@ -146,21 +141,20 @@ def replay_losses(log: Log, question: FeedbackQuestion) -> FeedbackReplay:
     """Play a log of the losses of all actions as feedback."""
     cells = cells_of(question.learners, question.epsilons, actions=log.actions)
     policies, phases = _parted(cells)
-    _refuse_crowds(policies, log.name)
-    crowd, answers = exact.play(log, policies, question.bench)
-    answers += phased.play_phases(log, phases, question.bench, crowd)
-    watched = int(crowd.counts.argmax())
-    key, partition = crowd.rows.keys[watched], crowd.rows.partitions[watched]
-    totals = crowd.totals / (1 << 20)
+    keys, answers = exact.play(log, policies, question.bench)
+    answers += phased.play_phases(log, phases, question.bench, keys)
+    watched = int(keys.counts.argmax())
+    key, partition = keys.rows.keys[watched], keys.rows.partitions[watched]
+    totals = keys.totals / (1 << 20)
     return FeedbackReplay(
         log=log.name,
         actions=log.actions,
         question=question,
         method="exact",
-        findings=LogFindings(crowd.slots, len(crowd.rows), key_text(key, partition)),
+        findings=LogFindings(keys.slots, len(keys.rows), key_text(key, partition)),
         answers=_in_order(answers, cells),
-        best=1 - float(totals.min(axis=1).sum()) / crowd.slots,
-        uniform=1 - float(totals.mean(axis=1).sum()) / crowd.slots,
+        best=1 - float(totals.min(axis=1).sum()) / keys.slots,
+        uniform=1 - float(totals.mean(axis=1).sum()) / keys.slots,
     )
 
 
@@ -171,8 +165,6 @@ def replay_shown(log: ShownLog, question: FeedbackQuestion) -> FeedbackReplay:
     policies, phases = _parted(cells)
     if phases and method != "uniform":
         raise _refused(log, *_PHASES_UNKNOWN, got=", ".join(dict.fromkeys(p.text for p in phases)))
-    if method != "service":
-        _refuse_crowds(policies, log.name)
     partition, key = log.learners[int(log.counts.argmax())]
     answer = FeedbackReplay(
         log=log.name,
@@ -184,8 +176,7 @@ def replay_shown(log: ShownLog, question: FeedbackQuestion) -> FeedbackReplay:
     )
     if method == "service":
         releases = tuple(_releases(log, policies, question))
-        served = tuple(_as_served(one, log, releases) for one in answer.answers)
-        return replace(answer, answers=served, releases=releases)
+        return replace(answer, releases=releases)
     answer = replace(answer, fixed=weighted.fixed(log))
     if method == "uniform":
         rejected = rejection.reject(log, policies, question.bench)
@@ -232,50 +223,6 @@ def _releases(
         if cell.learner.private
         for seed in question.seeds
     ]
-
-
-def _refuse_crowds(cells: tuple[FeedbackCell, ...], log: str) -> None:
-    """A crowd's policies follow from all keys in the order of the log, in a service's own log."""
-    crowds = [cell.text for cell in cells if cell.learner.crowd is not None]
-    if crowds:
-        what = "keys of a feedback log are replayed each alone, so that no crowd is"
-        expected = "--logged service: what a service with this crowd released and showed"
-        raise InvalidConfig(complaint(log, what, expected=expected, got=", ".join(crowds)))
-
-
-def _as_served(
-    answer: FeedbackAnswer,
-    log: ShownLog,
-    releases: tuple[tuple[FeedbackCell, int, tuple[Release, ...]], ...],
-) -> FeedbackAnswer:
-    """With a crowd: the policies that were released, and what both sides' shows lost."""
-    cell = answer.cell
-    if not isinstance(cell, FeedbackCell) or cell.learner.crowd is None:
-        return answer
-    watched, count = log.learners[int(log.counts.argmax())], len(answer.shares.starts)
-    by_seed = [
-        [
-            policy_of(release.policy or b"", actions=len(log.actions)) / PARTS
-            for release in released
-            if (release.identity.partition, release.key) == watched
-        ][:count]
-        for of_cell, _, released in releases
-        if of_cell is cell
-    ]
-    shares = Shares(answer.shares.starts, np.mean(by_seed, axis=0))
-    return replace(answer, shares=shares, control=_sides(cell, log))
-
-
-def _sides(cell: FeedbackCell, log: ShownLog) -> ControlComparison | None:
-    """What the shows of the control group lost, and those of all other keys."""
-    control = cell.learner.crowd.control if cell.learner.crowd is not None else NO_CONTROL
-    if not control.share:
-        return None
-    named, keys = log.played >= 0, [key for _, key in log.learners]
-    shows, lost = np.zeros((2, len(keys)), dtype=np.int64)
-    np.add.at(shows, log.row[named], 1)
-    np.add.at(lost, log.row[named], NULL - log.gain[named])
-    return ControlComparison.of_shows(control, keys, log.counts, shows, lost)
 
 
 def _findings(log: ShownLog, watched: str) -> LogFindings:

@@ -16,9 +16,7 @@ from streamdp.lab.offpolicy.estimators import PolicyValues, ValueEstimate
 from streamdp.lab.offpolicy.fold import release_as_json
 from streamdp.lab.offpolicy.question import FeedbackReplay, Method
 from streamdp.lab.replay.cells import epsilon_text
-from streamdp.lab.replay.summary import sides
-from streamdp.lab.replay.tables import control_head, control_rows
-from streamdp.wire.unprotected import NOT_PRIVATE, labelled
+from streamdp.wire.unprotected import labelled
 
 FEW = 100.0
 """Effective records below which a normal interval cannot be trusted."""
@@ -80,34 +78,8 @@ def summary(replay: FeedbackReplay) -> list[Said]:
     if replay.best is not None and replay.uniform is not None:
         means = f"the best fixed action of each key {replay.best:.4g}, uniform play"
         said.append(Said("Yardsticks", f"A record's reward: {means} {replay.uniform:.4g}."))
-    said += list(_control(replay))
     said += list(_counted(replay))
     return said
-
-
-def _control(replay: FeedbackReplay) -> Iterator[Said]:
-    """Whether keys that are told priors lost less than those of the control group."""
-    parts = [
-        f"{answer.cell}: {sides(answer.control, 'show')}"
-        for answer in replay.answers
-        if answer.control is not None
-    ]
-    if parts:
-        yield Said(
-            "Does the crowd help",
-            f"{' '.join(parts)} These are the log's own shows, of a service with this crowd: exact"
-            f" and {NOT_PRIVATE}, where status page and ledger verify know noisy sums. Intervals"
-            " are ± 1.96 standard errors over keys.",
-        )
-
-
-def control_table(replay: FeedbackReplay) -> tuple[list[str], list[list[str]]]:
-    """Both sides of each candidate that has a control group."""
-    rows: list[list[str]] = []
-    for answer in replay.answers:
-        if answer.control is not None:
-            rows += control_rows(answer.cell.text, answer.cell.epsilon, answer.control)
-    return control_head("loss a show"), rows
 
 
 def _always(replay: FeedbackReplay) -> Said:
@@ -240,8 +212,6 @@ def _answer(answer: FeedbackAnswer, replay: FeedbackReplay) -> dict[str, Any]:
             "slots_open": charge.open_slots,
         },
     }
-    if answer.control is not None:
-        facts["control_group"] = answer.control.as_json("loss")
     if replay.method != "service":
         facts["mean_reward"] = _estimate(headline(answer))
         facts["mean_reward_by_seed"] = answer.by_seed.tolist()

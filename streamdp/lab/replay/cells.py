@@ -5,33 +5,21 @@ A candidate is a recipe with options, as text, as on the command line:
     incumbent_leader
     noisy_leader:noise=laplace
     prefix_softmax:cap=none:schedule=capped 512
-    remembering_leader:crowd=partition
-    remembering_leader:crowd=stream
-    remembering_leader:crowd=partition:crowd_groups=de-+fr-|us-
-    remembering_leader:crowd=partition:control=0.1
-    remembering_leader:crowd=partition:donate=true
-
-(`|` separates groups, `+` the prefixes of a group; `%3A` stands for a colon in a prefix.)
 
 A candidate at an ε is a `Leader`, the same value that the live service would run. At ε = inf its
 selection takes the smallest sum (ties broken by fresh uniform bits): privacy is removed and all
-else stays, except for a crowd, which weighs the noise of draws.
+else stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from urllib.parse import unquote
 
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.evidence.control import NO_CONTROL, Control
-from streamdp.core.evidence.crowd import Reach
-from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners import RECIPES, Leader, learner_of
-from streamdp.core.learners.leader import crowded, donating
 from streamdp.core.schedule import Schedule
 from streamdp.core.selection import Smallest
 
@@ -40,22 +28,6 @@ Epsilon = Fraction | None
 
 BASELINE = "follow_the_leader"
 RUNNING = "follow_the_leader:window=running"
-
-CROWD = "crowd"
-"""An option of a stream in a configuration, and of a learner here."""
-
-GROUPS = "crowd_groups"
-"""A further option of a crowd: the groups of keys."""
-
-CONTROL = "control"
-"""A further option of a crowd: the part of the keys that never use a prior."""
-
-DONATE = "donate"
-"""A further option of a crowd: true or false."""
-
-OF_A_CROWD = (GROUPS, CONTROL, DONATE)
-
-CROWDS = ("off", "partition", "stream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,27 +44,17 @@ class Candidate:
         return self.recipe != BASELINE
 
     def with_schedule(self, schedule: str) -> Candidate:
-        """The same candidate with another schedule, without a crowd."""
-        alone = [pair for pair in self.options if pair[0] not in ("schedule", CROWD, *OF_A_CROWD)]
-        return _candidate(self.recipe, [*alone, ("schedule", schedule)])
+        """The same candidate with another schedule."""
+        others = [pair for pair in self.options if pair[0] != "schedule"]
+        return _candidate(self.recipe, [*others, ("schedule", schedule)])
 
     def at(self, epsilon: Epsilon, *, actions: Sequence[str]) -> Leader:
         """The learner for these actions at this ε."""
         config = {"recipe": self.recipe, **dict(self.options)}
-        crowd, groups = config.pop(CROWD, "off"), _groups(config.pop(GROUPS, ""))
-        control, donate = (
-            control_in(config.pop(CONTROL, "0")),
-            config.pop(DONATE, "false") == "true",
-        )
         if not self.private:
             return learner_of(config, actions=actions)
         if epsilon is not None:
-            learner = learner_of(config | {"epsilon": str(epsilon)}, actions=actions)
-            if crowd == "off":
-                return learner
-            reach: Reach = "stream" if crowd == "stream" else "partition"
-            together = crowded(learner, groups=groups, control=control, reach=reach)
-            return donating(together) if donate else together
+            return learner_of(config | {"epsilon": str(epsilon)}, actions=actions)
         finite = learner_of(config | {"epsilon": "1"}, actions=actions)
         return replace(finite, choose=Smallest(), charge=None, bonus=Fraction(0))
 
@@ -120,16 +82,6 @@ class Cell:
         return self.leader.resample != "none"
 
     @property
-    def crowded(self) -> bool:
-        """Whether its keys learn from each other, so that they must be played together."""
-        return self.leader.crowd is not None
-
-    @property
-    def control(self) -> Control:
-        """The control group: the keys that never use a prior."""
-        return NO_CONTROL if self.leader.crowd is None else self.leader.crowd.control
-
-    @property
     def running(self) -> bool:
         """Whether it looks at every slot."""
         return self.leader.window == "running"
@@ -152,52 +104,8 @@ def parse_candidate(text: str) -> Candidate:
             raise InvalidConfig(
                 complaint(f"learners: {name}", "option", expected=expected, got=part)
             )
-        if option.strip() == CROWD and (value.strip() not in CROWDS or name == BASELINE):
-            raise InvalidConfig(
-                complaint(
-                    f"learners: {name}",
-                    "crowd",
-                    expected=f"{' or '.join(CROWDS)}, of a private learner",
-                    got=value.strip(),
-                )
-            )
         options.append((option.strip(), value.strip()))
-    _check_crowd(name, dict(options))
     return _candidate(name, options)
-
-
-def _check_crowd(name: str, options: Mapping[str, str]) -> None:
-    """Refuse options of a crowd without one, and values that are unknown."""
-    beside = [option for option in OF_A_CROWD if option in options]
-    if beside and options.get(CROWD, "off") == "off":
-        where, what = f"learners: {name}", f"{beside[0]} needs a crowd"
-        raise InvalidConfig(complaint(where, what, expected="crowd=partition", got="none"))
-    if options.get(DONATE, "false") not in ("true", "false"):
-        where, got = f"learners: {name}: {DONATE}", options[DONATE]
-        raise InvalidConfig(complaint(where, "unknown", expected="true or false", got=got))
-    _groups(options.get(GROUPS, ""))
-    control_in(options.get(CONTROL, "0"))
-
-
-def _groups(text: str) -> Groups:
-    """Parse groups.
-
-    >>> _groups("de-+fr-|us%3A").prefixes
-    ((b'de-', b'fr-'), (b'us:',))
-    """
-    listed = text.split("|") if text else []
-    return Groups(
-        tuple(tuple(unquote(prefix).encode() for prefix in group.split("+")) for group in listed)
-    )
-
-
-def control_in(text: str) -> Control:
-    """Parse the share of a control group, as in a stream's configuration.
-
-    >>> control_in("0.05").share, control_in("0") == NO_CONTROL
-    (Fraction(1, 20), True)
-    """
-    return NO_CONTROL if text == "0" else Control(parse_epsilon(text, CONTROL))
 
 
 def parse_candidates(text: str | Sequence[str]) -> tuple[Candidate, ...]:

@@ -7,7 +7,7 @@ keeps its last value. Regret is against each key's best fixed action up to that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,18 +75,11 @@ def baselines(summed: Summed, points: Ints) -> Baselines:
     return Baselines(points, slots.astype(np.int64), best, uniform, totals, stretched)
 
 
-def curves(
-    summed: Summed,
-    cells: Sequence[Cell],
-    bench: Bench,
-    base: Baselines,
-    *,
-    course: Iterable[Played] | None = None,
-) -> list[Curves]:
-    """The curves of every cell that selects at the ends of blocks; `course`: the plays."""
+def curves(summed: Summed, cells: Sequence[Cell], bench: Bench, base: Baselines) -> list[Curves]:
+    """The curves of every cell that selects at the ends of blocks."""
     books = [_Book(summed, base, len(bench.seeds)) for _ in cells]
     intervals: dict[tuple[Schedule, int], list[_Intervals]] = {}
-    for played in play(summed, cells, bench) if course is None else course:
+    for played in play(summed, cells, bench):
         schedule = cells[played.cell].leader.schedule
         name = (schedule, int(played.part.rows[0]))
         if name not in intervals:

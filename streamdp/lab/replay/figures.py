@@ -191,7 +191,6 @@ def _cells(
             "regret_over_time": curve.mean.tolist(),
             "regret_band": [curve.low.tolist(), curve.high.tolist()],
             "best_in_force": answer.curves.leading.tolist(),
-            "control_group": None if answer.control is None else answer.control.as_json("regret"),
             "bound": None if limit is None else {"regret": limit[1][-1], "source": limit[2]},
             "ledger": None
             if charged is None

@@ -25,7 +25,6 @@ from streamdp.lab.replay.page_style import (
 )
 from streamdp.lab.replay.replaying import Replay, ReplayAnswer
 from streamdp.lab.replay.summary import firsts, interval, middle, number, summary
-from streamdp.wire.unprotected import NOT_PRIVATE
 
 _MOST_SHOWN = 7  # actions with a colour of their own
 _SLICES = 50
@@ -49,7 +48,6 @@ def page(replay: Replay) -> str:
                 _linear(replay),
                 _timeline(replay),
                 _table(replay),
-                _control(replay),
                 _actions(replay),
                 _keys(replay),
                 _ledger(replay),
@@ -316,22 +314,6 @@ def _table(replay: Replay) -> str:
         "Regret at the end: mean over seeds ± 1.96 standard errors. The bound holds for the"
         " expected regret on independent, identically distributed losses with this log's gap in"
         " hindsight; on a log that drifts it promises nothing.",
-        html_table(head, rows),
-    )
-
-
-def _control(replay: Replay) -> str:
-    head, rows = tables.by_control(replay)
-    if not rows:
-        return ""
-    return section(
-        "Control group",
-        "The keys that are told the crowd's priors beside those of the control group, which learn"
-        " alone: which key is on which side follows from the key, as in the service. Exact and"
-        f" {NOT_PRIVATE}: regret is of the losses in this log, each key's the mean over seeds."
-        " Intervals are ± 1.96 standard errors over keys. A ratio below 1: keys with priors"
-        " lost less; it is unknown if the control group has too few keys to tell its regret from 0."
-        " The service knows no regret: it compares the two sides by plain votes.",
         html_table(head, rows),
     )
 

@@ -20,7 +20,7 @@ import numpy as np
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.regret import Bound, bound_of
 from streamdp.lab.replay.blocks import Bernoulli, DrawnOnce, LossWorld, Walk, walk
-from streamdp.lab.replay.cells import CROWD, Candidate, Epsilon, epsilon_text
+from streamdp.lab.replay.cells import Candidate, Epsilon, epsilon_text
 from streamdp.lab.replay.figures import SETTLED
 from streamdp.lab.replay.spread import standard_error
 
@@ -70,10 +70,6 @@ class Wish:
             raise InvalidConfig(
                 complaint("--horizon", "slots", expected="1 … 2**40", got=self.horizon)
             )
-        if dict(self.candidate.options).get(CROWD, "off") != "off":
-            expected = "no crowd: each key is planned alone (simulate --keys has one)"
-            got = self.candidate.text
-            raise InvalidConfig(complaint("--learner", "crowd", expected=expected, got=got))
         if not self.candidate.private:
             raise InvalidConfig(
                 complaint(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,6 @@ from streamdp.lab.replay.cells import (
     parse_candidate,
     schedules_of,
 )
-from streamdp.lab.replay.control_group import ControlComparison
 from streamdp.lab.replay.curves import Baselines, Curves, baselines, curves
 from streamdp.lab.replay.cuts import Bench, CutPlan, report_points
 from streamdp.lab.replay.following import Contest, Result, contests, could_differ, result_of
@@ -45,9 +44,6 @@ from streamdp.lab.replay.log import Log
 from streamdp.lab.replay.onepass import OnePass, Summed
 from streamdp.lab.replay.running import follow
 from streamdp.lab.replay.spread import standard_error
-
-if TYPE_CHECKING:
-    from streamdp.lab.replay.crowd_cells import Adoptions  # which brings the engine
 
 SMALL_LOG = 20_000_000
 """Losses (slots × K) up to which slot-by-slot follow-the-leader always runs: a second or two."""
@@ -78,8 +74,6 @@ class Question:
     stream: str = "replay"
     epoch: int = 1
     probes: bool = True
-    record: Adoptions | None = None
-    """What a ledger says that priors of `crowd = "stream"` have adopted; None: in step."""
 
     def __post_init__(self) -> None:
         """Refuse a question without seeds."""
@@ -95,8 +89,7 @@ class Question:
         """The question as one line of text, for the identity of a checkpoint."""
         names = ",".join(candidate.text for candidate in self.candidates)
         epsilons = ",".join(str(epsilon) for epsilon in self.epsilons)
-        line = f"{names} {epsilons} {self.seeds} {self.stream} {self.epoch} {self.probes}"
-        return line if self.record is None else f"{line} {self.record}"
+        return f"{names} {epsilons} {self.seeds} {self.stream} {self.epoch} {self.probes}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +109,6 @@ class ReplayAnswer:
     cell: Cell
     curves: Curves
     charged: Charged | None
-    control: ControlComparison | None = None  # for a candidate with a control group
 
     @property
     def final(self) -> Floats:
@@ -174,15 +166,11 @@ def replay_log(
     compared = tuple(contest for contest in work.contests if _worth(contest, summed, question))
     cells = work.cells(compared)
     report = watcher.stage("learners", len(cells)) if watcher else None
-    drawn = curves(summed, [cell for cell in cells if not cell.crowded], question.bench, base)
+    drawn = curves(summed, cells, question.bench, base)
     if report is not None:
         report(len(cells))
-    drawn += _crowds(log, [cell for cell in cells if cell.crowded], summed, question, base, watcher)
     answers = {
-        curve.cell: ReplayAnswer(
-            curve.cell, curve, _charge(curve.cell, summed), _compared(curve, summed)
-        )
-        for curve in drawn
+        curve.cell: ReplayAnswer(curve.cell, curve, _charge(curve.cell, summed)) for curve in drawn
     }
     for cell in work.running_cells:
         tell = watcher.stage(cell.name, log.slots) if watcher else None
@@ -203,35 +191,6 @@ def replay_log(
             for contest in compared
         ),
     )
-
-
-def _compared(curve: Curves, summed: Summed) -> ControlComparison | None:
-    """Compare a control group with the other keys, if a cell has one."""
-    control = curve.cell.control
-    if not control.share:
-        return None
-    return ControlComparison.of(control, summed.rows.keys, summed.slots, curve.by_row)
-
-
-def _crowds(
-    log: Log,
-    cells: Sequence[Cell],
-    summed: Summed,
-    question: Question,
-    base: Baselines,
-    watcher: Watcher | None,
-) -> list[Curves]:
-    """The curves of cells whose keys learn from each other."""
-    if not cells:
-        return []
-    from streamdp.lab.replay.crowd_cells import (
-        play_crowds,
-    )  # brings the engine, which no other cell has
-
-    tell = watcher.stage("crowds", len(cells) * log.slots) if watcher else None
-    bench = question.bench
-    course = play_crowds(log, cells, summed, bench, progress=tell, record=question.record)
-    return curves(summed, cells, bench, base, course=course)
 
 
 def _worth(contest: Contest, summed: Summed, question: Question) -> bool:
@@ -375,13 +334,6 @@ def costs(log: Log, question: Question) -> Sequence[str]:
             f"{', '.join(dict.fromkeys(redrawn))}: draws every event anew for each of"
             f" {len(question.seeds)} seeds, {duration(seconds)}"
         )
-    crowds = [cell.name for cell in work.asked if cell.crowded]
-    if crowds:
-        seconds = len(crowds) * values * len(question.seeds) / ENGINE_A_SECOND
-        sentences.append(
-            f"{', '.join(dict.fromkeys(crowds))}: the engine itself, once for each of"
-            f" {len(question.seeds)} seeds and each ε, {duration(seconds)}"
-        )
     for cell in work.running_cells:
         seconds = values / FOLLOWED_A_SECOND
         if seconds >= WORTH_SAYING:
@@ -391,9 +343,6 @@ def costs(log: Log, question: Question) -> Sequence[str]:
 
 REDRAWN_A_SECOND = 2.0e7
 """Losses per second that are drawn anew and summed, on one core of 2024; for estimates only."""
-
-ENGINE_A_SECOND = 1.0e7
-"""Losses per second that the engine takes when keys come in turn, likewise."""
 
 FOLLOWED_A_SECOND = 2.0e7
 """Losses per second that slot-by-slot follow-the-leader handles, likewise."""

@@ -14,12 +14,10 @@ import numpy as np
 from streamdp.core.arrays import Floats
 from streamdp.lab.replay.cells import epsilon_text
 from streamdp.lab.replay.clipping import repaired
-from streamdp.lab.replay.control_group import ControlComparison, SideFigures
 from streamdp.lab.replay.figures import Z, gap, helping_cap, per_thousand, settled_at
 from streamdp.lab.replay.following import Result, contests, could_differ, half_interval
 from streamdp.lab.replay.replaying import Replay, ReplayAnswer
 from streamdp.lab.replay.spread import standard_error
-from streamdp.wire.unprotected import NOT_PRIVATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,6 @@ def summary(replay: Replay) -> list[Statement]:
         *_following(replay),
         *_best(replay),
         *_privacy(replay),
-        *_control(replay),
         *_settling(replay),
         *_schedule(replay),
         *_charges(replay),
@@ -196,51 +193,6 @@ def _paid(paid: Floats, error: float, slots: int) -> str:
     if mean < 0:
         return f"nothing; its noise saved {amount} here, {rate}, which no one may count on"
     return f"{amount}, {rate}"
-
-
-def _control(replay: Replay) -> Iterator[Statement]:
-    """Whether keys that are told priors lost less than those of the control group."""
-    parts = [
-        f"{answer.cell.name} at ε = {epsilon_text(answer.cell.epsilon)}:"
-        f" {sides(answer.control, 'key', more=' above the best action of each')}"
-        for answer in replay.answers
-        if answer.control is not None
-    ]
-    if parts:
-        yield Statement(
-            "Does the crowd help",
-            f"{' '.join(parts)} This is exact and {NOT_PRIVATE}: it is computed from the losses"
-            " themselves, which the service never compares. Intervals are ± 1.96 standard errors"
-            " over keys. The same learner without a crowd, asked for beside it, plays the same"
-            " keys with the same bits and says the same with a smaller error.",
-        )
-
-
-def sides(both: ControlComparison, of: str, *, more: str = "") -> str:
-    """One comparison in words; `of`: what a side's mean is of; `more`: beside what it was lost."""
-    if both.one_sided:
-        side = "are told priors" if both.with_priors.keys else "are in the control group"
-        keys = both.with_priors.keys + both.control.keys
-        return f"all {keys:,} keys {side}, so nothing is compared."
-    text = (
-        f"the {both.with_priors.keys:,} keys that are told priors lost"
-        f" {_mean(both.with_priors)} a {of}{more}, the {both.control.keys:,} of the control group,"
-        f" which learn alone, {_mean(both.control)} a {of}."
-    )
-    if both.ratio is None or both.ratio_error is None:
-        return f"{text} There are too few keys on one side to say by which factor that differs."
-    half = Z * both.ratio_error
-    ratio = f"{both.ratio:.2f} ± {half:.2f}"
-    if abs(both.ratio - 1) <= half:
-        return f"{text} That is {ratio} times as much: no difference beyond chance."
-    less = "less" if both.ratio < 1 else "more"
-    return f"{text} That is {ratio} times as much: keys that are told priors lost {less}."
-
-
-def _mean(side: SideFigures) -> str:
-    """The mean of a side."""
-    half = f" ± {number(Z * side.error)}" if np.isfinite(side.error) else ""
-    return f"{number(side.mean)}{half}" if np.isfinite(side.mean) else "an unknown amount"
 
 
 def _settling(replay: Replay) -> Iterator[Statement]:

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from streamdp.core.events import Key
-from streamdp.lab.replay.cells import Epsilon, epsilon_text
-from streamdp.lab.replay.control_group import ControlComparison, SideFigures
-from streamdp.lab.replay.figures import Z, per_thousand
+from streamdp.lab.replay.cells import epsilon_text
+from streamdp.lab.replay.figures import per_thousand
 from streamdp.lab.replay.following import Placed, half_interval
 from streamdp.lab.replay.replaying import Replay
 from streamdp.lab.replay.summary import middle, number
@@ -86,39 +85,6 @@ def by_following(replay: Replay) -> tuple[list[str], Rows]:
             )
     head = ["ε", "kind", "learner", "regret", "regret by stretch", "in 1,000 slots"]
     return [*head, "more than the winner"], rows
-
-
-def by_control(replay: Replay) -> tuple[list[str], Rows]:
-    """Keys that use priors beside those of the control group, for candidates that have one."""
-    rows: list[list[str]] = []
-    for answer in replay.answers:
-        if answer.control is not None:
-            rows += control_rows(answer.cell.name, answer.cell.epsilon, answer.control)
-    return control_head("regret a key"), rows
-
-
-def control_head(figure: str) -> list[str]:
-    """The columns of a table of both sides; `figure`: what is compared."""
-    return ["learner", "ε", "side", "keys", "slots", figure, "ratio"]
-
-
-def control_rows(name: str, epsilon: Epsilon, both: ControlComparison) -> list[list[str]]:
-    """The two rows of a candidate."""
-    ratio = "unknown"
-    if both.ratio is not None and both.ratio_error is not None:
-        ratio = f"{both.ratio:.2f} ± {Z * both.ratio_error:.2f}"
-    text = epsilon_text(epsilon)
-    return [
-        [name, text, "with priors", *_side(both.with_priors), ratio],
-        [name, text, "control group", *_side(both.control), "1"],
-    ]
-
-
-def _side(side: SideFigures) -> list[str]:
-    """One side's keys, slots and figure."""
-    mean = f"{number(side.mean)}" if np.isfinite(side.mean) else "—"
-    half = f" ± {number(Z * side.error)}" if np.isfinite(side.error * side.mean) else ""
-    return [f"{side.keys:,}", f"{side.slots:,}", f"{mean}{half}"]
 
 
 def _behind(placed: Placed, *, won: bool) -> str:
