@@ -44,7 +44,8 @@ MODULES = {
     "aiokafka.coordinator.assignors.sticky.sticky_assignor", "aiokafka.partitioner",
     "aiokafka.producer.message_accumulator", "aiokafka.protocol.abstract",
     "aiokafka.protocol.admin", "aiokafka.protocol.api", "aiokafka.protocol.group",
-    "aiokafka.protocol.metadata", "aiokafka.protocol.types", "uvicorn.server",
+    "aiokafka.protocol.metadata", "aiokafka.protocol.transaction", "aiokafka.protocol.types",
+    "uvicorn.server",
 }  # fmt: skip
 """Modules that a library does not document."""
 

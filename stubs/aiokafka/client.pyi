@@ -1,9 +1,7 @@
 import asyncio
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Coroutine, Sequence, Set
 from enum import IntEnum
 from typing import Any
-
-from aiokafka.protocol.api import Request, Response
 
 class CoordinationType(IntEnum):
     GROUP = 0
@@ -21,6 +19,6 @@ class AIOKafkaClient:
     cluster: ClusterMetadata
     async def close(self) -> None: ...
     def get_random_node(self) -> int | None: ...
-    async def send(self, node_id: int | None, request: Request[Any]) -> Response: ...
+    send: Callable[..., Coroutine[Any, Any, Any]]
     def set_topics(self, topics: Sequence[str]) -> asyncio.Future[bool]: ...
     async def coordinator_lookup(self, kind: CoordinationType, key: str) -> int: ...

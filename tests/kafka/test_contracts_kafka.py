@@ -16,7 +16,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.conn import AIOKafkaConnection
+from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from streamdp.testing.broker import Borrowed
@@ -113,6 +115,39 @@ async def test_does_a_producer_that_is_abandoned_at_any_request_leave_no_task(
     await asyncio.wait([running])
     assert asyncio.all_tasks() == before
     assert not producer.requests
+
+
+@pytest.mark.parametrize(("made_by", "asked"), [(AIOKafkaProducer, 2), (AbandonableProducer, 1)])
+async def test_the_client_asks_again_for_an_end_whose_answer_was_lost_and_ours_does_not(
+    broker: Borrowed,
+    topic: str,
+    made_by: type[AIOKafkaProducer],
+    asked: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would ask in the same epoch; to our producer a fatal error tells it to stop."""
+    send, ends = AIOKafkaClient.send, list[object]()
+
+    async def lose_the_first(client: Any, node: int, request: Any, **more: Any) -> Any:
+        answer = await send(client, node, request, **more)
+        if isinstance(request, EndTxnRequest):
+            ends.append(answer)
+            if len(ends) == 1:
+                raise KafkaConnectionError("lost")
+        return answer
+
+    monkeypatch.setattr(AIOKafkaClient, "send", lose_the_first)
+    producer = made_by(bootstrap_servers=broker.bootstrap, transactional_id=topic)
+    await producer.start()
+    async with asyncio.timeout(60):
+        if asked == 1:
+            with pytest.raises(KafkaConnectionError, match="lost"):
+                await transact(producer, topic)
+            assert producer._txn_manager.is_fatal_error()
+        else:
+            await transact(producer, topic)
+    await producer.stop()
+    assert len(ends) == asked
 
 
 async def transact(producer: AIOKafkaProducer, topic: str) -> None:

@@ -22,6 +22,13 @@ started; then the connections are closed. Queued batches are dropped: the result
 is unknown anyway. A consumer's fetcher and coordinator have their tasks as attributes. A producer's
 sender has only its main task; each request in flight is a task that only the main one knows, so an
 `AbandonableProducer` notes requests as they begin.
+
+**Asking for a transaction's end once.** The client speaks version 0 of `EndTxn`, which names a
+producer and its epoch but no transaction, and asks again when the connection breaks. The first
+request may still arrive then, during the next transaction of that epoch, and end it in its middle
+(KIP-890). So to an `AbandonableProducer` a lost answer is fatal. The next owner has another epoch.
+The other requests of a transaction may be repeated: partitions and groups are added to it twice
+with one effect, batches have sequence numbers, and an offset is the group's note, not our position.
 """
 
 from __future__ import annotations
@@ -38,6 +45,8 @@ from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.consumer.fetcher import FetchError, FetchResult
 from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.errors import KafkaError, NodeNotReadyError
+from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 R = TypeVar("R")
@@ -143,12 +152,13 @@ def _as_decoded(_: TopicPartition, record: R) -> R:
 
 
 class AbandonableProducer(AIOKafkaProducer):
-    """A producer that knows its requests in flight, so that it can be ended."""
+    """A producer that knows its requests in flight, and asks for a transaction's end once."""
 
     def __init__(self, **configs: object) -> None:
         super().__init__(**configs)
         self.requests: set[asyncio.Task[None]] = set()
         _note_requests(self, self.requests)
+        _end_once(self)
 
 
 def _note_requests(producer: AIOKafkaProducer, requests: set[asyncio.Task[None]]) -> None:
@@ -174,6 +184,24 @@ def _note_requests(producer: AIOKafkaProducer, requests: set[asyncio.Task[None]]
 
     sender._send_produce_req = noted_send
     sender._maybe_do_transactional_request = noted_transact
+
+
+def _end_once(producer: AbandonableProducer) -> None:
+    """Fail a producer for good when the answer to a transaction's end is lost."""
+    client, manager = producer.client, producer._txn_manager
+    send = client.send
+
+    async def send_once(node: int | None, request: object, **more: object) -> Any:
+        try:
+            return await send(node, request, **more)
+        except NodeNotReadyError:  # nothing was sent
+            raise
+        except KafkaError as error:
+            if isinstance(request, EndTxnRequest):
+                manager.fatal_error(error)
+            raise
+
+    client.send = send_once
 
 
 async def abandon_producer(producer: AbandonableProducer) -> None:

@@ -11,7 +11,8 @@ next send and its commit are refused) and ends that owner's open transaction. Th
    commits even after a failed send.
 4. After any error, time-out or cancellation the result is unknown: the owner is *lost* for good,
    its producer is abandoned, and only another `take` of the partition goes on. A producer is never
-   initialised again.
+   initialised again. A lost answer to the commit's last request is such an error too: asking again
+   could end a later transaction (`internals`).
 
 Every wait is bounded: the client's commit and stop hang while the broker is down.
 """

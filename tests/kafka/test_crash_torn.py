@@ -1,0 +1,158 @@
+"""Is a transaction whole, whichever of its requests is lost, repeated, or arrives late?
+
+The client speaks version 0 of every transactional request: a request says which producer and epoch
+it comes from, but not which transaction it belongs to (Kafka's KIP-890). So one that was given up
+with its connection, and arrives during the next transaction of that epoch, acts on that one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streamdp.core.errors import TransportLost
+from streamdp.ports import Commit
+from streamdp.testing.broker import Borrowed, Broker
+from streamdp.testing.transport_room import Heard
+from tests.crash.process import Place
+from tests.crash.scenario import Scenario
+from tests.kafka.test_crash import uncommitted
+from tests.support.kafka_proxy import Fate, Kind, Proxy, Request, pass_on, proxied
+from tests.support.kafka_site import HOME, Fresh, Site
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+COMMITS = 50 * int(os.environ.get("STREAMDP_SOAK", "1"))
+"""Transactions that must end well while requests of one kind are meddled with."""
+
+WORKER = "streamdp-worker"
+"""How the services under test name their clients; brokers and judges have other names."""
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Proxy:
+    """What stands before the broker."""
+    return Proxy()
+
+
+@pytest.fixture(scope="module")
+def broker(proxy: Proxy) -> Iterator[Broker]:
+    """A broker whose clients all pass through the proxy."""
+    with proxied(proxy) as made:
+        yield made
+
+
+def numbered(number: int) -> Commit:
+    """A commit whose state takes two requests."""
+    rows = [(b"row %d" % row, b"%d" % number + b" " * 400_000) for row in range(2)]
+    text = b"%d" % number
+    return Commit(next_offset=number, state=rows, actions=[(b"fr", text)], ledger=[(b"fr", text)])
+
+
+@pytest.mark.anyio
+async def test_a_late_end_of_one_transaction_does_not_end_the_next(
+    broker: Broker, proxy: Proxy, fresh_app: Fresh
+) -> None:
+    """The end of the second is lost with its connection, and arrives in the midst of the third."""
+    site = Site.on(Borrowed(broker.bootstrap), fresh_app())
+    await site.create()
+    late: list[Request] = []
+    answers: list[bytes] = []
+    produced = 0
+
+    async def meddle(request: Request) -> Fate:
+        nonlocal produced
+        if not request.client.startswith(WORKER) or number < 2:
+            return Fate.PASS
+        if number == 2 and request.kind is Kind.END and not late:
+            late.append(request)
+            return Fate.CUT
+        if number == 3 and request.kind is Kind.PRODUCE and len(answers) == 0:
+            produced += 1
+            if produced == 2:
+                answers.append(await late[0].deliver())
+        return Fate.PASS
+
+    number = 0
+    proxy.meddle = meddle
+    transport = site.technology.transport(worker="worker")
+    await transport.join([site.made.topics], Heard())
+    await transport.take(HOME)
+    durable = []
+    for number in range(1, 4):
+        try:
+            await transport.commit(HOME, numbered(number))
+        except TransportLost:
+            await transport.take(HOME)
+        else:
+            durable.append(number)
+    taken = await transport.take(HOME)
+    await transport.close()
+    evidence = await site.evidence()
+    assert answers, "the late request has arrived"
+    assert durable == [1, 3]
+    assert {value.strip() for value in taken.state.values()} == {b"3"}
+    assert [record.value for record in evidence.ledger] == [b"1", b"3"]
+    assert [record.value for record in evidence.actions] == [b"1", b"3"]
+
+
+class Weather:
+    """Meddles with one kind of request at random, from a seed."""
+
+    def __init__(self, kind: Kind, *, seed: int) -> None:
+        # A producer is initialised when its partition is taken: lost ends make that happen.
+        self._shares = {Kind.INIT_PRODUCER: {kind: 1 / 2, Kind.END: 1 / 8}}.get(kind, {kind: 1 / 4})
+        self._chance = random.Random(seed)
+        self._late: dict[str, list[Request]] = {}
+        self.ended = 0
+        self.fates: Counter[tuple[str, str]] = Counter()
+
+    async def __call__(self, request: Request) -> Fate:
+        """Perhaps let an earlier request of this producer arrive first; then decide."""
+        if not request.client.startswith(WORKER):
+            return Fate.PASS
+        late = self._late.setdefault(request.transactional_id, [])
+        if late and self._chance.random() < 1 / 3:
+            await late.pop(0).deliver()
+            self.fates[request.kind.name, "begins behind a late request"] += 1
+        self.ended += request.kind is Kind.END
+        if self._chance.random() > self._shares.get(request.kind, 0):
+            return Fate.PASS
+        fate = self._chance.choice(["late", "held", "cut", "mute", "twice"])
+        self.fates[request.kind.name, fate] += 1
+        if fate == "held":
+            await asyncio.sleep(self._chance.random() / 10)
+            return Fate.PASS
+        if fate == "late":
+            late.append(request)
+            return Fate.CUT
+        return Fate(fate)
+
+
+@pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.name.lower())
+def test_every_block_is_released_once_whichever_request_is_lost_or_late(
+    broker: Broker, proxy: Proxy, fresh_app: Fresh, tmp_path: Path, kind: Kind
+) -> None:
+    """Three streams on four partitions; the judge reads aborted data too."""
+    settings: dict[str, object] = {
+        "bootstrap": broker.bootstrap, "single_broker": True, "session_timeout_ms": 1500,
+    }  # fmt: skip
+    made = Scenario(Place("kafka", settings, fresh_app(), 4), tmp_path, random.Random(kind.value))
+    proxy.meddle = pass_on
+    made.prepare()
+    proxy.meddle = weather = Weather(kind, seed=kind.value)
+    with made.running() as process:
+        while weather.ended < COMMITS:
+            made.send(6)
+            assert made.settle([process]) == [], made.log(process)
+        made.stop(process)
+    proxy.meddle = pass_on
+    assert made.findings(uncommitted(broker.bootstrap, made)) == []
+    assert weather.fates.total() > COMMITS / 20
+    print(weather.ended, "ends;", dict(sorted(weather.fates.items())))  # for `pytest -s`
