@@ -47,7 +47,6 @@ def test_is_a_small_configuration_resolved(tmp_path: Path) -> None:
     (spec,) = configuration.specs()
     assert spec.topics.actions == "shop.home.actions"
     assert spec.learner == sd.remembering_leader(actions=["a", "b", "c"], epsilon="1/2")
-    assert spec.earlier == sd.incumbent_leader(actions=["a", "b", "c"], epsilon="1/2")
     assert (spec.share, spec.charge, spec.epoch) == (Fraction(1, 2), Fraction(1, 2), 1)
     assert (spec.start, spec.randomness.seeded) == (Start.EARLIEST, False)
     assert configuration.modes() == {"home": Mode.LIVE}
@@ -56,12 +55,11 @@ def test_is_a_small_configuration_resolved(tmp_path: Path) -> None:
 
 
 def test_is_a_crowd_a_part_of_what_the_learner_is(tmp_path: Path) -> None:
-    """Another digest, and no learner of before that a running stream could go on with."""
+    """Another digest."""
     alone = Configuration.load(shop(tmp_path), {}).spec("home")
     on = ('start = "earliest"', 'start = "earliest"\ncrowd = "partition"')
     spec = Configuration.load(shop(tmp_path, instead=on), {}).spec("home")
     assert spec.learner == crowded(sd.remembering_leader(actions=["a", "b", "c"], epsilon="1/2"))
-    assert spec.earlier is None
     assert spec.digest != alone.digest
     text = 'start = "earliest"\ncrowd = "partition"\ncontrol = "0.05"'
     path = shop(tmp_path, instead=('start = "earliest"', text))

@@ -13,7 +13,6 @@ import scipy
 import streamdp as sd
 from streamdp.core.engine.resampling import resampled
 from streamdp.core.grid import UNIT
-from streamdp.core.learners import earlier_learner_of
 from streamdp.core.learners.leader import written
 from streamdp.core.randomness import Purpose
 from tests.golden_engine import ACTIONS, FILES, GOLDEN, LEARNERS, text
@@ -70,17 +69,10 @@ def test_is_an_epsilon_the_same_however_it_is_written() -> None:
 
 
 def test_is_the_remembering_leader_what_a_configuration_means_by_default() -> None:
-    """And the incumbent leader what it meant in the versions before, if it names no recipe."""
     for options in ({}, {"schedule": "dyadic"}, {"bonus": "2"}):
         config = {"epsilon": "1/2", **options}
         now = sd.remembering_leader(actions=ACTIONS, epsilon="1/2", **options)
-        before = sd.incumbent_leader(actions=ACTIONS, epsilon="1/2", **options)
         assert sd.learner_of(config, actions=ACTIONS) == now
-        assert earlier_learner_of(config, actions=ACTIONS) == before
-        for recipe in ("incumbent_leader", "remembering_leader"):
-            assert earlier_learner_of({"recipe": recipe, **config}, actions=ACTIONS) is None
-    unheard_of = {"epsilon": "1/2", "hazard": "1/9"}
-    assert earlier_learner_of(unheard_of, actions=ACTIONS) is None
 
 
 def test_does_the_longest_block_follow_from_actions_and_epsilon() -> None:

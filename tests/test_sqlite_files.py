@@ -256,68 +256,6 @@ def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_file_of_the_version_before_headers_goes_on(tmp_path: Path) -> None:
-    """Its records are read as they were, and what is sent from now on keeps its headers."""
-    asking = replace(TOPICS, headers=True)
-
-    async def run() -> list[tuple[object, ...]]:
-        chosen = await _filled(tmp_path)
-        file = sqlite3.connect(chosen.path)
-        for column in ("headers", "timestamp"):
-            file.execute(f"ALTER TABLE record DROP COLUMN {column}")
-        for column in ("beside", "beside_position"):
-            file.execute(f"ALTER TABLE part DROP COLUMN {column}")
-        file.execute("PRAGMA user_version = 1")
-        file.close()
-        producer = Sqlite(chosen).producer()
-        await producer.send(TOPICS.input, [(b"k", b"new")], headers=[[("name", b"value")]])
-        await producer.close()
-        transport = Sqlite(chosen).transport(worker="test")
-        await transport.join([asking], Ears())
-        batches = [batch async for batch in transport.read(AT, 0, 100)]
-        await transport.close()
-        return [
-            row
-            for batch in batches
-            for row in zip(batch.values, map(list, batch.headers), batch.timestamps, strict=True)
-        ]
-
-    *old, (value, headers, stamp) = asyncio.run(run())
-    assert old == [(b"%d" % i, [], 0) for i in range(20)]
-    assert (value, headers) == (b"new", [("name", b"value")])
-    assert isinstance(stamp, int)
-    assert stamp > 0
-
-
-def test_a_file_of_the_version_before_second_inputs_goes_on(tmp_path: Path) -> None:
-    """Its owners and state stay, and a stream with a second input may be taken in it."""
-    paired = replace(TOPICS, stream="pairs", beside="beside", output="output")
-
-    async def run() -> tuple[Taken, Taken]:
-        chosen = await _filled(tmp_path)
-        file = sqlite3.connect(chosen.path)
-        for column in ("beside", "beside_position"):
-            file.execute(f"ALTER TABLE part DROP COLUMN {column}")
-        file.execute("PRAGMA user_version = 2")
-        file.close()
-        transport = Sqlite(chosen).transport(worker="test")
-        await transport.join([TOPICS, paired], Ears())
-        try:
-            before = await transport.take(AT)
-            at = Partition("pairs", 0)
-            await transport.take(at)
-            await transport.commit(
-                at, Commit(1, [(b"a", b"b")], beside=0, records=[(b"k", b"v", ())])
-            )
-            return before, await transport.take(at)
-        finally:
-            await transport.close()
-
-    before, after = asyncio.run(run())
-    assert before.end_offset == 20
-    assert (after.group_offset, after.beside_offset, dict(after.state)) == (1, 0, {b"a": b"b"})
-
-
 def test_a_second_input_is_trimmed_as_far_as_nobody_needs_it(tmp_path: Path) -> None:
     paired = replace(TOPICS, beside="beside", output="output")
     chosen = replace(settings(tmp_path), retain=0)

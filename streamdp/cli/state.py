@@ -132,7 +132,6 @@ def _described(spec: StreamSpec, place: Partition, taken: Taken, content: bool) 
         "state_bytes": sum(len(key) + len(value) for key, value in taken.state.items()),
     }
     if point is not None:
-        spec = spec.continuing(point.digest)
         facts["checkpoint"] = {
             "next_offset": point.next_offset,
             "low_water": point.low_water,

@@ -47,7 +47,7 @@ from streamdp.service.past import Past, Scope
 from streamdp.service.spec import Start, StreamSpec
 from streamdp.wire.crowd_entries import SavedPrior, SavedVote
 from streamdp.wire.entries import Entries, release_entry
-from streamdp.wire.lines import Charge, EpochMark, LedgerLine, PoolLine, PriorLine, ordinal_of
+from streamdp.wire.lines import EpochMark, LedgerLine
 from streamdp.wire.published import decode_ledger
 from streamdp.wire.state import (
     Checkpoint,
@@ -85,10 +85,7 @@ class Opening:
 
     def waits(self, recorded: Recorded | SavedPrior | SavedVote) -> bool:
         """Whether a recorded release still has to be published."""
-        if recorded.ordinal is not None:
-            return recorded.ordinal > self.lines_published
-        assert isinstance(recorded, Recorded), "the other kinds have an ordinal"
-        return recorded.commit_seq == self.commit_seq  # none, if the ledger knows a later commit
+        return recorded.ordinal > self.lines_published
 
     def waiting(self) -> list[tuple[str, int, int, Fraction]]:
         """The releases that still have to be published: kind, first and last record, charge.
@@ -154,7 +151,7 @@ def _open(spec: StreamSpec, partition: Partition, taken: Taken, past: Past) -> O
         known = learner is not None and learner.noted_from is UNSET
         whole = is_readable(checkpoint.epoch, saved.now)
         return replace(opening, carries=spec.carry and newest and known and whole)
-    _check_continues(spec.continuing(checkpoint.digest), partition, taken, checkpoint, line)
+    _check_continues(spec, partition, taken, checkpoint, line)
     return Opening(
         position=checkpoint.next_offset,
         low_water=checkpoint.low_water,
@@ -179,7 +176,7 @@ def check_configuration(spec: StreamSpec, partition: Partition, taken: Taken) ->
     if checkpoint is not None:
         _check_epoch(spec, partition, checkpoint)
         if spec.epoch_of(partition.number) == checkpoint.epoch:
-            _check_digest(spec.continuing(checkpoint.digest), partition, checkpoint)
+            _check_digest(spec, partition, checkpoint)
 
 
 def epochs_of_no_partition(spec: StreamSpec, partitions: int) -> str | None:
@@ -254,10 +251,8 @@ def _check_continues(
         raise _halt(
             partition,
             "the state was rolled back: the ledger has a later line; raise the epoch to go on",
-            f"a state of {_named(line)} or later, or epoch {line.epoch + 1}",
-            f"line {checkpoint.lines_published}"
-            if line.schema > 1
-            else f"commit {checkpoint.commit_seq}",
+            f"a state of line {line.ordinal} or later, or epoch {line.epoch + 1}",
+            f"line {checkpoint.lines_published}",
         )
     _check_digest(spec, partition, checkpoint)
     if taken.partitions < checkpoint.partitions:
@@ -310,7 +305,7 @@ def _without_checkpoint(
     remark = decode_remark(taken.remarks.get(partition.number, ""))
     before = max(1, line.epoch if line else 0, remark.epoch if remark else 0)
     if spec.epoch_of(partition.number) <= before:
-        evidence = "a group offset" if line is None else f"a ledger with {_named(line)}"
+        evidence = "a group offset" if line is None else f"a ledger with line {line.ordinal}"
         raise _halt(
             partition,
             "the state is gone; raise the epoch to go on",
@@ -331,23 +326,21 @@ def _anew(
 ) -> Opening:
     """Begin a new epoch, behind every record that may have been read (P11)."""
     known = [taken.first_offset, taken.group_offset or 0]
-    commits, published, recorded = [0], [0], [0]
+    published, recorded = [0], [0]
     if saved.checkpoint is not None:
         known.append(saved.checkpoint.next_offset)
-        commits.append(saved.checkpoint.commit_seq)
         published.append(saved.checkpoint.lines_published)
         recorded.append(saved.checkpoint.lines_recorded)
     if line is not None:
         known.append(line.next_offset if isinstance(line, EpochMark) else line.last_offset + 1)
-        commits.append(_published_by(line))
-        published.append(ordinal_of(line) or 0)
+        published.append(line.ordinal)
     _check_end(partition, taken, max(known))
     position = past.begin(partition.number, max(known))
     _check_reaches(partition, taken, position, past)
     return Opening(
         position=position,
         low_water=position,
-        commit_seq=max(commits),
+        commit_seq=saved.checkpoint.commit_seq if saved.checkpoint else 0,
         lines_recorded=max(*recorded, *published),
         lines_published=max(published),
         rows=0,
@@ -455,26 +448,7 @@ def _check_waiting(
 
 def _is_later(line: LedgerLine, checkpoint: Checkpoint) -> bool:
     """Whether a commit after the checkpoint's published this line."""
-    ordinal = ordinal_of(line)
-    if ordinal is None:
-        return _published_by(line) > checkpoint.commit_seq
-    return ordinal > checkpoint.lines_published
-
-
-def _published_by(line: LedgerLine) -> int:
-    """The first commit that can have published a line of schema 1; 0 for other schemas.
-
-    A charge waits for the commit after the one that recorded it.
-    """
-    if isinstance(line, PriorLine | PoolLine) or not isinstance(line.commit_seq, int):
-        return 0
-    return line.commit_seq + (line.schema == 1 and isinstance(line, Charge))
-
-
-def _named(line: LedgerLine) -> str:
-    """A line of the ledger, in words."""
-    ordinal = ordinal_of(line)
-    return f"commit {_published_by(line)}" if ordinal is None else f"line {ordinal}"
+    return line.ordinal > checkpoint.lines_published
 
 
 def _differs(

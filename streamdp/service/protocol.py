@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 
 from msgspec import UNSET
 
@@ -100,7 +101,7 @@ class Restoring:
     def __init__(self, spec: StreamSpec, partition: Partition, taken: Taken, *, past: Past) -> None:
         self._partition, self._taken, self._past = partition, taken, past
         self._opening = open_partition(spec, partition, taken, past=past)
-        self._spec = _as_saved(spec, self._opening)
+        self._spec = spec
         self._read = self._opening.low_water
         continues = self._opening.new_epoch is None
         saved = self._opening.saved
@@ -229,14 +230,6 @@ def _introduced(spec: StreamSpec, opening: Opening) -> EpochLearner | None:
     return spec.epoch_learner(carries=opening.carries)
 
 
-def _as_saved(spec: StreamSpec, opening: Opening) -> StreamSpec:
-    """The stream as this partition's state has it, unless an epoch begins here."""
-    checkpoint = opening.saved.checkpoint
-    if checkpoint is None or opening.new_epoch is not None:
-        return spec
-    return spec.continuing(checkpoint.digest)
-
-
 class PartitionWork:
     """A partition at work: it absorbs records and makes cuts.
 
@@ -301,7 +294,7 @@ class PartitionWork:
         pooled = saved.now.pooled.values()
         recorded: list[Recorded | SavedPrior | SavedVote]
         recorded = [*saved.releases.values(), *priors, *pooled]
-        for record in sorted(recorded, key=self._order):
+        for record in sorted(recorded, key=attrgetter("ordinal")):
             if isinstance(record, SavedPrior | SavedVote):
                 self._tell(record, opening)
                 continue
@@ -559,15 +552,6 @@ class PartitionWork:
     def _stream_epoch(self) -> int | None:
         """The stream's epoch, if the partition has one of its own."""
         return None if self._epoch == self.spec.epoch else self.spec.epoch
-
-    def _order(self, recorded: Recorded | SavedPrior | SavedVote) -> tuple[int, int, int, int]:
-        """Sorts releases in the order in which they were drawn, also those without an ordinal."""
-        if isinstance(recorded, SavedPrior | SavedVote):
-            return recorded.ordinal, 0, 0, 0
-        release = recorded.release
-        kinds = (OPENING, *self.spec.lines.kinds, *(spec.name for spec in self.spec.estimates))
-        kind = kinds.index(release.kind) if release.kind in kinds else len(kinds)
-        return recorded.ordinal or 0, release.last_offset, release.stop, kind
 
     def _epoch_mark(self, opening: Opening, *, previous: int) -> bytes:
         """The ledger's line where an epoch begins; it comes after all releases that wait."""

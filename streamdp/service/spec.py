@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Mapping, MutableMapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from hashlib import sha256
@@ -53,8 +53,6 @@ class StreamSpec:
     quarantine: Quarantine | None = None  # NOT PRIVATE: unusable records, set aside
     idle: int | None = None  # milliseconds after which a key's learner is dropped
     carry: bool = True  # whether an epoch begins with what is public of the one before
-    earlier: Leader | None = None
-    """Earlier versions' meaning of the same configuration, if it names no recipe."""
 
     def __post_init__(self) -> None:
         """Refuse a stream that must not run as a service."""
@@ -117,18 +115,6 @@ class StreamSpec:
                     else f"{len(read.actions)} actions, played = {read.played}",
                 )
             )
-
-    def continuing(self, digest: str) -> StreamSpec:
-        """The stream as the state with this digest has it.
-
-        The default recipe may improve from one version to the next. A configuration that names none
-        must neither stop a running stream nor change its learner unasked: state from the default of
-        an earlier version goes on under that default until the next epoch.
-        """
-        if self.earlier is None or digest == self.digest:
-            return self
-        before = replace(self, learner=self.earlier, earlier=None)
-        return before if before.digest == digest else self
 
     @property
     def name(self) -> str:

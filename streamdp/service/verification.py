@@ -2,8 +2,7 @@
 
 For the given streams, these rules are checked:
 
-1. Within a partition ordinals count from 1 without a gap, and an identity has one line. Lines of
-   schema 1 have a `commit_seq` instead, which never falls; they come before all others.
+1. Within a partition ordinals count from 1 without a gap, and an identity has one line.
 2. A learner begins with its opening; its blocks are consecutive and its slots tile.
 3. An epoch begins where its mark says; no record before it is read again (P11).
 4. The charges of all streams and applications that read a record, added exactly, stay within the
@@ -61,7 +60,6 @@ from streamdp.wire.lines import (
     PoolLine,
     PriorLine,
     from_base64,
-    ordinal_of,
 )
 from streamdp.wire.published import decode_any_ledger, decode_in_force
 from streamdp.wire.retracing import Retraced
@@ -144,8 +142,7 @@ class _Part:
     """The lines of one partition so far."""
 
     offset: int = -1  # of the last record that was read
-    ordinal: int = 0  # of the last line; 0 before the first and for schema 1
-    commit_seq: int = 0  # of the last line of schema 1
+    ordinal: int = 0  # of the last line
     epoch: int = 0
     position: int = 0  # the epoch's first record
     last: int = -1  # the latest record in any line
@@ -455,19 +452,9 @@ def _longest(line: LedgerLine) -> int:
 
 def _numbered(part: _Part, line: LedgerLine) -> Iterator[str]:
     """Check that the line has the next ordinal."""
-    ordinal = ordinal_of(line)
-    if ordinal is not None:
-        if ordinal != part.ordinal + 1:
-            yield f"line {ordinal} where {part.ordinal + 1} was due"
-        part.ordinal = ordinal
-        return
-    if part.ordinal:
-        yield f"a line without an ordinal after line {part.ordinal}"
-    assert not isinstance(line, PriorLine | PoolLine), "its schema has ordinals"
-    commit_seq = line.commit_seq if isinstance(line.commit_seq, int) else 0
-    if commit_seq < part.commit_seq:
-        yield f"commit_seq falls from {part.commit_seq} to {commit_seq}"
-    part.commit_seq = max(part.commit_seq, commit_seq)
+    if line.ordinal != part.ordinal + 1:
+        yield f"line {line.ordinal} where {part.ordinal + 1} was due"
+    part.ordinal = line.ordinal
 
 
 def _tiles(part: _Part, line: Charge) -> Iterator[str]:

@@ -7,8 +7,7 @@ input with an engine of its own. The promises for a partition:
    action, for each action that was not withheld.
 2. The blocks of each learner are consecutive from 0, or from the first block in a carried opening,
    and their slots tile the input from there on.
-3. Ledger lines have the ordinals 1, 2, 3 …; lines of schema 1 before them have a `commit_seq` that
-   never falls.
+3. Ledger lines have the ordinals 1, 2, 3 ….
 4. Under seeded randomness the ledger is the offline fold of the input, byte for byte and in the
    same order over all keys; so are the policies that a feedback stream publishes.
 5. A reader of uncommitted data never saw two different releases of one identity.
@@ -52,7 +51,6 @@ from streamdp.wire.lines import (
     PriorLine,
     from_base64,
     input_id_of,
-    ordinal_of,
 )
 from streamdp.wire.published import Lines, Mode, decode_in_force, decode_ledger
 from streamdp.wire.retracing import Retraced
@@ -312,20 +310,11 @@ def _pooled(lines: Sequence[LedgerLine]) -> Iterator[str]:
 
 
 def _numbered(lines: Sequence[LedgerLine]) -> Iterator[str]:
-    last, commit = 0, 0
+    last = 0
     for line in lines:
-        ordinal = ordinal_of(line)
-        if isinstance(line, PriorLine | PoolLine):
-            commit_seq = None  # its schema has ordinals
-        else:
-            commit_seq = line.commit_seq if isinstance(line.commit_seq, int) else None
-        if ordinal is None and commit_seq is not None:
-            if last or commit_seq < commit:
-                yield f"commit {commit_seq} of schema 1 after line {last}, commit {commit}"
-            commit = max(commit, commit_seq)
-        elif ordinal != last + 1:
-            yield f"ledger line {ordinal} where {last + 1} was due"
-        last = ordinal or last
+        if line.ordinal != last + 1:
+            yield f"ledger line {line.ordinal} where {last + 1} was due"
+        last = line.ordinal
 
 
 def _told_priors(lines: Sequence[LedgerLine]) -> Iterator[str]:

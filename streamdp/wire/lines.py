@@ -19,7 +19,7 @@ ACTION_SCHEMA = 1
 """The version of the actions' schema; it rises when an old reader would misread a new line."""
 
 LEDGER_SCHEMA = 2
-"""The schema of ledger lines without a crowd. Schema 1 has `commit_seq` in place of `ordinal`."""
+"""The schema of ledger lines without a crowd."""
 
 PRIOR_SCHEMA = 3
 """The schema of priors and of the pool's votes; a reader that knows neither must refuse them."""
@@ -44,9 +44,6 @@ InputId = Annotated[
         description="Tells the input topic from another of its name, where topics have ids:"
         " in a partition's first line, and where an epoch begins."
     ),
-]
-CommitSeq = Annotated[
-    int, Meta(ge=0, description="Schema 1 only, in place of `ordinal`: the commit that recorded.")
 ]
 
 
@@ -159,8 +156,7 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
     mechanism: Annotated[str, Meta(description="How it was drawn.")]
     epsilon: Exact
     delta: Exact
-    ordinal: Ordinal | UnsetType = UNSET
-    commit_seq: CommitSeq | UnsetType = UNSET
+    ordinal: Ordinal
     digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]
     version: Annotated[str, Meta(description="Version of the library.")]
     seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
@@ -269,8 +265,7 @@ class EpochMark(Struct, frozen=True, kw_only=True, tag_field="type", tag="epoch"
         ]
         | UnsetType
     ) = UNSET
-    ordinal: Ordinal | UnsetType = UNSET
-    commit_seq: CommitSeq | UnsetType = UNSET
+    ordinal: Ordinal
     digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]
     version: Annotated[str, Meta(description="Version of the library.")]
     seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
@@ -394,11 +389,6 @@ class Assembled(Struct, frozen=True, kw_only=True, tag_field="type", tag="assemb
 def input_id_of(line: LedgerLine) -> str | UnsetType:
     """The id of the input topic, if the line has it."""
     return UNSET if isinstance(line, PriorLine | PoolLine) else line.input_id
-
-
-def ordinal_of(line: LedgerLine) -> int | None:
-    """The line's place in its partition's ledger; None in a line of schema 1."""
-    return line.ordinal if line.schema > 1 and isinstance(line.ordinal, int) else None
 
 
 def from_base64(text: str, what: str) -> bytes:

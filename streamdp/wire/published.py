@@ -26,8 +26,8 @@ A line is a JSON object of a published schema (`streamdp.wire.schemas`). The rul
    history: this line and those after it are enough to compute what is in force.
 9. A ledger line has an *ordinal*: its place among the ledger lines of its partition, from 1 and
    without a gap. Releases come in the order of the records that ended their blocks, so the ordinal
-   is a function of the input's public side. (Schema 1 had the number of the commit instead. How
-   many commits there are depends on the clock, and so on the time that decoding takes.)
+   is a function of the input's public side. (The number of a commit would not be: how many there
+   are depends on the clock, and so on the time that decoding takes.)
 10. An assembly's ledger has lines of another type: which requests may become events of which topic.
    So all ledgers together tell what a request with its outcomes was charged.
 
@@ -412,17 +412,12 @@ def decode_in_force(value: bytes) -> InForce:
 
 
 def decode_ledger(value: bytes) -> LedgerLine:
-    """Read a record of a ledger topic, of this schema or of an earlier one."""
+    """Read a record of a ledger topic."""
     line = _decoded(_ledger_decoder, value, where="ledger line", newest=ADOPTION_SCHEMA)
     if isinstance(line, PriorLine | PoolLine):
         return line
     if line.schema > LEDGER_SCHEMA:
         _refuse_newer(value, where="ledger line", newest=LEDGER_SCHEMA)
-    numbered = line.commit_seq if line.schema == 1 else line.ordinal
-    if numbered is UNSET:
-        expected = "commit_seq" if line.schema == 1 else "ordinal"
-        where = f"ledger line of schema {line.schema}"
-        raise StateMismatch(complaint(where, "unreadable", expected=expected, got="none"))
     return line
 
 

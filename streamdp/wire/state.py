@@ -57,11 +57,10 @@ from streamdp.wire.lines import (
     PolicyLine,
     Positive,
     from_base64,
-    ordinal_of,
 )
 from streamdp.wire.published import INTEGER_WIDTH, Lines, Mode, decode_in_force, decode_ledger
 from streamdp.wire.snapshots import largest_snapshot, saved_snapshot
-from streamdp.wire.state_version import MIN_READER, VERSION, Version, decoded, written_by
+from streamdp.wire.state_version import MIN_READER, VERSION, Version, decoded
 
 LONG = 2**63 - 1
 """The largest number in an entry."""
@@ -154,8 +153,7 @@ class Recorded:
     """A durable release: what was drawn, and the bytes it is published with."""
 
     release: Release = field(repr=False)  # in shadow mode nobody may see what was drawn
-    ordinal: int | None  # of its ledger line; None in layout version 1
-    commit_seq: int | None  # layout version 1 only: the commit that recorded it
+    ordinal: int  # of its ledger line
     ledger: bytes = field(repr=False)
     action: bytes | None = field(repr=False)
 
@@ -204,7 +202,6 @@ def record(release: Release, *, lines: Lines, mode: Mode, ordinal: int) -> Recor
     return Recorded(
         release=release,
         ordinal=ordinal,
-        commit_seq=None,
         ledger=lines.ledger(release, mode=mode, ordinal=ordinal),
         action=lines.action(release, mode=mode),
     )
@@ -241,7 +238,6 @@ def encode_withheld() -> bytes:
 def encode_recorded(recorded: Recorded) -> bytes:
     """The value of a recorded release's entry."""
     release = recorded.release
-    assert recorded.ordinal is not None, "releases of layout version 1 are not written again"
     drawn = _Drawn(
         version=VERSION,
         min_reader=MIN_READER,
@@ -319,11 +315,7 @@ def largest_recorded(lines: Lines, *, key_bytes: int) -> int:
 
 def decode_checkpoint(value: bytes, *, where: str = "checkpoint") -> Checkpoint:
     """Read a checkpoint entry's value."""
-    if written_by(value) != 1:
-        return decoded(_checkpoint_decoder, value, where=where)
-    old = decoded(_first_checkpoint_decoder, value, where=where)
-    fields = {name: getattr(old, name) for name in old.__struct_fields__}
-    return Checkpoint(**fields, lines_recorded=0, lines_published=0)
+    return decoded(_checkpoint_decoder, value, where=where)
 
 
 def decode_recorded(identity: Identity, value: bytes) -> Recorded:
@@ -350,15 +342,7 @@ def decode_recorded(identity: Identity, value: bytes) -> Recorded:
         carried=_carried(line, drawn),
         prior=None if line.prior is UNSET else line.prior,
     )
-    by_commit = None if drawn.commit_seq is UNSET else drawn.commit_seq
-    ordinal = None if drawn.ordinal is UNSET else drawn.ordinal
-    if (ordinal is None, by_commit is None) != (drawn.version == 1, drawn.version > 1):
-        expected = "a commit_seq alone" if drawn.version == 1 else "an ordinal alone"
-        there = {"commit_seq": by_commit, "ordinal": ordinal}  # their numbers are not public
-        names = [name for name, number in there.items() if number is not None]
-        got = f"{' and '.join(names) or 'neither'} in version {drawn.version}"
-        raise StateMismatch(complaint(where, "damaged", expected=expected, got=got))
-    recorded = Recorded(release, ordinal, by_commit, parts[1], parts[2] or None)
+    recorded = Recorded(release, drawn.ordinal, parts[1], parts[2] or None)
     _check_lines(recorded, line, where=where)
     return recorded
 
@@ -450,32 +434,15 @@ class _Drawn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     first_offset: Natural
     last_offset: Natural
     epsilon: Exact
-    ordinal: Positive | UnsetType = UNSET
-    commit_seq: Natural | UnsetType = UNSET
+    ordinal: Positive
     sums: str | UnsetType = UNSET  # feedback streams, if the ledger line withholds them
     shown: str | UnsetType = UNSET
     history: str | UnsetType = UNSET  # the same for a carried opening
     value: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
-class _FirstCheckpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A checkpoint of layout version 1."""
-
-    version: Version
-    min_reader: Version
-    next_offset: Natural
-    low_water: Natural
-    rows: Natural
-    commit_seq: Natural
-    epoch: Natural
-    digest: str
-    partitions: Positive
-    began_with: Positive
-
-
 _encode = msgspec.json.Encoder().encode
 _checkpoint_decoder = msgspec.json.Decoder(Checkpoint)
-_first_checkpoint_decoder = msgspec.json.Decoder(_FirstCheckpoint)
 _remark_decoder = msgspec.json.Decoder(Remark)
 _learner_decoder = msgspec.json.Decoder(EpochLearner)
 _drawn_decoder = msgspec.json.Decoder(_Drawn)
@@ -495,8 +462,7 @@ def _check_lines(recorded: Recorded, line: Charge, *, where: str) -> None:
         and (line.start, line.stop) == (release.start, release.stop)
         and (line.first_offset, line.last_offset) == (release.first_offset, release.last_offset)
         and line.epsilon == str(release.epsilon)
-        and ordinal_of(line) == recorded.ordinal
-        and (line.schema > 1 or line.commit_seq == recorded.commit_seq)
+        and line.ordinal == recorded.ordinal
         and (line.index is UNSET or line.index == release.value)
         and (line.units is UNSET or line.units == release.value)
     )
@@ -546,7 +512,7 @@ def _of_another(where: str) -> StateMismatch:
 def _check_sequence(now: EpochEntries, checkpoint: Checkpoint, *, where: str) -> None:
     """Refuse unless exactly the releases between the checkpoint's two ordinals wait."""
     releases = now.releases
-    drawn = [release.ordinal for release in releases.values() if release.ordinal is not None]
+    drawn = [release.ordinal for release in releases.values()]
     beside: list[SavedPrior | SavedVote] = [*now.priors.values(), *now.pooled.values()]
     ordinals = sorted([*drawn, *(release.ordinal for release in beside)])
     waiting = [ordinal for ordinal in ordinals if ordinal > checkpoint.lines_published]
@@ -560,10 +526,6 @@ def _check_sequence(now: EpochEntries, checkpoint: Checkpoint, *, where: str) ->
                 got=f"{len(waiting)} of them, up to {max(waiting, default=0)}",
             )
         )
-    latest = max((release.commit_seq or 0 for release in releases.values()), default=0)
-    if latest > checkpoint.commit_seq:
-        expected = f"commit_seq up to {checkpoint.commit_seq}"
-        raise StateMismatch(complaint(where, "a later release", expected=expected, got=latest))
 
 
 def _place(identity: Identity) -> str:

@@ -72,14 +72,6 @@ def decoded(decoder: msgspec.json.Decoder[Read], value: bytes, *, where: str) ->
     return entry
 
 
-def written_by(value: bytes) -> int | None:
-    """The layout version that a value states; None if it states none."""
-    try:
-        return _readers_decoder.decode(value).version
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None
-
-
 def refuse_newer(value: bytes, *, where: str) -> None:
     """Raise an error that says so, if a newer streamdp wrote this value."""
     try:

@@ -29,7 +29,6 @@ from typing import Any
 
 import streamdp as sd
 from streamdp.core.evidence.control import Control
-from streamdp.core.learners import earlier_learner_of
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.core.learners.leader import crowded
 from streamdp.core.randomness import Randomness
@@ -46,7 +45,7 @@ from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.technology import KafkaTechnology
 from streamdp_adapters.sqlite import Settings, Sqlite
 from tests.crash.mutants import MUTANTS
-from tests.support.streams import ACTIONS, feedback_spec, spec
+from tests.support.streams import ACTIONS, feedback_spec
 
 STEPS = {
     "kafka": ("take: fenced", "take: owned", "take: read", "poll", "commit: begun", "commit: sent",
@@ -75,12 +74,11 @@ class Place:
     settings: dict[str, object] = field(repr=False)
     app: str
     partitions: int
-    upgraded: bool = False  # one stream, which names no recipe and was begun by an older version
 
     @property
     def input(self) -> str:
         """The input topic of all streams."""
-        return "home-losses" if self.upgraded else f"{self.app}-losses"
+        return f"{self.app}-losses"
 
     def technology(self, reached: Reached | None = None) -> Technology:
         """The technology, with a hook in its transport."""
@@ -90,9 +88,7 @@ class Place:
         return KafkaTechnology(KafkaSettings.parse(self.settings), reached=hook)
 
     def specs(self) -> list[StreamSpec]:
-        """All streams, or the one."""
-        if self.upgraded:
-            return [upgraded(self.app)]
+        """All streams."""
         narrow = sd.prefix_softmax(actions=["a", "b", "c"], epsilon="1/2", schedule="capped 3")
         wide = sd.remembering_leader(
             actions=[f"action {number}" for number in range(16)],
@@ -132,12 +128,6 @@ class Place:
             randomness=randomness,
             most_key_bytes=64,
         )
-
-
-def upgraded(app: str) -> StreamSpec:
-    """What this version makes of a configuration that says ε and names no recipe."""
-    now = spec(app=app, learner=sd.learner_of({"epsilon": "1/2"}, actions=ACTIONS))
-    return replace(now, earlier=earlier_learner_of({"epsilon": "1/2"}, actions=ACTIONS))
 
 
 class Trace:
@@ -204,9 +194,7 @@ async def serve(place: Place, trace: Trace | None, worker: str) -> int:
 
 def run(asked: dict[str, Any]) -> int:
     """Run a service as asked, to its end; its exit code."""
-    place = Place(
-        asked["kind"], asked["settings"], asked["app"], asked["partitions"], asked["upgraded"]
-    )
+    place = Place(asked["kind"], asked["settings"], asked["app"], asked["partitions"])
     if asked.get("mutant"):
         MUTANTS[asked["mutant"]]()
     trace = None

@@ -115,7 +115,6 @@ class Scenario:
             "settings": self.place.settings,
             "app": self.place.app,
             "partitions": self.place.partitions,
-            "upgraded": self.place.upgraded,
             "worker": f"worker {self._started}",
             "trace": str(trace),
             "mutant": self.mutant,

@@ -30,7 +30,7 @@ from streamdp.testing.broker import AclRight, Borrowed, Grant, Resource, allow
 from streamdp.testing.formats import HOSTILE
 from streamdp.testing.judge import judge
 from streamdp.wire.entries import Entries
-from streamdp.wire.lines import Charge, EpochMark, ordinal_of
+from streamdp.wire.lines import Charge, EpochMark
 from streamdp.wire.state import decode_checkpoint, encode_checkpoint
 from streamdp_adapters.kafka import KafkaTechnology, identity, membership
 from tests.support.kafka_site import Fresh, Site
@@ -83,7 +83,7 @@ async def test_a_deleted_state_halts_and_an_epoch_goes_on(
     await site.create()
     lines = await site.lines()
     async with site.serving() as service:
-        await service.halted(f"a ledger with line {ordinal_of(lines[-1])}")
+        await service.halted(f"a ledger with line {lines[-1].ordinal}")
         assert "expected a checkpoint, or epoch 2" in service.part.message
     await on_its_way(site, epoch=2)
 
@@ -97,7 +97,7 @@ async def test_a_rolled_back_state_halts_and_an_epoch_goes_on(
     lines = await site.lines()
     async with site.serving() as service:
         await service.halted("rolled back")
-        assert f"a state of line {ordinal_of(lines[-1])} or later" in service.part.message
+        assert f"a state of line {lines[-1].ordinal} or later" in service.part.message
     assert await site.lines() == lines
     await on_its_way(site, epoch=2)
 

@@ -17,10 +17,10 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -61,8 +61,6 @@ class FileKind:
     version: int
     mode: int
     schema: str
-    upgrades: Mapping[int, str] = field(default_factory=dict)
-    """The statements that upgrade a file of each earlier version by one version."""
 
 
 def mapped(error: sqlite3.Error, path: Path) -> StreamdpError:
@@ -253,16 +251,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None
             _execute_all(connection, kind.schema)
             connection.execute(f"PRAGMA application_id = {kind.application_id}")
             connection.execute(f"PRAGMA user_version = {kind.version}")
-        elif _pragma(connection, "application_id") == kind.application_id:
-            _upgrade(connection, kind)
     _check_kind(connection, path, kind)
-
-
-def _upgrade(connection: sqlite3.Connection, kind: FileKind) -> None:
-    """Upgrade a file of an earlier version step by step; leave a later version alone."""
-    while (version := _pragma(connection, "user_version")) in kind.upgrades:
-        _execute_all(connection, kind.upgrades[version])
-        connection.execute(f"PRAGMA user_version = {version + 1}")
 
 
 def _execute_all(connection: sqlite3.Connection, statements: str) -> None:

@@ -48,16 +48,6 @@ TRUSTED = FileKind(
       position INTEGER NOT NULL, line INTEGER NOT NULL, key BLOB, value BLOB NOT NULL);
     CREATE INDEX outbox_of_part ON outbox (part, sequence)
     """,
-    upgrades={
-        1: """
-    ALTER TABLE record ADD COLUMN headers BLOB;
-    ALTER TABLE record ADD COLUMN timestamp INTEGER NOT NULL DEFAULT 0
-    """,
-        2: """
-    ALTER TABLE part ADD COLUMN beside TEXT NOT NULL DEFAULT '';
-    ALTER TABLE part ADD COLUMN beside_position INTEGER
-    """,
-    },
 )
 _headers_encoder = msgspec.msgpack.Encoder()
 _headers_decoder = msgspec.msgpack.Decoder(list[tuple[str, bytes | None]])

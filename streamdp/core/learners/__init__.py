@@ -15,7 +15,6 @@ from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.learners.leader import (
     RECIPES,
     Leader,
-    earlier_learner_of,
     learner_of,
     recipe,
 )
@@ -31,7 +30,6 @@ __all__ = [
     "Leader",
     "Learner",
     "PolicyLearner",
-    "earlier_learner_of",
     "learner_of",
     "recipe",
 ]

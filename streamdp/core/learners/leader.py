@@ -42,9 +42,6 @@ MOST_BONUS = Fraction(1000)
 DEFAULT_RECIPE = "remembering_leader"
 """The recipe of a configuration that names none."""
 
-EARLIER_DEFAULT = "incumbent_leader"
-"""The default of earlier versions. A stream keeps it if one of them wrote its state."""
-
 
 ToldPrior = tuple[CrowdPrior, Ints]
 """A crowd's prior, and the groups of the keys that use it."""
@@ -331,21 +328,6 @@ def read_recipe(
             complaint("learner.recipe", "unknown", expected=sorted(recipes), got=name)
         )
     return recipes[name](actions=actions, **options)
-
-
-def earlier_learner_of(config: Mapping[str, str], *, actions: Sequence[str]) -> Leader | None:
-    """The learner of this table before the default changed; None if the table names a recipe.
-
-    >>> earlier_learner_of({"epsilon": "1"}, actions=["a", "b"]).recipe
-    'incumbent_leader'
-    >>> earlier_learner_of({"epsilon": "1", "recipe": "prefix_softmax"}, actions=["a", "b"])
-    """
-    if "recipe" in config:
-        return None
-    try:
-        return learner_of({"recipe": EARLIER_DEFAULT, **config}, actions=actions)
-    except InvalidConfig:
-        return None  # the earlier default never had such an option, so no state is of it
 
 
 def written(option: object) -> str:

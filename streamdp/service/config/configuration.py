@@ -31,7 +31,7 @@ from pydantic import ValidationError
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.evidence.control import Control
 from streamdp.core.evidence.groups import Groups
-from streamdp.core.learners import Leader, Learner, PolicyLearner, earlier_learner_of, learner_of
+from streamdp.core.learners import Leader, Learner, PolicyLearner, learner_of
 from streamdp.core.learners.feedback import feedback_learner_of
 from streamdp.core.learners.feedback.learner import pooling
 from streamdp.core.learners.leader import crowded, donating
@@ -152,7 +152,6 @@ class Configuration:
                 most_key_bytes=stream.limits.most_key_bytes,
                 exact=self._exact(learner),
                 quarantine=Quarantine(topics, format_) if topics.quarantined else None,
-                earlier=self._earlier(name),
                 carry=stream.carry,
                 idle=stream.idle,
             )
@@ -202,13 +201,6 @@ class Configuration:
             if stream.crowd == "off":
                 return policies
             return pooling(policies, control=Control(stream.control))
-
-    def _earlier(self, name: str) -> Leader | None:
-        """The default recipe of an earlier version, for a table that names no recipe."""
-        stream = self.stream(name)
-        if stream.observes != "losses" or stream.crowd != "off":
-            return None
-        return earlier_learner_of(_options(stream.learner), actions=self.actions(name))
 
     def leader(self, name: str) -> Leader:
         """The learner of a stream that observes all losses; refused for a feedback stream."""

@@ -100,22 +100,12 @@ def build(name: str) -> dict[str, Any]:
         body = _event(name)
     else:
         body = msgspec.json.schema(_LINES[name])
-    if name == "ledger":
-        body |= _NUMBERED
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:streamdp:schema:{name}:{_VERSIONS[name]}",
         "title": _TITLES[name],
     }
     return {**head, **body}
-
-
-_NUMBERED = {
-    "if": {"properties": {"schema": {"const": 1}}},
-    "then": {"required": ["commit_seq"]},
-    "else": {"required": ["ordinal"]},
-}
-"""The field for a ledger line's place among the others: it changed from schema 1 to 2."""
 
 
 def _event(name: str) -> dict[str, Any]:

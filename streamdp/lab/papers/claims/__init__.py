@@ -25,7 +25,6 @@ from typing import Literal
 import numpy as np
 
 from streamdp.core.arrays import Floats
-from streamdp.core.learners.leader import EARLIER_DEFAULT
 from streamdp.lab.replay.charts import Curve
 from streamdp.lab.replay.stages import Watch, unwatched
 
@@ -89,7 +88,7 @@ LEADERS = (
 )
 """The papers' learners. On Bernoulli losses resampling changes nothing, so it has no row here."""
 
-SHOWN = (*LEADERS, EARLIER_DEFAULT)
+SHOWN = (*LEADERS, "incumbent_leader")
 """The growing learner is measured too, though no theorem and so no bound is claimed for it. The
 default, whose blocks stop growing, gives up that regret is independent of the horizon."""
 
