@@ -19,7 +19,7 @@ from streamdp.core.errors import (
     StateMismatch,
     TransportLost,
 )
-from streamdp.ports import Commit, Partition, Taken, Verdict
+from streamdp.ports import Commit, Partition, Verdict
 from streamdp_adapters.sqlite import Settings, Sqlite, SqliteAdministrator, files
 from streamdp_adapters.sqlite.trusted import TRUSTED
 from tests.support.sqlite_pair import AT, TOPICS, Ears, joined, ledger, send, settings, step
