@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import streamdp as sd
@@ -20,6 +21,7 @@ SCHEDULES = [
     sd.geometric("11/10"),
     sd.geometric(3),
     sd.geometric(1000),
+    sd.geometric(2, 16),
     sd.geometric("2.5", 1),
     sd.geometric("2.5", 100),
     sd.geometric(1000, LAST_SLOT - 1),
@@ -47,6 +49,7 @@ def ids(schedule: sd.Schedule) -> str:
         (sd.geometric("4/3"), [1, 2, 2, 3, 4, 5]),
         (sd.geometric("2.5", 30), [1, 3, 7, 16, 30, 30]),
         (sd.geometric("2.5", 16), [1, 3, 7, 16, 16, 16]),
+        (sd.geometric(2, 16), [1, 2, 4, 8, 16, 16]),
         (sd.capped(1), [1, 1, 1, 1, 1, 1]),
         (sd.capped(4), [1, 2, 4, 4, 4, 4]),
         (sd.capped(5), [1, 2, 4, 5, 5, 5]),
@@ -108,6 +111,27 @@ def test_is_a_geometric_block_the_power_rounded_up(ratio: Fraction) -> None:
     assert list(schedule.prefix[:-1]) == whole[:-1]
     assert schedule.prefix[-1] <= whole[-1]
     assert sum(schedule.prefix) == LAST_SLOT
+
+
+@given(
+    st.sampled_from([2, 3, 4, 8, 1000]) | st.fractions(Fraction(11, 10), 50, max_denominator=1000),
+    st.integers(1, LAST_SLOT - 1) | st.integers(0, 41).map(lambda power: 2**power),
+)
+@example(2, 16)
+@example(3, 2**41)
+def test_no_block_is_shorter_than_the_one_before_until_blocks_reach_the_longest(
+    ratio: Fraction | int, longest: int
+) -> None:
+    """Each is the power rounded up, or `longest`; only the last slot cuts a block short."""
+    schedule = sd.geometric(ratio, longest)
+    power, starts = Fraction(1), [1]
+    while starts[-1] <= LAST_SLOT and len(starts) < 60:
+        starts.append(starts[-1] + min(math.ceil(power), longest))
+        power *= ratio
+    within = [start for start in starts if start <= LAST_SLOT]
+    assert schedule.starts(np.arange(len(within))).tolist() == within
+    if ratio == 2:
+        assert schedule.prefix == sd.capped(longest).prefix
 
 
 def test_is_every_dyadic_schedule_the_papers() -> None:

@@ -154,8 +154,7 @@ def geometric(ratio: str | Fraction | int, longest: int | None = None) -> Schedu
     if longest is None:
         return Schedule("geometric", str(exact), _growing(exact))
     _check_positive("schedule.longest", longest)
-    lengths = tuple(length for length in _growing(exact) if length < longest)
-    return Schedule("geometric", f"{exact}{_UP_TO}{longest}", lengths, (longest,))
+    return Schedule("geometric", f"{exact}{_UP_TO}{longest}", _growing(exact, longest), (longest,))
 
 
 def capped(longest: int) -> Schedule:
@@ -165,8 +164,7 @@ def capped(longest: int) -> Schedule:
     [1, 2, 4, 8, 13, 18]
     """
     _check_positive("schedule.longest", longest)
-    lengths = tuple(2**r for r in range(longest.bit_length()) if 2**r < longest)
-    return Schedule("capped", str(longest), lengths, (longest,))
+    return Schedule("capped", str(longest), _growing(Fraction(2), longest), (longest,))
 
 
 def restarting(every: int) -> Schedule:
@@ -210,12 +208,19 @@ def schedule_of(name: str, parameter: str | None) -> Schedule:
     )
 
 
-def _growing(ratio: Fraction) -> tuple[int, ...]:
-    """The lengths ⌈ratio^r⌉ until they cover every slot."""
+def _growing(ratio: Fraction, longest: int | None = None) -> tuple[int, ...]:
+    """The lengths ⌈ratio^r⌉ below `longest`, or until they cover every slot.
+
+    Whether a power is below `longest` is asked before the last slot cuts its block short: of 2 to
+    16 the last power, 2^42, is cut to one slot, and would come back behind the block of 8.
+    """
     lengths: list[int] = []
     power, covered = Fraction(1), 0
     while covered < LAST_SLOT:
-        lengths.append(min(-(-power.numerator // power.denominator), LAST_SLOT - covered))
+        length = -(-power.numerator // power.denominator)
+        if longest is not None and length >= longest:
+            break
+        lengths.append(min(length, LAST_SLOT - covered))
         covered += lengths[-1]
         power *= ratio
     return tuple(lengths)
