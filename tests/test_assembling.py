@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from streamdp.assembly.persons import Cap
+from streamdp.assembly.recipes import Categories, Errors, Rankers
 from streamdp.core.errors import (
     OTHER_TOPICS,
     ConfigurationMismatch,
@@ -261,8 +262,16 @@ def test_another_configuration_needs_a_new_epoch() -> None:
     """Which goes on behind everything that is known to have left."""
     taken = replace(TAKEN, state={b"checkpoint": saved_point()})
     other = replace(SPEC, rules=replace(RULES, window=WINDOW + 1))
-    with pytest.raises(ConfigurationMismatch, match="digest"):
+    said = rf"the state's in window \(was {WINDOW} ms, is {WINDOW + 1} ms\); .* digest"
+    with pytest.raises(ConfigurationMismatch, match=said):
         PartitionAssembly(other, AT, taken, NOWHERE)
+    with pytest.raises(ConfigurationMismatch, match=r"the state's in actions; .* new epoch"):
+        PartitionAssembly(replace(SPEC, actions=("a", "c")), AT, taken, NOWHERE)
+    with pytest.raises(
+        ConfigurationMismatch, match=r"in persons .* and persons.secret_file;"
+    ) as no:
+        PartitionAssembly(replace(SPEC, cap=CAP), AT, taken, NOWHERE)
+    assert SECRET.decode() not in str(no.value)
     assert PartitionAssembly(replace(other, epoch=2), AT, taken, NOWHERE).committed == 7
     lost = replace(TAKEN, state={}, group_offset=8)
     assert PartitionAssembly(replace(SPEC, epoch=2), AT, lost, NOWHERE).committed == 8
@@ -285,6 +294,17 @@ def test_the_digest_tells_what_decides_and_hides_the_secret() -> None:
         replace(SPEC, rules=replace(RULES, default=0.5)),
         replace(SPEC, topics=replace(TOPICS, output="others")),
         replace(SPEC, encode=lambda losses: encode(losses) + b" "),
+        replace(SPEC, actions=("b", "a")),
+        *(
+            replace(SPEC, recipe=recipe)
+            for recipe in (
+                Categories(("a",)),
+                Rankers(("a",)),
+                Rankers(("a",), by_rank=True),
+                Errors(("a",), 1.0),
+                Errors(("a",), 2.0),
+            )
+        ),
     ]
     assert len({spec.digest for spec in (SPEC, *others)}) == len(others) + 1
     assert replace(SPEC, most_open=5, most_at_once=9).digest == SPEC.digest

@@ -106,6 +106,15 @@ def test_are_epochs_shown_by_every_process(tmp_path: Path, role: Role) -> None:
     ]
 
 
+def test_an_assembly_of_feedback_knows_the_actions(tmp_path: Path) -> None:
+    """Though an event is one number: `check --with-state` asks for a new epoch."""
+    (spec,) = feedback(tmp_path, 'content = "reward"').assemblies()
+    path = tmp_path / "shop.toml"
+    path.write_text(path.read_text().replace('"a", "b", "c"', '"a", "b", "d"'))
+    (other,) = Configuration.load(path, {}).assemblies()
+    assert spec.digest != other.digest
+
+
 @pytest.mark.parametrize("content", ["loss", "reward"])
 def test_does_a_feedback_stream_get_what_it_reads(tmp_path: Path, content: str) -> None:
     """A loss as a loss or as a reward: what its own format decodes is 1 − the reward that came."""

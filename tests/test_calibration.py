@@ -36,7 +36,7 @@ def test_what_is_not_exact_is_refused_with_advice(written: object) -> None:
 
 @pytest.mark.parametrize(
     "written",
-    ["", " 0.1", "0.1 ", "1e3", "-1", "+1", "inf", "nan", "1_000", "0.5/3", "1/0", "٣", "1" * 30],
+    ["", " 0.1", "0.1 ", "1e3", "+1", "inf", "nan", "1_000", "0.5/3", "1/0", "٣", "1" * 30],
 )
 def test_nothing_is_repaired(written: str) -> None:
     with pytest.raises(InvalidConfig, match="epsilon: not a number"):

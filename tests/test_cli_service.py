@@ -209,11 +209,14 @@ def test_does_check_with_the_state_stop_what_needs_a_new_epoch(
     ask = ("check", "--with-state", "-c", str(shop))
     assert streamdp(*ask).code == 0
     text = shop.read_text()
-    shop.write_text(text.replace('epsilon = "1/2"', 'epsilon = "1/3"'))
+    first = text[text.index("actions = [") :].partition("\n")[0]
+    other = text.replace('epsilon = "1/2"', 'epsilon = "1/3"')
+    shop.write_text(other.replace(first, first.replace("]", ', "new"]')))
     assert streamdp("check", "-c", str(shop)).code == 0
     refused = streamdp(*ask)
     assert (refused.code, refused.out) == (4, "")
     assert "needs a new epoch" in refused.err
+    assert " in learner.epsilon (was 1/2, is 1/3) and actions (new: 'new');" in refused.err
     shop.write_text(shop.read_text().replace('start = "earliest"', 'start = "earliest"\nepoch = 2'))
     assert streamdp(*ask).code == 0
 

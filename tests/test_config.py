@@ -181,9 +181,31 @@ def test_is_a_crowd_of_a_learner_that_selects_otherwise_refused(tmp_path: Path) 
          ' expected mode = "live" or "fallback", got mode = "shadow"'),
         (('start = "earliest"', 'start = "latest"\ngap = true'), "gap: not usable; expected"),
         (('app = "shop"', 'app = "shop"\nhttp = {listen = "h:945693"}'),
-         "http.listen: not an address; expected host:port, to 65535, an IPv6 address in brackets,"
-         " got 'h:945693'"),
-        (('app = "shop"', 'app = "shop"\nhttp = {listen = "h:²"}'), "expected host:port, to"),
+         'http.listen: not an address; expected host:port, such as "127.0.0.1:8080" or'
+         ' "[::1]:8080", got \'h:945693\''),
+        (('app = "shop"', 'app = "shop"\nhttp = {listen = 8080}'),
+         'http.listen: not an address; expected host:port, such as "127.0.0.1:8080" or'
+         ' "[::1]:8080", got 8080'),
+        (('epsilon = "1/2"', 'epsilon = "1/2"\nschedule = "triadic"'),
+         "shop.toml: streams.home.learner.schedule: unknown; expected dyadic, geometric"),
+        (('epsilon = "1/2"', 'epsilon = "1/2"\nschedule = "geometric 1"'),
+         "streams.home.learner.schedule.ratio: out of range; expected 1.1 … 1000, got 1"),
+        (('epsilon = "1/2"', 'epsilon = "-1"'), "shop.toml: streams.home.learner.epsilon: out of"
+         " range; expected a number from 1/1000000 to 1000000, got -1"),
+        (('budget = "1"', 'budget = "-.5"'), "topics.feedback.budget: out of range"),
+        (('epsilon = "1/2"', 'epsilon = "1/2"\nrecipe = "policy_blocks"'),
+         "shop.toml: streams.home.learner.recipe: policy_blocks is for streams that observe"
+         " feedback; expected one of follow_the_leader, incumbent_leader, "),
+        (('["a", "b", "c"]', '["a", "b", "c", "b", "b"]'), "streams.home.actions: a name twice;"
+         " expected distinct names, got 'b' as no. 2 and 4 and 5"),
+        (('kind = "sqlite"\npath = "shop.db"', 'kind = "kafka"\nbootstrap = "localhost"'),
+         'transport.bootstrap: not an address; expected host:port, several with commas between,'
+         ' such as "localhost:9092", got a host without a port as no. 1'),
+        (('[streams.home.learner]', '[streams.home]  # again\n[streams.home.learner]'),
+         "shop.toml: [streams.home]: is defined twice; expected once, got lines 8 and 12"),
+        (('app = "shop"', 'app = "shop"\napp = "other"'), "shop.toml: a key of a table: is defined"
+         " twice; expected once, got a second one in line 3"),
+        (('app = "shop"', 'app = "shop"\nhttp = {listen = "h:²"}'), "expected host:port, such"),
         (('app = "shop"', 'app = "shop"\nhttp = {token_file = ""}'),
          "http.token_file: not usable; expected a path of a file, got '.'"),
         (('app = "shop"', 'app = "shop"\nhttp = {key_file = "a\\u0000b"}'), "key_file: not usabl"),

@@ -119,11 +119,11 @@ def test_what_is_configured_is_what_runs(tmp_path: Path) -> None:
         (('content = "reward"\n', ""), "", "feedback.content"),
         (('content = "reward"', 'content = "clicks"'), "", "feedback.content"),
         (("[streams.clicks.learner]", '[streams.clicks.learner]\nrecipe = "noisy_leader"'), "",
-         "learner.recipe: unknown; expected .*policy_blocks"),
+         "learner.recipe: noisy_leader is for streams that observe losses; expected .*policy_bl"),
         (("[streams.clicks.learner]", '[streams.clicks.learner]\nrecipe = "ucb1"'), "",
          "epsilon|not private"),
         (("[streams.clicks.learner]", '[streams.clicks.learner]\nrecipe = "lazy_ucb"'), "",
-         "learner.recipe: unknown; expected .*policy_blocks"),
+         "learner.recipe: unknown; expected policy_blocks, policy_elimination, .*, got lazy_ucb"),
         (("", ""), '[[streams.clicks.estimates]]\nname = "mean_loss"\nepsilon = "1/4"\n'
          "min_length = 8\n", "estimates: not on a feedback stream"),
         (("epsilon = \"1/2\"", "epsilon = \"2\""), "", "may charge a record more"),

@@ -133,7 +133,7 @@ def incumbent(**change: object) -> object:
     ("make", "said"),
     [
         (lambda: incumbent(epsilon=0.1), "learner.epsilon: not exact; .* got float"),
-        (lambda: incumbent(epsilon="-1"), "learner.epsilon: not a number"),
+        (lambda: incumbent(epsilon="-1"), "learner.epsilon: out of range"),
         (lambda: incumbent(epsilon=0), "learner.epsilon: out of range"),
         (lambda: incumbent(bonus=0.5), "learner.bonus: not exact"),
         (lambda: incumbent(bonus=1001), "learner.bonus: too large"),

@@ -44,6 +44,11 @@ class Recipe(Protocol):
         ...
 
     @property
+    def setting(self) -> str:
+        """Its place in a configuration, beside the actions."""
+        ...
+
+    @property
     def asks(self) -> bool:
         """Whether requests have content."""
         ...
@@ -96,6 +101,11 @@ class Rewards:
     asks: ClassVar[bool] = False
 
     @property
+    def setting(self) -> str:
+        """Its place in a configuration, beside the actions."""
+        return "feedback"
+
+    @property
     def gains(self) -> int:
         """One."""
         return 1
@@ -120,6 +130,11 @@ class Rankers:
     asks: ClassVar[bool] = True
     actions: tuple[str, ...]
     by_rank: bool = False
+
+    @property
+    def setting(self) -> str:
+        """Its place in a configuration, beside the actions."""
+        return f"rankers, gain = {'rank' if self.by_rank else 'listed'}"
 
     @property
     def gains(self) -> int:
@@ -157,6 +172,11 @@ class Categories:
     actions: tuple[str, ...]
 
     @property
+    def setting(self) -> str:
+        """Its place in a configuration, beside the actions."""
+        return "categories"
+
+    @property
     def gains(self) -> int:
         """One for each action."""
         return len(self.actions)
@@ -186,6 +206,11 @@ class Errors:
         """Refuse a scale that is not positive and finite."""
         if not (math.isfinite(self.scale) and self.scale > 0):
             raise InvalidConfig(complaint("scale", "not a scale", expected="> 0", got=self.scale))
+
+    @property
+    def setting(self) -> str:
+        """Its place in a configuration, beside the actions."""
+        return f"errors, scale = {self.scale}"
 
     @property
     def gains(self) -> int:

@@ -50,14 +50,15 @@ EPSILON_RANGE = (Fraction(1, 10**6), Fraction(10**6))
 EPSILON_DENOMINATOR = 10**12
 """The finest ε, so that sums of charges stay small integers over small integers."""
 
-_EXACT = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20})?(/[0-9]{1,20})?|\.[0-9]{1,20}", re.ASCII)
+_EXACT = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?(/[0-9]{1,20})?|-?\.[0-9]{1,20}", re.ASCII)
 
 
 def parse_epsilon(value: object, where: str) -> Fraction:
     """The exact ε (or budget) that a user wrote: a string such as "0.1" or "1/3", or a Fraction.
 
     A float is refused: 0.1 the float is 0.1000000000000000055…, and budgets must add up exactly.
-    No exponents, signs or spaces: nothing is repaired silently.
+    No exponents, plus signs or spaces: nothing is repaired silently. A negative number is out of
+    range like 0.
 
     >>> parse_epsilon("0.1", "epsilon")
     Fraction(1, 10)

@@ -44,6 +44,7 @@ from streamdp.core.events import ACTION
 from streamdp.ports import Partition, Taken
 from streamdp.service.carrying import Begins, Heritage, heritage, is_readable
 from streamdp.service.past import Past, Scope
+from streamdp.service.settings import changes
 from streamdp.service.spec import Start, StreamSpec
 from streamdp.wire.crowd_entries import SavedPrior, SavedVote
 from streamdp.wire.entries import Entries, release_entry
@@ -151,7 +152,7 @@ def _open(spec: StreamSpec, partition: Partition, taken: Taken, past: Past) -> O
         known = learner is not None and learner.noted_from is UNSET
         whole = is_readable(checkpoint.epoch, saved.now)
         return replace(opening, carries=spec.carry and newest and known and whole)
-    _check_continues(spec, partition, taken, checkpoint, line)
+    _check_continues(spec, partition, taken, saved, checkpoint, line)
     return Opening(
         position=checkpoint.next_offset,
         low_water=checkpoint.low_water,
@@ -176,7 +177,7 @@ def check_configuration(spec: StreamSpec, partition: Partition, taken: Taken) ->
     if checkpoint is not None:
         _check_epoch(spec, partition, checkpoint)
         if spec.epoch_of(partition.number) == checkpoint.epoch:
-            _check_digest(spec, partition, checkpoint)
+            _check_digest(spec, partition, saved, checkpoint)
 
 
 def epochs_of_no_partition(spec: StreamSpec, partitions: int) -> str | None:
@@ -229,12 +230,19 @@ def _check_epoch(spec: StreamSpec, partition: Partition, checkpoint: Checkpoint)
         )
 
 
-def _check_digest(spec: StreamSpec, partition: Partition, checkpoint: Checkpoint) -> None:
+def _check_digest(
+    spec: StreamSpec, partition: Partition, saved: SavedState, checkpoint: Checkpoint
+) -> None:
     if spec.digest != checkpoint.digest:
+        epoch, what = saved.now.learner, ""
+        if epoch is not None and epoch.settings is not UNSET:
+            what = changes(
+                epoch.settings, spec.settings, actions=(epoch.actions, spec.learner.actions)
+            )
         raise _differs(
             partition,
-            "the configuration differs from the state's; a change of ε, actions, learner, format"
-            " or estimates needs a new epoch",
+            f"the configuration differs from the state's{what}; a change of ε, actions, learner,"
+            " format or estimates needs a new epoch",
             f"digest {checkpoint.digest}",
             spec.digest,
         )
@@ -244,6 +252,7 @@ def _check_continues(
     spec: StreamSpec,
     partition: Partition,
     taken: Taken,
+    saved: SavedState,
     checkpoint: Checkpoint,
     line: LedgerLine | None,
 ) -> None:
@@ -254,7 +263,7 @@ def _check_continues(
             f"a state of line {line.ordinal} or later, or epoch {line.epoch + 1}",
             f"line {checkpoint.lines_published}",
         )
-    _check_digest(spec, partition, checkpoint)
+    _check_digest(spec, partition, saved, checkpoint)
     if taken.partitions < checkpoint.partitions:
         raise _halt(
             partition,

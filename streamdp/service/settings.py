@@ -6,8 +6,15 @@ loads neither engine nor event loop.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+DIGEST = "digest "
+"""What the text of a setting begins with that is too long, or too secret, to be shown."""
+
+MOST_NAMED = 5
+"""Actions that a message names."""
 
 
 class Start(StrEnum):
@@ -54,3 +61,35 @@ class LoopSettings:
     retry_seconds: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
     on_halt: OnHalt = OnHalt.STAY
     pace: Pace = field(default_factory=Pace)
+
+
+def changes(
+    before: Mapping[str, str],
+    now: Mapping[str, str],
+    *,
+    actions: tuple[Sequence[str], Sequence[str]] = ((), ()),
+) -> str:
+    """What differs between two configurations, for a message; "" if nothing that is known does.
+
+    >>> changes({"learner.epsilon": "1/2"}, {"learner.epsilon": "1"}, actions=(["a"], ["a", "b"]))
+    " in learner.epsilon (was 1/2, is 1) and actions (new: 'b')"
+    """
+    told = []
+    for name in sorted({*before, *now}):
+        was, is_ = before.get(name, "not set"), now.get(name, "not set")
+        if was != is_:
+            long = DIGEST in was + is_
+            told.append(name if long else f"{name} (was {was}, is {is_})")
+    old, new = actions
+    if list(old) != list(new):
+        known, wanted = set(old), set(new)
+        parts = [
+            f"{what}: {', '.join(map(repr, names[:MOST_NAMED]))}{' …' * (len(names) > MOST_NAMED)}"
+            for what, names in (
+                ("new", [name for name in new if name not in known]),
+                ("gone", [name for name in old if name not in wanted]),
+            )
+            if names
+        ]
+        told.append(f"actions ({'; '.join(parts) or 'in another order'})")
+    return f" in {' and '.join(told)}" if told else ""

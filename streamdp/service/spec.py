@@ -147,6 +147,17 @@ class StreamSpec:
         }
         return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """What the digest is made of, beside the actions, as a configuration writes it."""
+        return {
+            "input": self.topics.input,
+            "seed": "one" if self.randomness.seeded else "none",
+            **{f"learner.{name}": value for name, value in self.learner.to_config().items()},
+            **{f"format.{name}": str(value) for name, value in self.format.settings().items()},
+            **{f"estimates.{e.name}": f"{e.epsilon} from {e.min_length}" for e in self.estimates},
+        }
+
     @cached_property
     def lines(self) -> Lines:
         """The writer of the stream's public lines."""
@@ -181,6 +192,7 @@ class StreamSpec:
             shown=layout.shown,
             learner=learner_text(self.learner) if isinstance(self.learner, PolicyLearner) else "",
             noted_from=noted_from,
+            settings=self.settings,
             donates=donated_below(self.learner) or UNSET,
             control=apart if donated_below(self.learner) and apart != "0" else UNSET,
         )

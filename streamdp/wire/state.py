@@ -135,6 +135,7 @@ class EpochLearner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     control: Exact | UnsetType = UNSET  # keys of this control group donated nothing
     learner: str = ""  # feedback streams: recipe and options
     noted_from: Natural | UnsetType = UNSET  # for keys born earlier, withholding was not noted
+    settings: dict[str, str] | UnsetType = UNSET  # of the epoch, so that a change can be named
 
     def __repr__(self) -> str:
         """Show the number of actions."""

@@ -48,7 +48,7 @@ async def test_events_are_the_join_of_both_logs(
     await technology.administrator().create([topics], partitions=1)
     spec = AssemblySpec(
         topics=topics, rules=RULES, recipe=Rewards(), encode=encode, start=Start.EARLIEST,
-        cap=CAP, most_at_once=3,
+        actions=("a", "b"), cap=CAP, most_at_once=3,
     )  # fmt: skip
     sending = asyncio.create_task(_send(technology, topics, random_))
     emitted = await _assemble(technology, spec, until=sending)

@@ -46,7 +46,7 @@ RULES = Rules(window=WINDOW, grace=GRACE, combine=Combine.SUM, default=0.75)
 
 SPEC = AssemblySpec(
     topics=TOPICS, rules=RULES, recipe=Rewards(), encode=encode, start=Start.EARLIEST,
-    most_at_once=5,
+    actions=("a", "b"), most_at_once=5,
 )  # fmt: skip
 
 CAP = Cap(2, 5, SECRET)

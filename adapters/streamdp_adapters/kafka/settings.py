@@ -68,9 +68,9 @@ class KafkaSettings:
         self._one_of("partitioner", self.partitioner, tuple(PARTITIONERS))
         for at, server in enumerate(self.servers, 1):
             if not _is_address(server):  # not quoted: a URL may contain a password
-                self._refuse(
-                    "bootstrap", "not an address", "host:port, host:port", f"other text as no. {at}"
-                )
+                got = "a host without a port" if re.fullmatch(_HOST, server) else "other text"
+                expected = 'host:port, several with commas between, such as "localhost:9092"'
+                self._refuse("bootstrap", "not an address", expected, f"{got} as no. {at}")
         self._check_effect()
         if self.uses_sasl:
             self._check_sasl()

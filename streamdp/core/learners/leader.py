@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -325,7 +326,7 @@ def read_recipe(
     name = options.pop("recipe", default)
     if name not in recipes:
         raise InvalidConfig(
-            complaint("learner.recipe", "unknown", expected=sorted(recipes), got=name)
+            complaint("learner.recipe", "unknown", expected=", ".join(sorted(recipes)), got=name)
         )
     return recipes[name](actions=actions, **options)
 
@@ -352,7 +353,10 @@ def read_schedule(option: object) -> Schedule:
             complaint("learner.schedule", "unknown", expected="a schedule or its name", got=got)
         )
     name, _, parameter = option.partition(" ")
-    return schedule_of(name, parameter or None)
+    try:
+        return schedule_of(name, parameter or None)
+    except InvalidConfig as error:
+        raise InvalidConfig(f"learner.{error}") from None
 
 
 def read_actions(actions: Sequence[str]) -> tuple[str, ...]:
@@ -377,14 +381,12 @@ def read_actions(actions: Sequence[str]) -> tuple[str, ...]:
         raise InvalidConfig(
             complaint("actions", "count", expected=f"2 … {MOST_ACTIONS}", got=len(names))
         )
-    if len(set(names)) != len(names):
+    twice, times = Counter(names).most_common(1)[0]
+    if times > 1:
+        places = [str(at) for at, name in enumerate(names, 1) if name == twice]
+        got = f"{twice!r} as no. {' and '.join(places)}"
         raise InvalidConfig(
-            complaint(
-                "actions",
-                "a name twice",
-                expected="distinct names",
-                got=f"{len(names)} names, {len(set(names))} distinct",
-            )
+            complaint("actions", "a name twice", expected="distinct names", got=got)
         )
     return names
 

@@ -40,7 +40,7 @@ from streamdp.service.assembling.fingerprints import FINGERPRINTS, Inputs
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.opening import check_alone
 from streamdp.service.past import ALONE, Past
-from streamdp.service.settings import Start
+from streamdp.service.settings import Start, changes
 from streamdp.wire.entries import POINT as POINT
 from streamdp.wire.lines import Assembled
 from streamdp.wire.published import decode_assembled
@@ -63,6 +63,7 @@ class _Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     outcomes_id: str | None
     lines: int  # of the ledger
     declared: int  # the first request that no line of this epoch allows to become an event
+    settings: dict[str, str] = {}  # what the digest is made of, so that a mismatch can be explained
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ def encode_point(
             outcomes_id=taken.beside_id,
             lines=lines,
             declared=declared,
+            settings=spec.settings,
         )
     )
 
@@ -139,11 +141,12 @@ def _open(spec: AssemblySpec, partition: Partition, taken: Taken, past: Past) ->
     if spec.epoch > max(point.epoch, line.epoch if line else 0):
         return _anew(partition, taken, positions.requests, line, past, inputs)
     if spec.digest != point.digest:
+        what = changes(point.settings, spec.settings)
         raise ConfigurationMismatch(
             complaint(
                 f"partition {partition}",
-                "the configuration differs from the state's; a change of windows, rules, formats,"
-                " caps or topics needs a new epoch",
+                f"the configuration differs from the state's{what}; a change of windows,"
+                " rules, actions, formats, caps or topics needs a new epoch",
                 expected=f"digest {point.digest}",
                 got=spec.digest,
             )

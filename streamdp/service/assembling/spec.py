@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import blake2b
 
 from streamdp.assembly.join import NULL_LOSS, Encode
@@ -11,12 +12,12 @@ from streamdp.assembly.persons import Cap, Persons
 from streamdp.assembly.recipes import Recipe
 from streamdp.assembly.rules import Rules
 from streamdp.ports import StreamTopics
-from streamdp.service.settings import Start
+from streamdp.service.settings import DIGEST, Start
 
 _POINT_ROOM = 2048  # bytes that a checkpoint or a ledger line takes at most
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class AssemblySpec:
     """How requests and outcomes of two topics become the events of a third."""
 
@@ -25,6 +26,7 @@ class AssemblySpec:
     recipe: Recipe
     encode: Encode = field(repr=False)
     start: Start
+    actions: tuple[str, ...] = field(repr=False)  # of the stream that reads the events
     epoch: int = 1
     cap: Cap | None = None
     most_open: int = 1_000_000
@@ -44,21 +46,32 @@ class AssemblySpec:
         counts = Persons.largest(self.cap) if self.cap else 0
         return max(event, counts, _POINT_ROOM)
 
+    @cached_property
+    def settings(self) -> dict[str, str]:
+        """All settings that decide about events; long ones and the secret only as digests."""
+        settings = {
+            "window": f"{self.rules.window} ms",
+            "grace": f"{self.rules.grace} ms",
+            "combine": self.rules.combine.value,
+            "default_loss": str(self.rules.default),
+            "mode": self.recipe.setting,
+            "actions": _digest(json.dumps(self.actions).encode()),
+            "format": _digest(self.encode([NULL_LOSS] * self.recipe.gains)),
+        }
+        if self.cap is not None:
+            days = f"day, of {self.cap.most_persons} persons"
+            stretch = days if self.cap.slots is None else f"{self.cap.slots} slots"
+            settings["persons"] = f"{self.cap.most} in a stretch of {stretch}"
+            settings["persons.secret_file"] = _digest(self.cap.secret, b"streamdp cap")
+        return settings
+
     @property
     def digest(self) -> str:
-        """A hash of all settings that decide about events; a secret enters only as a hash."""
-        cap = None
-        if self.cap is not None:
-            secret = blake2b(self.cap.secret, digest_size=16, person=b"streamdp cap").hexdigest()
-            days = ["day", self.cap.most_persons]
-            stretch = days if self.cap.slots is None else [self.cap.slots]
-            cap = [self.cap.most, *stretch, secret]
-        settings = {
-            "topics": [self.topics.input, self.topics.beside, self.topics.output],
-            "rules": repr(self.rules),
-            "recipe": repr(self.recipe),
-            "null": self.encode([NULL_LOSS] * self.recipe.gains).hex(),
-            "cap": cap,
-        }
-        text = json.dumps(settings, sort_keys=True).encode()
-        return blake2b(text, digest_size=16, person=b"streamdp join").hexdigest()
+        """A hash of topics and settings."""
+        topics = [self.topics.input, self.topics.beside, self.topics.output]
+        text = json.dumps([topics, self.settings], sort_keys=True).encode()
+        return _digest(text, b"streamdp join").removeprefix(DIGEST)
+
+
+def _digest(text: bytes, person: bytes = b"") -> str:
+    return DIGEST + blake2b(text, digest_size=16, person=person).hexdigest()

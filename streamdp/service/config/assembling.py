@@ -60,6 +60,7 @@ def spec_of(configuration: Configuration, name: str) -> AssemblySpec:
         recipe=recipe,
         encode=encode,
         start=table.start,
+        actions=tuple(configuration.actions(table.stream)),
         epoch=table.epoch,
         cap=_cap(configuration, name),
         most_open=table.limits.most_open,

@@ -31,8 +31,14 @@ from pydantic import ValidationError
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.evidence.control import Control
 from streamdp.core.evidence.groups import Groups
-from streamdp.core.learners import Leader, Learner, PolicyLearner, learner_of
-from streamdp.core.learners.feedback import feedback_learner_of
+from streamdp.core.learners import (
+    RECIPES,
+    Leader,
+    Learner,
+    PolicyLearner,
+    learner_of,
+)
+from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
 from streamdp.core.learners.feedback.learner import pooling
 from streamdp.core.learners.leader import crowded, donating
 from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
@@ -62,6 +68,9 @@ TRANSPORTS = "streamdp.transports"
 
 
 _NAME = re.compile(r"[\w-]{1,40}")
+_TWICE = re.compile(
+    r"(?:(Cannot declare .*) twice|Cannot overwrite a value) \(at line (\d+), column \d+\)"
+)  # what `tomllib` says of a table, and of a key
 _SETTING = re.compile(r"transport\.(\w+)(?=: )")
 
 
@@ -188,6 +197,16 @@ class Configuration:
     def learner(self, name: str) -> Learner:
         """A stream's learner."""
         stream, actions = self.stream(name), self.actions(name)
+        recipe, losses = stream.learner.recipe, stream.observes == "losses"
+        if recipe in (FEEDBACK_RECIPES if losses else RECIPES):
+            raise InvalidConfig(
+                complaint(
+                    self.place("streams", name, "learner", "recipe"),
+                    f"{recipe} is for streams that observe {'feedback' if losses else 'losses'}",
+                    expected=f"one of {', '.join(sorted(RECIPES if losses else FEEDBACK_RECIPES))}",
+                    got=f"{recipe} with observes = {stream.observes}",
+                )
+            )
         with self._within(name):
             if stream.observes == "losses":
                 learner = learner_of(_options(stream.learner), actions=actions)
@@ -493,9 +512,20 @@ def _read(path: Path) -> dict[str, Any]:
             complaint(str(path), "cannot be read", expected="a TOML file", got=error.strerror)
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidConfig(
-            complaint(str(path), "is not TOML", expected="key = value", got=_place_and_fault(error))
-        ) from None
+        twice = _TWICE.fullmatch(str(error))
+        if twice is None:
+            got = _place_and_fault(error)
+            message = complaint(str(path), "is not TOML", expected="key = value", got=got)
+        else:  # values are not quoted, so a key is named by its line alone
+            lines = [
+                line.partition("#")[0].strip() for line in path.read_text("utf-8").splitlines()
+            ]
+            again = int(twice[2])
+            name = lines[again - 1] if twice[1] else "a key of a table"
+            first = lines.index(name) + 1 if twice[1] else again
+            got = f"lines {first} and {again}" if first < again else f"a second one in line {again}"
+            message = complaint(f"{path}: {name}", "is defined twice", expected="once", got=got)
+        raise InvalidConfig(message) from None
 
 
 def _place_and_fault(error: Exception) -> str:

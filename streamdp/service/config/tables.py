@@ -64,17 +64,17 @@ def _as_table(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
-def _address(value: str) -> str:
+def _address(value: object) -> str:
     """A host and a port. Whether the name of a host is known can only be found out by listening.
 
     >>> _address("0.0.0.0:8080"), _address("[::1]:8080"), _address("shop_1.local:8080")
     ('0.0.0.0:8080', '[::1]:8080', 'shop_1.local:8080')
     """
-    host, _, port = value.rpartition(":")
+    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
     if not (_is_host(host) and _PORT.fullmatch(port) and int(port) < 1 << 16):
-        expected = "host:port, to 65535, an IPv6 address in brackets"
+        expected = 'host:port, such as "127.0.0.1:8080" or "[::1]:8080"'
         raise InvalidConfig(complaint("", "not an address", expected=expected, got=shown(value)))
-    return value
+    return str(value)
 
 
 def _is_host(host: str) -> bool:
@@ -142,7 +142,7 @@ Count = Annotated[int, Field(ge=1, le=_LARGEST), Number]
 Keys = Annotated[int, Field(ge=1, le=MOST_KEYS), Number]
 PartitionNumber = Annotated[int, Field(ge=0, le=_LARGEST_PARTITION)]
 Seconds = Annotated[float, Field(ge=_SHORTEST_SECONDS, le=_LONGEST_SECONDS), Number]
-Address = Annotated[str, AfterValidator(_address)]
+Address = Annotated[str, BeforeValidator(_address)]
 File = Annotated[Path, AfterValidator(_file)]
 
 
