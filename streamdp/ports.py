@@ -345,7 +345,7 @@ class Publications(Protocol):
     """Reads published records. Needs no rights on the input or the state."""
 
     def actions(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
-        """Every action record from the oldest on, committed ones only.
+        """Every committed action record from the oldest on, the stream's own among them.
 
         With `follow`, an empty batch marks the end as of the call, and the iterator then goes on
         with new records; without, it ends there.
@@ -357,8 +357,7 @@ class Publications(Protocol):
     ) -> AsyncIterator[Sequence[Published]]:
         """Every ledger record from the oldest on, as `actions` reads them.
 
-        With `newest`, only about so many before the end as of the call (an even share of each
-        partition), and new ones: a ledger is kept for ever, and grows.
+        With `newest`, only about so many before the end as of the call, and new ones.
         """
         ...
 
@@ -441,11 +440,7 @@ class Administrator(Protocol):
         ...
 
     async def mend(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
-        """Correct settings that may be changed without asking; then check.
-
-        These are settings that make work slow; nothing that the guarantee rests on is changed, and
-        nothing is lost. `Verdict.CHANGED` marks each change.
-        """
+        """Correct settings that only make work slow, then check; `Verdict.CHANGED` marks them."""
         ...
 
     async def expand(
@@ -460,6 +455,10 @@ class Administrator(Protocol):
 
     async def probe(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
         """Try reachability, credentials and rights without lasting effects."""
+        ...
+
+    async def announce(self, stream: StreamTopics, line: bytes) -> None:
+        """Publish the stream's own record in partition 0 of its actions; it is of no key."""
         ...
 
     async def peek(self, stream: StreamTopics, partition: int) -> Taken:

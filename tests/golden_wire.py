@@ -208,7 +208,7 @@ def crowd() -> object:
     """What is recorded and published of a crowd: lines, and what its state adds to another's."""
     recordings: dict[str, object] = {}
     for name in ("opening", "action"):
-        for mode in (Mode.LIVE, Mode.FALLBACK):
+        for mode in (Mode.LIVE,):
             shown = replace(SHOWN[name], prior=7)
             recorded = state.record(shown, lines=CROWDED, mode=mode, ordinal=9)
             recordings[f"{name}, {mode}"] = state.encode_recorded(recorded).decode().split("\n")
@@ -235,7 +235,7 @@ def pooled() -> object:
     """The same of a feedback stream's crowd: its priors say two numbers of each action."""
     lines, recordings = replace(FEEDBACK, crowd="means of 3 actions"), {}
     for name, shown in SHOWN_FEEDBACK.items():
-        for mode in (Mode.LIVE, Mode.FALLBACK):
+        for mode in (Mode.LIVE,):
             recorded = state.record(replace(shown, prior=7), lines=lines, mode=mode, ordinal=9)
             recordings[f"{name}, {mode}"] = state.encode_recorded(recorded).decode().split("\n")
     numbers = np.array([1 << 18, -5, 0, 99, 1, 1 << 20])

@@ -273,6 +273,26 @@ def test_does_watch_show_the_actions_in_force(shop: Path, streamdp: Streamdp) ->
         assert ran.err == "nothing is published of what was asked for\n"
 
 
+def test_mode_switches_readers_and_says_since_when(shop: Path, streamdp: Streamdp) -> None:
+    """One line of the stream, beside the keys' own; nothing that was charged changes."""
+    config = ("-c", str(shop))
+    ledger = streamdp("ledger", "verify", *config, "--json").json
+    asked = streamdp("mode", "home", *config)
+    assert (asked.code, asked.out) == (0, "home: all readers use each key's own action\n")
+    off = streamdp("mode", "home", "fallback", *config, "--json").json
+    assert (off["stream"], off["mode"]) == ("home", "fallback")
+    assert streamdp("mode", "home", *config, "--json").json == off
+    shown = streamdp("watch", *config, "--once").out.splitlines()
+    assert shown[0] == f"since {off['since']} all readers use the fallback action"
+    assert len(shown) == 5
+    back = streamdp("mode", "home", "live", *config).out
+    assert re.fullmatch(r"home: since \S+Z all readers use each key's own action\n", back)
+    assert len(streamdp("watch", *config, "--once").out.splitlines()) == 4
+    assert streamdp("ledger", "verify", *config, "--json").json == ledger
+    wrong = streamdp("mode", "nowhere", "fallback", *config)
+    assert (wrong.code, "unknown; expected home" in wrong.err) == (2, True)
+
+
 def test_does_watch_rank_partitions_as_readers_do() -> None:
     """A key's learner of a later epoch answers, however many slots an older one has seen."""
     old = decode_action(action(release(b"fr", 0, block=5, stop=99)).value)

@@ -7,7 +7,7 @@ import itertools
 import threading
 import time
 import timeit
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from inspect import signature
 from typing import Any
 
@@ -20,8 +20,7 @@ from streamdp.client.table import Table
 from streamdp.core.errors import InvalidConfig, TransportLost
 from streamdp.core.events import Release
 from streamdp.ports import Published
-from streamdp.wire.published import Mode
-from tests.support.publishing import HOME, Reader, Topic, action, release
+from tests.support.publishing import HOME, Reader, Topic, action, mode_record, release
 
 SOURCE = Source(HOME, "z")
 BRIEF = (0.001,)
@@ -98,10 +97,95 @@ def test_does_a_contender_answer_again_when_it_overtakes() -> None:
     assert known.answers[b"fr"].partition == 1
 
 
-def test_does_a_line_of_fallback_mode_say_so() -> None:
-    known = Table(SOURCE, most_keys=9)
-    list(known.apply([action(release(b"fr", 1), mode=Mode.FALLBACK)]))
-    assert (known.answers[b"fr"].action, known.answers[b"fr"].why) == ("z", Why.FALLBACK_MODE)
+async def switching() -> None:
+    actions, changes = Topic([action(release(b"fr", 1)), action(release(b"de", 2))]), list[Change]()
+    cache = ActionsCache(
+        lambda: Reader(actions, Topic()), [SOURCE], on_change=changes.append, retries=BRIEF
+    )
+
+    def answers() -> list[tuple[str, Why]]:
+        asked = (cache.action("home", key) for key in (b"fr", b"de", b"nobody"))
+        return [(answer.action, answer.why) for answer in asked]
+
+    live = [("b", Why.PUBLISHED), ("c", Why.PUBLISHED), ("z", Why.UNKNOWN_KEY)]
+    off = [("z", Why.FALLBACK_MODE)] * 3
+    async with cache:
+        assert answers() == live
+        actions.publish(mode_record("fallback"))
+        await until(lambda: cache.condition("home").fallback_mode)
+        assert answers() == off
+        actions.publish(action(release(b"fr", 0, block=1, stop=2)), action(release(b"it", 0)))
+        await until(lambda: cache.condition("home").keys == 3)
+        assert answers() == off
+        actions.publish(mode_record("live"))
+        await until(lambda: not cache.condition("home").fallback_mode)
+        assert answers() == [("a", Why.PUBLISHED), *live[1:]]
+    heard = [(change.key, change.before and change.before.action, change.after.action)
+            for change in changes]  # fmt: skip
+    loaded = [(b"fr", None, "b"), (b"de", None, "c")]
+    switched = [(b"fr", "b", "z"), (b"de", "c", "z"), (b"it", None, "z")]
+    assert heard == [*loaded, *switched, (b"fr", "z", "a"), (b"de", "z", "c"), (b"it", "z", "a")]
+
+
+def test_the_streams_own_line_switches_every_key_at_once_and_back() -> None:
+    """New releases in the meantime are kept; `on_change` tells what answers."""
+    asyncio.run(switching())
+
+
+async def reconnecting() -> None:
+    seen = list[Why]()
+    actions = Topic([mode_record("fallback"), mode_record("live"), action(release(b"fr", 1))])
+    cache = ActionsCache(
+        lambda: Reader(actions, Topic()), [SOURCE], retries=BRIEF,
+        on_change=lambda change: seen.append(change.after.why),
+    )  # fmt: skip
+    async with cache:
+        assert cache.action("home", b"fr").why is Why.PUBLISHED
+        actions.fail(TransportLost("gone"))
+        await until(lambda: cache.condition("home").feed is Feed.LOST)
+        actions.fail(None)
+        await until(lambda: cache.condition("home").feed is Feed.CURRENT)
+        assert seen == [Why.PUBLISHED]
+        actions.fail(TransportLost("gone"))
+        await until(lambda: cache.condition("home").feed is Feed.LOST)
+        actions.records.append(mode_record("fallback"))
+        actions.fail(None)
+        await until(lambda: cache.action("home", b"fr").why is Why.FALLBACK_MODE)
+    assert seen == [Why.PUBLISHED, Why.FALLBACK_MODE]
+
+
+def test_an_old_mode_line_that_is_read_again_changes_nothing() -> None:
+    """A topic that is not compacted yet has all of them; the last one counts."""
+    asyncio.run(reconnecting())
+
+
+async def loading() -> None:
+    actions, held = Topic([action(release(b"fr", 1))]), asyncio.Event()
+
+    class Slow(Reader):
+        async def actions(self, *_: object, **__: object) -> AsyncIterator[Sequence[Published]]:
+            yield self.of_actions.records
+            await held.wait()
+            yield [mode_record("fallback")]
+            yield ()
+            await asyncio.Event().wait()
+
+    changes = list[Change]()
+    cache = ActionsCache(
+        lambda: Slow(actions, Topic()), [SOURCE], ready_within=0, on_change=changes.append
+    )
+    async with cache:
+        await until(lambda: cache.condition("home").keys == 1)
+        assert cache.action("home", b"fr").why is Why.UNKNOWN_KEY
+        held.set()
+        await cache.ready()
+        assert cache.action("home", b"fr").why is Why.FALLBACK_MODE
+    assert [change.after.why for change in changes] == [Why.FALLBACK_MODE]
+
+
+def test_the_fallback_answers_until_the_mode_is_known() -> None:
+    """A reader that starts while a stream is switched off never plays what it has read so far."""
+    asyncio.run(loading())
 
 
 def test_is_the_number_of_keys_bounded() -> None:

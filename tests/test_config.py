@@ -178,7 +178,7 @@ def test_is_a_crowd_of_a_learner_that_selects_otherwise_refused(tmp_path: Path) 
          "streams.home.control: not exact"),
         (('start = "earliest"', 'start = "latest"\ncrowd = "partition"\nmode = "shadow"'),
          'home.crowd: needs published votes: nobody could recompute priors from withheld ones;'
-         ' expected mode = "live" or "fallback", got mode = "shadow"'),
+         ' expected mode = "live", got mode = "shadow"'),
         (('start = "earliest"', 'start = "latest"\ngap = true'), "gap: not usable; expected"),
         (('app = "shop"', 'app = "shop"\nhttp = {listen = "h:945693"}'),
          'http.listen: not an address; expected host:port, such as "127.0.0.1:8080" or'

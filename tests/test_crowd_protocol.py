@@ -122,7 +122,7 @@ def test_is_a_vote_that_nobody_sees_refused() -> None:
     store, of = store_of(learner), stream(learner)
     with pytest.raises(InvalidConfig, match="a crowd needs published votes"):
         live(store, of, 30, mode=Mode.SHADOW)
-    live(store, of, 30, mode=Mode.FALLBACK)
+    live(store, of, 30)
     assert verified(store, of) == []
 
 

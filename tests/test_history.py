@@ -56,9 +56,9 @@ def test_are_the_newest_actions_kept_in_order() -> None:
 
 
 def test_is_what_nobody_was_told_left_out() -> None:
-    """In shadow no action is published, in fallback readers use another."""
+    """In shadow no action is published."""
     shadow = _line(2, withheld=True, index=None, action=None)
-    lines = [_line(1, index=0), shadow, _line(3, index=1, fallback=True), _line(4, index=1)]
+    lines = [_line(1, index=0), shadow, _line(4, index=1)]
     assert _actions(lines) == [Acted(1, 2, 0), Acted(4, 5, 1)]
 
 

@@ -33,9 +33,8 @@ from streamdp.service.http.process import Serving
 from streamdp.service.http.server import MOST_HEAD_BYTES
 from streamdp.service.status import PartitionStatus, ProcessStatus, Steps, StreamStatus
 from streamdp.service.view import Reason, Status, View
-from streamdp.wire.published import Mode
 from tests.support.asking import Answer, Face, listening, raw
-from tests.support.publishing import Topic, action, charge, release
+from tests.support.publishing import Topic, action, charge, mode_record, release
 from tests.support.showing import ABOUT, LINES, block, partition, process
 from tests.support.streams import spec
 
@@ -50,7 +49,7 @@ def topics() -> tuple[Topic, Topic]:
         action(release(b"a/b", 0)),
         action(release(None, 2)),
         action(release(BYTES, 1)),
-        action(release(b"off", 1), mode=Mode.FALLBACK),
+        action(release(b"off", 1)),
     ]
     ledger = [charge(release(b"fr", 0), lines=LINES), *block(b"fr", 1, 1, 3, regret=1, share=0)]
     return Topic(actions), Topic(ledger)
@@ -86,7 +85,6 @@ def conforms(value: object, schema: str) -> None:
         ("keys/fr", "b", "published"),
         ("keys/%66%72", "b", "published"),
         ("keys/a%2Fb", "a", "published"),
-        ("keys/off", "a", "fallback_mode"),
         ("keys/nobody", "a", "unknown_key"),
         ("keys/..", "a", "unknown_key"),
         ("keys/", "a", "unknown_key"),
@@ -237,6 +235,38 @@ def test_is_nothing_known_a_404_without_a_fallback() -> None:
 
     answer = asyncio.run(ask())
     assert (answer.status, answer.headers["streamdp-source"]) == (404, "unknown_key")
+
+
+def test_every_look_up_obeys_the_streams_mode_at_once() -> None:
+    async def ask() -> None:
+        actions, ledger = topics()
+        made = Face(actions, ledger)
+        async with made.knowledge.following():
+            await made.knowledge.cache.ready()
+            before = await made.ask("/v1/streams/home/keys/fr/action")
+            actions.publish(mode_record("fallback"))
+            while not made.knowledge.cache.condition("home").fallback_mode:
+                await asyncio.sleep(0)
+            one = await made.ask("/v1/streams/home/keys/fr/action")
+            changed = await made.ask(
+                "/v1/streams/home/keys/fr/action", if_none_match=before.headers["etag"]
+            )
+            body = b'{"keys": ["fr", "nobody", null]}'
+            many = await made.ask("/v1/streams/home/actions", method="POST", body=body)
+            status = (await made.ask("/v1/status")).json["streams"][0]
+            page = (await made.ask("/metrics")).body.decode()
+        assert (before.json["source"], before.json["action"]) == ("published", "b")
+        assert (one.json["source"], one.json["action"]) == ("fallback_mode", "a")
+        assert changed.status == 200
+        assert {(a["action"], a["source"]) for a in many.json["answers"]} == {
+            ("a", "fallback_mode")
+        }
+        assert status["mode"] == "fallback"
+        for mode, shown in (("live", "0.0"), ("shadow", "0.0"), ("fallback", "1.0")):
+            labels = f'application="shop",mode="{mode}",stream="home"'
+            assert f"streamdp_mode{{{labels}}} {shown}" in page
+
+    asyncio.run(ask())
 
 
 def test_does_it_answer_while_the_topic_is_lost_and_say_so() -> None:

@@ -16,6 +16,7 @@ from streamdp.client import Change, HttpActions, Why
 from streamdp.core.errors import InvalidConfig, TransportLost
 from streamdp.testing.certificates import write_certificates
 from tests.support.asking import free_port
+from tests.support.calling import Streamdp
 from tests.support.first_action import readers_disagree
 from tests.support.running import Place, children, until
 from tests.support.streams import events
@@ -68,7 +69,9 @@ def is_dead(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def test_does_serve_answer_without_learning_and_the_client_keep_up(tmp_path: Path) -> None:
+def test_does_serve_answer_without_learning_and_the_client_keep_up(
+    tmp_path: Path, streamdp: Streamdp
+) -> None:
     """A second process answers from what the first has published; both clients agree with it."""
     place = Place(tmp_path)
     with place.running():
@@ -90,6 +93,12 @@ def test_does_serve_answer_without_learning_and_the_client_keep_up(tmp_path: Pat
         assert [answer.why for answer in fetched] == [Why.PUBLISHED, Why.PUBLISHED, Why.UNKNOWN_KEY]
         assert fetched[0].action == actions.action("home", b"fr").action
         assert fetched[2].action == "c"
+        assert streamdp("mode", "home", "fallback", "-c", str(place.path)).code == 0
+        until(lambda: actions.action("home", b"fr").why is Why.FALLBACK_MODE)
+        assert actions.action("home", None).why is Why.FALLBACK_MODE
+        assert actions.condition("home").fallback_mode
+        assert streamdp("mode", "home", "live", "-c", str(place.path)).code == 0
+        until(lambda: actions.action("home", b"fr").why is Why.PUBLISHED)
         status = json.loads(place.get("/v1/status")[1])
         assert (status["role"], status["streams"][0]["partitions"]) == ("serves", [])
     with pytest.raises(TransportLost):

@@ -103,7 +103,7 @@ def test_is_every_entry_that_of_the_plain_encoder() -> None:
     """Templates and the plain encoder write the same bytes, priors between them; none is larger."""
     learner = crowded()
     store, of = store_of(learner), stream(learner)
-    for mode in (Mode.LIVE, Mode.FALLBACK):
+    for mode in (Mode.LIVE,):
         machine = of.engine(0)
         batch, _ = decode(of.format, [store.records(0, 60)], most_key_bytes=64)
         releases = machine.apply_batch(batch)

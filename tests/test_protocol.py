@@ -266,7 +266,7 @@ def test_is_a_lost_state_passed_only_by_a_new_epoch_behind_everything() -> None:
 
 
 def test_do_the_modes_differ_in_bytes_only() -> None:
-    """Shadow withholds actions and fallback marks them; draws, charges and records are the same."""
+    """Shadow withholds actions; draws, charges and records are the same."""
     ledgers = {}
     for mode in Mode:
         store = Store(events(60))
@@ -276,11 +276,8 @@ def test_do_the_modes_differ_in_bytes_only() -> None:
         ledgers[mode] = [decode_ledger(record.value) for record in store.ledger]
         assert judge(evidence(store)) == []
         assert bool(store.actions) is (mode is not Mode.SHADOW)
-        assert all(
-            (b'"fallback":true' in r.value) is (mode is Mode.FALLBACK) for r in store.actions
-        )
     identities = {mode: [line.identity for line in lines] for mode, lines in ledgers.items()}  # type: ignore[union-attr]
-    assert identities[Mode.LIVE] == identities[Mode.SHADOW] == identities[Mode.FALLBACK]
+    assert identities[Mode.LIVE] == identities[Mode.SHADOW]
 
 
 def test_is_low_water_kept_near_the_position() -> None:

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import Key
 from streamdp.wire import schema
-from streamdp.wire.lines import Charge, EpochMark, key_bytes
-from streamdp.wire.published import Mode, decode_action, decode_ledger
+from streamdp.wire.lines import Charge, EpochMark, ModeLine, key_bytes
+from streamdp.wire.published import Mode, decode_action, decode_ledger, decode_published
 from streamdp.wire.schemas import NAMES
 from tests.golden_wire import ACTIONS, LINES, REMEMBERING, SHOWN, release, texts
+from tests.support.publishing import mode_record
 
 KEYS = st.one_of(st.none(), st.binary(max_size=12), st.text(max_size=6).map(str.encode))
 
@@ -108,12 +109,18 @@ def test_shadow_still_shows_estimates() -> None:
     assert (line.units, line.estimate) == (-12_345_678, -12_345_678 / 2**20)
 
 
-def test_fallback_says_so_and_live_does_not() -> None:
-    for mode, said in ((Mode.FALLBACK, True), (Mode.LIVE, None)):
-        action = json.loads(LINES.action(release(), mode=mode) or b"")
-        ledger = json.loads(LINES.ledger(release(), mode=mode, ordinal=9))
-        assert action.get("fallback") is ledger.get("fallback") is said
-        assert action["action"] == ledger["action"] == "bb"
+def test_the_mode_line_names_its_time_and_an_unknown_mode_is_not_live() -> None:
+    for mode, live in (("live", True), ("fallback", False), ("of a later version", False)):
+        line = decode_published(mode_record(mode).value)
+        assert isinstance(line, ModeLine)
+        assert (line.live, line.mode) == (live, mode)
+    assert json.loads(mode_record("fallback").value) == {
+        "type": "mode",
+        "schema": 1,
+        "stream": "home",
+        "at": "2026-01-02T03:04:05Z",
+        "mode": "fallback",
+    }
 
 
 # Reading

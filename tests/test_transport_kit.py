@@ -228,6 +228,13 @@ class ShowsTheMarkAlone(MemoryAdministrator):
             yield replace(commit, state={key: commit.state[key]})
 
 
+class AnnouncesNothing(MemoryAdministrator):
+    """Forgets the stream's own record."""
+
+    async def announce(self, stream: StreamTopics, line: bytes) -> None:
+        return
+
+
 class ScattersKeys(MemoryLog):
     def append(self, topic: str, records: Sequence[tuple[Key, Value]], **how: Any) -> None:
         for at, record in enumerate(records):
@@ -367,6 +374,7 @@ class Bent:
         (Bent(publications=KnowsTheConfigured), 37),
         (Bent(transport=TellsNothing), 38),
         (Bent(administrator=ShowsTheMarkAlone), 39),
+        (Bent(administrator=AnnouncesNothing), 40),
         (Bent(log=PairsAnything), 61),
         (Bent(transport=ReadsOneLess), 62),
         (Bent(transport=StopsShort), 63),

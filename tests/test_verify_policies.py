@@ -60,9 +60,8 @@ def published(mode: Mode = Mode.LIVE, later: Mode | None = None, played: str = "
 
 
 @pytest.mark.parametrize("played", ["header", "value"])
-@pytest.mark.parametrize("mode", [Mode.LIVE, Mode.FALLBACK])
-def test_is_every_published_policy_computed_again(mode: Mode, played: str) -> None:
-    topics = published(mode, played=played)
+def test_is_every_published_policy_computed_again(played: str) -> None:
+    topics = published(played=played)
     verification = topics.verified()
     assert verification.violations == []
     assert verification.compared == Compared(policies=len(topics.actions))
@@ -132,10 +131,6 @@ def moves_a_part(line: Line) -> None:
     numbers(line, "policy", "<u4", move)
 
 
-def says_live(line: Line) -> None:
-    line["fallback"] = True
-
-
 def moves_a_sum(line: Line) -> None:
     numbers(line, "sums", "<i8", lambda sums: sums.__iadd__(1 << 18))
 
@@ -164,7 +159,6 @@ def tells_no_sums(line: Line) -> None:
     ("where", "change", "said"),
     [
         ("actions", moves_a_part, "the published policy does not follow from the sums"),
-        ("actions", says_live, "the published mode is not the ledger's"),
         ("ledger", moves_a_sum, "the published policy does not follow from the sums"),
         ("ledger", shows_too_often, "shown more often than it has slots"),
         ("ledger", names_another_learner, "another learner than before"),

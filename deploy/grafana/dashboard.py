@@ -306,6 +306,15 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 Line(f"max {BY} (streamdp_epoch{ONE})", NAME),
             ),
             picture(
+                "Modes",
+                "none",
+                "live, shadow, or fallback: its readers use the fallback action.",
+                Line(
+                    f"max by (application, stream, mode) (streamdp_mode{ONE}) > 0",
+                    f"{NAME} {{{{mode}}}}",
+                ),
+            ),
+            picture(
                 "Seeded",
                 "none",
                 "1 where randomness comes from a seed: a test, in which nothing is protected. In "

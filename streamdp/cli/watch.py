@@ -22,7 +22,7 @@ from streamdp.cli.common import (
 
 if TYPE_CHECKING:
     from streamdp.ports import Published, StreamTopics, Technology
-    from streamdp.wire.lines import InForce
+    from streamdp.wire.lines import InForce, PublishedLine
 
 
 MOST_TOLD = 3
@@ -73,17 +73,29 @@ async def _follow(technology: Technology, topics: StreamTopics, printer: _Printe
 
 
 async def _once(technology: Technology, topics: StreamTopics, printer: _Printer) -> None:
-    """Each key's action in force: of the latest epoch, then most slots, then lowest partition."""
+    """Each key's action in force: of the latest epoch, then most slots, then lowest partition.
+
+    Before them the stream's mode, unless it is live.
+    """
+    from streamdp.wire.lines import ModeLine, key_bytes
+
     latest: dict[tuple[bytes | None, int], InForce] = {}
+    mode = None
     publications = technology.publications()
     try:
         async for batch in publications.actions(topics, follow=False):
-            latest |= {(printer.key(line), line.partition): line for line in _lines(batch)}
+            for line in _lines(batch):
+                if isinstance(line, ModeLine):
+                    mode = line
+                else:
+                    latest[key_bytes(line), line.partition] = line
     finally:
         await publications.close()
     lines: dict[bytes | None, InForce] = {}
     for (name, _), line in sorted(latest.items(), key=lambda item: _rank(item[1]), reverse=True):
         lines.setdefault(name, line)
+    if mode is not None and not mode.live:
+        printer.show(mode)
     shown = [printer.show(lines[name]) for name in sorted(lines, key=lambda key: key or b"")]
     if not any(shown):
         typer.echo("nothing is published of what was asked for", err=True)
@@ -93,10 +105,10 @@ def _rank(line: InForce) -> tuple[int, int, int]:
     return line.epoch, line.stop, -line.partition
 
 
-def _lines(batch: Sequence[Published]) -> list[InForce]:
-    from streamdp.wire.published import decode_in_force
+def _lines(batch: Sequence[Published]) -> list[PublishedLine]:
+    from streamdp.wire.published import decode_published
 
-    return [decode_in_force(record.value) for record in batch]
+    return [decode_published(record.value) for record in batch]
 
 
 class _Printer:
@@ -107,23 +119,27 @@ class _Printer:
         self._actions = actions
         self._as_json = as_json
 
-    def key(self, line: InForce) -> bytes | None:
-        """The record key of a line."""
-        from streamdp.wire.lines import key_bytes
+    def show(self, line: PublishedLine) -> bool:
+        """Print a line at once, if it was asked for; the stream's own always."""
+        from streamdp.wire.lines import ModeLine, key_bytes
 
-        return key_bytes(line)
-
-    def show(self, line: InForce) -> bool:
-        """Print a line at once, if it was asked for."""
-        key = self.key(line)
-        if self._keys and not any(is_asked(key, asked) for asked in self._keys):
+        key = None if isinstance(line, ModeLine) else key_bytes(line)
+        if (
+            self._keys
+            and not isinstance(line, ModeLine)
+            and not any(is_asked(key, asked) for asked in self._keys)
+        ):
             return False
         if self._as_json:
             import msgspec
 
             typer.echo(msgspec.json.encode(line))
             return True
-        text = "use the fallback action" if line.fallback is True else self._in_words(line)
+        if isinstance(line, ModeLine):
+            used = "each key's own action" if line.live else "the fallback action"
+            typer.echo(f"since {line.at:%Y-%m-%dT%H:%M:%SZ} all readers use {used}")
+            return True
+        text = self._in_words(line)
         typer.echo(
             f"{key_word(key):<24} {text:<24} block {line.block}, in force from slot {line.stop}"
         )

@@ -97,6 +97,7 @@ class Condition:
     beyond: int = 0  # records of keys beyond the limit
     refused: int = 0  # lines that could not be read
     other_actions: int = 0  # keys whose policy is for another list of actions than ours
+    fallback_mode: bool = False  # whether the stream tells readers to use the fallback action
 
 
 class Chooser(Protocol):

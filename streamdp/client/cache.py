@@ -4,16 +4,21 @@
         cache.action("home", b"fr").action
 
 `async with` is the same in a program with an event loop. Opening waits until every stream was read
-to its end once, for `ready_within` seconds at most; after that loading goes on in the background,
-and the fallback action answers. Opening raises errors that the user must fix.
+to its end once, for `ready_within` seconds at most; after that loading goes on in the background.
+Opening raises errors that the user must fix.
+
+A stream's own line can tell readers to use the fallback action for all of its keys (`streamdp mode
+home fallback`). It is obeyed as soon as it is read. Until a stream was read to its end once, its
+mode is not known, so the fallback action answers. When a topic is read again after a lost
+connection, the mode stays as it was until the end is reached: older lines come before.
 
 Each stream has a task of its own that reads from the oldest record and then follows. When it loses
 its source, its feed is `Feed.LOST`: answers stay as they are, and it reconnects with growing
 delays. With `stale_after`, answers fall back once the source has been lost for so many seconds.
 
-`action` may be called from any thread. `on_change` is called in the thread of the event loop, once
-for each new release of a key, those of the first load included; an exception in it is logged and
-does not stop the cache.
+`action` may be called from any thread. `on_change` is called in the thread of the event loop: for
+each key that was loaded, then for each key that has a new answer, and for all keys when the mode
+changes. An exception in it is logged and does not stop the cache.
 """
 
 from __future__ import annotations
@@ -48,6 +53,7 @@ from streamdp.client.table import MOST_BYTES, Table
 from streamdp.client.threaded import InThread
 from streamdp.core.errors import InvalidConfig, StreamdpError, complaint
 from streamdp.ports import Key, Publications, Published, StreamTopics
+from streamdp.wire.lines import FALLBACK, LIVE
 
 Clock = Callable[[], float]
 
@@ -71,8 +77,11 @@ class _Followed:
         self.table = Table(source, most_keys=most_keys, most_bytes=most_bytes)
         self.unknown = Answer(source.fallback, Why.UNKNOWN_KEY)
         self.stale = Answer(source.fallback, Why.STALE)
+        self.off = Answer(source.fallback, Why.FALLBACK_MODE)
+        self.instead: Answer | None = self.unknown  # the answer for every key: not loaded, or off
         self.feed = Feed.LOADING
         self.loaded = False
+        self._at_end = False
         self.lost_at: float | None = None
         self.trouble: Exception | None = None
         self._on_change = on_change
@@ -81,20 +90,45 @@ class _Followed:
 
     def began(self) -> None:
         """Keep the table: a second reading never replaces a release by an older one."""
+        self._at_end = False
 
     def heard(self, batch: Sequence[Published]) -> None:
-        """Put published records into the table, and call `on_change` for each new answer."""
+        """Put published records into the table, and tell of each new answer."""
         for change in self.table.apply(batch):
-            if self._on_change is not None:
-                try:
-                    self._on_change(change)
-                except Exception:
-                    _logger.exception("on_change failed")
+            if self.instead is None:
+                self._tell(change)
+            elif self.instead is self.off and change.before is None:
+                self._tell(Change(change.stream, change.key, None, self.off))
+        if self._at_end:
+            self._obey()
 
     def current(self) -> None:
         """The end of the topic was reached: the feed is live."""
+        self._at_end = True
+        self._obey()
         self.feed, self.loaded, self.lost_at, self.trouble = Feed.CURRENT, True, None, None
         self._moved()
+
+    def _obey(self) -> None:
+        """Answer in the stream's mode from now on, and tell of each answer that this changes."""
+        before, after = self.instead, None if self.table.live else self.off
+        if after is before:
+            return
+        self.instead = after
+        if before is not self.unknown or after is self.off:
+            mode = LIVE if after is None else FALLBACK
+            _logger.warning("stream %s: its mode is now %s", self.table.stream, mode)
+        if self._on_change is not None:
+            for key, answer in self.table.answers.items():
+                earlier = None if before is self.unknown else before or answer
+                self._tell(Change(self.table.stream, key, earlier, after or answer))
+
+    def _tell(self, change: Change) -> None:
+        if self._on_change is not None:
+            try:
+                self._on_change(change)
+            except Exception:
+                _logger.exception("on_change failed")
 
     def lost(self, error: Exception) -> None:
         """Note that the source was lost: from now on answers become stale."""
@@ -218,6 +252,9 @@ class ActionsCache:
             followed = self._streams[stream]
         except KeyError:
             raise InvalidConfig(unknown_stream(stream, self._streams)) from None
+        if followed.instead is not None:
+            checked_key(key)
+            return followed.instead
         if (
             self._stale_after is not None
             and followed.lost_at is not None
@@ -255,7 +292,10 @@ class ActionsCache:
         return [self.choose(stream, key, request) for key, request in requests]
 
     def answers(self, stream: str) -> Mapping[Key, Answer]:
-        """The live mapping from a stream's keys to their answers: read it, keep no reference."""
+        """The live mapping from keys to what was published: read it, keep no reference.
+
+        It does not know the mode.
+        """
         return self._followed(stream).table.answers
 
     def counts(self, stream: str) -> Mapping[str, int]:
@@ -275,6 +315,7 @@ class ActionsCache:
             beyond=table.beyond,
             refused=table.refused,
             other_actions=table.other_actions,
+            fallback_mode=followed.instead is followed.off,
         )
 
     def _followed(self, stream: str) -> _Followed:

@@ -10,6 +10,9 @@ the service at once; from then on that thread asks for all known keys every `ref
 thousand at a time, over one kept connection. `fetch` asks now and waits. A key that nobody has
 asked for during `forget` seconds is forgotten, and at most `most_keys` are kept.
 
+When one answer says that the stream is in the fallback mode, the fallback action answers for all
+keys at once.
+
 While the service is out of reach the known answers stay in force, for `stale_after` seconds.
 
 `choose` is for one request of a feedback stream, so it waits for the service's answer: the same
@@ -65,13 +68,14 @@ _MOST_BYTES = 16 << 20
 class _Stream:
     """The known answers of one stream, and when each key was last asked for."""
 
-    __slots__ = ("answers", "asked", "heard", "new", "stale", "trouble", "unknown")
+    __slots__ = ("answers", "asked", "heard", "new", "off", "stale", "trouble", "unknown")
 
     def __init__(self, fallback: str) -> None:
         self.answers: dict[Key, Answer] = {}
         self.asked: set[Key] = set()  # keys since the last forgetting
         self.new: dict[Key, None] = {}  # asked for and not known yet
         self.heard = False  # whether the service has answered yet
+        self.off: Answer | None = None  # the fallback action for every key, in that mode
         self.trouble = ""  # why it did not answer the newest question
         self.unknown = Answer(fallback, Why.UNKNOWN_KEY)
         self.stale = Answer(fallback, Why.STALE)
@@ -148,6 +152,8 @@ class HttpActions:
                 self._stirred.set()
             return known.unknown
         known.asked.add(key)
+        if known.off is not None:
+            return known.off
         if self._stale_after is not None and self._stale_seconds() > self._stale_after:
             return known.stale
         return answer
@@ -186,7 +192,10 @@ class HttpActions:
         feed = Feed.CURRENT if known.heard else Feed.LOADING
         if known.trouble:
             feed = Feed.LOST
-        return Condition(feed, self._stale_seconds(), known.trouble, keys=len(known.answers))
+        return Condition(
+            feed, self._stale_seconds(), known.trouble, keys=len(known.answers),
+            fallback_mode=known.off is not None,
+        )  # fmt: skip
 
     def _known(self, stream: str) -> _Stream:
         try:
@@ -249,6 +258,8 @@ class HttpActions:
         with self._asking:
             known = self._streams[stream]
             answers = [http_wire.answer_of(line) for line in lines]
+            off = [answer for answer in answers if answer.why is Why.FALLBACK_MODE]
+            known.off = off[-1] if off else None
             for key, after in zip(keys, answers, strict=True):
                 self._put(stream, known, key, after)
         return answers

@@ -7,7 +7,8 @@ The rules:
    a key's opening and its first learned action both have block 0.)
 2. A key in several partitions has several learners. The one of the latest epoch answers, then the
    one with the most slots, then the lowest partition; such keys are counted.
-3. A line with mode ``fallback`` tells every reader to use the stream's fallback action.
+3. The stream's own line (`ModeLine`) says whether the fallback action answers for every key. The
+   last one counts; the cache obeys it, so the answers here stay as they were published.
 4. Memory is bounded: beyond `most_keys` a new key is counted and not kept, so the fallback action
    answers. A key takes about 0.4 kB; a policy takes 4 bytes more for each action, and beyond
    `most_bytes` of policies a new key is not kept either.
@@ -22,15 +23,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from msgspec import UNSET
 
-from streamdp.client.answers import Answer, Change, Held, Source, Why
+from streamdp.client.answers import Answer, Change, Source, Why
 from streamdp.client.choosing import hashed_prefix, held
-from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
 from streamdp.core.evidence.policy import policy_of
 from streamdp.ports import Key, Published
-from streamdp.wire.lines import InForce, PolicyLine, from_base64
-from streamdp.wire.published import decode_action, decode_in_force, names_digest
+from streamdp.wire.lines import ActionLine, InForce, ModeLine, PolicyLine, from_base64
+from streamdp.wire.published import decode_published, names_digest
 
 MOST_BYTES = 1 << 30
 """Bytes of policies that one stream's table keeps."""
@@ -49,6 +49,7 @@ class Table:
         "answers",
         "beyond",
         "counts",
+        "live",
         "other_actions",
         "refused",
         "source",
@@ -60,6 +61,7 @@ class Table:
         self.stream = source.stream
         self.answers: dict[Key, Answer] = {}
         self.counts: Counter[str] = Counter()  # keys by their action
+        self.live = True  # by the stream's own line
         self.beyond = 0  # records of keys that were not kept
         self.refused = 0  # lines that could not be read
         self.other_actions = 0  # keys whose policy is for another list of actions
@@ -79,7 +81,11 @@ class Table:
         """Read published records; yield the keys whose answer changed."""
         for record in records:
             try:
-                fresh = self._read(record)
+                line = decode_published(record.value)
+                if isinstance(line, ModeLine):
+                    self.live = line.live
+                    continue
+                fresh = self._answer_of(line, record.partition)
             except (StateMismatch, InvalidConfig):
                 self.refused += 1
                 continue
@@ -122,32 +128,30 @@ class Table:
         too_many = len(self.answers) >= self._most_keys
         return too_many or self._bytes + _size(fresh) > self._most_bytes
 
-    def _read(self, record: Published) -> Answer:
-        """The line in a published record; `StateMismatch` if it cannot be read."""
-        if self.source.names is None:
-            line = decode_action(record.value)
+    def _answer_of(self, line: InForce, partition: int) -> Answer:
+        """The answer in a key's line; `StateMismatch` if it is of another kind of stream."""
+        names = self.source.names
+        if isinstance(line, PolicyLine) != (names is not None):
+            expected = "action" if names is None else "policy"
+            raise StateMismatch(
+                complaint(
+                    f"stream {self.stream}",
+                    "a line of another kind of stream",
+                    expected=expected,
+                    got=type(line).__name__,
+                )
+            )
+        where = partition, line.epoch, line.born, line.block, line.stop
+        if isinstance(line, ActionLine):
             name = self._names.setdefault(line.action, line.action)
-            return self._answer(line, record.partition, name, None)
-        decided = decode_in_force(record.value)
-        if not isinstance(decided, PolicyLine):
-            raise StateMismatch(f"stream {self.stream}: an action in a stream of policies")
-        if decided.actions_digest != self._digest:
-            return self._fallback(decided, record.partition, Why.OTHER_ACTIONS)
-        parts = from_base64(decided.policy, "policy")
-        policy = policy_of(parts, actions=len(self.source.names.actions))
-        likeliest = self.source.names.actions[int(np.argmax(policy))]
-        kept = held(policy, hashed_prefix(self.source.names.salt, decided.identity))
-        return self._answer(decided, record.partition, likeliest, kept)
-
-    def _answer(self, line: InForce, partition: int, action: str, policy: Held | None) -> Answer:
-        if line.fallback is not UNSET and line.fallback:
-            return self._fallback(line, partition, Why.FALLBACK_MODE)
-        where = partition, line.epoch, line.born, line.block, line.stop
-        return Answer(action, Why.PUBLISHED, *where, held=policy)
-
-    def _fallback(self, line: InForce, partition: int, why: Why) -> Answer:
-        where = partition, line.epoch, line.born, line.block, line.stop
-        return Answer(self.source.fallback, why, *where)
+            return Answer(name, Why.PUBLISHED, *where)
+        assert names is not None
+        if line.actions_digest != self._digest:
+            return Answer(self.source.fallback, Why.OTHER_ACTIONS, *where)
+        policy = policy_of(from_base64(line.policy, "policy"), actions=len(names.actions))
+        likeliest = names.actions[int(np.argmax(policy))]
+        kept = held(policy, hashed_prefix(names.salt, line.identity))
+        return Answer(likeliest, Why.PUBLISHED, *where, held=kept)
 
 
 def _size(answer: Answer) -> int:

@@ -398,8 +398,8 @@ class StreamHistory:
 
 
 def _note_action(history: KeyHistory, line: Charge) -> None:
-    """Keep the action that a line put in force, if readers were told it (live mode only)."""
-    if history.actions is None or line.withheld is True or line.fallback is True:
+    """Keep the action that a line put in force, unless it was withheld from readers."""
+    if history.actions is None or line.withheld is True:
         return
     action = line.index if line.in_force is UNSET else line.in_force
     if action is not UNSET:

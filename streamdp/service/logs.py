@@ -42,7 +42,7 @@ EVENTS = {
     "poll_lost": "the transport does not answer a poll; retrying",
     "crowd_unread": "the crowd topic cannot be read; retrying, learning goes on",
     "snapshot_refused": "a record of a crowd topic is not valid; `detail` says why",
-    "mode_changed": "the stream's mode (live, shadow, fallback) changes from its next draw on",
+    "mode_changed": "the stream's mode (live, shadow) changes from its next draw on",
     "configuration_rejected": "on SIGHUP: the file is not valid; the running configuration stays",
     "configuration_needs_restart": "on SIGHUP: changes beyond modes need a restart",
     "signal": "SIGTERM or SIGINT: the process drains; a second one stops it at once",

@@ -35,13 +35,15 @@ from streamdp.service.serving_metrics import SERIES, listener
 from streamdp.service.status import BUCKETS, STEPS, PartitionStatus, ProcessStatus, StreamStatus
 from streamdp.service.traffic import Traffic
 from streamdp.service.view import Reason, Status
+from streamdp.wire.lines import FALLBACK
+from streamdp.wire.published import Mode
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REST = "rest"
 LOST_SECONDS = 15.0
 """A transport that has not answered a poll for so many seconds counts as down."""
 
-_A_STREAM = 23  # most series of each stream, without its partitions
+_A_STREAM = 26  # most series of each stream, without its partitions
 _A_PARTITION = 10 + len(Reason)
 _A_PROCESS = SERIES + len(STEPS) * (len(BUCKETS) + 3) + 10  # histograms, build, the process
 
@@ -165,6 +167,20 @@ def _streams(facts: Facts) -> Iterator[Metric]:
         "1 if randomness comes from a seed: a test, in which nothing is protected.",
         label,
         (((stream.name,), float(stream.seeded)) for stream in facts.about),
+    )
+    modes = {
+        stream.name: mode_of(stream, facts.process, facts.conditions.get(stream.name))
+        for stream in facts.about
+    }
+    yield gauge(
+        "streamdp_mode",
+        "1 for the stream's mode: live, shadow, or fallback.",
+        ["stream", "mode"],
+        (
+            ((name, mode), float(mode == now))
+            for name, now in modes.items()
+            for mode in (*map(str, Mode), FALLBACK)
+        ),
     )
     epochs = {**{stream.name: stream.epoch for stream in facts.about}, **facts.assemblies}
     yield gauge(
@@ -321,6 +337,14 @@ def _ages(streams: Sequence[StreamStatus]) -> Iterator[tuple[tuple[str, ...], fl
         known = [part.published_ago for part in stream.partitions if part.published_ago is not None]
         if known:
             yield (stream.name,), min(known)
+
+
+def mode_of(about: About, process: ProcessStatus | None, known: Condition | None) -> str:
+    """A stream's mode: by its own line ``fallback``, else what the process or the file says."""
+    if known is not None and known.fallback_mode:
+        return FALLBACK
+    running = () if process is None else process.streams
+    return next((stream.mode for stream in running if stream.name == about.name), about.mode.value)
 
 
 def is_up(process: ProcessStatus) -> bool:

@@ -347,7 +347,7 @@ class PartitionWork:
                 complaint(
                     f"partition {self.partition}",
                     "a crowd needs published votes: nobody could recompute priors from others",
-                    expected="mode live or fallback",
+                    expected="mode live",
                     got="shadow",
                 )
             )

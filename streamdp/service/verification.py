@@ -57,11 +57,12 @@ from streamdp.wire.lines import (
     EpochMark,
     InForce,
     LedgerLine,
+    ModeLine,
     PoolLine,
     PriorLine,
     from_base64,
 )
-from streamdp.wire.published import decode_any_ledger, decode_in_force
+from streamdp.wire.published import decode_any_ledger, decode_published
 from streamdp.wire.retracing import Retraced
 
 MOST_COMPARED = 1_000_000
@@ -112,7 +113,6 @@ class _PublishedPolicy(NamedTuple):
 
     choice: bytes | int  # a policy's digest, or an action's index
     actions: int  # that the policy is about
-    fallback: bool
 
 
 @dataclass(slots=True)
@@ -177,7 +177,9 @@ class Verification:
         for record in records:
             part = self._part(stream.app, stream.stream, record.partition)
             try:
-                line = decode_in_force(record.value)
+                line = decode_published(record.value)
+                if isinstance(line, ModeLine):
+                    continue
                 part.published[line.identity] = _published_policy(line)
                 if len(part.published) > MOST_COMPARED:
                     del part.published[next(iter(part.published))]
@@ -498,11 +500,10 @@ def _tiles(part: _Part, line: Charge) -> Iterator[str]:
 
 
 def _published_policy(line: InForce) -> _PublishedPolicy:
-    fallback = line.fallback is True
     if isinstance(line, ActionLine):
-        return _PublishedPolicy(line.index, 0, fallback)
+        return _PublishedPolicy(line.index, 0)
     policy = from_base64(line.policy, "policy")
-    return _PublishedPolicy(_fingerprint(policy), len(policy) // _PART_BYTES, fallback)
+    return _PublishedPolicy(_fingerprint(policy), len(policy) // _PART_BYTES)
 
 
 def _fingerprint(policy: bytes) -> bytes:
@@ -518,8 +519,6 @@ def _as_published(part: _Part, learner: _Learner, line: Charge) -> Iterator[str]
     if line.withheld is True:
         yield f"block {line.block} ({line.kind}) was withheld by the ledger, but published"
         return
-    if published.fallback != (line.fallback is True):
-        yield f"block {line.block}: the published mode is not the ledger's"
     if isinstance(published.choice, int):
         standing = line.index if line.in_force is UNSET else line.in_force
         if published.choice != standing:

@@ -454,6 +454,10 @@ class MemoryAdministrator:
         """Memory is always within reach."""
         return [Finding("memory log", Verdict.GOOD, "within reach")]
 
+    async def announce(self, stream: StreamTopics, line: bytes) -> None:
+        """Publish at once; records before it stay."""
+        self._log.announce(stream, line)
+
     async def peek(self, stream: StreamTopics, partition: int) -> Taken:
         """Read a partition's durable state."""
         return peek(self._log, stream, partition)

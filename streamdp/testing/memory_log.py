@@ -299,6 +299,15 @@ class MemoryLog:
             records = self._public.setdefault((topic, number), [])
             records.append((attempt, Published(number, len(records), key, value)))
 
+    def announce(self, topics: StreamTopics, line: bytes) -> None:
+        """Publish the stream's own record; no attempt of a worker."""
+        nobody = Commit(next_offset=0, state=())
+        partition = Partition(topics.stream, 0)
+        by = Attempt(topics, partition, "", nobody, outcome=CommitOutcome.COMMITTED)
+        records = self._public.setdefault((topics.actions, 0), [])
+        records.append((by, Published(0, len(records), None, line)))
+        self.ring()
+
     def decide(self, attempt: Attempt) -> None:
         """Commit an attempt, all of it at once."""
         assert attempt.outcome is CommitOutcome.OPEN

@@ -82,6 +82,7 @@ CHECKS = tuple(
             ("the ledgers of an application can be listed", transport_tools.ledgers),
             ("partitions can tell each other what they count", transport_tools.snapshots),
             ("what was recorded last can be looked at", transport_tools.last_commits),
+            ("a stream has a record of its own among its actions", transport_tools.announces),
         ],
         start=1,
     )

@@ -58,6 +58,38 @@ async def publications_begin_late(room: Room) -> None:
             room.expect(f"about a half of {newest}", expected=True, got=len(got) in few)
 
 
+async def announces(room: Room) -> None:
+    """The stream's own record comes in its place, replaces no key's, and disturbs no owner."""
+    worker = await room.lone_worker(partitions=2)
+    keys: list[Key] = [None, b"", b"mode", b"\0", b"\0mode", b"\0\0mode"]
+    tools, reader = room.technology.administrator(), room.technology.publications()
+    room.opened += [tools.close, reader.close]
+    await tools.announce(room.topics, b"before any commit")
+    await worker.transport.take(room.at(0))
+    await worker.transport.commit(
+        room.at(0), replace(step(1), actions=[(key, b"of a key") for key in keys])
+    )
+    following = reader.actions(room.topics, follow=True)
+    values: list[bytes] = []
+    async for batch in following:
+        if not batch:
+            break
+        values += [record.value for record in batch]
+    expected = [b"before any commit", *[b"of a key"] * len(keys)]
+    room.expect("in its place, and each key's beside", expected=expected, got=values)
+    await tools.announce(room.topics, b"between two")
+    await worker.transport.commit(room.at(0), replace(step(2), actions=[(b"mode", b"last")]))
+    came: list[tuple[int, bytes]] = []
+    async for batch in following:
+        came += [(record.partition, record.value) for record in batch]
+        if len(came) == 2:
+            break
+    room.expect("in order", expected=[(0, b"between two"), (0, b"last")], got=came)
+    taken = await worker.transport.take(room.at(0))
+    room.expect("the last ledger line", expected=step(2).ledger[-1][1], got=taken.last_ledger_line)
+    await worker.transport.commit(room.at(0), step(3))
+
+
 async def ledgers(room: Room) -> None:
     """Every stream that has published, whoever knows its name; others' are told by theirs."""
     second = replace(room.topics, stream="away")

@@ -7,6 +7,7 @@ stand in the order in which they are written; the public ones come first.
 from __future__ import annotations
 
 from base64 import b64decode
+from datetime import datetime
 from fractions import Fraction
 from typing import Annotated, Literal
 
@@ -14,6 +15,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import ACTION, SUMS, Adopted, BlockSums, CrowdPrior, Identity, Key
+
+LIVE, FALLBACK = "live", "fallback"
+"""The modes that a `ModeLine` can name."""
 
 ACTION_SCHEMA = 1
 """The version of the actions' schema; it rises when an old reader would misread a new line."""
@@ -82,9 +86,6 @@ class ActionLine(Named, frozen=True, kw_only=True, tag_field="type", tag="action
     kind: Annotated[str, Meta(pattern="^(opening|action)$")]
     start: Annotated[int, Meta(ge=1, description="First slot of the block.")]
     stop: Annotated[int, Meta(ge=1, description="The slot that the action is in force from.")]
-    fallback: (
-        Annotated[bool, Meta(description="If true, use the fallback action instead.")] | UnsetType
-    ) = UNSET
     index: Annotated[int, Meta(ge=0, description="The action's place in the configuration.")]
     action: Annotated[str, Meta(min_length=1)]
 
@@ -95,9 +96,6 @@ class PolicyLine(Named, frozen=True, kw_only=True, tag_field="type", tag="policy
     kind: Annotated[str, Meta(pattern="^(opening|sums)$")]
     start: Annotated[int, Meta(ge=1, description="First slot of the block.")]
     stop: Annotated[int, Meta(ge=1, description="The slot that the policy is in force from.")]
-    fallback: (
-        Annotated[bool, Meta(description="If true, use the fallback action instead.")] | UnsetType
-    ) = UNSET
     actions_digest: Annotated[str, Meta(description="Digest of the actions' names, in order.")]
     policy: Annotated[
         str, Meta(description="base64 of K little-endian uint32: parts of 2^24 for each action.")
@@ -108,6 +106,30 @@ ENDS_BLOCK = (ACTION, SUMS)
 """Every block that ended has one release of one of these kinds; estimates come beside it."""
 
 InForce = ActionLine | PolicyLine
+"""A record of an actions topic about one key."""
+
+
+class ModeLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="mode"):
+    """What readers of a stream do with all of its keys: a record of its actions topic.
+
+    It has no key of a learner, and the newest one counts. It names its time and no reason.
+    """
+
+    schema: Annotated[int, Meta(ge=1, description="Version of this schema.")]
+    stream: str
+    at: Annotated[datetime, Meta(tz=True, description="When it was published.")]
+    mode: Annotated[
+        str,
+        Meta(description="live: use each key's line; anything else: use the fallback action."),
+    ]
+
+    @property
+    def live(self) -> bool:
+        """Whether readers use the lines of keys; not in a mode that they do not know."""
+        return self.mode == LIVE
+
+
+PublishedLine = ActionLine | PolicyLine | ModeLine
 """A record of an actions topic."""
 
 
@@ -161,7 +183,6 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
     version: Annotated[str, Meta(description="Version of the library.")]
     seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
     withheld: Annotated[bool, Meta(description="Drawn, but not published.")] | UnsetType = UNSET
-    fallback: bool | UnsetType = UNSET
     carried: CarriedOver | UnsetType = UNSET
     memory: (
         Annotated[str, Meta(description="How votes become the action in force.")] | UnsetType

@@ -9,8 +9,8 @@ A line is a JSON object of a published schema (`streamdp.wire.schemas`). The rul
    neither a commit's size nor whether it fits under a limit depends on the draw (privacy
    contract, P5). Everything before them is public: slots, offsets, charge, configuration.
 3. The mode at the draw decides the bytes. `shadow` draws, charges and records like `live`, but
-   writes no action and has `withheld` in the ledger; `fallback` writes the action with a mark that
-   tells every reader to use the fallback action.
+   writes no action and has `withheld` in the ledger. A line of the stream itself (`ModeLine`) tells
+   readers to use the fallback action for all keys; no draw knows of it.
 4. A key that is not UTF-8 appears as `key_base64`; the null key is `"key": null`.
 5. Where the learner has a memory, an action's line has the action in force. The ledger line has the
    drawn vote, the action in force after it, and the memory's name: from the votes and this name
@@ -68,10 +68,12 @@ from streamdp.wire.lines import (
     EpochMark,
     InForce,
     LedgerLine,
+    ModeLine,
     Named,
     PolicyLine,
     PoolLine,
     PriorLine,
+    PublishedLine,
     key_bytes,
 )
 
@@ -96,7 +98,6 @@ class Mode(StrEnum):
 
     LIVE = "live"
     SHADOW = "shadow"
-    FALLBACK = "fallback"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,21 +171,19 @@ class Lines:
         if mode is Mode.SHADOW or release.kind not in (OPENING, *self.kinds):
             return None
         if self.observes == "feedback":
-            return self._policy(release, mode)
+            return self._policy(release)
         line = ActionLine(
             **self._named(release, schema=ACTION_SCHEMA),
-            fallback=True if mode is Mode.FALLBACK else UNSET,
             index=release.standing,
             action=self.actions[release.standing],
         )
         return _filled(_encode(line), self._fill[release.standing])
 
-    def _policy(self, release: Release, mode: Mode) -> bytes:
+    def _policy(self, release: Release) -> bytes:
         """The policy in force after a release of a feedback stream."""
         assert release.policy is not None, "a feedback stream's release has a policy"
         line = PolicyLine(
             **self._named(release, schema=ACTION_SCHEMA),
-            fallback=True if mode is Mode.FALLBACK else UNSET,
             actions_digest=names_digest(self.actions),
             policy=b64encode(release.policy).decode(),
         )
@@ -368,8 +367,6 @@ class Lines:
         if self.memory:
             drawn["in_force"] = release.standing
             fill += _width(len(self.actions) - 1) - _width(release.standing)
-        if mode is Mode.FALLBACK:
-            drawn["fallback"] = True
         return drawn, fill
 
     def _summed(self, release: Release, mode: Mode) -> dict[str, Any]:
@@ -378,8 +375,6 @@ class Lines:
         if mode is Mode.SHADOW:
             return {"withheld": True, **known}
         members: dict[str, Any] = known
-        if mode is Mode.FALLBACK:
-            members["fallback"] = True
         if release.sums is not None:
             members["sums"] = b64encode(release.sums.gains).decode()
             members["shown"] = b64encode(release.sums.shown).decode()
@@ -409,6 +404,16 @@ def decode_action(value: bytes) -> ActionLine:
 def decode_in_force(value: bytes) -> InForce:
     """Read a record of an actions topic, of whichever kind of stream."""
     return _decoded(_in_force_decoder, value, where="actions record", newest=ACTION_SCHEMA)
+
+
+def decode_published(value: bytes) -> PublishedLine:
+    """Read a record of an actions topic: of a key, or of the stream itself."""
+    return _decoded(_published_decoder, value, where="actions record", newest=ACTION_SCHEMA)
+
+
+def encode_mode(line: ModeLine) -> bytes:
+    """The stream's own record for its actions topic."""
+    return _encode(line)
 
 
 def decode_ledger(value: bytes) -> LedgerLine:
@@ -461,13 +466,14 @@ class _Kind(Struct):
 
 _action_decoder = msgspec.json.Decoder(ActionLine)
 _in_force_decoder: msgspec.json.Decoder[InForce] = msgspec.json.Decoder(InForce)
+_published_decoder: msgspec.json.Decoder[PublishedLine] = msgspec.json.Decoder(PublishedLine)
 _ledger_decoder: msgspec.json.Decoder[LedgerLine] = msgspec.json.Decoder(LedgerLine)
 _assembled_decoder = msgspec.json.Decoder(Assembled)
 _kind_decoder = msgspec.json.Decoder(_Kind)
 _version_decoder = msgspec.json.Decoder(_Version)
 _encode = msgspec.json.Encoder().encode
 
-Line = TypeVar("Line", ActionLine, InForce, LedgerLine, Assembled)
+Line = TypeVar("Line", ActionLine, InForce, PublishedLine, LedgerLine, Assembled)
 
 
 def _decoded(decoder: msgspec.json.Decoder[Line], value: bytes, *, where: str, newest: int) -> Line:
@@ -480,7 +486,7 @@ def _decoded(decoder: msgspec.json.Decoder[Line], value: bytes, *, where: str, n
         raise StateMismatch(complaint(where, "unreadable", expected=expected, got=error)) from None
     if line.schema > newest:
         _refuse_newer(value, where=where, newest=newest)
-    if not isinstance(line, EpochMark | Assembled | PriorLine | PoolLine):
+    if not isinstance(line, EpochMark | Assembled | PriorLine | PoolLine | ModeLine):
         _check_key(line, where=where)
     return line
 

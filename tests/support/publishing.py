@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from fractions import Fraction
 
 from streamdp.core.events import ACTION, OPENING, Identity, Release
 from streamdp.ports import Key, Published, StreamTopics
-from streamdp.wire.published import Lines, Mode
+from streamdp.wire.lines import ACTION_SCHEMA, ModeLine
+from streamdp.wire.published import Lines, Mode, encode_mode
 from tests.support.streams import spec
 
 HOME = StreamTopics("shop", "home", "home-losses")
@@ -49,6 +51,14 @@ def action(
     value = lines.action(of, mode=mode)
     assert value is not None
     return Published(of.identity.partition, offset, of.key, value)
+
+
+def mode_record(
+    mode: str, *, at: datetime = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+) -> Published:
+    """The stream's own record of the actions topic."""
+    line = ModeLine(schema=ACTION_SCHEMA, stream="home", at=at, mode=mode)
+    return Published(0, 0, None, encode_mode(line))
 
 
 def charge(of: Release, *, offset: int = 0, ordinal: int = 1, lines: Lines = LINES) -> Published:

@@ -28,7 +28,9 @@ from streamdp.ports import (
 )
 from streamdp_adapters.kafka import doctor, reading
 from streamdp_adapters.kafka.internals import ask_any_node
+from streamdp_adapters.kafka.producer import KafkaProducer
 from streamdp_adapters.kafka.requests import AlterSettings
+from streamdp_adapters.kafka.sending import MODE_KEY
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import (
     REPLICAS,
@@ -157,6 +159,14 @@ class KafkaAdministrator:
     async def probe(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
         """Try reachability, credentials and rights; leave nothing behind that counts."""
         return await doctor.probe(self._settings, streams)
+
+    async def announce(self, stream: StreamTopics, line: bytes) -> None:
+        """Replace the stream's own record in the actions topic."""
+        producer = KafkaProducer(self._settings)
+        try:
+            await producer.send(stream.actions, [(MODE_KEY, line)], partition=0)
+        finally:
+            await producer.close()
 
     async def peek(self, stream: StreamTopics, partition: int) -> Taken:
         """Read a partition's durable state without fencing its owner."""

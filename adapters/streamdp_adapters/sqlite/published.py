@@ -63,6 +63,10 @@ class PublishedMark:
     last_ledger_line: bytes | None = None
 
 
+_MODE_KEY = "mode"
+"""The key of the stream's own record. It is text, and learners' keys are blobs: never equal."""
+
+
 class PublishedFile:
     """Writes publications, each commit once. One thread only.
 
@@ -125,6 +129,15 @@ class PublishedFile:
                 (part.sequence, part.position, part.actions, part.ledger, part.id),
             )
             return part.sequence - before
+
+    def announce(self, topics: StreamTopics, line: bytes) -> None:
+        """Replace the stream's own record, in partition 0; commits number nothing by it."""
+        with writing(self._connection, self._path) as file:
+            part = _part(file, topics, 0) or _new_part(file, topics, 0)
+            file.execute("DELETE FROM action WHERE part = ? AND key IS ?", (part.id, _MODE_KEY))
+            at = part.id << WIDTH | part.actions
+            file.execute("INSERT INTO action VALUES (?, ?, ?, ?)", (at, part.id, _MODE_KEY, line))
+            file.execute("UPDATE part SET actions = actions + 1 WHERE id = ?", (part.id,))
 
     def _append(self, file: sqlite3.Connection, part: _Part, publication: Publication) -> _Part:
         actions = list(enumerate(publication.actions, part.id << WIDTH | part.actions))
@@ -248,7 +261,10 @@ class PublishedReader:
                 f"SELECT id, key, value FROM {table} WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",  # noqa: S608
                 (low + start, low + (1 << WIDTH), PAGE),
             ).fetchall()
-        return [Published(number, at - low, key, value) for at, key, value in rows]
+        return [
+            Published(number, at - low, None if key == _MODE_KEY else key, value)
+            for at, key, value in rows
+        ]
 
     def close(self) -> None:
         """Close the connection."""

@@ -265,6 +265,10 @@ class SqliteAdministrator:
                     )
         return losses
 
+    async def announce(self, stream: StreamTopics, line: bytes) -> None:
+        """Replace the stream's own record in the published file."""
+        await self._desk.run(lambda: self._to_look_into().published.announce(stream, line))
+
     async def peek(self, stream: StreamTopics, partition: int) -> Taken:
         """Read a partition's durable state without fencing its owner."""
         return await self._desk.run(partial(self._peek, stream, partition))

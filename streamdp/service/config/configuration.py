@@ -343,7 +343,7 @@ class Configuration:
                 expected = "donate = false, or no crowd_groups"
                 got = "donate = true and crowd_groups"
             elif stream.mode is Mode.SHADOW:
-                key, expected, got = "crowd", 'mode = "live" or "fallback"', 'mode = "shadow"'
+                key, expected, got = "crowd", 'mode = "live"', 'mode = "shadow"'
                 what = "needs published votes: nobody could recompute priors from withheld ones"
             elif stream.observes == "feedback" and (stream.crowd_groups or stream.donate):
                 key = "crowd_groups" if stream.crowd_groups else "donate"

@@ -24,6 +24,7 @@ from streamdp.core.learners.leader import DEFAULT_RECIPE
 from streamdp.service.config.complaints import shown
 from streamdp.service.settings import OnHalt, Start
 from streamdp.wire.feedback import ACTION_HEADER
+from streamdp.wire.lines import FALLBACK
 from streamdp.wire.published import Mode
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
@@ -57,6 +58,14 @@ def _exact(value: object) -> Fraction:
 def _share(value: object) -> object:
     """A part of the keys; "0" means none."""
     return Fraction(0) if value in (0, "0") else _exact(value)
+
+
+def _mode(value: object) -> object:
+    """Refuse what is not a setting: a line that all readers obey at once."""
+    if value == FALLBACK:
+        expected = "live or shadow (`streamdp mode STREAM fallback` switches all readers at once)"
+        raise InvalidConfig(complaint("", "not a setting", expected=expected, got=FALLBACK))
+    return value
 
 
 def _as_table(value: object) -> object:
@@ -292,7 +301,9 @@ class StreamTable(BaseModel):
     donate: bool = Field(
         default=False, description="whether keys give short blocks to a learner that they share"
     )
-    mode: Mode = Field(default=Mode.LIVE, description="whether readers are told what is drawn")
+    mode: Annotated[Mode, BeforeValidator(_mode)] = Field(
+        default=Mode.LIVE, description="whether what is drawn is published: live, or shadow"
+    )
     fallback_action: str | None = Field(
         default=None, description="what readers use while no action is known"
     )

@@ -29,7 +29,7 @@ from streamdp.service.about import NO_FALLBACK, About
 from streamdp.service.agreements import of_all, told_of
 from streamdp.service.history import KeyHistory, NoisyMean, StreamReleases
 from streamdp.service.http.knowledge import Knowledge
-from streamdp.service.metrics import is_up
+from streamdp.service.metrics import is_up, mode_of
 from streamdp.service.spec import mechanism
 from streamdp.service.status import StreamStatus
 
@@ -141,7 +141,13 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
         "ledger_whole": releases.whole,  # if not, `blocks` may miss some
         "estimates": [_estimate(estimate.name, releases) for estimate in about.estimates],
         "crowd": _crowd(about, releases),
-        **_running(knowledge, about),
+        "mode": mode_of(about, knowledge.process, condition),
+        "partitions": [
+            part
+            for running in (knowledge.process.streams if knowledge.process else ())
+            if running.name == about.name
+            for part in running.partitions
+        ],
     }
 
 
@@ -207,15 +213,6 @@ def _best(
     for shares in np.atleast_2d(crowd.believed(prior))[:MOST_GROUPS]:
         best = np.argsort(-shares, kind="stable")[:MOST_BEST].tolist()
         yield [{"action": actions[action], "share": float(shares[action])} for action in best]
-
-
-def _running(knowledge: Knowledge, about: About) -> dict[str, Any]:
-    """The stream, as the learning process reports it."""
-    process = knowledge.process
-    running = [] if process is None else [s for s in process.streams if s.name == about.name]
-    if not running:
-        return {"mode": about.mode.value, "partitions": []}
-    return {"mode": running[0].mode, "partitions": running[0].partitions}
 
 
 def _epsilon(about: About, releases: StreamReleases) -> dict[str, Any]:

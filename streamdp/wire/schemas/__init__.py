@@ -4,8 +4,8 @@ They are files beside this module, which producers and readers can use as they a
 them with what the code reads and writes. `event-list` and `event-mapping` are the two layouts of
 JSON input, `event-feedback` is a JSON record of a feedback stream. `request` and `outcome` are the
 contents from which an assembly makes events. `action` and `ledger` are the lines of the topics of
-that name, `policy` is the line of a feedback stream's actions topic, `assembly` the line of an
-assembly's ledger, `snapshot` a record of a crowd topic.
+that name, `policy` is the line of a feedback stream's actions topic, `mode` the stream's own line
+there, `assembly` the line of an assembly's ledger, `snapshot` a record of a crowd topic.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from streamdp.wire.lines import (
     ActionLine,
     Assembled,
     LedgerLine,
+    ModeLine,
     PolicyLine,
 )
 from streamdp.wire.snapshots import SNAPSHOT_SCHEMA, SnapshotRecord
@@ -34,6 +35,7 @@ NAMES = (
     "outcome",
     "action",
     "policy",
+    "mode",
     "ledger",
     "assembly",
     "snapshot",
@@ -47,6 +49,7 @@ _VERSIONS = {
     "outcome": 1,
     "action": ACTION_SCHEMA,
     "policy": ACTION_SCHEMA,
+    "mode": ACTION_SCHEMA,
     "ledger": ADOPTION_SCHEMA,
     "assembly": LEDGER_SCHEMA,
     "snapshot": SNAPSHOT_SCHEMA,
@@ -55,6 +58,7 @@ _VERSIONS = {
 _LINES: dict[str, Any] = {
     "action": ActionLine,
     "policy": PolicyLine,
+    "mode": ModeLine,
     "ledger": LedgerLine,
     "assembly": Assembled,
     "snapshot": SnapshotRecord,
@@ -68,6 +72,7 @@ _TITLES = {
     "outcome": "The outcome of a request: one of these, depending on the assembly's mode.",
     "action": "The action in force for one key.",
     "policy": "The policy in force for one key of a feedback stream.",
+    "mode": "What readers of a stream do with all of its keys.",
     "ledger": "A release and its charge, the beginning of an epoch, a prior, or a pool's vote.",
     "assembly": "The requests that may become events: a line of an assembly's ledger.",
     "snapshot": "A partition's votes, counted for the other partitions: a record of a crowd topic.",
