@@ -30,10 +30,10 @@ from tests.conftest import ROOT
 
 TOUCHED = {
     "_batches", "_client", "_closed", "_commit_refresh_task", "_consumer_record",
-    "_coordination_task", "_coordinator", "_drain_waiter", "_fetch_task", "_fetcher",
+    "_contains_abort_marker", "_coordination_task", "_coordinator", "_drain_waiter", "_fetch_task", "_fetcher",
     "_heartbeat_task", "_maybe_do_transactional_request", "_message_accumulator",
     "_partition_records", "_pending_tasks", "_protocol", "_records", "_reset_committed_task",
-    "_send_produce_req", "_sender", "_transport", "_txn_manager",
+    "_send_produce_req", "_sender", "_transport", "_txn_manager", "_unpack_records",
 }  # fmt: skip
 """Attributes of aiokafka's objects that it does not document. (Of uvicorn's protocol and state no
 name is underscored; the tests below use each that we use.)"""
@@ -43,8 +43,10 @@ MODULES = {
     "aiokafka.consumer.group_coordinator",
     "aiokafka.coordinator.assignors.sticky.sticky_assignor", "aiokafka.partitioner",
     "aiokafka.producer.message_accumulator", "aiokafka.protocol.abstract",
-    "aiokafka.protocol.admin", "aiokafka.protocol.api", "aiokafka.protocol.group",
-    "aiokafka.protocol.metadata", "aiokafka.protocol.transaction", "aiokafka.protocol.types",
+    "aiokafka.protocol.admin", "aiokafka.protocol.api", "aiokafka.protocol.fetch",
+    "aiokafka.protocol.group", "aiokafka.protocol.metadata", "aiokafka.protocol.transaction",
+    "aiokafka.protocol.types", "aiokafka.record.control_record",
+    "aiokafka.record.default_records", "aiokafka.record.util",
     "uvicorn.server",
 }  # fmt: skip
 """Modules that a library does not document."""

@@ -194,19 +194,6 @@ async def test_does_a_client_that_never_connected_have_nothing_to_abandon() -> N
     )
 
 
-async def test_can_a_transaction_name_a_partition_without_writing(
-    broker: Borrowed, topic: str
-) -> None:
-    """The doctor tries the right to write so, and leaves no record."""
-    async with producing(broker, topic) as producer:
-        await producer.begin_transaction()
-        producer._txn_manager.maybe_add_partition_to_txn(TopicPartition(topic, 0))
-        await producer.abort_transaction()
-    async with consuming(broker, topic) as consumer:
-        place = TopicPartition(topic, 0)
-        assert await consumer.beginning_offsets([place]) == {place: 0}
-
-
 async def test_has_a_consumer_the_parts_that_are_touched(broker: Borrowed, topic: str) -> None:
     """A client that can be told its topics at once, and a fetcher with what it has fetched."""
     async with consuming(broker, topic) as consumer:

@@ -6,6 +6,8 @@
 - Only committed records are read, but the place to stop is asked under `read_uncommitted`: a record
   whose transaction is open counts as existing, and reading up to it waits for the transaction's
   end. Otherwise the result would depend on the time of the read.
+- A record that cannot be decoded is left out, and so is a batch in a codec that is not installed:
+  whether such a record exists is content, so nothing may depend on it.
 - After an error or an interrupted read the next read seeks.
 - The length of this input may reveal content, so no message contains an offset of it.
 """
@@ -165,7 +167,7 @@ class Beside:
                 max_partition_fetch_bytes=FETCH_BYTES,
             )
             await troubles.start(consumer, self._settings)
-            lean(consumer)
+            lean(consumer, every=False)
             consumer.assign([self._place])
             self._consumer, self._at = consumer, None
         return self._consumer

@@ -1,8 +1,9 @@
 """Harmless probes of what this user may do on the cluster.
 
-- Rights to write are tried by a transaction that only announces where it is going to write, and is
-  then aborted. It leaves a marker in each partition 0, which every reader skips, and no record.
-- It has its own transactional id, ``<app>.<stream>.doctor``: the service's id would fence a running
+- Rights to write are asked of a broker (2.8 or later): a transaction would leave a marker in the
+  topic, even if nothing is written.
+- The right to commit is tried by a transaction that is aborted; its marker is in the brokers' own
+  topic. Its transactional id is ``<app>.<stream>.doctor``: the service's would fence a running
   owner. Rights are usually granted by the prefix ``<app>.<stream>.``; the id of partition 0 is
   looked up too, which needs the right to describe it.
 - Rights to read are tried by asking for one record.
@@ -17,7 +18,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import suppress
 
-from aiokafka.errors import GroupCoordinatorNotAvailableError, GroupLoadInProgressError
+from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
+    TopicAuthorizationFailedError,
+    for_code,
+)
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from streamdp.core.errors import InvalidConfig, StreamdpError, TransportLost
@@ -25,10 +31,11 @@ from streamdp.ports import Finding, StreamTopics, Verdict
 from streamdp_adapters.kafka import reading, troubles
 from streamdp_adapters.kafka.internals import (
     AbandonableProducer,
-    add_to_transaction,
+    ask_any_node,
     ask_transaction_coordinator,
 )
 from streamdp_adapters.kafka.owner import group, transactional_id
+from streamdp_adapters.kafka.requests import WRITE, TopicIds
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import administration, seen_shapes, wanted
 
@@ -77,12 +84,12 @@ async def _rights(
         if topic in there:
             subject = f"topic {topic}: write in a transaction"
             if there[topic]:
-                yield await _try(subject, "may write", _write(settings, stream, topic))
+                yield await _try(subject, "may write", _ask_write(settings, topic))
             else:
                 yield Finding(subject, Verdict.PROBLEM, "refused: no right to Write, nor to see it")
     if there.get(stream.input, False):
         subject = f"group {group(stream)}: commit"
-        yield await _try(subject, "may commit", _write(settings, stream, None))
+        yield await _try(subject, "may commit", _commit(settings, stream))
     own = transactional_id(stream, 0)
     yield await _try(f"transactional id {own}", "may be used", _look_up(settings, own))
 
@@ -113,19 +120,26 @@ async def _read(settings: KafkaSettings, topic: str) -> None:
         await look.consumer.getmany(timeout_ms=100)  # an empty topic has rights too
 
 
-async def _write(settings: KafkaSettings, stream: StreamTopics, topic: str | None) -> None:
-    """Announce a write or an offset commit in a transaction, then abort it."""
+async def _ask_write(settings: KafkaSettings, topic: str) -> None:
+    """Ask whether this user may write to a topic."""
+    async with administration(settings) as client:
+        answer = await ask_any_node(client, TopicIds([topic], rights=True))
+    ((error, *_, rights, _),) = answer.topics
+    if error:
+        raise for_code(error)(topic)
+    if not rights & WRITE:
+        raise TopicAuthorizationFailedError(topic)
+
+
+async def _commit(settings: KafkaSettings, stream: StreamTopics) -> None:
+    """Announce a commit of an offset in a transaction, then abort it."""
     producer = AbandonableProducer(
         **settings.client(), transactional_id=f"{stream.app}.{stream.stream}.doctor"
     )
+    position = {TopicPartition(stream.input, 0): OffsetAndMetadata(0, "")}
     async with troubles.started(producer, settings):
         await producer.begin_transaction()
-        if topic is not None:
-            await producer.partitions_for(topic)
-            add_to_transaction(producer, TopicPartition(topic, 0))
-        else:
-            position = {TopicPartition(stream.input, 0): OffsetAndMetadata(0, "")}
-            await producer.send_offsets_to_transaction(position, group(stream))
+        await producer.send_offsets_to_transaction(position, group(stream))
         await producer.abort_transaction()
 
 

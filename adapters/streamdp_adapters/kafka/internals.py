@@ -12,6 +12,14 @@ so its consumers hand over that (`lean`). Fetched records pass through one dicti
 fetcher, and each entry is changed as it is added. Aborted and control records are left out earlier,
 as ever.
 
+**Control batches without a record.** The cleaner empties a marker of a transaction and may keep its
+batch, since that remembers a producer. The client raises at such a batch, for ever. Brokers name
+no aborted transaction whose marker was emptied, since its records are gone, so it marks no abort.
+
+**What the client cannot decode.** It raises without naming the batch, and the iterator of all that
+was fetched of the partition is dead then. So the bytes of each answer are kept until its records
+are handed over, the batch is decoded from them (`decoding`), and a new iterator goes on behind it.
+
 **Turns.** The client hands over in the order of that dictionary: all of the first partition, then
 all of the next. With 2 MB of small records in each of 32 partitions, the last one waits for a
 million records of the others. `to_the_end` lets partitions take turns.
@@ -35,7 +43,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -43,11 +51,16 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.conn import AIOKafkaConnection
-from aiokafka.consumer.fetcher import FetchError, FetchResult
+from aiokafka.consumer.fetcher import FetchError, FetchResult, PartitionRecords
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import KafkaError, NodeNotReadyError
+from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.transaction import EndTxnRequest
+from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
+from aiokafka.record.default_records import DefaultRecord, DefaultRecordBatch
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
+
+from streamdp_adapters.kafka.decoding import batch_behind, decoded, end_of
 
 R = TypeVar("R")
 
@@ -66,11 +79,6 @@ async def ask_any_node(client: AIOKafkaAdminClient, request: Any) -> Any:
 async def ask_transaction_coordinator(client: AIOKafkaAdminClient, transactional_id: str) -> None:
     """Look up who coordinates a transactional id, which needs a right on it."""
     await client._client.coordinator_lookup(CoordinationType.TRANSACTION, transactional_id)
-
-
-def add_to_transaction(producer: AIOKafkaProducer, place: TopicPartition) -> None:
-    """Announce that the open transaction will write there, without writing."""
-    producer._txn_manager.maybe_add_partition_to_txn(place)
 
 
 def sender_error(producer: AIOKafkaProducer) -> BaseException | None:
@@ -117,9 +125,26 @@ def abort(connection: AIOKafkaConnection) -> bool:
 # -- fetched records -------------------------------------------------------------------------------
 
 
-def lean(consumer: AIOKafkaConsumer) -> None:
-    """Let a started consumer without deserialisers hand over records as they are decoded."""
-    consumer._fetcher._records = _Fetched(consumer._fetcher._records)
+def lean(consumer: AIOKafkaConsumer, *, every: bool = True) -> None:
+    """Let a started consumer without deserialisers hand over records as they are decoded.
+
+    Nothing may be assigned to it yet. `every`: see `decoding`.
+    """
+    client: Any = consumer._client
+    send, answer = client.send, dict[TopicPartition, bytes]()
+
+    async def noted_send(node: int, request: Any, **more: Any) -> Any:
+        """Note the bytes of an answer; the fetcher makes its entries before any task goes on."""
+        got = await send(node, request, **more)
+        if isinstance(request, FetchRequest):
+            answer.clear()
+            for topic, partitions in got.topics:
+                for number, *_, batches in partitions:
+                    answer[TopicPartition(topic, number)] = batches
+        return got
+
+    client.send = noted_send
+    consumer._fetcher._records = _Fetched(answer, every=every)
 
 
 def to_the_end(consumer: AIOKafkaConsumer, place: TopicPartition) -> None:
@@ -137,15 +162,63 @@ def waits(consumer: AIOKafkaConsumer, place: TopicPartition) -> bool:
 class _Fetched(OrderedDict[TopicPartition, FetchResult | FetchError]):
     """Fetched records that are not handed over yet."""
 
+    def __init__(self, answer: dict[TopicPartition, bytes], *, every: bool) -> None:
+        super().__init__()
+        self._answer = answer
+        self._every = every
+
     def __setitem__(self, place: TopicPartition, result: FetchResult | FetchError) -> None:
-        if isinstance(result, FetchResult) and result._partition_records is not None:
-            result._partition_records._consumer_record = _as_decoded
+        if isinstance(result, FetchResult):
+            records, batches = result._partition_records, self._answer.pop(place)
+            assert isinstance(records, PartitionRecords)
+            result._partition_records = _Unpacked(records, batches, every=self._every)
         super().__setitem__(place, result)
+
+
+class _Unpacked:
+    """The records of one answer, in place of the client's."""
+
+    def __init__(self, client: PartitionRecords, batches: bytes, *, every: bool) -> None:
+        client._consumer_record = _as_decoded
+        client._contains_abort_marker = _marks_abort
+        self._client = client
+        self._all = self._unpack(batches, every=every)
+
+    @property
+    def next_fetch_offset(self) -> int:
+        """Where to fetch next."""
+        return self._client.next_fetch_offset
+
+    def __iter__(self) -> Iterator[DefaultRecord]:
+        return self._all
+
+    def _unpack(self, batches: bytes, *, every: bool) -> Iterator[DefaultRecord]:
+        client = self._client
+        while True:
+            try:
+                yield from client._unpack_records()
+            except Exception as error:  # each codec has errors of its own
+                batch = batch_behind(batches, client.next_fetch_offset)
+                if batch is None or (every and not isinstance(error, UnicodeDecodeError)):
+                    raise
+            else:
+                return
+            for record in decoded(batch, every=every):
+                if record.offset >= client.next_fetch_offset:
+                    client.next_fetch_offset = record.offset + 1
+                    yield record
+            client.next_fetch_offset = end_of(batch)
 
 
 def _as_decoded(_: TopicPartition, record: R) -> R:
     """Return the record itself."""
     return record
+
+
+def _marks_abort(batch: DefaultRecordBatch) -> bool:
+    """Whether a control batch has the marker of an abort."""
+    marker = next(batch, None)
+    return marker is not None and ControlRecord.parse(marker.key) == ABORT_MARKER
 
 
 # -- ending clients --------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from aiokafka.structs import TopicPartition
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.ports import Key, Published, StreamTopics
 from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka.internals import lean
 from streamdp_adapters.kafka.reading import settled
 from streamdp_adapters.kafka.sending import learner_key
 from streamdp_adapters.kafka.settings import KafkaSettings
@@ -86,6 +87,7 @@ class KafkaPublications:
                 fetch_max_wait_ms=_WAIT_MS if follow else 20,
             )
             async with troubles.started(consumer, self._settings):
+                lean(consumer)
                 self._consumers.add(consumer)
                 try:
                     look = _Look(consumer, self._settings, topic, newest, settle)

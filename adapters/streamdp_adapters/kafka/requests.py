@@ -2,7 +2,7 @@
 
 | request | version | for | the client's own |
 |---|---|---|---|
-| Metadata | 10 | topic ids (Kafka 2.8) | up to 5 |
+| Metadata | 10 | topic ids and this user's rights (Kafka 2.8) | up to 5 |
 | IncrementalAlterConfigs | 0 | settings changed one by one (Kafka 2.3) | replaces all at once |
 """
 
@@ -29,6 +29,9 @@ from aiokafka.protocol.types import (
 
 NO_ID = UUID(int=0)
 """Stands for an id where there is none."""
+
+WRITE = 1 << 4
+"""The right to write, in the rights of an answer."""
 
 _TOPIC, _SET = 2, 0  # kind of resource; what to do with a setting
 
@@ -117,19 +120,20 @@ class MetadataRequest(RequestStruct):
 
 
 class TopicIds(Request[MetadataRequest]):
-    """Asks for topics by name; creates none."""
+    """Asks for topics by name, with this user's rights on them if wanted; creates none."""
 
     API_KEY = 3
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str], *, rights: bool = False) -> None:
         self._names = list(names)
+        self._rights = rights
 
     def build(self, request_struct_class: type[MetadataRequest]) -> MetadataRequest:
         """The request, in its one version."""
         topics: list[tuple[UUID, str, dict[int, bytes]]] = [
             (NO_ID, name, {}) for name in self._names
         ]
-        return request_struct_class(topics, False, False, False, {})
+        return request_struct_class(topics, False, False, self._rights, {})
 
 
 class AlterSettingsResponse(Response):

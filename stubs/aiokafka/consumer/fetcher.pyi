@@ -1,14 +1,47 @@
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
+from aiokafka.record.default_records import DefaultRecord, DefaultRecordBatch
+from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import TopicPartition
+
+READ_COMMITTED: int
+
+class Unpacking(Protocol):
+    @property
+    def next_fetch_offset(self) -> int: ...
+    def __iter__(self) -> Iterator[object]: ...
 
 class PartitionRecords:
     _consumer_record: Callable[[TopicPartition, object], object]
+    _contains_abort_marker: Callable[[DefaultRecordBatch], bool]
+    next_fetch_offset: int
+    def __init__(
+        self,
+        tp: TopicPartition,
+        records: MemoryRecords,
+        aborted_transactions: Iterable[tuple[int, int]] | None,
+        fetch_offset: int,
+        key_deserializer: None,
+        value_deserializer: None,
+        check_crcs: bool,
+        isolation_level: int,
+    ) -> None: ...
+    def __iter__(self) -> Iterator[DefaultRecord]: ...
+    def _unpack_records(self) -> Iterator[DefaultRecord]: ...
 
 class FetchResult:
-    _partition_records: PartitionRecords | None
+    _partition_records: Unpacking
+    def __init__(
+        self,
+        tp: TopicPartition,
+        *,
+        assignment: object,
+        partition_records: PartitionRecords,
+        backoff: float,
+    ) -> None: ...
 
 class FetchError: ...
 

@@ -1,0 +1,3 @@
+from aiokafka.protocol.api import Request, RequestStruct
+
+class FetchRequest(Request[RequestStruct]): ...

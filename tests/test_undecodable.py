@@ -1,0 +1,169 @@
+"""What does a reader get of batches that the client of aiokafka raises at? Without a broker."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import pytest
+from aiokafka import codec
+from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
+from aiokafka.errors import CorruptRecordException, KafkaError, UnsupportedCodecError
+from aiokafka.record.default_records import DefaultRecord, DefaultRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.record.util import calc_crc32c
+from aiokafka.structs import TopicPartition
+
+from streamdp_adapters.kafka.internals import _Unpacked
+
+PLACE = TopicPartition("topic", 0)
+GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
+BAD, GOOD = b"\xffile-name", "file-name"
+CONTROL, TRANSACTIONAL = 0x20, 0x10
+COMMIT = b"\0\0\0\1"
+
+
+def signed(batch: bytes, *, first: int) -> bytes:
+    """A batch with its first offset and its checksum."""
+    head = struct.pack(">q", first) + batch[8:17]
+    return head + struct.pack(">I", calc_crc32c(batch[21:])) + batch[21:]
+
+
+def batch_of(
+    *values: bytes, first: int = 0, compression: int = 0, change: Callable[[bytes], bytes] = bytes
+) -> bytes:
+    """Records with one header each; `change` is made to what is compressed."""
+    raw = _built(*values)
+    head, body = raw[:61], change(raw[61:])
+    if compression:
+        encode = {GZIP: codec.gzip_encode, SNAPPY: codec.snappy_encode, LZ4: codec.lz4_encode,
+                  ZSTD: codec.zstd_encode}[compression]  # fmt: skip
+        head, body = head[:22] + bytes([head[22] | compression]) + head[23:], encode(body)
+    length = len(head) + len(body) - 12
+    return signed(head[:8] + struct.pack(">i", length) + head[12:] + body, first=first)
+
+
+def _built(*values: bytes) -> bytes:
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
+    for at, value in enumerate(values):
+        builder.append(at, 1000 + at, b"key", value, [("id", b"1"), (GOOD, b"content")])
+    return bytes(builder.build())
+
+
+def spoilt(body: bytes) -> bytes:
+    """The second record's last header has a name that is not UTF-8."""
+    at = body.index(GOOD.encode(), body.index(GOOD.encode()) + 1)
+    return body[:at] + BAD + body[at + len(BAD) :]
+
+
+def damaged(body: bytes) -> bytes:
+    """The second record says that its value is longer than the record."""
+    at = body.index(b"key", body.index(b"key") + 1) + 3
+    return body[:at] + b"\x7e" + body[at + 1 :]
+
+
+def emptied(*, first: int) -> bytes:
+    """A transaction's marker as the cleaner leaves it: a batch without a record."""
+    batch = bytearray(_built(b"")[:61])
+    batch[8:12] = struct.pack(">i", 49)
+    batch[21:23] = struct.pack(">h", CONTROL | TRANSACTIONAL)
+    batch[43:53] = struct.pack(">qh", 7, 0)
+    batch[57:61] = struct.pack(">i", 0)
+    return signed(bytes(batch), first=first)
+
+
+def client_of(answer: bytes) -> PartitionRecords:
+    """The client's own reading of an answer."""
+    records = MemoryRecords(answer)
+    return PartitionRecords(PLACE, records, None, 0, None, None, True, READ_COMMITTED)
+
+
+def read(answer: bytes, *, every: bool) -> tuple[list[DefaultRecord], int]:
+    """Records, and where to go on."""
+    unpacked = _Unpacked(client_of(answer), answer, every=every)
+    return list(unpacked), unpacked.next_fetch_offset
+
+
+def values(records: list[DefaultRecord]) -> list[bytes | None]:
+    return [record.value for record in records]
+
+
+def test_a_control_batch_without_a_record_is_passed_over() -> None:
+    answer = batch_of(b"a") + emptied(first=1) + batch_of(b"b", first=2)
+    with pytest.raises(KafkaError, match="Control batch did not contain any records"):
+        list(client_of(answer))
+    records, end = read(answer, every=True)
+    assert (values(records), end) == ([b"a", b"b"], 3)
+
+
+@pytest.mark.parametrize("compression", [0, GZIP, SNAPPY, LZ4, ZSTD])
+@pytest.mark.parametrize("every", [True, False])
+def test_a_header_with_a_name_that_is_not_utf_8_ends_no_reading(
+    compression: int, every: bool
+) -> None:
+    """Where each record takes a slot it is ignored; else the record is left out."""
+    bad = batch_of(b"a", b"b", b"c", first=1, compression=compression, change=spoilt)
+    answer = batch_of(b"0") + bad + bad[:0] + batch_of(b"d", first=4)
+    with pytest.raises(UnicodeDecodeError):
+        list(client_of(answer))
+    records, end = read(answer, every=every)
+    assert end == 5
+    if not every:
+        assert values(records) == [b"0", b"a", b"c", b"d"]
+        return
+    assert values(records) == [b"0", b"a", b"b", b"c", b"d"]
+    whole = [("id", b"1"), (GOOD, b"content")]
+    assert [record.headers for record in records] == [whole, whole, [("id", b"1")], whole, whole]
+    assert [record.offset for record in records] == [0, 1, 2, 3, 4]
+    assert [record.timestamp for record in records] == [1000, 1000, 1001, 1002, 1000]
+    assert {record.key for record in records} == {b"key"}
+
+
+@pytest.mark.parametrize("compression", [SNAPPY, LZ4, ZSTD])
+def test_a_batch_in_a_codec_that_is_missing_is_no_outcomes(
+    compression: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where each record takes a slot it stays an error."""
+    answer = b"".join(
+        [batch_of(b"a"), batch_of(b"b", b"c", first=1, compression=compression),
+         batch_of(b"d", first=3)]
+    )  # fmt: skip
+    assert values(read(answer, every=False)[0]) == [b"a", b"b", b"c", b"d"]
+    monkeypatch.setattr(codec, "cramjam", None)
+    assert read(answer, every=False)[1] == 4
+    assert values(read(answer, every=False)[0]) == [b"a", b"d"]
+    with pytest.raises(UnsupportedCodecError):
+        read(answer, every=True)
+
+
+@pytest.mark.parametrize("change", [damaged, lambda body: body[:-4], lambda body: body + b"\x7f"])
+@pytest.mark.parametrize("compression", [0, GZIP, ZSTD])
+def test_damage_that_a_producer_has_written_leaves_out_its_records_alone(
+    change: Callable[[bytes], bytes], compression: int
+) -> None:
+    """A checksum that is right says that it came so."""
+    answer = batch_of(b"a", b"b", b"c", compression=compression, change=change)
+    answer += batch_of(b"d", first=3)
+    with pytest.raises(CorruptRecordException):
+        read(answer, every=True)
+    records, end = read(answer, every=False)
+    assert end == 4
+    assert values(records)[0] == b"a"
+    assert values(records)[-1] == b"d"
+    assert 3 <= len(records) <= 4
+
+
+@pytest.mark.parametrize("every", [True, False])
+def test_damage_on_the_way_is_an_error(every: bool) -> None:
+    """It passes when it is fetched again, so nothing may be left out."""
+    answer = bytearray(batch_of(b"a", b"b"))
+    answer[-1] ^= 1
+    with pytest.raises(CorruptRecordException, match="CRC"):
+        read(bytes(answer), every=every)
+
+
+def test_data_that_is_no_codec_s_is_no_outcomes() -> None:
+    batch = batch_of(b"a", b"b")
+    other = signed(batch[:22] + bytes([GZIP]) + batch[23:], first=0)
+    assert read(other + batch_of(b"c", first=2), every=False)[1] == 3
+    assert values(read(other + batch_of(b"c", first=2), every=False)[0]) == [b"c"]
