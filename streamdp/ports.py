@@ -214,8 +214,8 @@ class Listener(Protocol):
     def failed(self, partition: Partition, error: StreamdpError) -> None:
         """This partition cannot go on, while others can; the transport has paused it.
 
-        `StateMismatch`: halt it (its input is corrupt or no longer retained). `TransportLost`:
-        take it again.
+        `StateMismatch`: halt it (its input is corrupt or no longer retained). `InvalidConfig`:
+        likewise (this installation cannot read it). `TransportLost`: take it again.
         """
         ...
 
@@ -334,8 +334,9 @@ class PairedTransport(Transport, Protocol):
         """Read the offsets [start, stop) of the second input in batches, as `read` does.
 
         `stop` lies within the input: at most what `stop_beside` or a take returned. The batches
-        follow each other without a gap, and the last one's `next_offset` is `stop`.
-        `StateMismatch` if `start` is no longer retained.
+        follow each other without a gap, and the last one's `next_offset` is `stop`. Records that
+        are no longer retained are left out, and so are those that cannot be decoded: whether there
+        are such records may depend on what this input contains.
         """
         ...
 

@@ -71,7 +71,7 @@ Change = Callable[[Taken], Taken]
     [
         (Verdict.GOOD, "retained from 0 on", lambda t: replace(t, first_offset=0, beside_first=0)),
         (Verdict.WARNING, "retention of requests", lambda t: replace(t, first_offset=5)),
-        (Verdict.WARNING, "retention of outcomes", lambda t: replace(t, beside_first=3)),
+        (Verdict.GOOD, "retained from 0 on", lambda t: replace(t, beside_first=8)),
     ],
 )
 def test_is_retention_foreseen(verdict: Verdict, said: str, change: Change) -> None:

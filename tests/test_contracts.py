@@ -30,7 +30,8 @@ from tests.conftest import ROOT
 
 TOUCHED = {
     "_batches", "_client", "_closed", "_commit_refresh_task", "_consumer_record",
-    "_contains_abort_marker", "_coordination_task", "_coordinator", "_drain_waiter", "_fetch_task", "_fetcher",
+    "_contains_abort_marker", "_coordination_task", "_coordinator", "_drain_waiter",
+    "_fetch_task", "_fetcher",
     "_heartbeat_task", "_maybe_do_transactional_request", "_message_accumulator",
     "_partition_records", "_pending_tasks", "_protocol", "_records", "_reset_committed_task",
     "_send_produce_req", "_sender", "_transport", "_txn_manager", "_unpack_records",

@@ -38,12 +38,14 @@ REQUESTS = 10
 QUIET = 200_000  # milliseconds: for so long nothing comes
 CLICK, FEW = b'{"reward": 1}', b'{"reward": 0.25}'
 
+GONE = "deleted by retention before they are read"
 OUTCOMES: dict[str, list[tuple[int, Value]]] = {  # of one request: when, and what
     "none": [],
     "a click": [(300, CLICK)],
     "many": [(at, FEW) for at in range(10, 900, 10)],
     "garbage": [(300, b"\xff" * 999), (301, None), (302, b'{"reward": "1"}')],
     "late": [(WINDOW + 1, CLICK), (WINDOW + 40, CLICK), (9 * WINDOW, CLICK)],
+    GONE: [(300, CLICK)] * 5,
 }
 
 
@@ -72,6 +74,7 @@ class Life:
     """A service that assembles, step by step; `seen` is what anybody can see of it."""
 
     outcomes: list[tuple[int, Value]]
+    retained: bool = True
     group: Group = field(default_factory=lambda: Group(spec=SPEC_, partitions=1))
 
     async def lived(self) -> dict[str, object]:
@@ -130,6 +133,8 @@ class Life:
             self.group.log.now = after
             headers = [[("streamdp-request", b"3")]]
             self.group.log.append(TOPICS.beside, [(b"k1", value)], headers=headers, partition=0)
+        if not self.retained:
+            self.group.log.trim(TOPICS.beside, 0, before=len(self.outcomes))
 
     def _log(self, topic: str) -> Any:
         return self.group.log.input(topic, 0)
@@ -172,7 +177,7 @@ class Life:
 
 
 def lived(name: str) -> tuple[dict[str, object], list[Value]]:
-    life = Life(OUTCOMES[name])
+    life = Life(OUTCOMES[name], retained=name != GONE)
     return asyncio.run(life.lived()), life.events()
 
 

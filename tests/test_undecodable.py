@@ -9,62 +9,31 @@ import pytest
 from aiokafka import codec
 from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
 from aiokafka.errors import CorruptRecordException, KafkaError, UnsupportedCodecError
-from aiokafka.record.default_records import DefaultRecord, DefaultRecordBatchBuilder
+from aiokafka.record.default_records import DefaultRecord
 from aiokafka.record.memory_records import MemoryRecords
-from aiokafka.record.util import calc_crc32c
 from aiokafka.structs import TopicPartition
 
 from streamdp_adapters.kafka.internals import _Unpacked
+from tests.support.record_batches import (
+    GOOD,
+    GZIP,
+    LZ4,
+    SNAPPY,
+    ZSTD,
+    batch_of,
+    built,
+    damaged,
+    signed,
+    spoilt,
+)
 
 PLACE = TopicPartition("topic", 0)
-GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
-BAD, GOOD = b"\xffile-name", "file-name"
 CONTROL, TRANSACTIONAL = 0x20, 0x10
-COMMIT = b"\0\0\0\1"
-
-
-def signed(batch: bytes, *, first: int) -> bytes:
-    """A batch with its first offset and its checksum."""
-    head = struct.pack(">q", first) + batch[8:17]
-    return head + struct.pack(">I", calc_crc32c(batch[21:])) + batch[21:]
-
-
-def batch_of(
-    *values: bytes, first: int = 0, compression: int = 0, change: Callable[[bytes], bytes] = bytes
-) -> bytes:
-    """Records with one header each; `change` is made to what is compressed."""
-    raw = _built(*values)
-    head, body = raw[:61], change(raw[61:])
-    if compression:
-        encode = {GZIP: codec.gzip_encode, SNAPPY: codec.snappy_encode, LZ4: codec.lz4_encode,
-                  ZSTD: codec.zstd_encode}[compression]  # fmt: skip
-        head, body = head[:22] + bytes([head[22] | compression]) + head[23:], encode(body)
-    length = len(head) + len(body) - 12
-    return signed(head[:8] + struct.pack(">i", length) + head[12:] + body, first=first)
-
-
-def _built(*values: bytes) -> bytes:
-    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
-    for at, value in enumerate(values):
-        builder.append(at, 1000 + at, b"key", value, [("id", b"1"), (GOOD, b"content")])
-    return bytes(builder.build())
-
-
-def spoilt(body: bytes) -> bytes:
-    """The second record's last header has a name that is not UTF-8."""
-    at = body.index(GOOD.encode(), body.index(GOOD.encode()) + 1)
-    return body[:at] + BAD + body[at + len(BAD) :]
-
-
-def damaged(body: bytes) -> bytes:
-    """The second record says that its value is longer than the record."""
-    at = body.index(b"key", body.index(b"key") + 1) + 3
-    return body[:at] + b"\x7e" + body[at + 1 :]
 
 
 def emptied(*, first: int) -> bytes:
     """A transaction's marker as the cleaner leaves it: a batch without a record."""
-    batch = bytearray(_built(b"")[:61])
+    batch = bytearray(built(b"")[:61])
     batch[8:12] = struct.pack(">i", 49)
     batch[21:23] = struct.pack(">h", CONTROL | TRANSACTIONAL)
     batch[43:53] = struct.pack(">qh", 7, 0)

@@ -161,9 +161,11 @@ class MemoryTransport:
         """The second input, batch by batch."""
         source = self._log.input(self._stream(partition).beside, partition.number)
         while start < (stop := min(stop, source.next)):
-            records = source.batch(partition, start, stop, READ_BATCH, headers=True)
+            first = max(start, source.first)
+            records = source.batch(partition, first, stop, READ_BATCH, headers=True)
             if len(records) < READ_BATCH:
                 records = replace(records, next_offset=stop)
+            records = replace(records, start=start)
             yield records
             start = records.next_offset
             await asyncio.sleep(0)

@@ -6,8 +6,9 @@
 - Only committed records are read, but the place to stop is asked under `read_uncommitted`: a record
   whose transaction is open counts as existing, and reading up to it waits for the transaction's
   end. Otherwise the result would depend on the time of the read.
-- A record that cannot be decoded is left out, and so is a batch in a codec that is not installed:
-  whether such a record exists is content, so nothing may depend on it.
+- A record that cannot be decoded is left out, and so is a batch in a codec that is not installed,
+  and so is what retention has deleted: whether there is such a record is content, so nothing may
+  depend on it.
 - After an error or an interrupted read the next read seeks.
 - The length of this input may reveal content, so no message contains an offset of it.
 """
@@ -22,7 +23,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition
 
-from streamdp.core.errors import StateMismatch, TransportLost, beyond, complaint
+from streamdp.core.errors import TransportLost, beyond, complaint
 from streamdp.ports import Partition, Records, StreamTopics
 from streamdp_adapters.kafka import troubles
 from streamdp_adapters.kafka.internals import lean
@@ -115,18 +116,19 @@ class Beside:
             if self._at != start:
                 consumer.seek(self._place, start)
             self._at = None  # until this read has come to its end
-            try:
-                async for records in self._batches(consumer, start, stop):
-                    yield records
-            except OffsetOutOfRangeError:
-                raise StateMismatch(
-                    complaint(
-                        self._where,
-                        "retention has deleted records that are needed",
-                        expected="the records that open requests wait for",
-                        got="a first retained record behind them",
-                    )
-                ) from None
+            while start < stop:
+                try:
+                    async for records in self._batches(consumer, start, stop):
+                        yield records
+                        start = records.next_offset
+                except OffsetOutOfRangeError:
+                    first = int((await consumer.beginning_offsets([self._place]))[self._place])
+                    if first <= start:
+                        raise beyond(str(self._partition)) from None
+                    first = min(first, stop)
+                    yield Records(self._partition, start, (), (), (), first)
+                    start = first
+                    consumer.seek(self._place, start)
             self._at = stop if await consumer.position(self._place) == stop else None
 
     async def _batches(

@@ -45,7 +45,6 @@ from aiokafka.errors import (
 from aiokafka.structs import ConsumerRecord, TopicPartition
 
 from streamdp.core.errors import (
-    InvalidConfig,
     StateMismatch,
     StreamdpError,
     TransportLost,
@@ -71,6 +70,7 @@ _HUNT_MS = 1000  # how long one partition is polled while an error is traced
 _STRIKES = 2
 _ERRORS = 2
 _RESTART_SECONDS = 30.0
+_OF_A_BATCH = (CorruptRecordException, UnsupportedCodecError)
 
 
 @dataclass(slots=True, eq=False)
@@ -392,18 +392,13 @@ class Membership:
                 self._strike(place.partition, "input expired, was truncated or is another topic")
         elif isinstance(error, RecordTooLargeError):
             self._strike(error.args[1].partition, "a record is larger than what is fetched")
-        elif isinstance(error, UnsupportedCodecError):
-            raise InvalidConfig(
-                complaint(
-                    self._where,
-                    "compressed by a codec that is not installed",
-                    expected='pip install "streamdp[compression]"',
-                    got=str(error),
-                )
-            ) from error
-        elif isinstance(error, troubles.CLIENTS) and not isinstance(error, CorruptRecordException):
+        elif isinstance(error, troubles.CLIENTS) and not isinstance(error, _OF_A_BATCH):
             self._errors += 1
             raise troubles.as_ours(self._where, error) from error
+        elif asked is not None and isinstance(error, UnsupportedCodecError):
+            self.pause(asked)
+            at = self._partition(asked)
+            self._listener.failed(at, troubles.as_ours(f"partition {at}: input", error))
         elif asked is not None:
             self._strike(asked, "a batch of the input cannot be decoded")
         else:

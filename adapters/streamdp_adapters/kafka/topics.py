@@ -41,6 +41,7 @@ from aiokafka.errors import (
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.ports import Finding, StreamTopics, Verdict, check_paired
 from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka.decoding import missing_codecs
 from streamdp_adapters.kafka.sending import KEY_ROOM, RECORD_ROOM
 from streamdp_adapters.kafka.settings import KafkaSettings
 
@@ -323,6 +324,8 @@ def _compared(subject: str, topic: Wanted, settings: Mapping[str, str]) -> Itera
         f"{subject}: min.insync.replicas", f"at least {topic.in_sync}", in_sync,
         in_sync >= topic.in_sync, _trial(topic),
     )  # fmt: skip
+    if topic.role in _READ_BY_SLOTS:
+        yield from _compression(subject, settings.get("compression.type", ""))
     unclean = settings.get("unclean.leader.election.enable", "")
     yield _judged(
         f"{subject}: unclean.leader.election.enable", "false", unclean, unclean == "false",
@@ -351,6 +354,23 @@ def _compared(subject: str, topic: Wanted, settings: Mapping[str, str]) -> Itera
             f"expected at most {topic.bounds[name]}, got {settings.get(name, 'nothing')}; a"
             " takeover reads much more than is live: `streamdp topics check --mend` sets it",
         )
+
+
+def _compression(subject: str, codec: str) -> Iterator[Finding]:
+    """Whether what producers write can be decompressed here: an outcome that cannot is none."""
+    missing = missing_codecs()
+    subject, remedy = f"{subject}: compression.type", 'pip install "streamdp[compression]"'
+    if codec in missing:
+        yield Finding(subject, Verdict.PROBLEM, f"{codec} is not installed: {remedy}")
+    elif codec == "producer" and missing:
+        yield Finding(
+            subject,
+            Verdict.WARNING,
+            f"expected one that is installed, got producer, which may be {' or '.join(missing)}:"
+            f" {remedy}, or set another",
+        )
+    else:
+        yield Finding(subject, Verdict.GOOD, codec)
 
 
 def beyond(topic: Wanted, settings: Mapping[str, str]) -> list[str]:

@@ -113,6 +113,15 @@ def as_ours(where: str, error: BaseException) -> StreamdpError:
                 got=_said(error),
             )
         )
+    if isinstance(error, kafka.UnsupportedCodecError):
+        return InvalidConfig(
+            complaint(
+                where,
+                "compressed by a codec that is not installed",
+                expected='pip install "streamdp[compression]", then a restart',
+                got=str(error),
+            )
+        )
     if isinstance(error, _USERS):
         return InvalidConfig(
             complaint(where, "the cluster refuses", expected=_REMEDIES, got=_said(error))

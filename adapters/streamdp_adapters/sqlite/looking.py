@@ -70,13 +70,22 @@ class Looker:
         return sight
 
     def range(
-        self, topics: StreamTopics, partition: Partition, start: int, stop: int, limit: int
+        self,
+        topics: StreamTopics,
+        partition: Partition,
+        start: int,
+        stop: int,
+        limit: int,
+        *,
+        every: bool = True,
     ) -> Records:
-        """At most `limit` of the records in [start, stop)."""
+        """At most `limit` of the records in [start, stop), or of those that are retained."""
         with reading(self._connection, self._path) as file:
             head = heads_of(file, topics.input)[partition.number]
             if start < head.first:
-                raise self._gone(partition, start, head)
+                if every:
+                    raise self._gone(partition, start, head)
+                return Records(partition, start, (), (), (), min(stop, head.first))
             span = Span(head, start, min(stop, head.next), topics.headers)
             return _records(file, partition, span, limit)
 

@@ -297,7 +297,7 @@ class SqliteTransport:
         topics = self._stream(partition)
         if self._looker is None:
             raise _not_joined()
-        look = partial(self._looker.range, as_input(topics), partition)
+        look = partial(self._looker.range, as_input(topics), partition, every=False)
         while start < stop:
             records = await self._looking.run(partial(look, start, stop, READ_BATCH))
             if records.next_offset <= start:

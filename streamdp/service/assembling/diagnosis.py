@@ -67,22 +67,20 @@ def _partition(spec: AssemblySpec, partition: Partition, taken: Taken, past: Pas
 
 
 def _retention(partition: Partition, positions: Positions, taken: Taken) -> Finding:
-    """How many records lie between retention and the oldest one that a start reads again."""
+    """How many records lie between retention and the oldest one that a start reads again.
+
+    By requests alone: how long outcomes are retained may depend on what they contain.
+    """
     subject = f"partition {partition}: retention"
-    requests = _is_near(positions.history, taken.first_offset, taken.end_offset)
-    outcomes = _is_near(positions.outcomes, taken.beside_first, taken.beside_end)
+    needed, first = positions.history, taken.first_offset
     text = (
         f"a start reads from request {positions.history} on, they are retained from"
         f" {taken.first_offset} on"
     )
-    if requests or outcomes:
-        which = "requests" if requests else "outcomes"
-        return Finding(subject, Verdict.WARNING, f"{text}: raise the retention of {which} now")
+    if first > 0 and needed - first < (taken.end_offset - needed) // 10 + 1:
+        both = "raise the retention of requests, and of outcomes, now"
+        return Finding(subject, Verdict.WARNING, f"{text}: {both}")
     return Finding(subject, Verdict.GOOD, text)
-
-
-def _is_near(needed: int, first: int, end: int) -> bool:
-    return first > 0 and needed - first < (end - needed) // 10 + 1
 
 
 async def keys(tools: Administrator, topics: StreamTopics, *, count: int) -> Finding:

@@ -70,12 +70,12 @@ class Inputs:
 
     async def prove(self, transport: PairedTransport) -> None:
         """Halt unless the inputs are the same, as far as no topic id says so."""
-        for same, read in (
-            (self._same_requests, transport.read),
-            (self._same_outcomes, transport.read_beside),
+        for same, read, every in (
+            (self._same_requests, transport.read, True),
+            (self._same_outcomes, transport.read_beside, False),
         ):
             for records in await read_proof(self._partition, same.span, read):
-                same.check(records)
+                same.check(records, every=every)
 
     def read_requests(self, records: Records) -> None:
         """Take in requests in their order."""
@@ -84,7 +84,7 @@ class Inputs:
 
     def read_outcomes(self, records: Records) -> None:
         """Take in outcomes in their order."""
-        self._same_outcomes.check(records)
+        self._same_outcomes.check(records, every=False)
         self._newest_outcome.read(records)
 
     def encode(self) -> bytes:

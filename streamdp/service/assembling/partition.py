@@ -30,7 +30,7 @@ measured time of a commit leaves out the reading of outcomes.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import UNSET
 
@@ -245,17 +245,8 @@ class PartitionAssembly:
             )
         )
 
-    async def _retained(self, start: int, stop: int) -> AsyncIterator[Records]:
-        """Read outcomes; where they are gone, say so without an offset."""
-        try:
-            async for records in self._transport.read_beside(self.partition, start, stop):
-                yield records
-        except StateMismatch:
-            what = "requests or outcomes that are needed again are no longer retained"
-            raise self._outcomes_lack(what) from None
-
     async def _read_up_to(self, start: int, stop: int) -> None:
-        async for records in self._retained(start, stop):
+        async for records in self._transport.read_beside(self.partition, start, stop):
             if records.start != self._join.outcome_at:
                 raise TransportLost(str(self._outcomes_lack("a batch leaves some out")))
             _check_columns(records)

@@ -7,9 +7,11 @@ positions without a state topic, but group offsets expire and any tool may reset
 that is emitted again would be charged again (P11).
 
 **Positions never move back.** If there is no checkpoint, but a group offset or a ledger line, the
-partition halts. It also halts if its inputs were recreated or truncated, or no longer hold what has
-to be read again. A new epoch goes on behind every request that any record says was emitted. A new
-assembly begins behind all requests that other assemblies have emitted (`Past`, P11).
+partition halts. It also halts if its inputs were recreated or truncated, or if requests that have
+to be read again are no longer retained. Outcomes that are no longer retained are no outcomes: what
+retention by size has deleted depends on what outcomes there were. A new epoch goes on behind every
+request that any record says was emitted. A new assembly begins behind all requests that other
+assemblies have emitted (`Past`, P11).
 
 **The ledger says it first.** A line that says up to where requests may become events is durable
 before any of these events is. So an assembly with another name, which knows nothing of this state,
@@ -325,21 +327,15 @@ def _check_retained(partition: Partition, taken: Taken, positions: Positions) ->
             f"offset {taken.group_offset} or later",
             positions.requests,
         )
-    for what, needed, first, end in (
-        ("requests", positions.history, taken.first_offset, taken.end_offset),
-        ("outcomes", positions.outcomes, taken.beside_first, taken.beside_end),
-    ):
-        public = what == "requests"
-        if first > needed:
-            raise _halt(
-                partition,
-                "requests or outcomes that are needed again are no longer retained; raise the epoch"
-                " to go on",
-                f"request {needed}" if public else "the outcomes that open requests need",
-                f"{first} as the oldest" if public else "later ones",
-            )
-        if end < needed:
-            raise _cut_back(partition, what, needed if public else "where it was", end)
+    if taken.first_offset > positions.history:
+        raise _halt(
+            partition,
+            "requests that are needed again are no longer retained; raise the epoch to go on",
+            f"request {positions.history}",
+            f"{taken.first_offset} as the oldest",
+        )
+    if taken.beside_end < positions.outcomes:
+        raise _cut_back(partition, "outcomes", "where it was", taken.beside_end)
     if taken.end_offset < positions.requests:
         raise _cut_back(partition, "requests", positions.requests, taken.end_offset)
 
