@@ -69,7 +69,6 @@ class StreamTopics:
     input: str
     quarantined: bool = False  # whether unusable records are quarantined
     largest_value: int = 0  # the most bytes of a value in derived topics; 0 if not known
-    crowd: bool = False  # whether partitions send each other snapshots of their votes
     headers: bool = False  # whether the input's records come with their headers and timestamps
     beside: str = ""  # a second input, whose partition p belongs to partition p of the first
     output: str = ""  # the topic to whose partition p the commits of partition p write records
@@ -88,11 +87,6 @@ class StreamTopics:
     def state(self) -> str:
         """Where the trusted state lives (compacted)."""
         return f"{self.app}.{self.stream}.state"
-
-    @property
-    def snapshots(self) -> str:
-        """The topic of snapshots that partitions send each other, if `crowd` (compacted)."""
-        return f"{self.app}.{self.stream}.crowd"
 
     @property
     def quarantine(self) -> str:
@@ -179,7 +173,6 @@ class Commit:
     remark: str = ""  # kept beside the group's offset, for every worker that takes a partition
     beside: int | None = None  # older records of the second input are not needed again
     records: Sequence[Written] = field(default=(), repr=False)  # to the output, in this order
-    snapshot: bytes | None = field(default=None, repr=False)  # for the other partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,15 +352,6 @@ class Publications(Protocol):
         """Every ledger record from the oldest on, as `actions` reads them.
 
         With `newest`, only about so many before the end as of the call, and new ones.
-        """
-        ...
-
-    def snapshots(
-        self, stream: StreamTopics, *, follow: bool
-    ) -> AsyncIterator[Sequence[Published]]:
-        """The newest snapshot of each partition, and maybe older ones, as `actions` reads them.
-
-        Only for streams with `crowd`.
         """
         ...
 

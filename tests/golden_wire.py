@@ -17,7 +17,6 @@ import msgspec
 import numpy as np
 
 from streamdp.core.events import BlockSums, CrowdPrior, Identity, Key, Release
-from streamdp.core.evidence.adoption import CrowdSnapshot
 from streamdp.core.regret import estimate
 from streamdp.core.schedule import restarting
 from streamdp.testing.formats import HOSTILE
@@ -25,7 +24,6 @@ from streamdp.wire import configure, state
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Giving, Lines, Mode
 from streamdp.wire.schemas import NAMES, build
-from streamdp.wire.snapshots import encode_snapshot
 from streamdp.wire.state_version import CROWD_VERSION
 
 GOLDEN = Path(__file__).parent / "golden" / "wire"
@@ -244,21 +242,6 @@ def pooled() -> object:
     return {**recordings, "prior": line.decode()}
 
 
-def adoption() -> object:
-    """What a crowd across partitions adds: a prior that adopted, and what partitions are told."""
-    lines = replace(CROWDED, crowd=f"{CROWDED.crowd} across partitions")
-    cells = np.array([[0, 7, 1, 2, 0, 3], [1, 3, 0, 0, 0, 1]], dtype="<i4")
-    bonuses = np.array([[0, 0, 0, 0], [-1, 2, 3, 0]], dtype="<i4")
-    snapshot = CrowdSnapshot(3, 2, 5, bonuses.tobytes(), cells.tobytes())
-    prior = replace(PRIOR, adopted=(snapshot.name,))
-    line = lines.prior(prior, partition=0, epoch=2, last_offset=200, ordinal=10)
-    places = Entries("home", 0)
-    return {
-        places.prior(7, epoch=2).decode(): line.decode(),
-        places.adopted(3, epoch=2).decode(): encode_snapshot(snapshot, lines=lines).decode(),
-    }
-
-
 def with_a_crowd(point: state.Checkpoint) -> state.Checkpoint:
     """The checkpoint of a stream with a crowd."""
     crowded = {"version": CROWD_VERSION, "min_reader": CROWD_VERSION, "votes": 9}
@@ -299,7 +282,6 @@ def texts() -> dict[Path, str]:
         GOLDEN / "feedback.json": feedback(),
         GOLDEN / "crowd.json": crowd(),
         GOLDEN / "pooled.json": pooled(),
-        GOLDEN / "adoption.json": adoption(),
         **{SCHEMAS / f"{name}.json": build(name) for name in NAMES},
     }
     return {

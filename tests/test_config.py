@@ -19,7 +19,6 @@ from streamdp.core.engine.machine import MOST_ROWS
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.control import Control
 from streamdp.core.learners.leader import crowded
-from streamdp.lab.replay.cells import parse_candidate
 from streamdp.service.config import Configuration, Seeds, Tables, example
 from streamdp.service.spec import Start
 from streamdp.service.worker import LoopSettings
@@ -80,28 +79,8 @@ def test_is_a_crowd_a_part_of_what_the_learner_is(tmp_path: Path) -> None:
     assert both.lines.giving == Giving(schedule, 4, Fraction(1, 2), control)
     assert both.epoch_learner(carries=True).control == "1/20"
     assert group.epoch_learner(carries=True).control is UNSET
-    on = ('start = "earliest"', 'start = "earliest"\ncrowd = "stream"')
-    across = Configuration.load(shop(tmp_path, instead=on), {}).spec("home")
-    assert across.reaches
-    assert across.topics.crowd
-    assert across.topics.snapshots == "shop.home.crowd"
-    assert not spec.reaches
-    assert not spec.topics.crowd
-    assert across.lines.crowd == f"{spec.lines.crowd} across partitions"
-    digests = [
-        crowd_spec.digest
-        for crowd_spec in (alone, spec, group, grouped.spec("home"), giving, both, across)
-    ]
-    assert len(set(digests)) == 7
-    written = ("", ":crowd=partition", ":crowd=partition:control=0.05",
-               ":crowd=partition:crowd_groups=f|d", ":crowd=partition:donate=true",
-               ":crowd=partition:donate=true:control=1/20", ":crowd=stream")  # fmt: skip
-    asked = (parse_candidate(f"remembering_leader{options}") for options in written)
-    replayed = [one.at(Fraction(1, 2), actions=["a", "b", "c"]).digest() for one in asked]
-    assert replayed == [
-        crowd_spec.learner.digest()
-        for crowd_spec in (alone, spec, group, grouped.spec("home"), giving, both, across)
-    ]
+    specs = (alone, spec, group, grouped.spec("home"), giving, both)
+    assert len({crowd_spec.digest for crowd_spec in specs}) == 6
     off = ('start = "earliest"', 'start = "earliest"\ncrowd = "off"')
     assert Configuration.load(shop(tmp_path, instead=off), {}).spec("home").digest == alone.digest
 
@@ -153,8 +132,8 @@ def test_is_a_crowd_of_a_learner_that_selects_otherwise_refused(tmp_path: Path) 
          "topics.feedback.partitions: not usable; expected a number, got true"),
         (('start = "earliest"', 'start = "latest"\nepoch = true'), "epoch: not usable; expect"),
         (('start = "earliest"', 'start = "latest"\ncrowd = "topic"'),
-         "streams.home.crowd: not usable; expected 'off', 'partition' or 'stream'"),
-        (('start = "earliest"', 'start = "latest"\nmode = "shadow"\ncrowd = "stream"'),
+         "streams.home.crowd: not usable; expected 'off' or 'partition'"),
+        (('start = "earliest"', 'start = "latest"\nmode = "shadow"\ncrowd = "partition"'),
          "streams.home.crowd: needs published votes"),
         (('start = "earliest"', 'start = "latest"\ncontrol = "0.05"'),
          'home.control: a control group needs a crowd; expected crowd = "partition", got 1/20'),

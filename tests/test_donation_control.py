@@ -13,9 +13,7 @@ import pytest
 from msgspec import UNSET
 
 from streamdp.core.engine.pooling import Pool
-from streamdp.core.evidence.adoption import COLUMNS
 from streamdp.core.evidence.control import NO_CONTROL, Control
-from streamdp.core.evidence.crowd import Crowd
 from streamdp.core.learners import Leader
 from streamdp.service import carrying
 from streamdp.service.history import StreamReleases
@@ -23,7 +21,6 @@ from streamdp.service.verification import Verification
 from streamdp.testing.judge import judge
 from streamdp.wire.lines import Donates
 from streamdp.wire.published import Giving
-from tests.support.adopting import Adopters, across
 from tests.support.carrying import (
     charges,
     leader,
@@ -239,24 +236,3 @@ def test_are_both_sides_compared_by_blocks_that_both_vote_on() -> None:
     assert min(wanted.values()) > 0
     assert [sides.alone.votes, sides.together.votes] == [wanted[True], wanted[False]]
     assert releases.partitions[0].agreements.alone.votes == wanted[True]
-
-
-@pytest.mark.slow
-def test_are_other_partitions_told_the_pool_s_votes_and_none_of_the_control_group() -> None:
-    """A snapshot counts them: as `ledger verify` makes it again from the lines."""
-    spec = across()
-    assert isinstance(spec.learner, Leader)
-    assert isinstance(spec.learner.crowd, Crowd)
-    crowd = replace(spec.learner.crowd, donates=3, control=HALF)
-    adopters = Adopters(replace(spec, learner=replace(spec.learner, crowd=crowd)))
-    adopters.live(1)
-    assert adopters.wrong() == []
-    for part, work in zip(adopters.parts, adopters.work, strict=True):
-        keys = {key for key, _ in part.input}
-        assert {HALF.holds(key) for key in keys} == {True, False}
-        pool, snapshot = work.engine._pool, work.engine.crowd().snapshot  # type: ignore[union-attr]
-        assert pool is not None
-        assert snapshot is not None
-        counted = int(np.frombuffer(snapshot.cells, "<i4").reshape(-1, COLUMNS)[:, -1].sum())
-        donors = sum(not HALF.holds(key) for key in keys)
-        assert 0 < counted <= len(pool.votes()) + donors < len(pool.votes()) + len(keys)

@@ -19,7 +19,6 @@ from streamdp.service.http.shown import _crowd
 from streamdp.service.verification import Verification
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
-from tests.support.adopting import Adopters
 from tests.support.carrying import charges, leader, live, mapped, stream
 from tests.support.donations import donates, many, pool_lines
 from tests.support.lived import lived
@@ -135,25 +134,6 @@ def test_are_the_pool_s_votes_counted_and_charged() -> None:
     assert releases.refused == 0
     releases.apply([_line(1, epoch=2)])
     assert releases.partitions[0].pooled == 0
-
-
-def test_is_it_shown_how_many_partitions_a_prior_has_read() -> None:
-    """Of how many others its votes are, and by how many priors these are behind."""
-    adopters = Adopters()
-    adopters.live(1, crashes=False)
-    about = replace(ABOUT, learner=adopters.spec.learner)
-    releases = StreamReleases()
-    for part in adopters.parts:
-        releases.apply(part.ledger)
-    shown = _crowd(about, releases)
-    assert shown is not None
-    named = [releases.partitions[number].prior.adopted for number in range(3)]  # type: ignore[union-attr]
-    assert [entry["adopted"]["partitions"] for entry in shown["priors"]] == [len(e) for e in named]
-    newest = {entry["partition"]: entry["prior"] for entry in shown["priors"]}
-    for entry, names in zip(shown["priors"], named, strict=True):
-        old = [newest[name.partition] - name.number for name in names]
-        assert entry["adopted"]["behind"] == max(old, default=0)
-    assert max(entry["adopted"]["behind"] for entry in shown["priors"]) > 0
 
 
 def best(about: About, releases: StreamReleases) -> list[Any]:

@@ -19,7 +19,6 @@ from streamdp.service.history import StreamHistory, StreamReleases
 from streamdp.service.metrics import Facts, MetricsPage
 from streamdp.service.status import BUCKETS, ProcessStatus
 from streamdp.service.view import PartitionView, Reason, Status, View
-from tests.support.adopting import Adopters
 from tests.support.publishing import HOME, charge, release
 from tests.support.showing import ABOUT, LINES, block, facts, partition, process, releases
 from tests.support.streams import spec
@@ -45,36 +44,6 @@ def test_is_the_cost_of_an_event_shown_beside_its_budget() -> None:
     assert of(metrics, "streamdp_epsilon_charged_max", stream="home") == 1.0
     assert of(metrics, "streamdp_epsilon_budget", stream="home") == 2.0
     assert of(metrics, "streamdp_seeded", stream="home") == 0
-
-
-def test_is_it_shown_what_partitions_adopt_and_refuse() -> None:
-    """Of streams whose crowd reaches across partitions alone; ages are counts of priors."""
-    adopters = Adopters()
-    adopters.live(1, crashes=False)
-    lines = StreamReleases()
-    for part in adopters.parts:
-        lines.apply(part.ledger)
-    of_all = facts()
-    assert of_all.process is not None
-    (stream,) = of_all.process.streams
-    one = msgspec.structs.replace(
-        of_all.process,
-        streams=[msgspec.structs.replace(stream, snapshots_refused=3, crowd_unread=True)],
-    )
-    about = replace(ABOUT, learner=adopters.spec.learner)
-    metrics = samples(replace(of_all, about=[about], shown={"home": lines}, process=one))
-    priors = {number: part.prior for number, part in lines.partitions.items()}
-    named = [prior.adopted for prior in priors.values() if prior is not None]
-    assert of(metrics, "streamdp_crowd_adopted", stream="home") == min(map(len, named))
-    ages = [
-        priors[name.partition].number - name.number  # type: ignore[union-attr]
-        for names in named
-        for name in names
-    ]
-    assert of(metrics, "streamdp_crowd_priors_behind", stream="home") == max(ages) > 0
-    assert of(metrics, "streamdp_crowd_snapshots_refused_total", stream="home") == 3
-    assert of(metrics, "streamdp_crowd_unread", stream="home") == 1
-    assert not [name for name, _ in samples(facts()) if name.startswith("streamdp_crowd")]
 
 
 def test_are_estimates_means_with_the_standard_error_of_their_noise() -> None:

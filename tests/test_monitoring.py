@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -16,13 +16,12 @@ from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 import streamdp as sd
-from streamdp.core.learners import Leader, Learner
+from streamdp.core.learners import Learner
 from streamdp.core.regret import ESTIMATES, Estimate
 from streamdp.service.history import StreamReleases
 from streamdp.service.http.operator import metrics
 from streamdp.service.metrics import CONTENT_TYPE, Facts, MetricsPage
 from streamdp.service.status import ASSEMBLES, PartitionStatus, StreamStatus
-from tests.support.adopting import Adopters
 from tests.support.prometheus_server import PrometheusServer, eventually, prometheus
 from tests.support.publishing import charge, release
 from tests.support.showing import ABOUT, facts, partition
@@ -40,7 +39,7 @@ class Shown:
 
     def __init__(self, *others: PartitionStatus, **broken: object) -> None:
         shown = facts(partition(0, **broken), *others)
-        self.facts = _with_estimates(_with_crowd(_with_assembly(shown)))
+        self.facts = _with_estimates(_with_assembly(shown))
         self._page = MetricsPage(lambda: self.facts, most_series=5000)
 
     def breaks(self, **broken: str) -> None:
@@ -67,12 +66,6 @@ def _with_assembly(of: Facts) -> Facts:
     return replace(of, process=process, assemblies={"clicks": 1})
 
 
-def _with_crowd(of: Facts) -> Facts:
-    """A process with one more stream, whose partitions tell each other."""
-    learner, lines = _crowd()
-    return _with_stream(of, "crowded", lines, learner=learner, estimates=())
-
-
 def _with_estimates(of: Facts) -> Facts:
     """A process with one more stream, which pays for every estimate there is."""
     estimates = tuple(sd.estimate(kind, epsilon="1/4", min_length=2) for kind in ESTIMATES)
@@ -97,17 +90,6 @@ def _with_stream(
     topics = replace(ABOUT.topics, stream=name)
     about = replace(ABOUT, topics=topics, learner=learner, estimates=estimates)
     return replace(of, process=process, about=[*of.about, about], shown={**of.shown, name: lines})
-
-
-@cache
-def _crowd() -> tuple[Leader, StreamReleases]:
-    """A learner whose crowd reaches across partitions, and the ledger of three of them."""
-    adopters, lines = Adopters(), StreamReleases()
-    adopters.live(1, crashes=False)
-    for part in adopters.parts:
-        lines.apply(part.ledger)
-    assert isinstance(adopters.spec.learner, Leader)
-    return adopters.spec.learner, lines
 
 
 @contextmanager

@@ -300,7 +300,7 @@ def test_what_does_a_prior_of_nothing_say() -> None:
     assert made.number == 1
     assert arms_of(made) is None
     assert crowd.believed(made).tolist() == [1 / 3] * 3
-    assert (crowd.groups.count, crowd.donates, crowd.reach) == (1, 0, "partition")
+    assert (crowd.groups.count, crowd.donates) == (1, 0)
 
 
 def test_are_means_and_differences_found() -> None:

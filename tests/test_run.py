@@ -450,13 +450,18 @@ def test_is_a_port_in_use_an_end_that_may_be_tried_again(shop: Shop) -> None:
 
 CLOSING = """
 import asyncio, os, signal
-from streamdp.service.crowd_reader import CrowdReader
-before = CrowdReader.__aexit__
-async def closing(self, *problem):
-    os.kill(os.getpid(), signal.SIGTERM)
-    await asyncio.sleep({seconds})
-    await before(self, *problem)
-CrowdReader.__aexit__ = closing
+from contextlib import asynccontextmanager
+import streamdp.service.run as module
+before = module.quarantining
+@asynccontextmanager
+async def closing(*arguments):
+    try:
+        async with before(*arguments):
+            yield
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep({seconds})
+module.quarantining = closing
 from streamdp.cli import main
 main()
 """

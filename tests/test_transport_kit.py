@@ -306,13 +306,6 @@ class PairsAnything(MemoryLog):
         return 2
 
 
-class TellsNothing(MemoryTransport):
-    """Keeps what partitions should tell each other to itself."""
-
-    async def commit(self, partition: Partition, commit: Commit) -> None:
-        await super().commit(partition, replace(commit, snapshot=None))
-
-
 class Bent:
     """The memory technology with one of its parts exchanged."""
 
@@ -372,9 +365,8 @@ class Bent:
         (Bent(administrator=LooksTwice), 36),
         (Bent(administrator=LooksAhead), 36),
         (Bent(publications=KnowsTheConfigured), 37),
-        (Bent(transport=TellsNothing), 38),
-        (Bent(administrator=ShowsTheMarkAlone), 39),
-        (Bent(administrator=AnnouncesNothing), 40),
+        (Bent(administrator=ShowsTheMarkAlone), 38),
+        (Bent(administrator=AnnouncesNothing), 39),
         (Bent(log=PairsAnything), 61),
         (Bent(transport=ReadsOneLess), 62),
         (Bent(transport=StopsShort), 63),

@@ -208,39 +208,6 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
         ),
     ),
     (
-        "What partitions tell each other, where a crowd reaches across them",
-        (
-            picture(
-                "Partitions adopted",
-                "short",
-                "Other partitions whose votes a partition's newest prior was made of: the fewest "
-                "of any. Zero means that some partition learns alone.",
-                Line(f"min {BY} (streamdp_crowd_adopted{ONE})", NAME),
-            ),
-            picture(
-                "Priors behind",
-                "short",
-                "How many priors a partition has made since what others have adopted of it: the "
-                "most of any. It grows if what it tells is not heard, or others make no priors.",
-                Line(f"max {BY} (streamdp_crowd_priors_behind{ONE})", NAME),
-            ),
-            picture(
-                "Snapshots refused",
-                "short",
-                "In an hour: damaged, of another configuration, or written by somebody else. A "
-                "roll-out of another configuration refuses some; nothing stops by them.",
-                Line(f"max {BY} (increase(streamdp_crowd_snapshots_refused_total{ONE}[1h]))", NAME),
-            ),
-            picture(
-                "Unread",
-                "short",
-                "Processes that cannot read what partitions tell each other: zero in good health. "
-                "They learn on, with what they have heard before.",
-                Line(f"sum {BY} (streamdp_crowd_unread{ONE})", NAME),
-            ),
-        ),
-    ),
-    (
         "How it runs",
         (
             picture(

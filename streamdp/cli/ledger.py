@@ -101,11 +101,7 @@ def _in_words(value: bytes) -> str:
     if isinstance(line, EpochMark):
         return f"{place:<12} epoch {line.epoch} begins at record {line.next_offset}"
     if isinstance(line, PriorLine):
-        others = len(line.adopted) if isinstance(line.adopted, list) else 0
-        plural = "" if others == 1 else "s"
-        adopted = f", and those of {others} other partition{plural}" if others else ""
-        made = f"prior {line.number} after {line.after} votes of epoch {line.epoch}"
-        return f"{place:<12} {made}{adopted}"
+        return f"{place:<12} prior {line.number} after {line.after} votes of epoch {line.epoch}"
     if isinstance(line, PoolLine):
         return (
             f"{place:<12} {'(pool)':<20} block {line.block:<3} {'vote':<14} ε {line.epsilon:<8}"
@@ -174,11 +170,7 @@ def verify(
             " nobody can compute from the ledger which action they put in force."
         )
     claims = verification.persons(_budgets(configurations)[1]) if persons else []
-    held = {
-        **asdict(verification.compared),
-        "priors_not_judged": verification.unjudged_priors,
-        "not_read": unread,
-    }
+    held = {**asdict(verification.compared), "not_read": unread}
     sides = [_sides(*side) for side in verification.agreements().items()]
     ledgers = [topics.ledger for topics in retired]
     _report(verdicts, violations, ledgers, held, claims, sides, as_json)
@@ -189,15 +181,12 @@ def verify(
 async def _read(
     technology: Technology, streams: Sequence[StreamTopics], verification: Verification
 ) -> None:
-    """Read an application's ledgers; twice if partitions name each other's later lines."""
+    """Read an application's ledgers."""
     publications = technology.publications()
     try:
         for topics in streams:
             async for batch in publications.ledger(topics, follow=False):
                 verification.read(topics, batch)
-            if verification.lacks(topics):
-                async for batch in publications.ledger(topics, follow=False):
-                    verification.read_on(topics, batch)
     finally:
         await publications.close()
 
@@ -395,11 +384,6 @@ def _tell_compared(compared: dict[str, Any]) -> None:
         typer.echo(
             f"{compared['unjudged']} published policies come after sums that were withheld (shadow"
             " mode): they cannot be computed from the ledger"
-        )
-    if compared["priors_not_judged"]:
-        typer.echo(
-            f"{compared['priors_not_judged']} priors came during the reading and were not judged;"
-            " run again"
         )
     if compared["actions"]:
         count = compared["actions"]

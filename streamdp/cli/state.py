@@ -150,7 +150,6 @@ def _described(spec: StreamSpec, place: Partition, taken: Taken, content: bool) 
         if point.votes is not UNSET:
             facts["checkpoint"] |= {"votes": point.votes, "priors": len(saved.now.priors)}
             facts["checkpoint"]["pool_bytes"] = len(saved.now.pool or b"")
-            facts["checkpoint"]["adopted_of_partitions"] = sorted(saved.now.adopted)
     return labelled({**facts, "rows": _rows(spec, saved)}) if content else facts
 
 

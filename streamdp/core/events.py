@@ -195,15 +195,6 @@ class BlockSums:
         return gains.astype(np.int64, copy=False), shown.astype(np.int64, copy=False)
 
 
-class Adopted(NamedTuple):
-    """The name of another partition's snapshot that went into a prior."""
-
-    partition: int
-    epoch: int
-    number: int  # of the other partition's own prior from the same votes
-    digest: str
-
-
 @dataclass(frozen=True, slots=True)
 class CrowdPrior:
     """A prior over actions for the next draws, from a partition's votes (`core.evidence.crowd`).
@@ -218,7 +209,6 @@ class CrowdPrior:
     after: int  # how many votes the partition had released
     gap: int  # which of the crowd's gaps fitted best
     encoded: bytes  # K little-endian int64 for each group: bonuses in units of 2**-20 noise units
-    adopted: tuple[Adopted, ...] = ()  # the other partitions' snapshots that went into it
 
     @classmethod
     def of(cls, number: int, *, after: int, gap: int, bonuses: Ints) -> CrowdPrior:

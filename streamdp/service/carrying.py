@@ -120,8 +120,6 @@ def heritage(
         gone += [entries.prior(number, epoch=epoch) for number in source.priors]
         gone += [] if source.pool is None else [entries.pool(epoch=epoch)]
         gone += [entries.pooled(block, epoch=epoch) for block in source.pooled]
-        gone += [] if source.snapshot is None else [entries.snapshot(epoch=epoch)]
-        gone += [entries.adopted(other, epoch=epoch) for other in source.adopted]
         if source.learner is not None and not carried:
             gone.append(entries.learner(epoch=epoch))
         gone_of.append(gone)

@@ -16,8 +16,6 @@ record with which the prior became due, and before the first draw that used it. 
    the crowd's name; the same ε is announced for a donated slot. What the rate costs is proven for
    every bonus vector (`calibration.permute_and_flip_charge`), so a smaller ε means a wrong ledger,
    whatever the budget.
-6. Where the crowd reaches across partitions, a prior is checked against the ledgers of all
-   partitions once they are read (`adoptions`).
 
 In a feedback stream releases of sums take the place of votes: a prior follows from what they have
 made known of each key that counts (`PooledMeans.follows`), and a policy uses the prior.
@@ -36,13 +34,11 @@ from streamdp.core.arrays import Floats, Ints
 from streamdp.core.calibration import permute_and_flip_charge
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import ACTION, OPENING, SUMS, CrowdPrior, Key
-from streamdp.core.evidence.adoption import are_priors
-from streamdp.core.evidence.crowd import WIDTH, Crowd, Votes, cast, due, newest
+from streamdp.core.evidence.crowd import WIDTH, Crowd, Votes, are_priors, cast, due, newest
 from streamdp.core.evidence.crowd_names import crowd_of
 from streamdp.core.evidence.donation import NEWEST, donated_below_by, pool_schedule
 from streamdp.core.evidence.pooled_means import PooledMeans
 from streamdp.core.schedule import LAST_SLOT
-from streamdp.service.adoptions import Adoptions
 from streamdp.service.agreements import Agreements
 from streamdp.wire.lines import CarriedOver, Charge, Donates, PoolLine, PriorLine
 
@@ -152,7 +148,6 @@ class CrowdLines:
     in_force: dict[Key, int] = field(default_factory=dict)
     agreements: Agreements = field(default_factory=Agreements)
     pool: PoolLines = field(default_factory=PoolLines)
-    adoptions: Adoptions = field(default_factory=Adoptions)
 
     def read(self, line: Charge) -> Iterator[str]:
         """Yield the faults of an opening's or a vote's line, given the lines before it."""
@@ -228,12 +223,6 @@ class CrowdLines:
             return
         if self.late < 0 or prior.after != self.votes:
             yield f"prior {prior.number} after {prior.after} votes of {self.votes}, none was due"
-        elif isinstance(crowd, Crowd) and crowd.reach == "stream":
-            yield from self.adoptions.read(
-                line, prior, crowd, own=self._newest(), shared=self._told(crowd), priors=self.priors
-            )
-        elif prior.adopted:
-            yield f"prior {prior.number} names snapshots, but the crowd lies within one partition"
         elif not self._follows(crowd, prior):
             yield f"prior {prior.number} does not follow from the votes before it"
         fits = crowd.fits(prior)  # else later priors could not be computed with it
@@ -282,11 +271,6 @@ class CrowdLines:
     def _newest(self) -> Votes:
         """The votes that make a prior."""
         return _counted([*self.kept.values(), *self.pool.kept])
-
-    def _told(self, crowd: Crowd) -> Votes:
-        """Those of them that other partitions are told: none of the control group."""
-        together = (vote for key, vote in self.kept.items() if not crowd.control.holds(key))
-        return _counted([*together, *self.pool.kept])
 
     def _count(self, offset: int) -> None:
         """Count one more vote; note the record with which the next prior becomes due."""

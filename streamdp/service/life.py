@@ -18,7 +18,7 @@ The work itself is the worker's: learning (`worker`) or joining (`assembling.wor
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -35,7 +35,6 @@ from streamdp.core.errors import (
     TransportLost,
     complaint,
 )
-from streamdp.core.evidence.adoption import CrowdSnapshot
 from streamdp.ports import Partition, Transport
 from streamdp.service.past import PastOf
 from streamdp.service.settings import LoopSettings
@@ -64,11 +63,6 @@ Observe = Callable[[str, float], None]
 """Receives how long a public step took: its name and seconds."""
 
 
-def nothing_told(stream: str) -> Iterable[CrowdSnapshot]:
-    """For streams whose partitions tell each other nothing."""
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What all workers of a process share."""
@@ -84,7 +78,6 @@ class Surroundings:
     halted: Callable[[Partition, Reason], None]
     give_up: Callable[[StreamdpError], None]
     heard: Callable[[], float]  # when records last came, of any partition
-    snapshots_of: Callable[[str], Iterable[CrowdSnapshot]] = nothing_told  # by stream
 
 
 _CALM_SECONDS = 60.0

@@ -40,8 +40,6 @@ EVENTS = {
     "past_without_state": "the state beside a former stream's `ledger` is gone or may not be read",
     "join_lost": "the transport does not answer at the start; retrying",
     "poll_lost": "the transport does not answer a poll; retrying",
-    "crowd_unread": "the crowd topic cannot be read; retrying, learning goes on",
-    "snapshot_refused": "a record of a crowd topic is not valid; `detail` says why",
     "mode_changed": "the stream's mode (live, shadow) changes from its next draw on",
     "configuration_rejected": "on SIGHUP: the file is not valid; the running configuration stays",
     "configuration_needs_restart": "on SIGHUP: changes beyond modes need a restart",

@@ -14,15 +14,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from streamdp.core.errors import DiskFull, Fenced, Occupied, StreamdpError, TransportLost
-from streamdp.core.evidence.adoption import CrowdSnapshot
 from streamdp.ports import Partition, Transport
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.assembling.worker import AssemblyWorker, check_event_sizes, wall_clock
-from streamdp.service.life import nothing_told
 from streamdp.service.past import PastOf
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, Status, View
@@ -67,7 +65,6 @@ class Service:
         clock: Clock = time.monotonic,
         observe: Observe = unobserved,
         now: Callable[[], int] = wall_clock,
-        snapshots_of: Callable[[str], Iterable[CrowdSnapshot]] = nothing_told,
     ) -> None:
         self._now = now  # the broker's clock in milliseconds, for assemblies
         self._specs = {spec.name: spec for spec in specs}
@@ -97,7 +94,6 @@ class Service:
             self._halted,
             self._give_up,
             lambda: self._heard_at,
-            snapshots_of,
         )
         for stream, mode in (modes or {}).items():
             self._modes[stream] = self._view.streams[stream].mode = mode

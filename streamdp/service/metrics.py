@@ -28,7 +28,6 @@ from streamdp.core.learners import PolicyLearner
 from streamdp.core.regret import ESTIMATES
 from streamdp.service.about import About
 from streamdp.service.assembling.metrics import Parts, assembling
-from streamdp.service.crowd_metrics import adopting
 from streamdp.service.families import counter, gauge, histogram
 from streamdp.service.history import StreamReleases
 from streamdp.service.serving_metrics import SERIES, listener
@@ -125,7 +124,6 @@ def _families(facts: Facts, most_partitions: int) -> Iterator[Metric]:
         ((__version__,), 1)
     ])  # fmt: skip
     yield from _streams(facts)
-    yield from adopting(facts.about, facts.shown, facts.process)
     yield from _learning(facts, most_partitions)
     yield from _estimates(facts)
     yield from listener(facts.conditions, facts.traffic)

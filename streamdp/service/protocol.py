@@ -29,7 +29,6 @@ from msgspec import UNSET
 from streamdp.core.engine import Ages, CrowdStanding, Engine, Rebuilding, recorded
 from streamdp.core.errors import InvalidConfig, TransportLost, complaint
 from streamdp.core.events import OPENING, Key, Release, Releases
-from streamdp.core.evidence.adoption import Offers
 from streamdp.ports import Commit, Partition, Records, Taken
 from streamdp.service.batches import decode, newest_time, observed_early
 from streamdp.service.carrying import Heritage, born_before, carries
@@ -38,7 +37,6 @@ from streamdp.service.past import Past
 from streamdp.service.sameness import Newest, of_input
 from streamdp.service.settings import Pace as Pace
 from streamdp.service.spec import StreamSpec
-from streamdp.service.telling import SnapshotTelling, layout_version
 from streamdp.wire.crowd_entries import SavedPrior, SavedVote
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Mode
@@ -55,6 +53,7 @@ from streamdp.wire.state import (
     encode_remark,
     encode_withheld,
 )
+from streamdp.wire.state_version import CROWD_VERSION, POOL_VERSION, VERSION
 
 _MOST_GONE = 20_000
 """Entries that one cut deletes at most, so that a transaction stays short."""
@@ -203,15 +202,7 @@ def _crowd(saved: SavedState) -> CrowdStanding | None:
     if point is None or point.votes is UNSET:
         return None
     priors = [saved_prior.prior for _, saved_prior in sorted(saved.now.priors.items())]
-    named = priors[-1].adopted if priors else ()
-    adopted = saved.now.adopted
-    return CrowdStanding(
-        point.votes,
-        tuple(priors),
-        saved.now.pool or b"",
-        tuple(adopted[name.partition] for name in named if name.partition in adopted),
-        saved.now.snapshot,
-    )
+    return CrowdStanding(point.votes, tuple(priors), saved.now.pool or b"")
 
 
 def _introduced(spec: StreamSpec, opening: Opening) -> EpochLearner | None:
@@ -278,11 +269,6 @@ class PartitionWork:
         saved_learner = opening.saved.now.learner if opening.goes_on else None
         self._notes_withheld = learner is not None or saved_learner is not None
         self._last_save: float | None = None
-        self.offers = Offers(partition.number)  # what other partitions have told
-        self._telling = SnapshotTelling(spec.lines, self._entries, self._epoch, self.offers)
-        if opening.goes_on:
-            self._telling.go_on(opening.saved.now)
-        engine.adopt(self.offers)
         self._adopt(opening, saved_at)
         if opening.new_epoch is not None:
             self._mark = self._epoch_mark(opening, previous=opening.new_epoch)
@@ -377,8 +363,7 @@ class PartitionWork:
     @property
     def urgent(self) -> bool:
         """Whether something was drawn or waits to be published."""
-        due = self._first or self._telling.due is not None
-        return due or bool(self._drawn) or bool(self._waiting.entries)
+        return self._first or bool(self._drawn) or bool(self._waiting.entries)
 
     @property
     def unrecorded(self) -> int:
@@ -412,14 +397,12 @@ class PartitionWork:
         self.low_water, self.committed = self.engine.low_water(), self.engine.position
         self._first = False
         crowd = self.engine.crowd()
-        snapshot, changes = self._telling.cut(crowd)
         checkpoint = self._checkpoint(crowd)
         state: list[tuple[bytes, bytes | None]] = [
             *self._introduced(),
             *((entry.place, entry.recorded) for entry in self._waiting.entries),
             *((self._entries.row(key, epoch=self._epoch), row) for key, row in rows),
             *self._pool(crowd),
-            *changes,
             *((entry, None) for entry in gone),
             (self._entries.checkpoint, encode_checkpoint(checkpoint)),
         ]
@@ -430,7 +413,6 @@ class PartitionWork:
                 state=state,
                 actions=actions,
                 ledger=ledger,
-                snapshot=snapshot,
                 low_water=self.low_water,
                 remark=encode_remark(Remark(epoch=self._epoch, began_with=self._began_with)),
             ),
@@ -527,7 +509,9 @@ class PartitionWork:
         return [(self._entries.pool(epoch=self._epoch), crowd.pool)]
 
     def _checkpoint(self, crowd: CrowdStanding | None) -> Checkpoint:
-        ages, version = self.engine.ages(), layout_version(self.spec, crowd)
+        ages, version = self.engine.ages(), VERSION
+        if crowd is not None:
+            version = POOL_VERSION if crowd.pool else CROWD_VERSION
         return Checkpoint(
             version=version,
             min_reader=version,

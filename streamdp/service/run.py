@@ -28,7 +28,6 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Namesakes, Technology
 from streamdp.service.allocation import set_up_memory
 from streamdp.service.config import Configuration, Seeds
-from streamdp.service.crowd_reader import CrowdReader
 from streamdp.service.ledgers import Ledgers
 from streamdp.service.logs import set_up, watch_loop
 from streamdp.service.loop import Service
@@ -97,16 +96,6 @@ async def run_service(
         )
         observers = [await stack.enter_async_context(face(running)) for face in faces]
         settings = configuration.loop_settings()
-        reader = await stack.enter_async_context(
-            CrowdReader(
-                specs,
-                technology.publications,
-                view=view,
-                log=log,
-                settings=settings,
-                begin=running.joined.wait,
-            )
-        )
         service = Service(
             [*specs, *assemblies],
             technology.transport(
@@ -119,7 +108,6 @@ async def run_service(
             settings=settings,
             modes={name: configuration.modes()[name] for name in view.streams},
             observe=_all_of([observer for observer in observers if observer is not None]),
-            snapshots_of=reader.newest,
         )
         signals.listen(service)
         try:

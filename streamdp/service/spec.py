@@ -130,12 +130,6 @@ class StreamSpec:
         """The most that the stream charges an event: for the action and every estimate."""
         return full_charge(self.learner, self.estimates)
 
-    @property
-    def reaches(self) -> bool:
-        """Whether the keys of all partitions form one crowd."""
-        crowd = self.learner.crowd if isinstance(self.learner, Leader) else None
-        return crowd is not None and crowd.reach == "stream"
-
     @cached_property
     def digest(self) -> str:
         """A hash of all that state and releases depend on; another one needs a new epoch."""

@@ -63,8 +63,6 @@ class StreamStatus(Struct, frozen=True):
     mode: str
     partitions: list[PartitionStatus]
     settled: bool = True  # whether this process's partitions are known
-    snapshots_refused: int = 0  # with a crowd across partitions
-    crowd_unread: bool = False  # whether its topic cannot be read
 
 
 class StepStatus(Struct, frozen=True):
@@ -174,8 +172,6 @@ def _stream(name: str, shown: StreamView, now: float) -> StreamStatus:
         str(shown.mode),
         _partitions(shown, now),
         shown.settled,
-        shown.snapshots_refused,
-        shown.crowd_unread,
     )
 
 

@@ -41,7 +41,6 @@ from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import ACTION, OPENING, SUMS, Identity, Key
 from streamdp.core.ledger import TopicCharge, topic_total
 from streamdp.ports import Published, StreamTopics
-from streamdp.service.adoptions import Adoptions
 from streamdp.service.agreements import Agreements, of_all
 from streamdp.service.assembled import AssembledRequests, PersonsClaim
 from streamdp.service.crowd_lines import CrowdLines
@@ -141,7 +140,6 @@ class _Learner:
 class _Part:
     """The lines of one partition so far."""
 
-    offset: int = -1  # of the last record that was read
     ordinal: int = 0  # of the last line
     epoch: int = 0
     position: int = 0  # the epoch's first record
@@ -163,7 +161,6 @@ class Verification:
         self._charges: defaultdict[str, defaultdict[tuple[int, Key], list[_OfApp]]]
         self._charges = defaultdict(lambda: defaultdict(list))
         self._parts: defaultdict[tuple[str, str, int], _Part] = defaultdict(_Part)
-        self._adoptions: defaultdict[tuple[str, str], Adoptions] = defaultdict(Adoptions)
         self._lines: defaultdict[str, int] = defaultdict(int)
         self._seeded: defaultdict[str, int] = defaultdict(int)
         self._assembled = AssembledRequests()
@@ -175,7 +172,7 @@ class Verification:
         was read always has its line.
         """
         for record in records:
-            part = self._part(stream.app, stream.stream, record.partition)
+            part = self._parts[stream.app, stream.stream, record.partition]
             try:
                 line = decode_published(record.value)
                 if isinstance(line, ModeLine):
@@ -190,8 +187,7 @@ class Verification:
     def read(self, stream: StreamTopics, records: Iterable[Published]) -> None:
         """Read some lines of a stream's ledger, each partition's in their order."""
         for record in records:
-            part = self._part(stream.app, stream.stream, record.partition)
-            part.offset = record.offset
+            part = self._parts[stream.app, stream.stream, record.partition]
             where = f"{stream.ledger} partition {record.partition} offset {record.offset}"
             try:
                 line = decode_any_ledger(record.value)
@@ -216,25 +212,6 @@ class Verification:
             elif isinstance(line, EpochMark):
                 self._close(stream, part, line.next_offset)
 
-    def lacks(self, stream: StreamTopics) -> bool:
-        """Whether a stream's ledger, read to its end, must be read on before `finish`.
-
-        It was read while the service ran, so priors may name lines of others that came later.
-        """
-        return self._adoptions[stream.app, stream.stream].lacks
-
-    def read_on(self, stream: StreamTopics, records: Iterable[Published]) -> None:
-        """Read the ledger again from its beginning; only lines that are new count."""
-        self._adoptions[stream.app, stream.stream].reads_on = True
-        for record in records:
-            if record.offset > self._part(stream.app, stream.stream, record.partition).offset:
-                self.read(stream, [record])
-
-    @property
-    def unjudged_priors(self) -> int:
-        """Priors that came while ledgers were read on: what they were made of was not judged."""
-        return sum(adoptions.unjudged for adoptions in self._adoptions.values())
-
     @property
     def unjudged(self) -> int:
         """Lines whose action in force nobody can compute, because earlier votes were withheld."""
@@ -258,18 +235,8 @@ class Verification:
                 parts[app, stream].append(part.crowd.agreements)
         return {name: of_all(agreements) for name, agreements in parts.items()}
 
-    def _part(self, app: str, stream: str, number: int) -> _Part:
-        """A partition's lines so far; partitions of a stream may have adopted of each other."""
-        at = app, stream, number
-        if at not in self._parts:
-            self._parts[at].crowd.adoptions = self._adoptions[app, stream]
-        return self._parts[at]
-
     def finish(self) -> None:
-        """Finish: a published action or policy without a ledger line is a violation.
-
-        So is a prior made of votes that another partition's ledger does not have.
-        """
+        """Finish: a published action or policy without a ledger line is a violation."""
         for (app, stream, number), part in self._parts.items():
             for identity in part.published:
                 self._tell(
@@ -278,9 +245,6 @@ class Verification:
                     f" {identity.born}, epoch {identity.epoch}), which has no ledger line",
                 )
             part.published.clear()
-        for (app, stream), adoptions in self._adoptions.items():
-            for number, wrong in adoptions.judge():
-                self._tell(f"{app}.{stream}.ledger partition {number}", wrong)
 
     def verdicts(
         self,
@@ -423,7 +387,7 @@ def _follows(part: _Part, line: LedgerLine) -> Iterator[str]:
             yield f"epoch {line.epoch} begins at {line.next_offset}, but {part.last} was read"
         part.epoch, part.position = line.epoch, line.next_offset
         part.learners.clear()
-        part.crowd = CrowdLines(adoptions=part.crowd.adoptions)
+        part.crowd = CrowdLines()
         part.succession.begin(line.epoch, None if line.carries is UNSET else line.carries)
         return
     if part.epoch and line.epoch > part.epoch:

@@ -146,8 +146,6 @@ class StreamView:
     mode: Mode
     settled: bool = False  # whether this process's partitions are known
     partitions: dict[int, PartitionView] = field(default_factory=dict)
-    snapshots_refused: int = 0  # by this process: records that are no valid snapshot of a partition
-    crowd_unread: bool = False  # whether the crowd topic cannot be read now
 
     @property
     def charge(self) -> Fraction:

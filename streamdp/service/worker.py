@@ -75,8 +75,6 @@ class Worker:
         if not inbox or self._work is None or self.life.failure is not None:
             return
         before = self._work.unrecorded
-        for snapshot in self._around.snapshots_of(self._spec.name):
-            self._work.offers.offer(snapshot)
         try:
             self._work.absorb(inbox, mode=self._around.mode(self._spec.name))
         except Exception as error:

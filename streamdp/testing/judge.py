@@ -19,8 +19,6 @@ input with an engine of its own. The promises for a partition:
 9. Where keys donate, a key's blocks tile together with the blocks that its lines donate, no
    key of a control group donates, the pool's blocks are 0, 1, 2 … of each epoch and tile its slots,
    and nobody ever saw two different votes of one block of the pool.
-10. Where a crowd reaches across partitions, a partition shows no snapshot before the line of the
-    prior from the same votes, and never two snapshots of one number.
 """
 
 from __future__ import annotations
@@ -34,7 +32,6 @@ from msgspec import UNSET
 from streamdp.core.engine import Engine
 from streamdp.core.engine.plan import Batch
 from streamdp.core.events import ACTION, OPENING, CrowdPrior, Identity, Release, Releases
-from streamdp.core.evidence.adoption import OnRecord
 from streamdp.core.evidence.crowd_names import crowd_of
 from streamdp.ports import Partition, Published
 from streamdp.wire.lines import (
@@ -54,10 +51,6 @@ from streamdp.wire.lines import (
 )
 from streamdp.wire.published import Lines, Mode, decode_in_force, decode_ledger
 from streamdp.wire.retracing import Retraced
-from streamdp.wire.snapshots import decode_snapshot
-
-SNAPSHOT = b'{"type":"snapshot"'
-"""The beginning of a snapshot's record."""
 
 _PART_BYTES = 4  # of a policy for each action
 
@@ -139,42 +132,6 @@ def _first_difference(expected: list[bytes], got_lines: list[bytes], *, whole: s
     pairs = enumerate(zip(expected, got_lines, strict=False))
     first = next((at for at, (wanted, got) in pairs if wanted != got), None)
     return [min(len(expected), len(got_lines)) if first is None else first]
-
-
-def adopting(ledger: Sequence[Published], snapshots: Iterable[bytes]) -> OnRecord:
-    """The snapshots that a fold of one partition's input must adopt, by its ledger.
-
-    `snapshots`: all that the partitions of its stream ever sent each other.
-    """
-    lines = [decode_ledger(record.value) for record in ledger]
-    priors = [line.prior() for line in lines if isinstance(line, PriorLine)]
-    decoded = [decode_snapshot(value).snapshot() for value in snapshots]
-    return OnRecord(
-        {p.number: p.adopted for p in priors}, {snapshot.name: snapshot for snapshot in decoded}
-    )
-
-
-def judge_snapshots(partition: Partition, seen: Iterable[bytes]) -> list[str]:
-    """What is wrong with a partition's snapshots (rule 10).
-
-    `seen`: ledger lines and snapshots, in the order in which anybody could first see them.
-    """
-    published: set[tuple[int, int]] = set()
-    faces: dict[tuple[int, int], str] = {}
-    wrong = []
-    for value in seen:
-        if not value.startswith(SNAPSHOT):
-            line = decode_ledger(value)
-            if isinstance(line, PriorLine):
-                published.add((line.epoch, line.number))
-            continue
-        snapshot = decode_snapshot(value)
-        at = snapshot.epoch, snapshot.number
-        if at not in published:
-            wrong.append(f"{partition}: snapshot {snapshot.number} was told before what it counts")
-        if faces.setdefault(at, snapshot.fingerprint) != snapshot.fingerprint:
-            wrong.append(f"{partition}: snapshot {snapshot.number} was seen with two contents")
-    return wrong
 
 
 def judge_counts(evidence: Evidence, *, engine: Engine, log: Iterable[Batch]) -> list[str]:

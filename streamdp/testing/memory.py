@@ -236,7 +236,7 @@ class MemoryTransport:
         await self._step("commit: begun", partition, epoch)
         self._log.send(attempt, skip=0, stop=half)
         await self._step("commit: half", partition, epoch)
-        self._log.send(attempt, skip=half, stop=lines + 1)  # a snapshot too
+        self._log.send(attempt, skip=half, stop=lines)
         await self._step("commit: sent", partition, epoch)
         self._log.decide(attempt)
         self._reached("commit: decided", partition)
@@ -250,7 +250,6 @@ class MemoryTransport:
 
     def _check_sizes(self, partition: Partition, commit: Commit) -> None:
         public = [value for _, value in (*commit.actions, *commit.ledger)]
-        public += [] if commit.snapshot is None else [commit.snapshot]
         state = [value for _, value in commit.state if value is not None]
         written = [value for _, value, _ in commit.records if value is not None]
         largest = max(map(len, public + state + written), default=0)
@@ -341,12 +340,6 @@ class MemoryPublications:
     ) -> AsyncIterator[Sequence[Published]]:
         """Every ledger record, or the newest."""
         return self._read(stream.ledger, follow=follow, newest=newest)
-
-    def snapshots(
-        self, stream: StreamTopics, *, follow: bool
-    ) -> AsyncIterator[Sequence[Published]]:
-        """Every snapshot, superseded ones too."""
-        return self._read(stream.snapshots, follow=follow)
 
     async def _read(
         self, topic: str, *, follow: bool, newest: int | None = None

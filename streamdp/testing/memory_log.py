@@ -286,16 +286,11 @@ class MemoryLog:
         self.attempts.append(attempt)
 
     def send(self, attempt: Attempt, *, skip: int, stop: int) -> None:
-        """Show some of what an attempt publishes, actions first, to uncommitted readers.
-
-        What other partitions are told comes last.
-        """
+        """Show some of what an attempt publishes, actions first, to uncommitted readers."""
         actions = [(attempt.topics.actions, *record) for record in attempt.commit.actions]
         ledger = [(attempt.topics.ledger, *record) for record in attempt.commit.ledger]
-        number, snapshot = attempt.partition.number, attempt.commit.snapshot
-        own = b"%d" % number
-        crowd = [] if snapshot is None else [(attempt.topics.snapshots, own, snapshot)]
-        for topic, key, value in (actions + ledger + crowd)[skip:stop]:
+        number = attempt.partition.number
+        for topic, key, value in (actions + ledger)[skip:stop]:
             records = self._public.setdefault((topic, number), [])
             records.append((attempt, Published(number, len(records), key, value)))
 
@@ -367,17 +362,6 @@ class MemoryLog:
     ) -> list[Published]:
         """Every ledger record that such a reader has ever seen."""
         return self._history(topics.ledger, isolation)
-
-    def snapshots(
-        self, topics: StreamTopics, isolation: Isolation = Isolation.COMMITTED
-    ) -> list[Published]:
-        """Every snapshot that such a reader has ever seen."""
-        return self._history(topics.snapshots, isolation)
-
-    def forget_snapshots(self, topics: StreamTopics) -> None:
-        """Lose the topic of snapshots."""
-        for place in [place for place in self._public if place[0] == topics.snapshots]:
-            del self._public[place]
 
     def published(self, topic: str, number: int, *, start: int) -> Iterator[Published]:
         """What a committed reader sees of a partition from an offset on, up to an open attempt."""

@@ -80,7 +80,6 @@ CHECKS = tuple(
             ("an owner can ask whether it is one", transport_commits.owner_may_ask),
             ("a look beside an owner fits together", transport_tools.peek_fits_together),
             ("the ledgers of an application can be listed", transport_tools.ledgers),
-            ("partitions can tell each other what they count", transport_tools.snapshots),
             ("what was recorded last can be looked at", transport_tools.last_commits),
             ("a stream has a record of its own among its actions", transport_tools.announces),
         ],

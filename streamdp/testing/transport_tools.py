@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.ports import Commit, Key, Partition, Verdict
+from streamdp.ports import Key, Partition, Verdict
 from streamdp.testing.transport_input import ODD
 from streamdp.testing.transport_room import Room, flatten, fold, numbered, rows, step
 
@@ -112,41 +112,6 @@ async def ledgers(room: Room) -> None:
     room.expect("the application's own", expected=expected, got=own)
     lines = [r.value async for batch in reader.ledger(own[0], follow=False) for r in batch]
     room.expect("read by its name", expected=[v for _, v in step(1).ledger], got=lines)
-
-
-async def snapshots(room: Room) -> None:
-    """Each partition's newest snapshot is there for who reads and for who follows.
-
-    It comes with its commit and with no other, be there something else to publish or not.
-    """
-    room.topics = replace(room.topics, crowd=True)
-    worker = await room.lone_worker(partitions=2)
-    for number in range(2):
-        await worker.transport.take(room.at(number))
-    reader = room.technology.publications()
-    room.opened.append(reader.close)
-    for number, commit in (
-        (0, replace(step(1), snapshot=b"first")),
-        (1, Commit(next_offset=1, state=[(b"checkpoint", b"alone")], snapshot=b"other")),
-        (0, step(2)),
-        (0, replace(step(3), snapshot=b"second")),
-    ):
-        await worker.transport.commit(room.at(number), commit)
-    records = [
-        record async for batch in reader.snapshots(room.topics, follow=False) for record in batch
-    ]
-    newest = {record.partition: (record.key, record.value) for record in records}
-    room.expect("the newest", expected={0: (b"0", b"second"), 1: (b"1", b"other")}, got=newest)
-    following = reader.snapshots(room.topics, follow=True)
-    async for batch in following:
-        if not batch:
-            break
-    await worker.transport.take(room.at(1))
-    await worker.transport.commit(room.at(1), replace(step(4), snapshot=b"after"))
-    async for batch in following:
-        got = [(record.partition, record.value) for record in batch]
-        room.expect("what comes", expected=[(1, b"after")], got=got)
-        break
 
 
 async def producer(room: Room) -> None:

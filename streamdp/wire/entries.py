@@ -10,8 +10,6 @@ share a key, whatever is in names and record keys:
     ["home",0,"withheld",2,"fr"]         epoch, key: its newest release was shown to nobody
     ["home",0,"prior",2,7]               epoch, number: a prior, as its ledger line
     ["home",0,"pool",2]                  epoch: the pool, as of the checkpoint
-    ["home",0,"snapshot",2]              epoch: the newest snapshot for other partitions
-    ["home",0,"adopted",2,1]             epoch, another partition: the snapshot adopted from it
     ["home",0,"pooled",2,5]              epoch, block: a vote of the pool, as its ledger line
 
 A record key that is not UTF-8 is `{"base64": "..."}`, the null key is null.
@@ -43,8 +41,6 @@ _SHAPES: dict[str, tuple[type, ...]] = {
     "prior": (int, int),  # epoch, number
     "pool": (int,),  # epoch
     "pooled": (int, int),  # epoch, block
-    "snapshot": (int,),  # epoch
-    "adopted": (int, int),  # epoch, partition
     "release": (int, int, int, str, object),  # epoch, born, block, kind, key
 }
 
@@ -88,14 +84,6 @@ class Entries:
     def pooled(self, block: int, *, epoch: int) -> bytes:
         """The key of a vote of the pool, which is there until it is published."""
         return _encode([self.stream, self.partition, "pooled", epoch, block])
-
-    def snapshot(self, *, epoch: int) -> bytes:
-        """The key of the newest snapshot for other partitions."""
-        return _encode([self.stream, self.partition, "snapshot", epoch])
-
-    def adopted(self, partition: int, *, epoch: int) -> bytes:
-        """The key of the snapshot adopted from another partition."""
-        return _encode([self.stream, self.partition, "adopted", epoch, partition])
 
     def withheld(self, key: Key, *, epoch: int) -> bytes:
         """The key of the entry that marks a key's newest release as withheld."""

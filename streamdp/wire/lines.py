@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import ACTION, SUMS, Adopted, BlockSums, CrowdPrior, Identity, Key
+from streamdp.core.events import ACTION, SUMS, BlockSums, CrowdPrior, Identity, Key
 
 LIVE, FALLBACK = "live", "fallback"
 """The modes that a `ModeLine` can name."""
@@ -27,9 +27,6 @@ LEDGER_SCHEMA = 2
 
 PRIOR_SCHEMA = 3
 """The schema of priors and of the pool's votes; a reader that knows neither must refuse them."""
-
-ADOPTION_SCHEMA = 4
-"""The schema of priors that name adopted snapshots; the newest that this code reads."""
 
 Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
@@ -310,17 +307,6 @@ class PriorLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="prior"
     digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]
     version: Annotated[str, Meta(description="Version of the library.")]
     seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
-    adopted: (
-        Annotated[
-            list[tuple[Natural, Natural, Positive, str]],
-            Meta(
-                description="The snapshots of other partitions that it was made of too: partition,"
-                " epoch, the number of that partition's prior, digest of the snapshot. Always"
-                " present in a crowd across partitions."
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
     gap: Annotated[int, Meta(ge=0, description="Which of the crowd's gaps fitted best.")]
     bonuses: Annotated[
         str,
@@ -333,8 +319,7 @@ class PriorLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="prior"
     def prior(self) -> CrowdPrior:
         """The line's prior."""
         bonuses = from_base64(self.bonuses, "prior")
-        names = () if self.adopted is UNSET else tuple(Adopted(*name) for name in self.adopted)
-        return CrowdPrior(self.number, self.after, self.gap, bonuses, names)
+        return CrowdPrior(self.number, self.after, self.gap, bonuses)
 
 
 class PoolLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="pool"):

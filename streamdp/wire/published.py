@@ -51,12 +51,10 @@ from msgspec import UNSET, Struct, UnsetType
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import ACTION, OPENING, SUMS, BlockSums, CrowdPrior, Key, Release
 from streamdp.core.evidence.control import NO_CONTROL, Control
-from streamdp.core.evidence.crowd_names import crowd_of
 from streamdp.core.evidence.donation import NO_GIFT, Gift, donated_below_by, run_from
 from streamdp.core.schedule import Schedule
 from streamdp.wire.lines import (
     ACTION_SCHEMA,
-    ADOPTION_SCHEMA,
     LEDGER_SCHEMA,
     PRIOR_SCHEMA,
     ActionLine,
@@ -143,7 +141,6 @@ class Lines:
     input_id: str | None = None  # of the input topic, if the next line is to have it
     _fill: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _estimates: Mapping[str, Estimate] = field(init=False, repr=False, compare=False)
-    _across: bool = field(init=False, repr=False, compare=False)  # whether partitions adopt
 
     def __post_init__(self) -> None:
         """Compute how much shorter each action is than the longest."""
@@ -151,8 +148,6 @@ class Lines:
         fill = tuple(max(widths) - width for width in widths)
         object.__setattr__(self, "_fill", fill)
         object.__setattr__(self, "_estimates", {e.name: e for e in self.estimates})
-        across = bool(self.crowd) and crowd_of(self.crowd).reach == "stream"
-        object.__setattr__(self, "_across", across)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -242,7 +237,7 @@ class Lines:
     ) -> bytes:
         """The ledger line of a prior; its length is a function of K and of public counts."""
         line = PriorLine(
-            schema=ADOPTION_SCHEMA if self._across else PRIOR_SCHEMA,
+            schema=PRIOR_SCHEMA,
             stream=self.stream,
             partition=partition,
             epoch=epoch,
@@ -255,7 +250,6 @@ class Lines:
             digest=self.digest,
             version=self.version,
             seeded=self.seeded,
-            adopted=[(*name,) for name in prior.adopted] if self._across else UNSET,
             gap=prior.gap,
             bonuses=b64encode(prior.encoded).decode(),
         )
@@ -418,7 +412,7 @@ def encode_mode(line: ModeLine) -> bytes:
 
 def decode_ledger(value: bytes) -> LedgerLine:
     """Read a record of a ledger topic."""
-    line = _decoded(_ledger_decoder, value, where="ledger line", newest=ADOPTION_SCHEMA)
+    line = _decoded(_ledger_decoder, value, where="ledger line", newest=PRIOR_SCHEMA)
     if isinstance(line, PriorLine | PoolLine):
         return line
     if line.schema > LEDGER_SCHEMA:

@@ -35,7 +35,6 @@ from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import (
     ACTION,
     OPENING,
-    Adopted,
     After,
     BlockSums,
     Carried,
@@ -44,7 +43,6 @@ from streamdp.core.events import (
     Key,
     Release,
 )
-from streamdp.core.evidence.adoption import MOST_ADOPTED, CrowdSnapshot
 from streamdp.core.evidence.crowd_names import crowd_of
 from streamdp.core.evidence.donation import Gift
 from streamdp.wire.crowd_entries import SavedPrior, SavedVote, decode_pooled, decode_prior
@@ -59,7 +57,6 @@ from streamdp.wire.lines import (
     from_base64,
 )
 from streamdp.wire.published import INTEGER_WIDTH, Lines, Mode, decode_in_force, decode_ledger
-from streamdp.wire.snapshots import largest_snapshot, saved_snapshot
 from streamdp.wire.state_version import MIN_READER, VERSION, Version, decoded
 
 LONG = 2**63 - 1
@@ -170,8 +167,6 @@ class EpochEntries:
     priors: dict[int, SavedPrior] = field(default_factory=dict)  # by number
     pool: bytes | None = field(default=None, repr=False)  # as of the checkpoint; NOT PRIVATE
     pooled: dict[int, SavedVote] = field(default_factory=dict)  # by block
-    snapshot: CrowdSnapshot | None = None  # the newest for other partitions
-    adopted: dict[int, CrowdSnapshot] = field(default_factory=dict)  # by partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,13 +293,9 @@ def largest_recorded(lines: Lines, *, key_bytes: int) -> int:
         recorded = record(release, lines=lines, mode=mode, ordinal=LONG)
         sizes.append(len(release_entry(identity)) + len(encode_recorded(recorded)))
     if lines.crowd:
-        adopted = (Adopted(LONG, LONG, LONG, "f" * 32),) * MOST_ADOPTED
-        prior = CrowdPrior(LONG, LONG, LONG, bytes(8 * crowd_of(lines.crowd).size), adopted)
+        prior = CrowdPrior(LONG, LONG, LONG, bytes(8 * crowd_of(lines.crowd).size))
         line = lines.prior(prior, partition=LONG, epoch=LONG, last_offset=LONG, ordinal=LONG)
         sizes.append(len(Entries(lines.stream, LONG).prior(LONG, epoch=LONG)) + len(line))
-    if lines.crowd and crowd_of(lines.crowd).reach == "stream":
-        place = Entries(lines.stream, LONG).adopted(LONG, epoch=LONG)
-        sizes.append(len(place) + len(largest_snapshot(lines)))
     if lines.giving is not None:
         identity = Identity(lines.stream, LONG, None, LONG, LONG, LONG, ACTION)
         epsilon = Fraction(LONG, LONG - 1)
@@ -412,10 +403,6 @@ def _put(
         into.priors[rest[0]] = decode_prior(value, epoch=epoch, number=rest[0], where=where)
     elif what == "pool":
         into.pool = value
-    elif what == "snapshot":
-        into.snapshot = saved_snapshot(value, places.partition, where=where)
-    elif what == "adopted":
-        into.adopted[rest[0]] = saved_snapshot(value, rest[0], where=where)
     elif what == "pooled":
         into.pooled[rest[0]] = decode_pooled(value, epoch=epoch, block=rest[0], where=where)
     else:

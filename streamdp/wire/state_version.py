@@ -27,10 +27,7 @@ CROWD_VERSION = 3
 POOL_VERSION = 4
 """The layout of a checkpoint whose keys donate: the pool is saved with it."""
 
-ADOPTION_VERSION = 5
-"""The layout of a crowd across partitions: adopted snapshots are saved beside the priors."""
-
-NEWEST = ADOPTION_VERSION
+NEWEST = POOL_VERSION
 """The newest layout that this library reads."""
 
 Version = Annotated[int, Meta(ge=1)]

@@ -6,8 +6,8 @@ has imported streamdp (`tests.support.forking`): the crash tests start hundreds.
 The stream ``fold`` is seeded, so that its ledger can be compared with an offline fold; the stream
 ``wide`` draws from the system among many equal actions, so that a redraw would almost surely show,
 and has a memory, so that what is in force after a kill must follow from all votes before it, and a
-crowd across partitions, so that each draw after a kill must be told a prior that follows from all
-votes of its partition's keys, and from what its line says that was adopted of the others. These
+crowd, so that each draw after a kill must be told a prior that follows from all
+votes of its partition's keys. These
 keys donate their blocks of one slot, so that each vote of the pool must be of slots that no other
 draw was charged for; but for two of five, which are a control group and keep all their slots.
 The stream ``shown`` learns from what was shown, and publishes policies: seeded on SQLite, from the
@@ -33,7 +33,6 @@ from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.core.learners.leader import crowded
 from streamdp.core.randomness import Randomness
 from streamdp.ports import Partition, Reached, StreamTopics, Technology
-from streamdp.service.crowd_reader import CrowdReader
 from streamdp.service.loop import Service
 from streamdp.service.past import alone
 from streamdp.service.protocol import Pace
@@ -96,7 +95,7 @@ class Place:
             schedule="restarting 4",
             bonus=0,
         )
-        together = crowded(wide, control=Control(Fraction(1, 5)), reach="stream")
+        together = crowded(wide, control=Control(Fraction(1, 5)))
         assert together.crowd is not None
         giving = replace(together, crowd=replace(together.crowd, donates=2))
         return [
@@ -118,7 +117,7 @@ class Place:
 
     def _spec(self, name: str, learner: sd.Leader, randomness: Randomness) -> StreamSpec:
         return StreamSpec(
-            topics=StreamTopics(self.app, name, self.input, crowd=learner.crowd is not None),
+            topics=StreamTopics(self.app, name, self.input),
             learner=learner,
             estimates=(sd.estimate("block_regret", epsilon="1/4", min_length=3),),
             format=configure("json", actions=list(learner.actions), options={"layout": "mapping"}),
@@ -176,19 +175,9 @@ async def serve(place: Place, trace: Trace | None, worker: str) -> int:
     specs = place.specs()
     view = View(specs)
     transport = place.technology(trace).transport(worker=worker)
-    published, log = place.technology().publications, Stderr()
-    async with CrowdReader(specs, published, view=view, log=log, settings=QUICK) as reader:
-        service = Service(
-            specs,
-            transport,
-            past=alone,
-            view=view,
-            log=log,
-            settings=QUICK,
-            snapshots_of=reader.newest,
-        )
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, service.drain)
-        await service.run()
+    service = Service(specs, transport, past=alone, view=view, log=Stderr(), settings=QUICK)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, service.drain)
+    await service.run()
     return 4 if service.halted else 0
 
 

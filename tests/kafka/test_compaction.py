@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
@@ -87,18 +86,6 @@ def test_is_a_segment_never_too_small_for_a_commit() -> None:
         (state,) = [t for t in wanted(topics_of("a", largest_value=largest_value), settings)
                     if t.role == "state"]  # fmt: skip
         assert int(state.settings["segment.bytes"]) >= max(8 << 20, 2 * largest_value)
-
-
-def test_is_a_crowd_topic_compacted_and_made_where_partitions_tell_each_other() -> None:
-    """The newest snapshot of each partition is enough; a new reader need not read all of them."""
-    settings, topics = table("127.0.0.1:9092"), topics_of("a")
-    assert "crowd" not in [topic.role for topic in wanted(topics, settings)]
-    (crowd,) = [
-        topic for topic in wanted(replace(topics, crowd=True), settings) if topic.role == "crowd"
-    ]
-    assert (crowd.name, crowd.cleanup) == ("a.home.crowd", "compact")
-    assert crowd.settings["segment.bytes"] == str(8 << 20)
-    assert crowd.least > 0
 
 
 @pytest.fixture(scope="module")

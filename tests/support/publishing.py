@@ -132,12 +132,6 @@ class Reader:
         self.of_ledger.newest = newest
         return self.of_ledger.follow(follow=follow)
 
-    def snapshots(
-        self, stream: StreamTopics, *, follow: bool
-    ) -> AsyncIterator[Sequence[Published]]:
-        """Nothing that partitions told each other."""
-        return Topic().follow(follow=follow)
-
     async def ledgers(self, app: str) -> Sequence[StreamTopics]:
         """The one stream that these topics are of."""
         return [replace(HOME, app=app, input="")]

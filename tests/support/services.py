@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 
 from streamdp.ports import (
     Commit,
@@ -24,15 +23,14 @@ from streamdp.ports import (
     no_fault,
 )
 from streamdp.service.batches import decode
-from streamdp.service.crowd_reader import CrowdReader
 from streamdp.service.logs import EVENTS
 from streamdp.service.loop import Service
 from streamdp.service.past import alone
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, View
 from streamdp.service.worker import Clock, LoopSettings
-from streamdp.testing.judge import SNAPSHOT, Evidence, adopting, judge, judge_fold
-from streamdp.testing.memory import MemoryPublications, MemoryTransport
+from streamdp.testing.judge import Evidence, judge, judge_fold
+from streamdp.testing.memory import MemoryTransport
 from streamdp.testing.memory_log import Isolation, MemoryLog
 from streamdp.wire.published import Mode
 
@@ -120,8 +118,6 @@ class Room:
         specs, log = list(self.specs.values()), Lines()
         view = View(specs)
         transport = around(MemoryTransport(self.log, worker=name, reached=reached))
-        published = partial(MemoryPublications, self.log)
-        reader = CrowdReader(specs, published, view=view, log=log, settings=settings)
         service = Service(
             specs,
             transport,
@@ -131,14 +127,12 @@ class Room:
             settings=settings,
             modes=modes,
             clock=clock,
-            snapshots_of=reader.newest,
         )
         worker = Worker(service, view, log, asyncio.create_task(service.run()))
         try:
-            async with reader:
-                yield worker
-                if not worker.task.done():
-                    await worker.drained()
+            yield worker
+            if not worker.task.done():
+                await worker.drained()
         finally:
             worker.task.cancel()
             await asyncio.wait({worker.task}, timeout=5)
@@ -195,14 +189,9 @@ class Room:
             )
             evidence = self.evidence(partition)
             faults += judge(evidence)
-            every = (record.value for record in self.log.snapshots(spec.topics))
-            snapshots = [value for value in every if value.startswith(SNAPSHOT)]
-            engine = spec.engine(partition.number)
-            if spec.reaches:
-                engine.adopt(adopting(evidence.ledger, snapshots))
             faults += judge_fold(
                 evidence,
-                engine=engine,
+                engine=spec.engine(partition.number),
                 lines=spec.lines,
                 log=[batch],
                 whole=whole,

@@ -71,8 +71,7 @@ async def _rights(
     settings: KafkaSettings, stream: StreamTopics, there: Mapping[str, bool]
 ) -> AsyncIterator[Finding]:
     """Try what the service will do with a stream, right by right."""
-    crowd = [stream.snapshots] if stream.crowd else []
-    for topic in (stream.input, stream.beside, stream.state, stream.ledger, *crowd):
+    for topic in (stream.input, stream.beside, stream.state, stream.ledger):
         if topic in there:
             subject = f"topic {topic}: read"
             if there[topic]:
@@ -80,7 +79,7 @@ async def _rights(
             else:
                 yield Finding(subject, Verdict.PROBLEM, "refused: no right to Read, nor to see it")
     aside = [stream.quarantine] if stream.quarantined else []
-    for topic in (stream.state, stream.output, stream.actions, stream.ledger, *crowd, *aside):
+    for topic in (stream.state, stream.output, stream.actions, stream.ledger, *aside):
         if topic in there:
             subject = f"topic {topic}: write in a transaction"
             if there[topic]:

@@ -6,9 +6,9 @@ next send and its commit are refused) and ends that owner's open transaction. Th
 1. `take` initialises the producer, then commits an *owner record* to the state partition. All
    earlier records end before its offset F.
 2. `confirm` commits another owner record, which is refused if there is a later owner.
-3. `commit` sends one transaction: state, actions, ledger lines, perhaps a snapshot, and the group's
-   offset. Every acknowledgement is awaited before the commit is requested, because the client
-   commits even after a failed send.
+3. `commit` sends one transaction: state, actions, ledger lines and the group's offset. Every
+   acknowledgement is awaited before the commit is requested, because the client commits even after
+   a failed send.
 4. After any error, time-out or cancellation the result is unknown: the owner is *lost* for good,
    its producer is abandoned, and only another `take` of the partition goes on. A producer is never
    initialised again. A lost answer to the commit's last request is such an error too: asking again
@@ -198,9 +198,6 @@ class PartitionOwner:
             await out.put(topics.state, self._number, commit.state)
             await out.put(topics.actions, self._number, actions)
             await out.put(topics.ledger, self._number, commit.ledger)
-            if commit.snapshot is not None:
-                record = (b"%d" % self._number, commit.snapshot)
-                await out.put(topics.snapshots, self._number, [record])
             if commit.records:
                 written = [(key, value) for key, value, _ in commit.records]
                 headers = [pairs for _, _, pairs in commit.records]
@@ -238,7 +235,6 @@ class PartitionOwner:
             ("state", commit.state),
             ("action", commit.actions),
             ("ledger line", commit.ledger),
-            ("snapshot", [] if commit.snapshot is None else [(None, commit.snapshot)]),
         ):
             largest = max(
                 (len(key or b"") + len(value or b"") for key, value in records), default=0

@@ -46,12 +46,6 @@ class KafkaPublications:
         """
         return self._read(stream.ledger, _same, follow=follow, newest=newest, settle=True)
 
-    def snapshots(
-        self, stream: StreamTopics, *, follow: bool
-    ) -> AsyncIterator[Sequence[Published]]:
-        """The snapshots of partitions that are not compacted yet."""
-        return self._read(stream.snapshots, _same, follow=follow)
-
     async def ledgers(self, app: str) -> Sequence[StreamTopics]:
         """The ledgers of this application that this user may describe."""
         async with administration(self._settings) as client:

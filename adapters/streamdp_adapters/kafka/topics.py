@@ -7,7 +7,6 @@
 | output | delete | it is another stream's input |
 | actions, state | compact | only the newest record of each key is needed |
 | ledger | delete, kept for ever | the guarantee is recomputed from all of it |
-| crowd, across partitions | compact | the newest snapshot of each partition is enough |
 | quarantine, if it is on | delete, a week unless changed | for an operator to look at |
 
 Replication ≥ 3, min ISR ≥ 2 and no unclean election, because a state that rolls back would draw
@@ -153,9 +152,6 @@ def wanted(topics: StreamTopics, settings: KafkaSettings) -> list[Wanted]:
     segment = max(int(_READ_WHOLE[_SEGMENT]), 2 * least)
     shaped[0] = replace(shaped[0], proposed=_FOR_A_WEEK, least=0)
     shaped[3] = replace(shaped[3], bounds={**_READ_WHOLE, _SEGMENT: str(segment)})
-    if topics.crowd:
-        crowd = replace(shaped[1], name=topics.snapshots, role="crowd", bounds=shaped[3].bounds)
-        shaped.append(crowd)
     if topics.quarantined:
         aside = replace(shaped[0], name=topics.quarantine, role="quarantine", proposed=_SPARINGLY)
         shaped.append(aside)

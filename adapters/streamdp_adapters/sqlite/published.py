@@ -34,13 +34,7 @@ PUBLISHED = FileKind(
 )
 PAGE = 1000  # records of a reader's page
 
-ACTIONS, LEDGER, SNAPSHOTS = "action", "ledger", "snapshot"
-
-_SNAPSHOTS = """
-CREATE TABLE IF NOT EXISTS snapshot (id INTEGER PRIMARY KEY, part INTEGER NOT NULL, key BLOB,
-  value BLOB)
-"""
-"""Created with the first snapshot: a file without snapshots has the earlier version's form."""
+ACTIONS, LEDGER = "action", "ledger"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +45,6 @@ class Publication:
     position: int
     actions: Sequence[tuple[Key, bytes]] = field(repr=False)  # not public before it is durable
     ledger: Sequence[tuple[Key, bytes]] = field(repr=False)
-    snapshots: Sequence[tuple[Key, bytes]] = field(default=(), repr=False)  # at most one
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +144,6 @@ class PublishedFile:
             "INSERT INTO action VALUES (?, ?, ?, ?)",
             [(at, part.id, key, value) for at, (key, value) in actions],
         )
-        for key, value in publication.snapshots:
-            file.execute(_SNAPSHOTS)
-            file.execute("DELETE FROM snapshot WHERE part = ?", (part.id,))
-            at = part.id << WIDTH | publication.sequence
-            file.execute("INSERT INTO snapshot VALUES (?, ?, ?, ?)", (at, part.id, key, value))
         lines = enumerate(publication.ledger, part.id << WIDTH | part.ledger)
         file.executemany(
             "INSERT INTO ledger VALUES (?, ?, ?)", [(at, key, value) for at, (key, value) in lines]
@@ -209,12 +197,6 @@ def _last_line(file: sqlite3.Connection, part: int) -> bytes | None:
     return bytes(row[0]) if row else None
 
 
-def _has_snapshots(file: sqlite3.Connection) -> bool:
-    """Whether a snapshot was ever published."""
-    table = file.execute("SELECT 1 FROM sqlite_master WHERE name = 'snapshot'").fetchone()
-    return table is not None
-
-
 class PublishedReader:
     """Reads publications, page by page. One thread only."""
 
@@ -252,11 +234,9 @@ class PublishedReader:
 
     def page(self, table: str, number: int, part: int, start: int) -> list[Published]:
         """The next records of a partition, from an offset on."""
-        assert table in {ACTIONS, LEDGER, SNAPSHOTS}
+        assert table in {ACTIONS, LEDGER}
         low = part << WIDTH
         with reading(self._connection, self._path) as file:
-            if table == SNAPSHOTS and not _has_snapshots(file):
-                return []
             rows = file.execute(
                 f"SELECT id, key, value FROM {table} WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",  # noqa: S608
                 (low + start, low + (1 << WIDTH), PAGE),

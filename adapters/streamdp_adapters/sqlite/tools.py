@@ -31,7 +31,6 @@ from streamdp_adapters.sqlite.published import (
     ACTIONS,
     LEDGER,
     PUBLISHED,
-    SNAPSHOTS,
     PublishedMark,
     PublishedReader,
 )
@@ -59,12 +58,6 @@ class SqlitePublications:
     ) -> AsyncIterator[Sequence[Published]]:
         """Every ledger record, or the newest."""
         return self._records(LEDGER, stream, follow=follow, newest=newest)
-
-    def snapshots(
-        self, stream: StreamTopics, *, follow: bool
-    ) -> AsyncIterator[Sequence[Published]]:
-        """The newest snapshot of each partition."""
-        return self._records(SNAPSHOTS, stream, follow=follow)
 
     async def _records(
         self, table: str, stream: StreamTopics, *, follow: bool, newest: int | None = None

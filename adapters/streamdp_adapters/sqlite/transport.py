@@ -478,8 +478,7 @@ def as_taken(durable: Durable, seen: PublishedMark, *, later: bytes | None = Non
 def check_sizes(partition: Partition, commit: Commit) -> None:
     """Refuse a value that is too large, before anything is done."""
     written = [(key, value) for key, value, _ in commit.records]
-    snapshot = [(None, commit.snapshot)]
-    for records in (commit.state, commit.actions, commit.ledger, written, snapshot):
+    for records in (commit.state, commit.actions, commit.ledger, written):
         for _, value in records:
             if value is not None and len(value) > LARGEST_VALUE:
                 raise InvalidConfig(

@@ -209,7 +209,7 @@ class TrustedFile:
         publications: dict[int, Publication] = {}
         lists: dict[int, tuple[list[tuple[Key, bytes]], ...]] = {}
         for sequence, position, line, key, value in rows:
-            by_topic = lists.setdefault(sequence, ([], [], []))
+            by_topic = lists.setdefault(sequence, ([], []))
             by_topic[line].append((key, value))
             publications.setdefault(sequence, Publication(sequence, position, *by_topic))
         return list(publications.values())
@@ -257,11 +257,10 @@ class TrustedFile:
             )
             _write_state(file, owner.part, commit)
             publication = None
-            if commit.actions or commit.ledger or commit.snapshot is not None:
+            if commit.actions or commit.ledger:
                 sequence += 1
-                snapshots = [] if commit.snapshot is None else [(b"%d" % number, commit.snapshot)]
                 publication = Publication(
-                    sequence, commit.next_offset, commit.actions, commit.ledger, snapshots
+                    sequence, commit.next_offset, commit.actions, commit.ledger
                 )
                 _write_outbox(file, owner.part, publication)
             file.execute(
@@ -473,9 +472,7 @@ def _write_state(file: sqlite3.Connection, part: int, commit: Commit) -> None:
 
 
 def _write_outbox(file: sqlite3.Connection, part: int, publication: Publication) -> None:
-    for line, records in enumerate(
-        (publication.actions, publication.ledger, publication.snapshots)
-    ):
+    for line, records in enumerate((publication.actions, publication.ledger)):
         file.executemany(
             "INSERT INTO outbox (part, sequence, position, line, key, value)"
             " VALUES (?, ?, ?, ?, ?, ?)",

@@ -9,9 +9,6 @@ Everything here follows from the partition's own releases in the order of its lo
    keeps its own vote (`Bank.remembered`, after the memory's columns), so that saved rows, recorded
    releases and the priors are all that a rebuild needs.
 3. *How long.* Old priors are kept: votes drawn under them may still be the newest of their keys.
-4. *Other partitions.* Where the crowd reaches across partitions, a prior adopts snapshots of other
-   partitions at the moment when it is made (`evidence.adoption`): `adopting` is called once for
-   each prior. The checkpoint holds what was adopted, so that a rebuild goes on with it.
 
 A feedback stream's crowd counts releases of sums in the same way. Its evidence is what rows
 remember of them (`evidence.pooled_means`), and policies use the prior, not draws.
@@ -25,8 +22,8 @@ ones are read back: a rebuild makes no prior.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -37,8 +34,7 @@ from streamdp.core.bank import Bank
 from streamdp.core.engine.plan import Batch, Plan, part_of
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import ACTION, CrowdPrior, Key
-from streamdp.core.evidence.adoption import Adopting, CrowdSnapshot, together
-from streamdp.core.evidence.crowd import Crowd, Votes, cast, due, newest
+from streamdp.core.evidence.crowd import Crowd, cast, due, newest
 from streamdp.core.evidence.pooled_means import PooledMeans
 
 if TYPE_CHECKING:
@@ -60,8 +56,6 @@ class CrowdStanding:
     votes: int  # how many were released
     priors: tuple[CrowdPrior, ...]  # all, by number from 1 on
     pool: bytes = field(default=b"", repr=False)  # the pool's row, where keys donate; NOT PRIVATE
-    adopted: tuple[CrowdSnapshot, ...] = ()  # of other partitions, by the newest prior
-    snapshot: CrowdSnapshot | None = None  # its own votes, as the newest prior counts them
 
 
 @dataclass(slots=True)
@@ -74,10 +68,6 @@ class PartitionCrowd:
     votes: int = 0
     priors: dict[int, CrowdPrior] = field(default_factory=dict, repr=False)
     away: dict[Key, Ints] = field(default_factory=dict, repr=False)  # newest votes of dropped rows
-    at: tuple[int, int] = (0, 1)  # partition and epoch
-    adopting: Adopting | None = None  # decides what is adopted of other partitions
-    adopted: Mapping[int, CrowdSnapshot] = field(default_factory=dict)
-    snapshot: CrowdSnapshot | None = None
 
     def __post_init__(self) -> None:
         """Prior 0 favours nothing."""
@@ -127,8 +117,7 @@ class PartitionCrowd:
     def standing(self, position: int) -> CrowdStanding:
         """For a checkpoint at this position."""
         pool = b"" if self.pool is None else self.pool.standing(position)
-        priors, adopted = tuple(self.priors.values())[1:], tuple(self.adopted.values())
-        return CrowdStanding(self.votes, priors, pool, adopted, self.snapshot)
+        return CrowdStanding(self.votes, tuple(self.priors.values())[1:], pool)
 
     def learn(self, standing: CrowdStanding) -> None:
         """Take over the priors of a checkpoint."""
@@ -159,23 +148,6 @@ class PartitionCrowd:
                     got=f"{self.votes} votes and {self.current.number} priors",
                 )
             )
-        self._go_on(standing)
-
-    def _go_on(self, standing: CrowdStanding) -> None:
-        """Take over the adopted snapshots; they must be those that the newest prior names."""
-        names = tuple(snapshot.name for snapshot in standing.adopted)
-        if names != self.current.adopted:
-            raise StateMismatch(
-                complaint(
-                    "crowd",
-                    "what was adopted of other partitions",
-                    expected=f"the {len(self.current.adopted)} snapshots that prior"
-                    f" {self.current.number} names",
-                    got=f"{len(names)} others",
-                )
-            )
-        self.adopted = {snapshot.partition: snapshot for snapshot in standing.adopted}
-        self.snapshot = standing.snapshot
 
     def parts(self, batch: Batch, plan: Plan) -> Iterator[Batch]:
         """Cut the batch after each record that makes a prior due."""
@@ -206,45 +178,13 @@ class PartitionCrowd:
             kept = np.concatenate([kept, self.pool.votes()])
         made = self._next(kept)
         self.priors[made.number] = made
-        if self.crowd.reach == "stream":
-            self.snapshot = self._counted(kept)
         return (made,)
 
     def _next(self, kept: Ints) -> CrowdPrior:
         """The next prior from what rows keep."""
         if isinstance(self.crowd, PooledMeans):
             return self.crowd.made_from(kept, self.priors, after=self.votes)
-        return self._made(newest(kept))
-
-    def _made(self, votes: Votes) -> CrowdPrior:
-        """The next prior from these votes and from the snapshots adopted now."""
-        crowd = self.crowd
-        assert isinstance(crowd, Crowd)
-        if self.adopting is not None:
-            self.adopted = self.adopting(self.current.number + 1, self.adopted)
-        others, size = self.adopted.values(), crowd.size
-        counted, priors = together(votes, self.priors, others, size=size)
-        made = crowd.made(counted, priors, after=self.votes)
-        return (
-            replace(made, adopted=tuple(snapshot.name for snapshot in others)) if others else made
-        )
-
-    def _counted(self, kept: Ints) -> CrowdSnapshot:
-        """The snapshot of these newest votes for other partitions, without the control group's.
-
-        The votes of keys come first, and then those of the pool.
-        """
-        crowd, (partition, epoch) = self.crowd, self.at
-        assert isinstance(crowd, Crowd)
-        if crowd.control.share:
-            keys = [*self.bank.keys[: len(self.bank)], *self.away]
-            told_nothing = np.flatnonzero(kept[: len(keys), 0] == 1).tolist()
-            apart = [at for at in told_nothing if crowd.control.holds(keys[at])]
-            kept = np.delete(kept, apart, axis=0)
-        return CrowdSnapshot.of(
-            crowd, newest(kept), self.priors,
-            partition=partition, epoch=epoch, number=self.current.number,
-        )  # fmt: skip
+        return self.crowd.made(newest(kept), self.priors, after=self.votes)
 
     def note(self, rows: Ints, votes: Ints, *, priors: Ints, lengths: Ints) -> None:
         """Note the votes of these rows, before they change the actions in force."""

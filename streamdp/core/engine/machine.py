@@ -53,7 +53,6 @@ from streamdp.core.engine.releasing import Releasing
 from streamdp.core.engine.waves import BLOCK_CODE, Applier, Blocks, Wave
 from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
 from streamdp.core.events import NO_ARM, Carried, FeedbackBatch, Key, LossBatch, Releases
-from streamdp.core.evidence.adoption import Adopting
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.grid import as_float32, as_single, as_vector, centred_gains
 from streamdp.core.learners import Leader, Learner, PolicyLearner
@@ -143,7 +142,7 @@ class Engine:
         crowd = learner.crowd
         self._crowd = None
         if crowd is not None:
-            self._crowd = PartitionCrowd(crowd, self._bank, self._pool, at=(partition, epoch))
+            self._crowd = PartitionCrowd(crowd, self._bank, self._pool)
         self._fresh = Fresh(
             stream, partition, epoch, learner, self.estimates, randomness,
             self._heritage, withheld, self._crowd,
@@ -412,22 +411,6 @@ class Engine:
     def crowd(self) -> CrowdStanding | None:
         """The state of the crowd for a checkpoint; None without one."""
         return None if self._crowd is None else self._crowd.standing(self.position)
-
-    def adopt(self, adopting: Adopting) -> None:
-        """Let priors adopt other partitions' snapshots, where the crowd reaches across them."""
-        if self._crowd is not None and self._crowd.crowd.reach == "stream":
-            self._crowd.adopting = adopting
-
-    def cut_at_priors(self, batch: Batch) -> Sequence[Batch]:
-        """Cut the batch after the records that make priors due; the engine does not change.
-
-        A caller that applies the pieces one by one can send others each prior, or wait for theirs,
-        before the next one.
-        """
-        batch = checked(batch, learner=self.learner, position=self.position)
-        if self._crowd is None:
-            return [batch]
-        return list(self._crowd.parts(batch, self._plan(batch, self._fresh, limit=self.limit)))
 
     def reach(self, time: int) -> None:
         """Move time forward for records that are in no batch because their keys get no learner."""

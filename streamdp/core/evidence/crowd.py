@@ -46,8 +46,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, fsum, lgamma, log
-from typing import Any, Literal
+from math import ceil, floor, fsum, lgamma, log
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,9 +59,6 @@ from streamdp.core.evidence.control import NO_CONTROL, Control
 from streamdp.core.evidence.donation import MOST_DONATED
 from streamdp.core.evidence.groups import NO_GROUPS, Groups
 from streamdp.core.evidence.groups import named as groups_named
-
-Reach = Literal["partition", "stream"]
-"""Whose newest votes go into priors: those of the partition's keys, or other partitions' too."""
 
 POINT = 20
 """Bits after the point of a bonus in noise units: finer than any difference that matters."""
@@ -117,7 +114,6 @@ _EXACT = r"(\d{1,30}(?:/[1-9]\d{0,29})?)"
 _NAME = re.compile(
     rf"crowd of (\d{{1,7}}) actions at rate {_EXACT} bonus {_EXACT} floor {_EXACT}"
     rf"(?: control {_EXACT})?(?: donating below (\d{{1,13}}))?"
-    r"(?P<across> across partitions)?"
     r"(?: groups (?P<groups>[0-9a-f,;]+))?",
     re.ASCII,
 )
@@ -184,7 +180,6 @@ class Crowd:
     donates: int = 0  # blocks of fewer slots are donated (`evidence.donation`); 0: none
     groups: Groups = NO_GROUPS
     control: Control = NO_CONTROL
-    reach: Reach = "partition"  # whose votes count; see `adoption` for other partitions
 
     def __post_init__(self) -> None:
         """Refuse a crowd without bounded priors, and a bonus that is not on the grid.
@@ -218,8 +213,6 @@ class Crowd:
         )
         if self.donates:
             text += f" donating below {self.donates}"
-        if self.reach == "stream":
-            text += " across partitions"
         return f"{text} groups {self.groups.name}" if self.groups.name else text
 
     @property
@@ -347,8 +340,7 @@ def named(name: str) -> Crowd:
     rate, bonus, floor, control = (Fraction(text or 0) for text in match.groups()[1:5])
     groups = groups_named(match["groups"] or "")
     donates = int(match[6] or 0)
-    reach: Reach = "stream" if match["across"] else "partition"
-    return Crowd(int(match[1]), rate, bonus, floor, donates, groups, Control(control), reach)
+    return Crowd(int(match[1]), rate, bonus, floor, donates, groups, Control(control))
 
 
 @dataclass(frozen=True, slots=True)
@@ -524,3 +516,14 @@ def _likely(both: Floats) -> Floats:
     likely = np.add.reduce(others, axis=-1, keepdims=True) - others
     likely += own
     return np.asarray(likely)
+
+
+def are_priors(crowd: Crowd, bonuses: Ints) -> bool:
+    """Whether these bonuses follow from shares of keys: each e^b within bounds, their sum K."""
+    least, most = (
+        round_(log(of)) for round_, of in ((floor, float(crowd.floor)), (ceil, crowd.actions))
+    )
+    if (bonuses < (least << POINT)).any() or (bonuses > (most << POINT)).any():
+        return False
+    shares = np.exp(bonuses.reshape(-1, crowd.actions) / (1 << POINT)).sum(axis=1)
+    return bool((np.abs(shares / crowd.actions - 1) < 1e-3).all())

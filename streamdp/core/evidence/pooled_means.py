@@ -125,11 +125,6 @@ class PooledMeans:
         return 0
 
     @property
-    def reach(self) -> str:
-        """Keys learn from the keys of their own partition."""
-        return "partition"
-
-    @property
     def size(self) -> int:
         """How many numbers a prior has: a mean and a deviation of each arm."""
         return 2 * self.actions

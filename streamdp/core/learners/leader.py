@@ -29,7 +29,7 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import CrowdPrior
 from streamdp.core.evidence import NEWEST, Memory
 from streamdp.core.evidence.control import NO_CONTROL, Control
-from streamdp.core.evidence.crowd import POINT, Crowd, Reach
+from streamdp.core.evidence.crowd import POINT, Crowd
 from streamdp.core.evidence.donation import NewestVotes, pool_schedule, shortest_kept
 from streamdp.core.evidence.groups import NO_GROUPS, Groups
 from streamdp.core.schedule import Schedule, schedule_of
@@ -224,11 +224,10 @@ def crowded(
     groups: Groups = NO_GROUPS,
     *,
     control: Control = NO_CONTROL,
-    reach: Reach = "partition",
 ) -> Leader:
-    """The learner with a crowd of this floor, these groups, this control group and this reach."""
+    """The learner with a crowd of this floor, these groups and this control group."""
     actions, rate = len(learner.actions), learner.choose.rate
-    crowd = Crowd(actions, rate, learner.bonus, floor, groups=groups, control=control, reach=reach)
+    crowd = Crowd(actions, rate, learner.bonus, floor, groups=groups, control=control)
     return replace(learner, crowd=crowd)
 
 

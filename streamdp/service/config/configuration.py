@@ -213,8 +213,7 @@ class Configuration:
                 if stream.crowd == "off":
                     return learner
                 groups = Groups.of(stream.crowd_groups)
-                control, reach = Control(stream.control), stream.crowd
-                together = crowded(learner, groups=groups, control=control, reach=reach)
+                together = crowded(learner, groups=groups, control=Control(stream.control))
                 return donating(together) if stream.donate else together
             policies = feedback_learner_of(_options(stream.learner), actions=actions)
             if stream.crowd == "off":
@@ -319,10 +318,7 @@ class Configuration:
         inputs = {_plain(name): name for name in read}
         derived: dict[str, str] = {}
         for place, topics in own:
-            crowd = [topics.snapshots] if topics.crowd else []
-            for name in (
-                topics.actions, topics.ledger, topics.state, topics.quarantine, *crowd,
-            ):  # fmt: skip
+            for name in (topics.actions, topics.ledger, topics.state, topics.quarantine):
                 taken = derived.get(_plain(name)) or inputs.get(_plain(name))
                 if taken is not None:
                     where = f"{self.path}: {place}"
@@ -348,9 +344,6 @@ class Configuration:
             elif stream.observes == "feedback" and (stream.crowd_groups or stream.donate):
                 key = "crowd_groups" if stream.crowd_groups else "donate"
                 what, expected, got = "needs votes", 'observes = "losses"', 'observes = "feedback"'
-            elif stream.observes == "feedback" and stream.crowd == "stream":
-                key, what, got = "crowd", "across partitions needs votes", 'crowd = "stream"'
-                expected = 'crowd = "partition", or observes = "losses"'
             else:
                 continue
             raise InvalidConfig(complaint(self._where(name, key), what, expected=expected, got=got))
@@ -435,7 +428,6 @@ class Configuration:
             name,
             stream.input,
             quarantined=stream.quarantine,
-            crowd=stream.crowd == "stream",
             headers=stream.observes == "feedback" or stream.idle is not None,
         )
 

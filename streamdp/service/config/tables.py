@@ -287,9 +287,9 @@ class StreamTable(BaseModel):
     carry: bool = Field(
         default=True, description="whether an epoch begins with what is public of the one before"
     )
-    crowd: Literal["off", "partition", "stream"] = Field(
+    crowd: Literal["off", "partition"] = Field(
         default="off",
-        description="whether keys learn from each other's releases: a partition's keys, or all",
+        description="whether a partition's keys learn from each other's releases",
     )
     control: Annotated[Fraction, BeforeValidator(_share)] = Field(
         default=Fraction(0), description='the part of the keys that never use the crowd, as "0.05"'

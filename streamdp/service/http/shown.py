@@ -6,7 +6,7 @@ noise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from math import isnan
@@ -167,14 +167,12 @@ def _crowd(about: About, releases: StreamReleases) -> dict[str, Any] | None:
         if part.epoch == about.epoch_of(number)
     ]
     both = of_all(part.agreements for _, part in parts)
-    newest = {number: part.prior.number for number, part in parts if part.prior is not None}
     return {
         "priors": [
             {
                 "partition": number,
                 "prior": part.prior.number,
                 "votes": part.prior.after,
-                "adopted": _adopted(part.prior, newest) if crowd.reach == "stream" else None,
                 "group": crowd.groups.title(group) if crowd.groups.count > 1 else None,
                 "best": best,
             }
@@ -191,16 +189,6 @@ def _crowd(about: About, releases: StreamReleases) -> dict[str, Any] | None:
             for side, of in (("control", both.alone), ("with_crowd", both.together))
         },
     }
-
-
-def _adopted(prior: CrowdPrior, newest: Mapping[int, int]) -> dict[str, int]:
-    """How many other partitions' votes went into a prior, and how old these were.
-
-    `behind`: priors that such a partition has made since, the most of all. An age in counts: a
-    clock would tell how fast events come.
-    """
-    behind = [newest.get(name.partition, name.number) - name.number for name in prior.adopted]
-    return {"partitions": len(prior.adopted), "behind": max(behind, default=0)}
 
 
 def _best(

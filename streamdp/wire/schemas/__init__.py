@@ -5,7 +5,7 @@ them with what the code reads and writes. `event-list` and `event-mapping` are t
 JSON input, `event-feedback` is a JSON record of a feedback stream. `request` and `outcome` are the
 contents from which an assembly makes events. `action` and `ledger` are the lines of the topics of
 that name, `policy` is the line of a feedback stream's actions topic, `mode` the stream's own line
-there, `assembly` the line of an assembly's ledger, `snapshot` a record of a crowd topic.
+there, `assembly` the line of an assembly's ledger.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ import msgspec
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.wire.lines import (
     ACTION_SCHEMA,
-    ADOPTION_SCHEMA,
     LEDGER_SCHEMA,
+    PRIOR_SCHEMA,
     ActionLine,
     Assembled,
     LedgerLine,
     ModeLine,
     PolicyLine,
 )
-from streamdp.wire.snapshots import SNAPSHOT_SCHEMA, SnapshotRecord
 
 NAMES = (
     "event-list",
@@ -38,7 +37,6 @@ NAMES = (
     "mode",
     "ledger",
     "assembly",
-    "snapshot",
 )
 
 _VERSIONS = {
@@ -50,9 +48,8 @@ _VERSIONS = {
     "action": ACTION_SCHEMA,
     "policy": ACTION_SCHEMA,
     "mode": ACTION_SCHEMA,
-    "ledger": ADOPTION_SCHEMA,
+    "ledger": PRIOR_SCHEMA,
     "assembly": LEDGER_SCHEMA,
-    "snapshot": SNAPSHOT_SCHEMA,
 }
 
 _LINES: dict[str, Any] = {
@@ -61,7 +58,6 @@ _LINES: dict[str, Any] = {
     "mode": ModeLine,
     "ledger": LedgerLine,
     "assembly": Assembled,
-    "snapshot": SnapshotRecord,
 }
 
 _TITLES = {
