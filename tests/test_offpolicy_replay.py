@@ -23,7 +23,7 @@ from streamdp.lab.offpolicy.files import holds_feedback, open_file
 from streamdp.lab.offpolicy.log import ShownLog
 from streamdp.lab.offpolicy.page import page
 from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_shown
-from streamdp.lab.offpolicy.statements import as_json, summary
+from streamdp.lab.offpolicy.statements import as_json, summary, value_columns
 from streamdp.lab.replay.sources import ReadOptions
 from streamdp.ports import Headers, StreamTopics
 from streamdp.wire.unprotected import MEMBER, NOT_PRIVATE
@@ -233,11 +233,34 @@ def test_take_records_that_were_not_drawn_no_part() -> None:
     assert any("not drawn" in statement.says for statement in summary(replayed))
 
 
-def test_is_a_small_effective_number_said() -> None:
-    """A policy far from the log's draws rests on few records: a sentence says so."""
+def test_few_effective_clicks_are_no_best_and_warned_of() -> None:
+    """A policy far from the log's draws rests on few clicks: it is not compared."""
     log = made_up(400, seed=5, draws=np.array([0.96, 0.02, 0.02]))
-    about = [statement.about for statement in summary(replay_shown(log, QUESTION))]
-    assert "Few effective records" in about
+    said = dict(summary(replay_shown(log, QUESTION)))
+    assert "thompson" in said["Few effective clicks"]
+    assert "best" not in said["Best here"].lower().replace("best here", "")
+
+
+def test_best_here_is_said_only_where_no_other_lies_within_its_interval() -> None:
+    """One candidate learns, one hardly does: told apart with many records, not with few."""
+    apart = FeedbackQuestion(("thompson", "policy_blocks"), (Fraction(1, 1000),), (0,))
+    many = dict(summary(replay_shown(made_up(20_000, seed=1), apart)))["Best here"]
+    assert many.startswith("thompson at ε = ∞: 0.4")
+    assert many.endswith("of 2 candidates with 10 or more effective clicks.")
+    few = dict(summary(replay_shown(made_up(150, seed=1), apart)))["Best here"]
+    assert few.startswith("not known: the highest is")
+    assert few.endswith("lies within its interval.")
+
+
+def test_a_candidate_of_one_lucky_record_is_not_the_best() -> None:
+    """80 actions and clicks of .4 %: no estimate is far above what any action gives."""
+    chance = np.random.default_rng(4).dirichlet(np.ones(80))
+    log = made_up(10_000, seed=4, draws=chance, means=np.full(80, 0.0042))
+    answer = replay_shown(log, replace(QUESTION, learners=("thompson", "policy_weights")))
+    assert all(a.estimate is not None and a.estimate.value < 0.02 for a in answer.answers)
+    said = dict(summary(answer))
+    assert said["Best here"].startswith("not known")
+    assert "none can be compared" in said["Always the same action"]
 
 
 # -- the command ---------------------------------------------------------------------------------
@@ -360,8 +383,7 @@ def test_says_the_page_what_the_figures_say() -> None:
     assert 'style="left:0.00%">10<' in text  # what the first few records say is left out
     for name in ("Value over time", "Policy over time", "The private experiment", "What it costs"):
         assert f"<h2>{name}" in text.replace("\u00a0", " ")
-    assert (
-        f"{replayed.answers[0].value.effective:,.0f}" in text
-        if replayed.answers[0].value
-        else False
-    )
+    value = replayed.answers[0].value
+    assert value is not None
+    for figure in value_columns(value):
+        assert figure in text

@@ -175,17 +175,19 @@ def show(replay: FeedbackReplay) -> None:
 
 
 def _head(replay: FeedbackReplay) -> list[str]:
+    from streamdp.lab.offpolicy.statements import VALUE_HEADS
+
     if replay.method == "exact":
         return ["regret", "mean reward"]
     if replay.method == "service":
         return ["blocks", "likeliest the best"]
     if replay.method == "uniform":
         return ["mean reward", "records met"]
-    return ["mean reward (DR)", "SNIPS", "IPS", "for certain", "effective records"]
+    return VALUE_HEADS
 
 
 def _figures(answer: FeedbackAnswer, replay: FeedbackReplay) -> list[str]:
-    from streamdp.lab.offpolicy.statements import headline, interval, likeliest
+    from streamdp.lab.offpolicy.statements import headline, interval, likeliest, value_columns
     from streamdp.lab.replay.summary import number
 
     if replay.method == "service":
@@ -196,10 +198,4 @@ def _figures(answer: FeedbackAnswer, replay: FeedbackReplay) -> list[str]:
         return [interval(headline(answer)), f"{int(answer.accepted.mean()):,}"]
     value = answer.value
     assert value is not None
-    return [
-        interval(value.dr),
-        interval(value.snips),
-        interval(value.ips),
-        f"{value.bounds.low:.3f} – {value.bounds.high:.3f}",
-        f"{value.effective:,.0f}",
-    ]
+    return value_columns(value)

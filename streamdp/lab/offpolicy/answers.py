@@ -13,7 +13,7 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.evidence.experiment import Arms
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.schedule import Schedule
-from streamdp.lab.offpolicy.estimators import PolicyValues, ValueEstimate
+from streamdp.lab.offpolicy.estimators import MeanReward, PolicyValues
 from streamdp.lab.papers.learners import BANDIT_RECIPES, EXPERT_RECIPES, Bandit
 from streamdp.lab.replay.cells import Epsilon, epsilon_text
 from streamdp.lab.replay.course import Shares, Trajectory
@@ -68,7 +68,7 @@ class FeedbackAnswer:
     """
 
     cell: AnyCell
-    estimate: ValueEstimate | None  # the mean reward of a record; None: the log does not tell
+    estimate: MeanReward | None  # of a record; None: the log does not tell
     by_seed: Floats  # the same for each seed
     course: Trajectory
     shares: Shares

@@ -22,12 +22,11 @@ from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT, quantise
 from streamdp.core.segments import group
 from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCell, charge_of, ends_of
-from streamdp.lab.offpolicy.estimators import ValueEstimate
+from streamdp.lab.offpolicy.estimators import MeanReward
 from streamdp.lab.offpolicy.policies import Runs, coins_of, drawn
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.cuts import Bench, Rows
 from streamdp.lab.replay.log import Log, Portion
-from streamdp.lab.replay.spread import standard_error
 
 BAND = (10, 90)
 _AT_ONCE = 1 << 21  # slots × (seeds + actions)
@@ -199,7 +198,7 @@ class _Player:
         rewards = 1 - (regret + best) / log_keys.slots
         return FeedbackAnswer(
             cell=self._cell,
-            estimate=ValueEstimate(float(rewards.mean()), standard_error(rewards)),
+            estimate=MeanReward.over_seeds(rewards),
             by_seed=rewards,
             course=Trajectory(ends, so_far.mean(axis=1), low, high),
             shares=Shares(self._schedule.starts(np.arange(len(self._shares))), self._shares),

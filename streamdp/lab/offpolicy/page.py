@@ -15,14 +15,17 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Floats
 from streamdp.core.evidence.experiment import Arms
 from streamdp.lab.offpolicy.answers import FeedbackAnswer
-from streamdp.lab.offpolicy.estimators import PolicyValues, Z
+from streamdp.lab.offpolicy.estimators import Z
 from streamdp.lab.offpolicy.question import FeedbackReplay
 from streamdp.lab.offpolicy.statements import (
+    VALUE_HEADS,
+    best_always,
     charge_text,
     headline,
     interval,
     likeliest,
     summary,
+    value_columns,
 )
 from streamdp.lab.replay import charts
 from streamdp.lab.replay.cells import Epsilon, epsilon_text
@@ -159,8 +162,8 @@ def _curves(answers: Sequence[FeedbackAnswer], replay: FeedbackReplay, label: st
         return over_time(courses, y=lambda curves: charts.regret_axis(label, curves, low=1))
     levels = []
     if replay.fixed is not None:
-        best = max(value.snips.value for value in replay.fixed.always)
-        levels = [("always the best action, estimated", best)]
+        if (best := best_always(replay)) is not None:
+            levels = [("always the best action, estimated", best[1].value)]
         levels.append(("the log's own draws", replay.fixed.logged.value))
     return over_time(courses, y=value_axis(label), levels=levels)
 
@@ -181,8 +184,7 @@ def _live(replay: FeedbackReplay) -> str:
     return section(
         "As it would have run live",
         "Each learner drew its own actions and learned from the records where the log's uniform"
-        " draw was the same. Mean over seeds; ± is 1.96 times the mean of the seeds' standard"
-        " errors.",
+        " draw was the same. Mean over seeds, with the mean of the seeds' intervals.",
         html_table(head, rows) + _curves(replay.rejected, replay, "mean reward so far"),
     )
 
@@ -199,8 +201,8 @@ def _courses(replay: FeedbackReplay) -> str:
         )
     return section(
         "Value over time",
-        "Doubly robust estimate of the mean reward of a record so far, with its 95 % band: each"
-        " block weighed by the policy that earlier blocks of the log have made.",
+        "Doubly robust estimate of the mean reward of a record so far, with its 95 % interval:"
+        " each block weighed by the policy that earlier blocks of the log have made.",
         _curves(replay.answers, replay, "mean reward so far"),
     )
 
@@ -217,19 +219,19 @@ def _cells(replay: FeedbackReplay) -> str:
             row.append(interval(headline(answer)))
         elif answer.value is not None:
             value = answer.value
-            row += [interval(value.dr), interval(value.snips), interval(value.ips)]
-            row += [f"{value.bounds.low:.3f} – {value.bounds.high:.3f}", f"{value.effective:,.0f}"]
+            row += value_columns(value)
         rows.append([*row, charge_text(answer)])
     head = ["learner", "ε"]
     if replay.method == "exact":
         head += ["regret", "mean reward"]
         text = "Mean over seeds ± 1.96 standard errors."
     else:
-        head += ["doubly robust", "SNIPS", "IPS", "for certain", "effective records"]
+        head += VALUE_HEADS
         text = (
-            "Mean reward of a record. ± is 1.96 standard errors (martingale central limit"
-            " theorem). The bounds for certain hold with 95 % at every number of records at once,"
-            " and assume only that the propensities are right."
+            "Mean reward of a record: the doubly robust estimate with its 95 % interval by"
+            " empirical likelihood, right from 10 effective clicks on. The bounds for certain hold"
+            " with 95 % at every number of records at once, and assume only that the propensities are right."
+            " The mean weight is 1 but for chance."
         )
     return section("All cells", text, html_table([*head, "charge of an event"], rows))
 
@@ -238,24 +240,19 @@ def _fixed(replay: FeedbackReplay) -> str:
     if replay.fixed is None:
         return ""
     rows = [
-        ["the log's own draws", interval(replay.fixed.logged), "", ""],
-        ["uniform play", *_fixed_row(replay.fixed.uniform)],
+        ["the log's own draws", interval(replay.fixed.logged), *[""] * (len(VALUE_HEADS) - 1)],
+        ["uniform play", *value_columns(replay.fixed.uniform)],
     ]
-    order = np.argsort([-value.snips.value for value in replay.fixed.always], kind="stable")
+    order = np.argsort([-value.dr.value for value in replay.fixed.always], kind="stable")
     rows += [
-        [f"always {replay.actions[at]}", *_fixed_row(replay.fixed.always[at])]
+        [f"always {replay.actions[at]}", *value_columns(replay.fixed.always[at])]
         for at in order[:MOST_ARMS].tolist()
     ]
     return section(
         "Yardsticks",
         "What the same records say of showing always one action, and of showing by chance.",
-        html_table(["policy", "SNIPS", "for certain", "effective records"], rows),
+        html_table(["policy", *VALUE_HEADS], rows),
     )
-
-
-def _fixed_row(value: PolicyValues) -> list[str]:
-    bounds = f"{value.bounds.low:.3f} – {value.bounds.high:.3f}"
-    return [interval(value.snips), bounds, f"{value.effective:,.0f}"]
 
 
 def policy_panels(

@@ -28,7 +28,7 @@ from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.grid import UNIT
 from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCharge, PhasedCell
-from streamdp.lab.offpolicy.estimators import ValueEstimate
+from streamdp.lab.offpolicy.estimators import MeanReward
 from streamdp.lab.offpolicy.exact import BAND, LogKeys, slots_in_order
 from streamdp.lab.offpolicy.log import ShownLog
 from streamdp.lab.offpolicy.rejection import POINTS, Met, answer_of
@@ -38,7 +38,6 @@ from streamdp.lab.replay.bandits import BanditRun
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.cuts import Bench
 from streamdp.lab.replay.log import Log
-from streamdp.lab.replay.spread import standard_error
 
 _AT_ONCE = 1 << 21  # losses
 
@@ -102,7 +101,7 @@ def _exact(
     rewards = 1 - (regrets[:, -1] + least[-1]) / log_keys.slots
     return FeedbackAnswer(
         cell=cell,
-        estimate=ValueEstimate(float(rewards.mean()), standard_error(rewards)),
+        estimate=MeanReward.over_seeds(rewards),
         by_seed=rewards,
         course=Trajectory(marks, regrets.mean(axis=0), low, high),
         shares=_shares(shown, marks, log_keys.totals.shape[1]),

@@ -7,8 +7,8 @@ policies chose them, and it learned from nothing else (Li et al. 2011, for recor
 independent of each other). About one record in K is used.
 
 Each seed uses other records of the same log. The value is the mean over seeds of the mean reward of
-their records. Its error is the mean of the seeds' own errors, because they share a log: a mean of
-estimates is at most as uncertain as they are on average.
+their records. Its interval is the mean of the seeds' own intervals, because they share a log: a
+mean of estimates is at most as uncertain as they are on average.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from streamdp.lab.offpolicy.answers import (
     FeedbackCharge,
     charge_of,
 )
-from streamdp.lab.offpolicy.estimators import ValueEstimate, Z
+from streamdp.lab.offpolicy.estimators import MeanReward
+from streamdp.lab.offpolicy.likelihood import WeightedRecords
 from streamdp.lab.offpolicy.log import ShownLog
 from streamdp.lab.offpolicy.policies import Runs, coins_of, drawn
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.cuts import Bench
-from streamdp.lab.replay.spread import standard_error
 
 POINTS = 200  # of a curve
 
@@ -94,10 +94,15 @@ def answer_of(
     """The mean rewards of the records that were used."""
     rewards = [log.reward[np.sort(np.concatenate(run.places))] for run in met]
     means = np.array([float(seen.mean()) if len(seen) else np.nan for seen in rewards])
-    errors = [standard_error(reward, alone=np.inf) for reward in rewards]
+    each = [MeanReward.of_records(seen) for seen in rewards]
     return FeedbackAnswer(
         cell=cell,
-        estimate=ValueEstimate(float(means.mean()), float(np.mean(errors))),
+        estimate=MeanReward(
+            float(means.mean()),
+            float(np.mean([seen.low for seen in each])),
+            float(np.mean([seen.high for seen in each])),
+            float(np.mean([seen.clicks for seen in each])),
+        ),
         by_seed=means,
         course=_course(rewards),
         shares=shares,
@@ -139,15 +144,9 @@ def _course(rewards: list[Floats]) -> Trajectory:
     if not fewest:
         nothing = np.full(1, np.nan)
         return Trajectory(slots, nothing, nothing, nothing)
-    means, errors = [], []
+    each = []
     for seen in rewards:
-        total, squares = (
-            np.cumsum(seen)[slots - 1],
-            np.cumsum(seen**2)[slots - 1],
-        )
-        mean = total / slots
-        variance = np.maximum(0, squares / slots - mean**2) / np.maximum(1, slots - 1)
-        means.append(mean)
-        errors.append(np.sqrt(variance))
-    middle, error = np.mean(means, axis=0), np.mean(errors, axis=0)
-    return Trajectory(slots, middle, middle - Z * error, middle + Z * error)
+        total, squares = np.cumsum(seen)[slots - 1], np.cumsum(seen**2)[slots - 1]
+        records = WeightedRecords.evenly(slots.astype(np.float64), total, squares)
+        each.append((total / slots, *records.interval()))
+    return Trajectory(slots, *np.mean(each, axis=0))

@@ -5,21 +5,22 @@ Text, page and JSON all use these, so that they say the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from streamdp.core.evidence.experiment import Arms
 from streamdp.lab.offpolicy.answers import FeedbackAnswer
-from streamdp.lab.offpolicy.estimators import PolicyValues, ValueEstimate
+from streamdp.lab.offpolicy.estimators import MeanReward, PolicyValues, ValueEstimate
 from streamdp.lab.offpolicy.fold import release_as_json
+from streamdp.lab.offpolicy.likelihood import FEWEST
 from streamdp.lab.offpolicy.question import FeedbackReplay, Method
 from streamdp.lab.replay.cells import epsilon_text
 from streamdp.wire.unprotected import labelled
 
-FEW = 100.0
-"""Effective records below which a normal interval cannot be trusted."""
+_NAMED = 5  # candidates in a sentence
+_WEIGHT_OFF = 0.1  # of a mean weight from 1
 
 
 class Said(NamedTuple):
@@ -59,9 +60,14 @@ METHODS: Mapping[Method, Said] = {
 }
 
 
-def headline(answer: FeedbackAnswer) -> ValueEstimate:
-    """The mean reward of a record: 0 with an infinite error if the log does not tell."""
-    return answer.estimate or ValueEstimate(0.0, float("inf"))
+def headline(answer: FeedbackAnswer) -> MeanReward:
+    """The mean reward of a record: unknown if the log does not tell."""
+    return answer.estimate or MeanReward(float("nan"), 0.0, 1.0, 0.0)
+
+
+def enough(reward: MeanReward) -> bool:
+    """Whether its interval can be relied on, and so the value compared."""
+    return reward.clicks is None or reward.clicks >= FEWEST
 
 
 def summary(replay: FeedbackReplay) -> list[Said]:
@@ -69,12 +75,11 @@ def summary(replay: FeedbackReplay) -> list[Said]:
     said = [METHODS[replay.method]]
     shown = replay.rejected or replay.answers
     if replay.method != "service":
-        best = max(shown, key=lambda answer: headline(answer).value)
-        said.append(Said("Best here", f"{best.cell}: {interval(headline(best))} a record."))
+        said.append(Said("Best here", _best(shown)))
     if replay.fixed is not None:
         said.append(Said("The log itself", f"{interval(replay.fixed.logged)} a record."))
         said.append(_always(replay))
-        said += list(_doubts(replay))
+        said += list(_doubts(shown))
     if replay.best is not None and replay.uniform is not None:
         means = f"the best fixed action of each key {replay.best:.4g}, uniform play"
         said.append(Said("Yardsticks", f"A record's reward: {means} {replay.uniform:.4g}."))
@@ -82,27 +87,66 @@ def summary(replay: FeedbackReplay) -> list[Said]:
     return said
 
 
+def _best(shown: Sequence[FeedbackAnswer]) -> str:
+    """The best candidate, if the log tells it from the others."""
+    known = [answer for answer in shown if enough(headline(answer))]
+    if not known:
+        return f"not known: no candidate has {FEWEST:.0f} effective clicks."
+    best = max(known, key=lambda answer: headline(answer).value)
+    reward = headline(best)
+    text = f"{best.cell}: {interval(reward)} a record"
+    near = [a for a in known if a is not best and headline(a).value >= reward.low]
+    if near:
+        lie = "lies" if len(near) == 1 else "lie"
+        return f"not known: the highest is {text}, but {_names(near)} {lie} within its interval."
+    if reward.clicks is None:
+        return f"{text}."
+    return f"{text}, of {len(known)} candidates with {FEWEST:.0f} or more effective clicks."
+
+
+def _names(answers: Sequence[FeedbackAnswer]) -> str:
+    more = len(answers) - _NAMED
+    names = ", ".join(str(answer.cell) for answer in answers[:_NAMED])
+    return f"{names} and {more} more" if more > 0 else names
+
+
 def _always(replay: FeedbackReplay) -> Said:
+    always = best_always(replay)
+    if always is None:
+        says = f"no action has {FEWEST:.0f} effective clicks, so none can be compared."
+    else:
+        name, reward = always
+        says = (
+            f"{name!r} is estimated best: {interval(reward)} a record. It was picked from"
+            f" {len(replay.actions)} by these records, so it seems better than it is."
+        )
+    return Said("Always the same action", says)
+
+
+def best_always(replay: FeedbackReplay) -> tuple[str, MeanReward] | None:
+    """The single action with the highest estimate, of those with enough clicks."""
     assert replay.fixed is not None
-    always = replay.fixed.always
-    best = int(np.argmax([value.snips.value for value in always]))
-    name, value = replay.actions[best], always[best].snips
-    return Said(
-        "Always the same action",
-        f"{name!r} is estimated best: {interval(value)} a record. It was picked from"
-        f" {len(always)} by these records, so it seems better than it is.",
-    )
+    pairs = zip(replay.actions, replay.fixed.always, strict=True)
+    known = [(name, value.reward) for name, value in pairs if enough(value.reward)]
+    return max(known, key=lambda pair: pair[1].value) if known else None
 
 
-def _doubts(replay: FeedbackReplay) -> Iterator[Said]:
-    """Warnings about intervals that cannot be trusted."""
-    few = [answer for answer in replay.answers if answer.value and answer.value.effective < FEW]
+def _doubts(shown: Sequence[FeedbackAnswer]) -> Iterator[Said]:
+    """Warnings about estimates that cannot be trusted."""
+    few = [answer for answer in shown if not enough(headline(answer))]
     if few:
-        names = ", ".join(str(answer.cell) for answer in few[:5])
         yield Said(
-            "Few effective records",
-            f"For {names}{' and others' if len(few) > 5 else ''} fewer than {FEW:.0f} records of"
-            " equal weight remain: do not trust the ± there, only the certain bounds.",
+            "Few effective clicks",
+            f"{_names(few)}: clicks that would have been shown as often carry the weight of fewer"
+            f" than {FEWEST:.0f}. These values are not compared, and their intervals may miss; only"
+            " the bounds for certain hold.",
+        )
+    off = [a for a in shown if a.value and abs(a.value.mean_weight.value - 1) > _WEIGHT_OFF]
+    if off:
+        yield Said(
+            "Mean weight",
+            f"{_names(off)}: the mean weight is not within {_WEIGHT_OFF:g} of 1, so this log hardly"
+            " showed what they would show, or these are not the propensities of the draws.",
         )
 
 
@@ -119,11 +163,32 @@ def _counted(replay: FeedbackReplay) -> Iterator[Said]:
         yield Said("Of the records", "; ".join(counts) + ".")
 
 
-def interval(estimate: ValueEstimate) -> str:
-    """A value with its 95 % interval."""
-    if not np.isfinite(estimate.error):
+def interval(reward: MeanReward) -> str:
+    """A value with its 95 % interval.
+
+    >>> interval(MeanReward(0.5, 0.4, 0.6)), interval(MeanReward(0.0042, 0.0023, 0.0081, clicks=12))
+    ('0.5 ± 0.1', '0.0042 (0.0023 – 0.0081)')
+    """
+    if not np.isfinite(reward.value):
         return "unknown"
-    return f"{estimate.value:.4g} ± {estimate.high - estimate.value:.2g}"
+    if reward.clicks is None:
+        return f"{reward.value:.4g} ± {reward.high - reward.value:.2g}"
+    return f"{reward.value:.3g} ({reward.low:.2g} – {reward.high:.2g})"
+
+
+VALUE_HEADS = ["mean reward (DR)", "effective clicks", "mean weight", "SNIPS", "IPS", "for certain"]
+
+
+def value_columns(value: PolicyValues) -> list[str]:
+    """The figures under `VALUE_HEADS`."""
+    return [
+        interval(value.reward),
+        f"{value.clicks:,.0f}",
+        f"{value.mean_weight.value:.2f}",
+        f"{value.snips.value:.3g}",
+        f"{value.ips.value:.3g}",
+        f"{value.bounds.low:.2g} – {value.bounds.high:.2g}",
+    ]
 
 
 def charge_text(answer: FeedbackAnswer) -> str:
@@ -166,7 +231,7 @@ def as_json(replay: FeedbackReplay) -> dict[str, object]:
     if replay.rejected:
         facts["as_live"] = [_answer(answer, replay) for answer in replay.rejected]
     if replay.fixed is not None:
-        facts["logged"] = _estimate(replay.fixed.logged)
+        facts["logged"] = _reward(replay.fixed.logged)
         facts["uniform"] = _value(replay.fixed.uniform)
         facts["always"] = {
             name: _value(value)
@@ -213,7 +278,7 @@ def _answer(answer: FeedbackAnswer, replay: FeedbackReplay) -> dict[str, Any]:
         },
     }
     if replay.method != "service":
-        facts["mean_reward"] = _estimate(headline(answer))
+        facts["mean_reward"] = _reward(headline(answer))
         facts["mean_reward_by_seed"] = answer.by_seed.tolist()
     if answer.value is not None:
         facts["value"] = _value(answer.value)
@@ -237,6 +302,15 @@ def arms_as_json(arms: Arms) -> dict[str, object]:
     }
 
 
+def _reward(reward: MeanReward) -> dict[str, float | None]:
+    return {
+        "value": reward.value if np.isfinite(reward.value) else None,
+        "low": reward.low,
+        "high": reward.high,
+        "effective_clicks": reward.clicks,
+    }
+
+
 def _estimate(estimate: ValueEstimate) -> dict[str, float | None]:
     finite = np.isfinite(estimate.error)
     return {
@@ -249,9 +323,11 @@ def _value(value: PolicyValues) -> dict[str, object]:
     return {
         "records": value.records,
         "effective_records": value.effective,
+        "effective_clicks": value.clicks,
         "mean_weight": _estimate(value.mean_weight),
         "ips": _estimate(value.ips),
         "snips": _estimate(value.snips),
         "dr": _estimate(value.dr),
+        "interval": [value.interval.low, value.interval.high],
         "certain_bounds": [value.bounds.low, value.bounds.high],
     }

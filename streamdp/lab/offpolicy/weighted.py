@@ -27,22 +27,18 @@ from streamdp.core.evidence.policy import PARTS
 from streamdp.core.schedule import Schedule
 from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCell, charge_of, ends_of
 from streamdp.lab.offpolicy.estimators import (
+    MeanReward,
     Moments,
     PolicyValues,
     Sums,
-    ValueEstimate,
-    Z,
     value_of,
 )
 from streamdp.lab.offpolicy.log import ShownLog
 from streamdp.lab.offpolicy.policies import Runs
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.cuts import Bench
-from streamdp.lab.replay.spread import standard_error
 
 _MOST_CELLS = 1 << 25  # blocks × actions of all keys
-GUESSED = 4.0
-"""Records whose worth the mean of all actions has in the guess of one action's reward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +91,19 @@ def cut(log: ShownLog, schedule: Schedule) -> BlockGroups:
 
 
 def _guesses(moments: Moments, block: Ints) -> Floats:
-    """Each action's mean reward in the key's earlier blocks, shrunk towards that of all actions."""
+    """Each action's mean reward in the key's earlier blocks, shrunk towards that of all actions.
+
+    This is shrunk in turn towards the mean r̄ of the whole log. Either has the worth of 1/(r̄(1 − r̄))
+    records: four where every second one is rewarded, 250 at click rates of .004. So one early click
+    does not make an action seem good for the rest of the log.
+    """
+    total = max(1.0, float(moments.shown.sum()))
+    mean = float(moments.reward.sum()) / total
+    worth = 1 / max(mean * (1 - mean), 1 / total)
     shown, reward = (_before(values, block) for values in (moments.shown, moments.reward))
     records = shown.sum(axis=1, keepdims=True)
-    level = (reward.sum(axis=1, keepdims=True) + 0.5 * GUESSED) / (records + GUESSED)
-    return np.asarray((reward + GUESSED * level) / (shown + GUESSED))
+    level = (reward.sum(axis=1, keepdims=True) + worth * mean) / (records + worth)
+    return np.asarray((reward + worth * level) / (shown + worth))
 
 
 def _before(values: Floats, block: Ints) -> Floats:
@@ -130,15 +134,15 @@ def _weighed(cell: FeedbackCell, log: ShownLog, blocks: BlockGroups, runs: Runs)
     sums = Sums.of(blocks.moments, policies, blocks.guesses)
     value = sums.value() if blocks.moments.records else None
     so_far = sums.by(blocks.block).so_far()
-    mean, error = so_far.robust_means()
+    mean = so_far.robust / np.maximum(so_far.records, 1)
     ends = ends_of(blocks.schedule, len(mean), longest=int(log.counts.max()))
     shown = slice(int(blocks.first[runs.watched]), None)
     own = policies[shown][: blocks.count[runs.watched]]
     return FeedbackAnswer(
         cell=cell,
-        estimate=None if value is None else value.dr,
+        estimate=None if value is None else value.reward,
         by_seed=by_seed / max(1, blocks.moments.records),
-        course=Trajectory(ends, mean, mean - Z * error, mean + Z * error),
+        course=Trajectory(ends, mean, *so_far.weighted().interval()),
         shares=Shares(blocks.schedule.starts(np.arange(len(own))), own),
         arms=runs.experiment.arms(),
         charge=charge_of(cell.learner, log.counts),
@@ -168,7 +172,7 @@ def _policies(blocks: BlockGroups, runs: Runs, counts: Ints) -> tuple[Floats, Fl
 class Fixed:
     """The log's estimates for fixed actions, uniform choice, and its own policy."""
 
-    logged: ValueEstimate  # the mean reward of the log's own draws
+    logged: MeanReward  # the mean reward of the log's own draws
     uniform: PolicyValues
     always: tuple[PolicyValues, ...]  # each action alone
 
@@ -184,10 +188,9 @@ def fixed(log: ShownLog) -> Fixed:
         log.pscore[good],
         shape=(1, K),
     )
-    level = np.full((1, K), 0.5)
-    error = standard_error(reward, alone=float("inf"))
+    level = np.full((1, K), reward.mean())
     return Fixed(
-        ValueEstimate(float(reward.mean()), error),
+        MeanReward.of_records(reward),
         value_of(moments, np.full((1, K), 1 / K), level),
         tuple(value_of(moments, one[None], level) for one in np.eye(K)),
     )
