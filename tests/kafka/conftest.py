@@ -3,11 +3,12 @@
 import itertools
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from streamdp.testing.broker import OUTSIDE_BROKER, Borrowed
+from tests.support.kafka_proxy import Proxy, pass_on, proxied
 from tests.support.lending import Lent, lend
 
 
@@ -28,6 +29,20 @@ def broker(request: pytest.FixtureRequest) -> Borrowed:
 def secure_broker(request: pytest.FixtureRequest) -> Lent:
     """The broker with users that all tests share; each file has users of its own."""
     return lend(request.config, "secure")
+
+
+@pytest.fixture(scope="session")
+def proxy() -> Iterator[Proxy]:
+    """What stands before a broker of its own; tests decide what passes."""
+    with proxied() as made:
+        yield made
+
+
+@pytest.fixture
+def proxied_broker(proxy: Proxy) -> Iterator[Borrowed]:
+    """A broker whose clients all pass through the proxy, which lets everything pass again."""
+    yield Borrowed(proxy.broker.bootstrap)
+    proxy.meddle = pass_on
 
 
 @pytest.fixture(scope="session")

@@ -11,19 +11,18 @@ import asyncio
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from streamdp.core.errors import TransportLost
 from streamdp.ports import Commit
-from streamdp.testing.broker import Borrowed, Broker
+from streamdp.testing.broker import Borrowed
 from streamdp.testing.transport_room import Heard
 from tests.crash.process import Place
 from tests.crash.scenario import Scenario
 from tests.kafka.test_crash import uncommitted
-from tests.support.kafka_proxy import Fate, Kind, Proxy, Request, pass_on, proxied
+from tests.support.kafka_proxy import Fate, Kind, Proxy, Request, pass_on
 from tests.support.kafka_site import HOME, Fresh, Site
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -35,19 +34,6 @@ WORKER = "streamdp-worker"
 """How the services under test name their clients; brokers and judges have other names."""
 
 
-@pytest.fixture(scope="module")
-def proxy() -> Proxy:
-    """What stands before the broker."""
-    return Proxy()
-
-
-@pytest.fixture(scope="module")
-def broker(proxy: Proxy) -> Iterator[Broker]:
-    """A broker whose clients all pass through the proxy."""
-    with proxied(proxy) as made:
-        yield made
-
-
 def numbered(number: int) -> Commit:
     """A commit whose state takes two requests."""
     rows = [(b"row %d" % row, b"%d" % number + b" " * 400_000) for row in range(2)]
@@ -57,10 +43,10 @@ def numbered(number: int) -> Commit:
 
 @pytest.mark.anyio
 async def test_a_late_end_of_one_transaction_does_not_end_the_next(
-    broker: Broker, proxy: Proxy, fresh_app: Fresh
+    proxied_broker: Borrowed, proxy: Proxy, fresh_app: Fresh
 ) -> None:
     """The end of the second is lost with its connection, and arrives in the midst of the third."""
-    site = Site.on(Borrowed(broker.bootstrap), fresh_app())
+    site = Site.on(proxied_broker, fresh_app())
     await site.create()
     late: list[Request] = []
     answers: list[bytes] = []
@@ -137,14 +123,13 @@ class Weather:
 
 @pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.name.lower())
 def test_every_block_is_released_once_whichever_request_is_lost_or_late(
-    broker: Broker, proxy: Proxy, fresh_app: Fresh, tmp_path: Path, kind: Kind
+    proxied_broker: Borrowed, proxy: Proxy, fresh_app: Fresh, tmp_path: Path, kind: Kind
 ) -> None:
     """Three streams on four partitions; the judge reads aborted data too."""
     settings: dict[str, object] = {
-        "bootstrap": broker.bootstrap, "single_broker": True, "session_timeout_ms": 1500,
+        "bootstrap": proxied_broker.bootstrap, "single_broker": True, "session_timeout_ms": 1500,
     }  # fmt: skip
     made = Scenario(Place("kafka", settings, fresh_app(), 4), tmp_path, random.Random(kind.value))
-    proxy.meddle = pass_on
     made.prepare()
     proxy.meddle = weather = Weather(kind, seed=kind.value)
     with made.running() as process:
@@ -153,6 +138,6 @@ def test_every_block_is_released_once_whichever_request_is_lost_or_late(
             assert made.settle([process]) == [], made.log(process)
         made.stop(process)
     proxy.meddle = pass_on
-    assert made.findings(uncommitted(broker.bootstrap, made)) == []
+    assert made.findings(uncommitted(proxied_broker.bootstrap, made)) == []
     assert weather.fates.total() > COMMITS / 20
     print(weather.ended, "ends;", dict(sorted(weather.fates.items())))  # for `pytest -s`

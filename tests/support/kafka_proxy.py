@@ -1,7 +1,8 @@
 """A TCP proxy in front of a Kafka broker that loses, delays and doubles requests by their kind.
 
-    with proxied(meddle) as (broker, proxy):
-        ...                                     # every client that asks the broker goes through it
+    with proxied() as proxy:
+        proxy.meddle = cut_every_tenth
+        ...     # every client that asks `proxy.broker` goes through it
 
 `meddle` sees each request of a transaction before the broker does, and decides its `Fate`. It may
 wait, which holds the request and all behind it on that connection, and it may deliver a request
@@ -79,20 +80,20 @@ async def pass_on(request: Request) -> Fate:
 class Proxy:
     """Passes requests and answers on, in a thread and an event loop of its own."""
 
-    def __init__(self, meddle: Meddle = pass_on) -> None:
-        self.meddle = meddle
-        self.errors: list[BaseException] = []
-        (self.port,) = free_ports(1)
-        self.upstream = 0
+    def __init__(self, broker: Broker, port: int) -> None:
+        self.broker = broker
+        self.meddle: Meddle = pass_on
+        self._port = port
+        self._upstream = int(broker.bootstrap.rpartition(":")[2])
+        self._errors: list[BaseException] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._connections: set[asyncio.Task[None]] = set()
 
-    def start(self, upstream: int) -> None:
-        """Listen, for the broker on this port."""
-        self.upstream = upstream
+    def start(self) -> None:
+        """Listen."""
         self._thread.start()
-        serving = asyncio.start_server(self._begin, "127.0.0.1", self.port)
+        serving = asyncio.start_server(self._begin, "127.0.0.1", self._port)
         self._server = asyncio.run_coroutine_threadsafe(serving, self._loop).result(10)
 
     def stop(self) -> None:
@@ -108,7 +109,7 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
-        assert not self.errors, self.errors
+        assert not self._errors, self._errors
 
     def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a new connection, in a task that `stop` ends."""
@@ -119,7 +120,7 @@ class Proxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until an end of it is closed."""
         try:
-            out_reader, out_writer = await asyncio.open_connection("127.0.0.1", self.upstream)
+            out_reader, out_writer = await asyncio.open_connection("127.0.0.1", self._upstream)
         except OSError:  # the broker is down
             writer.close()
             return
@@ -133,7 +134,7 @@ class Proxy:
             for half in done:
                 error = half.exception()
                 if error is not None and not isinstance(error, EOFError | OSError):
-                    self.errors.append(error)
+                    self._errors.append(error)
         finally:
             for half in halves:
                 half.cancel()
@@ -146,7 +147,7 @@ class Proxy:
     ) -> None:
         while True:
             frame = await _frame(reader)
-            request = _parsed(frame, self.upstream)
+            request = _parsed(frame, self._upstream)
             fate = Fate.PASS if request is None else await self.meddle(request)
             if fate is Fate.CUT:
                 return
@@ -195,12 +196,13 @@ def _string(frame: bytes, at: int) -> tuple[str, int]:
 
 
 @contextmanager
-def proxied(proxy: Proxy) -> Iterator[Broker]:
-    """A broker of the caller's own, whose clients all pass through the proxy."""
-    settings = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}
-    with own_broker(settings=settings) as broker:
-        proxy.start(int(broker.bootstrap.rpartition(":")[2]))
+def proxied() -> Iterator[Proxy]:
+    """A broker of the caller's own, and the proxy that its clients pass through."""
+    (port,) = free_ports(1)
+    with own_broker(settings={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"}) as broker:
+        proxy = Proxy(broker, port)
+        proxy.start()
         try:
-            yield broker
+            yield proxy
         finally:
             proxy.stop()

@@ -10,7 +10,10 @@ Each part's docstring says what may go wrong in it and why that does no harm (`m
 3. `poll` asks the memberships in turn for fetched records, and waits for all of them only if there
    are none. If the cluster does not answer, an empty poll is an error. A partition that was taken
    is delivered once a poll has asked whether its input is still that topic (`identity`).
-4. Calls for a partition after `close` have no effect: its task may end later.
+4. Few partitions are taken at once. Taking one costs 50 ms of processor time and has a time-out, so
+   a process that gets little of a processor loses them all together, again and again. (With a
+   fortieth of one, none of 96 was taken in two minutes.) One that takes long lets the next begin.
+5. Calls for a partition after `close` have no effect: its task may end later.
 
 The steps at which a test can interrupt: ``take: fenced``, ``take: owned``, ``take: first``,
 ``take: group``, ``take: ledger``, ``take: state``, ``take: read``, ``poll``, ``commit: begun``,
@@ -47,6 +50,12 @@ from streamdp_adapters.kafka.sending import KEY_ROOM, RECORD_ROOM
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import BatchLimits, examine
 
+TAKEN_AT_ONCE = 4
+"""Partitions that are taken at the same time, unless some of them take long."""
+
+LONG_SECONDS = 10.0
+"""Seconds after which a taking no longer holds up the next: its part of the cluster may be away."""
+
 
 class KafkaTransport:
     """One worker on a cluster."""
@@ -74,6 +83,7 @@ class KafkaTransport:
         self._watch = TopicWatch()
         self._unasked: dict[Partition, int] = {}  # where to resume, once the watch has asked
         self._turn = 0
+        self._takings = asyncio.Semaphore(TAKEN_AT_ONCE)
 
     async def join(self, streams: Sequence[StreamTopics], listener: Listener) -> None:
         """Refuse topics that break the promise, then ask for a share of each stream's input."""
@@ -112,15 +122,16 @@ class KafkaTransport:
             reached=self._reached,
         )
         try:
-            owned_at = await owner.take()
-            taken = await reading.durable(
-                self._settings,
-                topics,
-                partition.number,
-                owned_at=owned_at,
-                progress=progress,
-                reached=self._reached,
-            )
+            async with self._turn_to_take():
+                owned_at = await owner.take()
+                taken = await reading.durable(
+                    self._settings,
+                    topics,
+                    partition.number,
+                    owned_at=owned_at,
+                    progress=progress,
+                    reached=self._reached,
+                )
             self._reached("take: read", partition)
         except BaseException as error:
             self._close_later(owner)
@@ -132,6 +143,19 @@ class KafkaTransport:
         if (membership := self._memberships.get(partition.stream)) is not None:
             membership.heard(partition.number, first=taken.first_offset)
         return taken
+
+    @asynccontextmanager
+    async def _turn_to_take(self) -> AsyncIterator[None]:
+        """Wait for a turn; give it back at the end, or after `LONG_SECONDS`."""
+        await self._takings.acquire()
+        loop = asyncio.get_running_loop()
+        giving_back = loop.call_later(LONG_SECONDS, self._takings.release)
+        try:
+            yield
+        finally:
+            if loop.time() < giving_back.when():
+                giving_back.cancel()
+                self._takings.release()
 
     async def confirm(self, partition: Partition) -> None:
         """Ask the broker whether our producer is still the partition's last one."""
