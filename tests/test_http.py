@@ -298,7 +298,13 @@ def test_are_the_probes_honest() -> None:
             halted = partition(status="halted", reason="internal", message="m")
             made.knowledge.hear(process(halted, partition(1)).encode())
             ready = (await made.ask("/readyz")).json
-            assert ready == {"ready": True, "why": [], "halted": ["home/0: internal: m"]}
+            assert ready == {
+                "ready": True, "why": [], "away": [], "halted": ["home/0: internal: m"],
+            }  # fmt: skip
+            taking = process(partition(status="retrying", lost=True), partition(1))
+            made.knowledge.hear(structs.replace(taking, begun=True).encode())
+            ready = (await made.ask("/readyz")).json
+            assert ready == {"ready": True, "why": [], "away": ["home/0 is retrying"], "halted": []}
             now[0] += SILENT_SECONDS
             assert (await made.ask("/healthz")).status == 503
             assert (await made.ask("/readyz")).status == 503

@@ -227,6 +227,17 @@ async def test_is_it_told_which_partitions_come_and_go_and_when_all_are_known() 
 
 
 @running
+async def test_a_partition_counts_as_being_taken_from_its_assignment_on() -> None:
+    """Its task may wait, for an earlier one to leave or for a turn, and is not ready meanwhile."""
+    room = Room([spec()], partitions=1)
+    async with room.worker() as worker:
+        await room.until(lambda: worker.view.part(HOME0).status is Status.RUNNING)
+        worker.service.assigned([HOME0])
+        assert worker.view.part(HOME0).status is Status.TAKING
+        await room.until(lambda: worker.view.part(HOME0).status is Status.RUNNING)
+
+
+@running
 async def test_does_another_configuration_halt_with_a_reason_of_its_own() -> None:
     """By which a process is unready; a new epoch goes on."""
     room = Room([spec()], partitions=1)

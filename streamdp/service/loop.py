@@ -144,6 +144,7 @@ class Service:
         for partition in partitions:
             self._let_go(partition)
             worker = self._worker(partition)
+            self._view.turn(partition, Status.TAKING)  # though its task may wait for its turn
             self._workers[partition] = worker
             self._tasks[partition] = asyncio.get_running_loop().create_task(
                 self._run_in_turn(worker), name=f"partition {partition}"

@@ -93,15 +93,20 @@ class ProcessStatus(Struct, frozen=True):
             for stream in self.work
             if not stream.settled
         ]
-        parts = [(stream.name, part) for stream in self.work for part in stream.partitions]
-        missing += [
-            f"{name}/{part.number} is {part.status}"
-            for name, part in parts
-            if part.status in _ON_ITS_WAY
-        ]
-        if parts and all(part.status == Status.HALTED for _, part in parts):
+        missing += self.away()
+        parts = [part for stream in self.work for part in stream.partitions]
+        if parts and all(part.status == Status.HALTED for part in parts):
             missing.append("every partition is halted")
         return missing
+
+    def away(self) -> list[str]:
+        """The partitions that do not learn now and will by themselves."""
+        return [
+            f"{stream.name}/{part.number} is {part.status}"
+            for stream in self.work
+            for part in stream.partitions
+            if part.status in _ON_ITS_WAY
+        ]
 
     @property
     def work(self) -> list[StreamStatus]:

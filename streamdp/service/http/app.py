@@ -72,10 +72,15 @@ class PublicApp:
         return Answered(503, [_TEXT, _NO_STORE], b"the learning process is silent\n")
 
     def _readiness(self, scope: Scope) -> Answered:
-        missing = self._knowledge.why_not_ready()
-        status = 503 if missing else 200
-        readiness = {"ready": not missing, "why": missing, "halted": self._knowledge.halted()}
-        return Answered(status, [JSON, _NO_STORE], encode(readiness))
+        knowledge = self._knowledge
+        missing = knowledge.why_not_ready()
+        readiness = {
+            "ready": not missing,
+            "why": missing,
+            "away": knowledge.away(),
+            "halted": knowledge.halted(),
+        }
+        return Answered(503 if missing else 200, [JSON, _NO_STORE], encode(readiness))
 
     def _description(self, scope: Scope) -> Answered:
         return Answered(200, [JSON, (b"cache-control", b"max-age=3600")], description())

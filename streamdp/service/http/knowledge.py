@@ -150,6 +150,10 @@ class Knowledge:
             if part.reason is not None
         ]
 
+    def away(self) -> list[str]:
+        """The partitions that are being taken, also by a process that stays ready meanwhile."""
+        return [] if self.process is None else self.process.away()
+
     def facts(self) -> Facts:
         """The facts of the metrics page."""
         return Facts(
