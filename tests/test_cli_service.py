@@ -21,9 +21,12 @@ import typer
 import streamdp as sd
 from streamdp.cli import application
 from streamdp.cli.watch import _rank
+from streamdp.core.errors import TransportLost
+from streamdp.ports import StreamTopics
 from streamdp.service.config import example
 from streamdp.wire.published import decode_action
 from streamdp.wire.unprotected import LABEL, MEMBER
+from streamdp_adapters.sqlite import SqliteAdministrator
 from tests.conftest import ROOT
 from tests.support.calling import Streamdp, written
 from tests.support.learned_shop import KEYS, learned
@@ -219,6 +222,37 @@ def test_does_check_with_the_state_stop_what_needs_a_new_epoch(
     assert " in learner.epsilon (was 1/2, is 1/3) and actions (new: 'new');" in refused.err
     shop.write_text(shop.read_text().replace('start = "earliest"', 'start = "earliest"\nepoch = 2'))
     assert streamdp(*ask).code == 0
+
+
+def test_check_with_the_state_tells_cannot_know_yet_from_wrong(
+    shop: Path, streamdp: Streamdp
+) -> None:
+    """A broker that is away makes no configuration wrong; wrong credentials would."""
+    text = shop.read_text()
+    transport = 'kind = "kafka"\nbootstrap = "127.0.0.1:1"\n'
+    shop.write_text(re.sub(r"kind(.|\n)*?(?=\[topics)", transport, text))
+    away = streamdp("check", "--with-state", "-c", str(shop))
+    assert (away.code, away.out) == (7, "")
+    assert "cannot know yet: transport.bootstrap 127.0.0.1:1: unreachable" in away.err
+
+
+def test_check_with_the_state_waits_until_the_transport_answers(
+    shop: Path, streamdp: Streamdp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, check = list[int](), SqliteAdministrator.check
+
+    async def answers_late(self: SqliteAdministrator, streams: Sequence[StreamTopics]) -> Any:
+        asked.append(len(streams))
+        if len(asked) < 3:
+            raise TransportLost("brokers: unreachable")
+        return await check(self, streams)
+
+    monkeypatch.setattr(SqliteAdministrator, "check", answers_late)
+    waited = streamdp("check", "--with-state", "--wait", "-c", str(shop))
+    assert (waited.code, len(asked)) == (0, 3)
+    assert waited.err == "streamdp: cannot know yet: brokers: unreachable\n" * 2
+    shop.write_text(shop.read_text().replace('epsilon = "1/2"', 'epsilon = "1/3"'))
+    assert streamdp("check", "--with-state", "--wait", "-c", str(shop)).code == 4
 
 
 def test_does_check_with_the_state_accept_what_is_not_there_yet(

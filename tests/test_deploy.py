@@ -283,7 +283,7 @@ def test_no_pod_starts_with_a_configuration_that_needs_a_new_epoch(folder: Path)
     """An init container asks, with the same files and as few rights; readiness asks again."""
     pod = kinds(folder)["Deployment"]["spec"]["template"]["spec"]
     (check,), (service,) = pod["initContainers"], pod["containers"]
-    assert check["args"] == ["check", "--with-state", *service["args"][1:]]
+    assert check["args"] == ["check", "--with-state", "--wait", *service["args"][1:]]
     for what in ("image", "securityContext", "volumeMounts"):
         assert check[what] == service[what]
     assert service["readinessProbe"]["httpGet"]["path"] == "/readyz"

@@ -2,7 +2,8 @@
 
 It checks everything that ``streamdp run`` starts with, by the same code. ``--with-state`` also asks
 the transport whether this configuration made the streams' saved state: a roll-out should ask this
-before its first process takes a partition.
+before its first process takes a partition. While the transport does not answer nobody can know: an
+exit code of its own says so, or ``--wait`` waits.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from streamdp.cli.common import (
     InsecureSeed,
     Prepared,
     SingleBroker,
+    complain,
     prepared,
     print_json,
     seeds,
     wait_for,
 )
+from streamdp.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from streamdp.service.assembling.spec import AssemblySpec
@@ -50,6 +53,14 @@ def check(
             help="Also ask the transport: refuse (exit code 4) what needs a new epoch.",
         ),
     ] = False,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait",
+            help="With --with-state: ask until the transport answers, as `run` does, in place of"
+            " exit code 7.",
+        ),
+    ] = False,
     single_broker: SingleBroker = False,
     insecure_seed: InsecureSeed = False,
     as_json: AsJson = False,
@@ -69,7 +80,7 @@ def check(
     ready = prepared(config, single_broker=single_broker, allowed=seeds(insecure_seed))
     configuration = ready.configuration
     if with_state:
-        wait_for(lambda: _compare(ready))
+        wait_for(lambda: _ask(ready, wait))
     report = {
         "app": configuration.app,
         "transport": configuration.tables.transport.kind,
@@ -78,6 +89,27 @@ def check(
         "assemblies": [_assembly(configuration, spec) for spec in ready.assemblies],
     }
     print_json(report) if as_json else _print(report)
+
+
+async def _ask(ready: Prepared, wait: bool) -> None:
+    """Compare with the saved state as soon as the transport answers, or say that it does not."""
+    from asyncio import sleep
+    from itertools import chain, repeat
+
+    from streamdp.core.errors import DiskFull, Fenced, Occupied, TransportLost
+
+    pauses = ready.configuration.loop_settings().retry_seconds
+    for pause in chain(pauses, repeat(pauses[-1])):
+        try:
+            await _compare(ready)
+            return
+        except (DiskFull, Fenced, Occupied):  # a retry would not help
+            raise
+        except TransportLost as error:
+            complain(f"cannot know yet: {error}")
+            if not wait:
+                raise typer.Exit(ExitCode.UNKNOWN) from None
+            await sleep(pause)
 
 
 async def _compare(ready: Prepared) -> None:

@@ -28,6 +28,8 @@ class ExitCode(IntEnum):
     """A charge was refused before anything was drawn."""
     DISK = 6
     """The disk is full, read-only or failing; nothing durable is lost."""
+    UNKNOWN = 7
+    """`check --with-state` cannot know yet: the transport does not answer. Nothing is wrong."""
     CUT_OFF = 130
     """A second SIGINT or SIGTERM: stopped without draining, which is safe."""
 
