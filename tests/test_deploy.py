@@ -104,6 +104,28 @@ def test_the_image_runs_without_rights_and_installs_only_what_is_locked() -> Non
     assert all("--require-hashes" in line or "--no-index" in line for line in installs)
 
 
+def left_out() -> list[str]:
+    """The files of the tree that no image gets."""
+    lines = (DEPLOY / "Containerfile.dockerignore").read_text().splitlines()
+    return [line for line in lines if line.startswith("streamdp/")]
+
+
+def test_the_image_has_no_test_broker_and_its_health_check_reads_the_configuration() -> None:
+    """Everything that starts or fetches a broker; the check has no address of its own."""
+    files = {str(path.relative_to(ROOT)): path for path in (ROOT / "streamdp/testing").iterdir()}
+    of_brokers = {
+        name
+        for name, path in files.items()
+        if path.is_file()
+        and re.search(r"\b(own_broker|class Broker|kafka_jars)\b", path.read_text())
+    }
+    assert set(left_out()) == of_brokers | {"streamdp/testing/kafka_jars.sha256"}
+    words = dict(instructions())
+    assert words["HEALTHCHECK"].endswith('CMD ["streamdp", "health"]')
+    assert "STREAMDP_CONFIG=/etc/streamdp/streamdp.toml" in words["ENV"]
+    assert words["CMD"] == '["run"]'
+
+
 PIP = ROOT / "requirements" / "pip.lock"
 
 
@@ -122,6 +144,8 @@ def test_the_steps_that_build_the_image_build_a_working_command(
             *names, target = rest.split()
             for name in names:
                 copy(ROOT / name, source / target)
+            for name in left_out():
+                (source / name).unlink(missing_ok=True)
         if word == "RUN":
             accepted("sh", "-ec", _here(rest, tmp_path), folder=source)
     installed = tmp_path / "opt" / "streamdp" / "bin"
@@ -129,6 +153,11 @@ def test_the_steps_that_build_the_image_build_a_working_command(
         installed / "python", "-P", "-c", "import streamdp; print(streamdp)"
     )
     assert (installed / "streamdp").exists()
+    assert list(tmp_path.glob("opt/streamdp/lib/*/site-packages/streamdp/testing/*"))
+    assert not list(tmp_path.glob("opt/streamdp/lib/**/*broker*"))
+    assert not list(tmp_path.glob("opt/streamdp/lib/**/*kafka_jars*"))
+    demo = run(installed / "streamdp", "demo", "--kafka")
+    assert "--kafka: no broker; expected --bootstrap HOST:PORT" in demo.stderr
     assert run(installed / "python", "-m", "pip", "--version").returncode != 0
 
 

@@ -113,6 +113,19 @@ def test_is_a_key_s_first_learned_action_served_everywhere(tmp_path: Path) -> No
     assert readers_disagree(place) == {}
 
 
+def test_health_asks_where_the_configuration_says(tmp_path: Path, streamdp: Streamdp) -> None:
+    """TLS and port follow the file; nobody there is exit code 1."""
+    write_certificates(tmp_path)
+    more = f'certificate_file = "{tmp_path}/server.pem"\nkey_file = "{tmp_path}/server.pem"'
+    place = Place(tmp_path, more, scheme="https")
+    ask = ("health", "-c", str(place.path))
+    with place.running():
+        until(lambda: streamdp(*ask).code == 0)
+        assert streamdp(*ask).out == f"{place.url}/healthz: 200\n"
+    dead = streamdp(*ask)
+    assert (dead.code, "no good answer; expected 200" in dead.err) == (1, True)
+
+
 def test_is_tls_spoken_and_the_token_asked_for(tmp_path: Path) -> None:
     write_certificates(tmp_path)
     (tmp_path / "token").write_text("a token of some length")

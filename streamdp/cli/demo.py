@@ -158,7 +158,15 @@ def _transport(place: Path, *, kafka: bool, bootstrap: str | None) -> Iterator[s
     if bootstrap is not None:
         yield _kafka(bootstrap)
         return
-    from streamdp.testing.broker import borrow_broker
+    try:
+        from streamdp.testing.broker import borrow_broker
+    except ModuleNotFoundError:  # the image of production is made without it
+        from streamdp.core.errors import InvalidConfig, complaint
+
+        got = "an installation without the test broker"
+        raise InvalidConfig(
+            complaint("--kafka", "no broker", expected="--bootstrap HOST:PORT", got=got)
+        ) from None
 
     with borrow_broker() as broker:
         yield _kafka(broker.bootstrap)
