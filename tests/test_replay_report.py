@@ -14,10 +14,19 @@ import pytest
 from typer.testing import CliRunner
 
 from streamdp.cli import application
+from streamdp.core.learners.leader import DEFAULT_RECIPE
+from streamdp.lab.commands.replay import LEARNERS as DEFAULT_GRID
 from streamdp.lab.replay import charts, tables
 from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
 from streamdp.lab.replay.converting import convert
-from streamdp.lab.replay.figures import as_json, bounds, helping_cap, settled_at, timeline
+from streamdp.lab.replay.figures import (
+    as_json,
+    bounds,
+    helping_cap,
+    settled_at,
+    share_reached,
+    timeline,
+)
 from streamdp.lab.replay.following import Result, contests, stretch_ends
 from streamdp.lab.replay.log import ArrayLog
 from streamdp.lab.replay.page import page
@@ -76,6 +85,26 @@ def test_does_the_summary_agree_with_the_figures(still: Replay) -> None:
     free, paid = still.answers[2], still.answers[0]
     assert number(paid.mean - free.mean) in _said(still, "What privacy costs")
     assert "prefix_softmax at ε = 2 spends 1/4" in _said(still, "What it spends")
+
+
+def test_what_privacy_costs_is_a_share_of_the_stake_and_a_gap_to_the_best_without(
+    still: Replay,
+) -> None:
+    """Not only against the same blocks without noise: a leader by slot may lose much less."""
+    said, uniform = _said(still, "What privacy costs"), float(still.base.uniform_regret[-1])
+    assert still.running is not None
+    paid = still.answers[0]
+    every = (*still.answers, still.leader, still.running)
+    free = min((a for a in every if a.cell.epsilon is None), key=lambda a: a.mean)
+    assert free.mean < still.answers[2].mean
+    assert said.startswith(f"{paid.cell.name} reached {1 - paid.mean / uniform:.0%} at ε = ")
+    assert f"without privacy {free.cell.name} reached {1 - free.mean / uniform:.0%}." in said
+    assert f"{number(float((paid.final - free.final).mean()))} ±" in said
+    assert share_reached(paid, still) == pytest.approx(1 - paid.mean / uniform)
+
+
+def test_the_default_grid_holds_the_default_learner() -> None:
+    assert DEFAULT_GRID.split(",")[0] == DEFAULT_RECIPE
 
 
 def test_does_a_learner_without_privacy_have_a_report() -> None:
@@ -310,8 +339,7 @@ def test_does_the_report_lead_with_the_winner_of_memory_growing_and_capped(
     first = summary(drifting)[0]
     assert first.about == "Memory, growing or capped blocks"
     result = drifting.followed[0]
-    lost = result.winner.mean + drifting.base.above_stretches
-    assert f"At ε = 0.5 {result.winner.kind} did best, {number(lost)} ±" in first.says
+    assert f"At ε = 0.5 {result.winner.kind} did best, {number(result.winner.mean)} ±" in first.says
     assert f"growing blocks lost {number(float(result.placed[-1].behind.mean()))} ±" in first.says
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from streamdp.lab.replay.replaying import Question, Replay
     from streamdp.lab.replay.sources import ReadOptions
 
-LEARNERS = "incumbent_leader,prefix_softmax,noisy_leader:noise=exponential"
+LEARNERS = "remembering_leader,incumbent_leader,prefix_softmax,noisy_leader:noise=exponential"
 EPSILONS = "0.1,0.5,1,inf"
 SEEDS = 100
 
@@ -236,16 +236,17 @@ def _print(replay: Replay) -> None:
     from rich.table import Table
 
     from streamdp.lab.replay.cells import epsilon_text
-    from streamdp.lab.replay.figures import settled_at
+    from streamdp.lab.replay.figures import settled_at, share_reached
     from streamdp.lab.replay.summary import interval, number, summary
     from streamdp.wire.unprotected import NOT_PRIVATE
 
     table = Table(
         title=f"{replay.log}: {replay.slots:,} slots, {len(replay.actions)} actions",
-        caption=f"{NOT_PRIVATE}. Mean over seeds ± 1.96 standard errors; exact if the log holds"
-        " every action's loss as it would have been.",
+        caption=f"{NOT_PRIVATE}. Regret against the best fixed action of each key, mean over seeds"
+        " ± 1.96 standard errors; reached: the share of what that action gains over uniform choice."
+        " Exact if the log holds every action's loss as it would have been.",
     )
-    for name in ("learner", "ε", "regret", "settled at slot", "charge of an event"):
+    for name in ("learner", "ε", "regret", "reached", "settled at slot", "charge of an event"):
         table.add_column(name, justify="left" if name == "learner" else "right", overflow="fold")
     extra = [replay.leader, *([replay.running] if replay.running else [])]
     for answer in (*replay.answers, *(answer for answer in extra if answer not in replay.answers)):
@@ -255,10 +256,13 @@ def _print(replay: Replay) -> None:
             answer.cell.name,
             epsilon_text(answer.cell.epsilon),
             interval(answer),
+            "" if (share := share_reached(answer, replay)) is None else f"{share:.0%}",
             "never" if at is None else f"{at:,}",
             "not private" if charge is None else str(charge),
         )
-    table.add_row("uniform choice", "0", number(float(replay.base.uniform_regret[-1])), "", "0")
+    table.add_row(
+        "uniform choice", "0", number(float(replay.base.uniform_regret[-1])), "0%", "", "0"
+    )
     console = Console()
     console.print(table)
     for statement in summary(replay):

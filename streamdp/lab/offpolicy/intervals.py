@@ -12,9 +12,9 @@ policies that were made from earlier records:
 Lower bound. Let m in [0, 1] be a guess of X that does not depend on the records. For λ in (0, 1)
 and y ≥ −1 it holds that exp(λy − ψ(λ)y²) ≤ 1 + λy with ψ(λ) = −ln(1 − λ) − λ (Fan, Grama & Liu
 2015, Lemma 4.1). With y = X − m the product of exp(λ(X − E X) − ψ(λ)(X − m)²) over records has a
-mean of at most 1, and so has a mixture over several λ and m. By Ville's inequality it is never above
-1/α, for all numbers of records at once, with probability 1 − α: what Σ(X − E X) is at most follows.
-Howard et al. (2021) call this an empirical Bernstein confidence sequence.
+mean of at most 1, and so has a mixture over several λ and m. By Ville's inequality it is never
+above 1/α, for all numbers of records at once, with probability 1 − α: what Σ(X − E X) is at most
+follows. Howard et al. (2021) call this an empirical Bernstein confidence sequence.
 
 An interval takes α/2 for each side. It stays valid however often one looks at it.
 """

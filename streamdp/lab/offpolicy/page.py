@@ -230,8 +230,8 @@ def _cells(replay: FeedbackReplay) -> str:
         text = (
             "Mean reward of a record: the doubly robust estimate with its 95 % interval by"
             " empirical likelihood, right from 10 effective clicks on. The bounds for certain hold"
-            " with 95 % at every number of records at once, and assume only that the propensities are right."
-            " The mean weight is 1 but for chance."
+            " with 95 % at every number of records at once, and assume only that the propensities"
+            " are right. The mean weight is 1 but for chance."
         )
     return section("All cells", text, html_table([*head, "charge of an event"], rows))
 

@@ -68,6 +68,12 @@ def gap(replay: Replay) -> float:
     return float(totals[1] - totals[0]) / int(replay.summed.slots[row])
 
 
+def share_reached(answer: ReplayAnswer, replay: Replay) -> float | None:
+    """The share of what the best fixed action gains over uniform play; None if that is nothing."""
+    stake = float(replay.base.uniform_regret[-1])
+    return 1 - answer.mean / stake if stake > 0 else None
+
+
 def bounds(replay: Replay, cell: Cell) -> tuple[Floats, Floats, str] | None:
     """The theorem's bound over time, as if the log were i.i.d. with its gap in hindsight.
 
@@ -186,6 +192,7 @@ def _cells(
             "config": answer.cell.leader.to_config(),
             "regret": answer.mean,
             "standard_error": answer.error,
+            "share_of_stake": share_reached(answer, replay),
             "regret_by_seed": answer.final.tolist(),
             "settled_at": settled_at(answer, points),
             "regret_over_time": curve.mean.tolist(),

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamdp.core.arrays import Floats
-from streamdp.lab.replay.cells import epsilon_text
+from streamdp.lab.replay.cells import RUNNING, epsilon_text
 from streamdp.lab.replay.clipping import repaired
-from streamdp.lab.replay.figures import Z, gap, helping_cap, per_thousand, settled_at
+from streamdp.lab.replay.figures import Z, gap, helping_cap, per_thousand, settled_at, share_reached
 from streamdp.lab.replay.following import Result, contests, could_differ, half_interval
 from streamdp.lab.replay.replaying import Replay, ReplayAnswer
 from streamdp.lab.replay.spread import standard_error
@@ -89,11 +89,11 @@ def _following(replay: Replay) -> Iterator[Statement]:
         if replay.question.probes and private:
             yield Statement(about, f"Not compared: {_why_not_compared(replay)}.")
         return
-    parts = [_won(result, replay.base.above_stretches) for result in replay.followed]
+    parts = [_won(result) for result in replay.followed]
     yield Statement(
         about,
-        f"{' '.join(parts)} Losses above the best action of each stretch of the log, mean over"
-        " seeds ± 1.96 standard errors; differences seed by seed.",
+        f"{' '.join(parts)} Regret as in the table, against the best fixed action of each key, mean"
+        " over seeds ± 1.96 standard errors; differences seed by seed.",
     )
 
 
@@ -108,7 +108,7 @@ def _why_not_compared(replay: Replay) -> str:
     return "the keys are too short for blocks to stop growing"
 
 
-def _won(result: Result, above: float) -> str:
+def _won(result: Result) -> str:
     """The comparison at one ε: the winner first, then how far the others are behind."""
     winner, tied = result.winner, result.tied
     others = "; ".join(
@@ -118,7 +118,7 @@ def _won(result: Result, above: float) -> str:
     )
     text = (
         f"At ε = {epsilon_text(result.epsilon)} {winner.kind} did best,"
-        f" {number(winner.mean + above)} ± {_half(winner.half)}: {others}"
+        f" {number(winner.mean)} ± {_half(winner.half)}: {others}"
     )
     if tied:
         alike = " and ".join(placed.kind for placed in tied)
@@ -165,22 +165,50 @@ def _privacy(replay: Replay) -> Iterator[Statement]:
     private = [answer for answer in cells if answer.cell.epsilon is not None]
     if not private:
         return
+    name = private[0].cell.name
+    best = best_without_privacy(replay)
+    reached = [f"{_share(answer, replay)} at {_epsilon(answer)}" for answer in private]
+    text = (
+        f"{name} reached {', '.join(reached)} of what the best fixed action gains over uniform play"
+        f" ({number(float(replay.base.uniform_regret[-1]))} losses); without privacy"
+        f" {best.cell.name} reached {_share(best, replay)}. {name} lost more than that:"
+        f" {_more(private, best, replay.slots)}."
+    )
+    if replay.running is None:
+        text += f" Not compared with {RUNNING}, which looks after every slot: ask for it by name."
     if free is None:
-        yield Statement(
-            "What privacy costs",
-            "Add ε = inf to the question to see the same learner without privacy.",
+        text += " Add ε = inf to the question to see the same learner without privacy."
+    elif free is not best:
+        text += (
+            f" Of this its noise alone, against the same blocks without noise (regret"
+            f" {interval(free)}): {_more(private, free, replay.slots)}."
         )
-        return
+    yield Statement("What privacy costs", text)
+
+
+def best_without_privacy(replay: Replay) -> ReplayAnswer:
+    """The learner without privacy that lost least on this log, in hindsight."""
+    shown = [*replay.answers, replay.leader, *([replay.running] if replay.running else [])]
+    free = [answer for answer in shown if answer.cell.epsilon is None]
+    return min(free, key=lambda answer: answer.mean)
+
+
+def _epsilon(answer: ReplayAnswer) -> str:
+    return f"ε = {epsilon_text(answer.cell.epsilon)}"
+
+
+def _share(answer: ReplayAnswer, replay: Replay) -> str:
+    share = share_reached(answer, replay)
+    return "none" if share is None else f"{share:.0%}".replace("-", "−")
+
+
+def _more(private: list[ReplayAnswer], free: ReplayAnswer, slots: int) -> str:
+    """How much more each lost than a learner without privacy, seed by seed."""
     parts = []
     for answer in private:
         paid = answer.final - free.final
-        error = Z * standard_error(paid)
-        parts.append(f"ε = {epsilon_text(answer.cell.epsilon)}: {_paid(paid, error, replay.slots)}")
-    yield Statement(
-        "What privacy costs",
-        f"{free.cell.name} against itself without privacy (ε = ∞, regret {interval(free)}), on"
-        f" the same seeds. {'; '.join(parts)}.",
-    )
+        parts.append(f"{_epsilon(answer)}: {_paid(paid, Z * standard_error(paid), slots)}")
+    return "; ".join(parts)
 
 
 def _paid(paid: Floats, error: float, slots: int) -> str:
