@@ -27,8 +27,14 @@ from tests.support.kafka_site import HOME, Fresh, Site
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
-COMMITS = 50 * int(os.environ.get("STREAMDP_SOAK", "1"))
-"""Transactions that must end well while requests of one kind are meddled with."""
+TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
+"""How much longer `make soak` tries what is tried once here."""
+
+ENDS = 25 if TIMES == 1 else 50 * TIMES
+"""Transactions that must end well while requests of one kind are meddled with …"""
+
+MEDDLED = 5 * TIMES
+"""… and so many requests at least."""
 
 WORKER = "streamdp-worker"
 """How the services under test name their clients; brokers and judges have other names."""
@@ -81,7 +87,7 @@ async def test_a_late_end_of_one_transaction_does_not_end_the_next(
     taken = await transport.take(HOME)
     await transport.close()
     evidence = await site.evidence()
-    assert answers, "the late request has arrived"
+    assert [answer[-2:] for answer in answers] == [b"\x00\x2f"], "refused: INVALID_PRODUCER_EPOCH"
     assert durable == [1, 3]
     assert {value.strip() for value in taken.state.values()} == {b"3"}
     assert [record.value for record in evidence.ledger] == [b"1", b"3"]
@@ -133,11 +139,10 @@ def test_every_block_is_released_once_whichever_request_is_lost_or_late(
     made.prepare()
     proxy.meddle = weather = Weather(kind, seed=kind.value)
     with made.running() as process:
-        while weather.ended < COMMITS:
+        while weather.ended < ENDS or weather.fates.total() < MEDDLED:
             made.send(6)
             assert made.settle([process]) == [], made.log(process)
         made.stop(process)
     proxy.meddle = pass_on
     assert made.findings(uncommitted(proxied_broker.bootstrap, made)) == []
-    assert weather.fates.total() > COMMITS / 20
     print(weather.ended, "ends;", dict(sorted(weather.fates.items())))  # for `pytest -s`

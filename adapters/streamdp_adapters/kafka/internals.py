@@ -35,8 +35,10 @@ sender has only its main task; each request in flight is a task that only the ma
 producer and its epoch but no transaction, and asks again when the connection breaks. The first
 request may still arrive then, during the next transaction of that epoch, and end it in its middle
 (KIP-890). So to an `AbandonableProducer` a lost answer is fatal. The next owner has another epoch.
-The other requests of a transaction may be repeated: partitions and groups are added to it twice
-with one effect, batches have sequence numbers, and an offset is the group's note, not our position.
+The other requests may be repeated: partitions and groups are added to a transaction twice with one
+effect, batches have sequence numbers, and an offset is the group's note, not our position. One that
+is late and finds no transaction opens one, which the coordinator aborts when its time is up. That
+fences the owner, and the partition is taken again.
 """
 
 from __future__ import annotations
