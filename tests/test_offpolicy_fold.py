@@ -11,12 +11,12 @@ import pytest
 import scipy
 
 from streamdp.core.engine import Engine
-from streamdp.core.events import SUMS
+from streamdp.core.events import SUMS, Identity, Key, Release
 from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.randomness import SeededRandomness
 from streamdp.lab.offpolicy.answers import FeedbackCell, feedback_cells
 from streamdp.lab.offpolicy.exact import play
-from streamdp.lab.offpolicy.fold import fold
+from streamdp.lab.offpolicy.fold import fold, release_as_json
 from streamdp.lab.offpolicy.policies import coins_of, drawn
 from streamdp.lab.offpolicy.rejection import reject
 from streamdp.lab.offpolicy.topics import topic_log
@@ -215,3 +215,14 @@ def test_says_a_log_without_propensities_what_was_released_all_the_same() -> Non
     assert (with_.shares.shares == without.shares.shares).all()
     assert without.estimate is None
     assert without.value is None
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [(None, {"key": None}), (b"fr", {"key": "fr"}), (b"\xff\x00", {"key_base64": "/wA="})],
+)
+def test_a_key_is_written_as_in_the_ledger(key: Key, shown: dict[str, str | None]) -> None:
+    """Text, or base64 if it is not UTF-8: two keys are never written alike."""
+    identity = Identity("clicks", 0, key, 1, 0, 0, SUMS)
+    written = release_as_json(Release(identity, 0, 1, 2, 0, 0, Fraction(1)))
+    assert {name: written[name] for name in written if name.startswith("key")} == shown

@@ -315,6 +315,7 @@ def test_is_a_file_made_under_the_name_that_is_configured(
 def test_an_environment_gives_numbers_as_text() -> None:
     chosen = Settings.from_mapping({"path": "a.db", "partitions": "2", "retain": "100"})
     assert (chosen.partitions, chosen.retain) == (2, 100)
+    assert Settings.from_mapping({"path": "a.db"}).retain == 1_000_000  # bounded by default
     with pytest.raises(InvalidConfig, match=r"transport.retain: not a count"):
         Settings.from_mapping({"path": "a.db", "retain": "-1"})
 

@@ -302,7 +302,7 @@ class Lines:
     def _named(self, release: Release, *, schema: int) -> dict[str, Any]:
         """The fields that both lines begin with: the identity, and what was read."""
         stream, partition, key, epoch, born, block, kind = release.identity
-        text, base64 = _key_fields(key)
+        text, base64 = key_fields(key)
         return {
             "schema": schema,
             "stream": stream,
@@ -517,7 +517,7 @@ def _standard_error(spec: Estimate, actions: int, length: int) -> float:
     return float(f"{spec.standard_error(actions=actions, length=length):.6g}")
 
 
-def _key_fields(key: Key) -> tuple[str | UnsetType | None, str | UnsetType]:
+def key_fields(key: Key) -> tuple[str | UnsetType | None, str | UnsetType]:
     """`key` and `key_base64`: exactly one of them is set."""
     if key is None:
         return None, UNSET

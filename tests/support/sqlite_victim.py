@@ -30,6 +30,7 @@ from streamdp_adapters.sqlite import Settings, SqliteProducer, SqliteTransport
 from streamdp_adapters.sqlite import files as sqlite_files
 from streamdp_adapters.sqlite.lock import Release
 from streamdp_adapters.sqlite.published import Publication, PublishedMark
+from streamdp_adapters.sqlite.settings import RETAIN
 from streamdp_adapters.sqlite.transport import Tenure
 from streamdp_adapters.sqlite.trusted import Ownership, TrustedFile
 
@@ -104,7 +105,7 @@ def break_promise(name: str) -> None:
             pair.published.publish(topics, number, [early] if commit.ledger else [])
             self._reached("commit: recorded", partition)
             pair.trusted.record(
-                topics, number, tenure.owner, commit, published=tenure.published, retain=None
+                topics, number, tenure.owner, commit, published=tenure.published, retain=RETAIN
             )
             self._reached("commit: published", partition)
             return replace(tenure, published=tenure.published + bool(commit.ledger))

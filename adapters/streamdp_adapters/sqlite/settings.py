@@ -16,6 +16,7 @@ HISTORIES = ("latest", "all")
 KEYS = ("path", "published", "partitions", "retain", "actions")
 MOST_PARTITIONS = 10_000  # of an input: each takes a task and a part of the state
 MOST_RECORDS = 2**40 - 1  # of a partition: its offsets have 40 bits
+RETAIN = 1_000_000  # some 100 MB a partition at 100 bytes a record: days of a small shop
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +25,14 @@ class Settings:
 
     ``path``: the trusted file (input, state); ``published``: the file that readers open, by default
     beside it; ``partitions``: the number that a missing input is created with, 0 to refuse it;
-    ``retain``: how many records that no rebuild needs are kept (by default all); ``actions``:
+    ``retain``: how many records of each partition that no rebuild needs are kept; ``actions``:
     ``"latest"`` keeps each key's action in force, ``"all"`` also the earlier ones.
     """
 
     path: Path
     published: Path
     partitions: int = 1
-    retain: int | None = None
+    retain: int = RETAIN
     actions: str = "latest"
 
     @classmethod
@@ -59,7 +60,7 @@ class Settings:
                 complaint("transport.actions", "unknown", expected=HISTORIES, got=actions)
             )
         given = settings.get("retain") is not None
-        retain = _count(settings, "retain", most=MOST_RECORDS) if given else None
+        retain = _count(settings, "retain", most=MOST_RECORDS) if given else RETAIN
         given = "partitions" in settings
         partitions = _count(settings, "partitions", most=MOST_PARTITIONS) if given else 1
         return cls(path, published, partitions, retain, str(actions))

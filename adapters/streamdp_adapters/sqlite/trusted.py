@@ -244,7 +244,7 @@ class TrustedFile:
         commit: Commit,
         *,
         published: int,
-        retain: int | None,
+        retain: int,
     ) -> Publication | None:
         """Record one commit; return what is now to be published, if anything.
 
@@ -280,9 +280,8 @@ class TrustedFile:
             if commit.records:
                 rows = [(key, value, write_headers(pairs)) for key, value, pairs in commit.records]
                 _append(file, heads_of(file, topics.output)[number], rows)
-            if retain is not None:
-                for topic in filter(None, (topics.input, topics.beside)):
-                    _trim(file, topic, number, retain)
+            for topic in filter(None, (topics.input, topics.beside)):
+                _trim(file, topic, number, retain)
             return publication
 
     def durable(

@@ -11,11 +11,14 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Iterator
 
+from msgspec import UNSET
+
 from streamdp.core.engine import Engine
 from streamdp.core.events import Release
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.randomness import SeededRandomness
 from streamdp.lab.offpolicy.log import ShownLog
+from streamdp.wire.published import key_fields
 
 
 def fold(
@@ -43,10 +46,10 @@ def fold(
 def release_as_json(release: Release) -> dict[str, object]:
     """A release in JSON, in the terms of the ledger and of the actions topic."""
     _, partition, key, epoch, born, block, kind = release.identity
-    text = None if key is None else key.decode(errors="backslashreplace")
+    text, base64 = key_fields(key)
     facts: dict[str, object] = {
         "partition": partition,
-        "key": text,
+        **({"key": text} if base64 is UNSET else {"key_base64": base64}),
         "epoch": epoch,
         "born": born,
         "block": block,
