@@ -478,6 +478,19 @@ class Administrator(Protocol):
 
 
 @runtime_checkable
+@runtime_checkable
+class RemovingAdministrator(Administrator, Protocol):
+    """An administrator that can delete topics; the demonstration deletes those that it made."""
+
+    async def existing(self, streams: Sequence[StreamTopics]) -> Sequence[str]:
+        """The topics of these streams that exist."""
+        ...
+
+    async def remove(self, streams: Sequence[StreamTopics]) -> None:
+        """Delete the topics of these streams, with all that they hold."""
+        ...
+
+
 class Technology(Protocol):
     """One cluster or file, given by its settings; entry points of ``streamdp.transports`` name it.
 

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from streamdp.service.config import Configuration
 from streamdp.service.demo import screen
-from streamdp.service.demo.show import configuration
+from streamdp.service.demo.show import BANNER_INPUT, INPUT, configuration
 from streamdp.service.demo.world import BANNERS, CLICK_RATES, SEGMENTS, SHELVES, ShopWorld
 from tests.support.asking import free_port
 
@@ -55,9 +55,9 @@ def test_is_the_configuration_one_that_run_takes(tmp_path: Path) -> None:
     transport = f'kind = "sqlite"\npath = "{tmp_path / "log.db"}"'
     path.write_text(configuration(path, transport=transport, listen="127.0.0.1:1"))
     loaded = Configuration.load(path, environment={})
-    assert loaded.charged("visits") == Fraction(3, 4)
-    assert loaded.charged("impressions") == 1
-    assert tomllib.loads(path.read_text())["topics"]["visits"]["budget"] == "1.0"
+    assert loaded.charged(INPUT) == Fraction(3, 4)
+    assert loaded.charged(BANNER_INPUT) == 1
+    assert tomllib.loads(path.read_text())["topics"][INPUT]["budget"] == "1.0"
 
 
 def test_does_the_screen_part_what_is_public_from_what_only_a_simulator_knows() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +14,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from streamdp.ports import Technology
+    from streamdp.ports import Administrator, Technology
     from streamdp.service.config import Configuration
     from streamdp.service.demo.show import Show
 
@@ -31,7 +32,8 @@ def demo(
         bool, typer.Option("--kafka", help="On a real broker instead of the embedded log.")
     ] = False,
     bootstrap: Annotated[
-        str | None, typer.Option(help="With --kafka: your broker; by default a temporary one.")
+        str | None,
+        typer.Option(help="With --kafka: your broker; else a temporary one."),
     ] = None,
     folder: Annotated[
         Path | None,
@@ -46,7 +48,8 @@ def demo(
     Visits of three segments, one of which changes its taste half-way, go into a log; the real
     service learns from them; the shop shows what it publishes. The shop says for every shelf what
     it would have sold, but of banners only whether the shown one was clicked. A status page runs in
-    the browser.
+    the browser. On a broker of yours all its topics begin with streamdp-demo; it refuses to start
+    where one exists, and deletes them at the end unless --folder keeps its files.
 
     Example: streamdp demo --seconds 60
     """
@@ -64,8 +67,11 @@ def demo(
         _write(path, transport=transport, listen=address)
         console.print(f"The status page is at [link]http://{address}[/link]; it learns for"
                       f" {seconds:.0f} s.")  # fmt: skip
-        show = _shown(path, console, seconds=seconds, address=address)
-        stays = folder is not None and (not kafka or bootstrap is not None)
+        foreign = kafka and bootstrap is not None
+        show = _shown(path, console, seconds=seconds, address=address, refuse=foreign)
+        if foreign and folder is None:
+            asyncio.run(_remove(path))
+        stays = folder is not None and (not kafka or foreign)
         _conclude(console, show, kept=path if stays else None)
 
 
@@ -75,7 +81,7 @@ def _write(path: Path, *, transport: str, listen: str) -> None:
     path.write_text(configuration(path, transport=transport, listen=listen), encoding="utf-8")
 
 
-def _shown(path: Path, console: Console, *, seconds: float, address: str) -> Show:
+def _shown(path: Path, console: Console, *, seconds: float, address: str, refuse: bool) -> Show:
     """Run the service and the demonstration beside it."""
     from streamdp.service.config import Configuration
     from streamdp.service.demo.show import Show
@@ -85,9 +91,7 @@ def _shown(path: Path, console: Console, *, seconds: float, address: str) -> Sho
 
     configuration = Configuration.load(path, environment={})
     technology = configuration.technology()
-    import asyncio
-
-    asyncio.run(_prepare(configuration, technology))
+    asyncio.run(_prepare(configuration, technology, refuse=refuse))
     show = Show(console, seconds=seconds, address=f"http://{address}")
     with path.with_name("log.json").open("a", encoding="utf-8") as written:
         log = set_up(level="info", style="json", stream=written)
@@ -104,11 +108,42 @@ def _shown(path: Path, console: Console, *, seconds: float, address: str) -> Sho
     return show
 
 
-async def _prepare(configuration: Configuration, technology: Technology) -> None:
-    """Create missing topics, as `streamdp topics create` does."""
+async def _prepare(configuration: Configuration, technology: Technology, *, refuse: bool) -> None:
+    """Create topics, as `streamdp topics create` does; maybe refuse those that are there."""
     administrator = technology.administrator()
     try:
+        if refuse:
+            await _refuse_existing(administrator, configuration)
         await administrator.create(configuration.topics(), partitions=1)
+    finally:
+        await administrator.close()
+
+
+async def _refuse_existing(administrator: Administrator, configuration: Configuration) -> None:
+    """Refuse to write into topics that somebody else has made."""
+    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.ports import RemovingAdministrator
+
+    assert isinstance(administrator, RemovingAdministrator)
+    there = await administrator.existing(configuration.topics())
+    if there:
+        expected = "none of the demonstration's topics on this cluster; delete them, or go on with"
+        expected += " the configuration that an earlier --folder kept"
+        raise InvalidConfig(
+            complaint("--bootstrap", "topics exist", expected=expected, got=", ".join(there))
+        )
+
+
+async def _remove(path: Path) -> None:
+    """Delete the topics of the demonstration."""
+    from streamdp.ports import RemovingAdministrator
+    from streamdp.service.config import Configuration
+
+    configuration = Configuration.load(path, environment={})
+    administrator = configuration.technology().administrator()
+    assert isinstance(administrator, RemovingAdministrator)
+    try:
+        await administrator.remove(configuration.topics())
     finally:
         await administrator.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -10,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from streamdp.ports import RemovingAdministrator
+from streamdp.service.config import Configuration
 from streamdp.testing.broker import Borrowed, own_broker
+from streamdp_adapters.kafka.settings import KafkaSettings
+from streamdp_adapters.kafka.topics import administration
 from tests.support.asking import free_port
 from tests.support.calling import Ran, Streamdp
 from tests.support.first_action import readers_disagree
@@ -35,6 +40,40 @@ def test_does_the_demonstration_run_on_a_broker(broker: Borrowed, tmp_path: Path
     assert done.returncode == 0, done.stderr
     assert "gained" in done.stdout
     assert f"streamdp run --config {tmp_path / 'streamdp.toml'}" in done.stdout
+    kept = demo_topics(broker)
+    assert {"streamdp-demo-visits", "streamdp-demo.shelves.ledger"} <= set(kept)
+    asked[asked.index("--folder") : asked.index("--listen")] = []
+    again = subprocess.run(
+        [sys.executable, "-c", MAIN, *asked], capture_output=True, text=True, env=environment
+    )
+    assert again.returncode == 2, again.stderr  # it writes into no topic that is there
+    assert "--bootstrap: topics exist; expected none" in " ".join(again.stderr.split())
+    assert demo_topics(broker) == kept
+    asyncio.run(removed(broker, tmp_path / "streamdp.toml"))
+    gone = subprocess.run(
+        [sys.executable, "-c", MAIN, *asked], capture_output=True, text=True, env=environment
+    )
+    assert gone.returncode == 0, gone.stderr
+    assert demo_topics(broker) == []
+
+
+def demo_topics(broker: Borrowed) -> list[str]:
+    """The demonstration's topics on the broker."""
+    table = {"bootstrap": broker.bootstrap, "single_broker": True}
+
+    async def listed() -> list[str]:
+        async with administration(KafkaSettings.parse(table)) as client:
+            return sorted(name for name in await client.list_topics() if "streamdp-demo" in name)
+
+    return asyncio.run(listed())
+
+
+async def removed(broker: Borrowed, path: Path) -> None:
+    """Delete the topics that a demonstration kept."""
+    administrator = Configuration.load(path, {}).technology().administrator()
+    assert isinstance(administrator, RemovingAdministrator)
+    await administrator.remove(Configuration.load(path, {}).topics())
+    await administrator.close()
 
 
 Make = Callable[[str], Place]

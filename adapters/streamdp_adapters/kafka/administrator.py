@@ -136,6 +136,17 @@ class KafkaAdministrator:
             await _until_seen(client, dict.fromkeys(names, partitions))
         return done
 
+    async def existing(self, streams: Sequence[StreamTopics]) -> Sequence[str]:
+        """The topics of these streams that exist."""
+        async with administration(self._settings) as client:
+            return sorted(await describe_shapes(client, self._names(streams)))
+
+    async def remove(self, streams: Sequence[StreamTopics]) -> None:
+        """Delete the topics of these streams, with all that they hold."""
+        async with administration(self._settings) as client:
+            answer = await client.delete_topics(sorted(await self.existing(streams)))
+            _raise_first([(name, code, None) for name, code in answer.topic_error_codes])
+
     def commands(self, streams: Sequence[StreamTopics], *, partitions: int) -> str:
         """The commands of Kafka's own tools, and the same as a manifest in comments."""
         topics = list(

@@ -38,10 +38,13 @@ from streamdp.service.run import Running
 from streamdp.service.worker import Observe
 from streamdp.wire.feedback import ACTION_HEADER
 
+PREFIX = "streamdp-demo"
+"""What the names of all its topics begin with, so that it writes into no topic of the user's."""
+
 STREAM = "shelves"
-INPUT = "visits"
+INPUT = f"{PREFIX}-visits"
 BANNER_STREAM = "banners"
-BANNER_INPUT = "impressions"
+BANNER_INPUT = f"{PREFIX}-impressions"
 VISITS_A_SECOND = 900
 TICK_SECONDS = 0.1
 LINE_SECONDS = 5.0
@@ -49,7 +52,7 @@ _SEED = 20260529
 
 CONFIGURATION = """\
 # What `streamdp demo` runs: `streamdp run --config {path}` goes on where it stopped.
-app = "demo"
+app = "{app}"
 
 [transport]
 {transport}
@@ -106,6 +109,7 @@ def configuration(path: Path, *, transport: str, listen: str) -> str:
     actions = ", ".join(f'"{shelf}"' for shelf in SHELVES)
     return CONFIGURATION.format(
         path=path,
+        app=PREFIX,
         transport=transport,
         input=INPUT,
         stream=STREAM,
