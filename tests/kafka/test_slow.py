@@ -16,7 +16,7 @@ from tests.support.kafka_site import Fresh, Site
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 
-MANY = 16
+MANY = 32
 
 
 async def joined(broker: Borrowed, app: str) -> KafkaTransport:
@@ -37,7 +37,7 @@ async def test_no_partition_is_lost_by_a_time_out_because_many_are_taken(
 
     async def one_by_one(request: Request) -> Fate:
         async with alone:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.05)
         return Fate.PASS
 
     made = await joined(proxied_broker, fresh_app())

@@ -116,13 +116,13 @@ class Proxy:
         task = self._loop.create_task(self._serve(reader, writer))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())  # also if it never began
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until an end of it is closed."""
         try:
             out_reader, out_writer = await asyncio.open_connection("127.0.0.1", self._upstream)
         except OSError:  # the broker is down
-            writer.close()
             return
         expected: deque[Fate] = deque()  # of the requests that the broker has not answered yet
         halves = [
@@ -139,7 +139,6 @@ class Proxy:
             for half in halves:
                 half.cancel()
             await asyncio.gather(*halves, return_exceptions=True)
-            writer.transport.abort()  # the client's answers end here
             out_writer.close()  # what was sent still arrives
 
     async def _requests(

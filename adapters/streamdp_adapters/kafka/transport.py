@@ -50,10 +50,10 @@ from streamdp_adapters.kafka.sending import KEY_ROOM, RECORD_ROOM
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import BatchLimits, examine
 
-TAKEN_AT_ONCE = 4
+TAKEN_AT_ONCE = 8
 """Partitions that are taken at the same time, unless some of them take long."""
 
-LONG_SECONDS = 10.0
+LONG_SECONDS = 20.0
 """Seconds after which a taking no longer holds up the next: its part of the cluster may be away."""
 
 
