@@ -72,8 +72,7 @@ bench: python
 soak: tools
 	STREAMDP_SOAK=$(SOAK) $(BIN)/pytest --timeout 0 tests/test_audit_long_blocks.py tests/test_protocol.py \
 		tests/test_lost_tombstones.py tests/test_idle.py tests/test_assemble.py tests/test_formats.py \
-		tests/test_ledger.py tests/test_crowd_engine.py tests/test_donation.py \
-		tests/test_pooled_means.py tests/kafka/test_watched.py $(wildcard tests/test_crash*.py tests/*/test_crash*.py)
+		tests/test_ledger.py tests/kafka/test_watched.py $(wildcard tests/test_crash*.py tests/*/test_crash*.py)
 
 broker: python
 	@$(SETUP) broker

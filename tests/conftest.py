@@ -19,7 +19,6 @@ pytest_plugins = (
     "tests.support.left_out",
     "tests.support.untraced",
     "tests.support.calling",
-    "tests.support.crowded",
     "tests.support.few_requests",
     "tests.support.lending",
 )

@@ -22,7 +22,6 @@ import numpy as np
 from streamdp.core.evidence import Standing, VoteFilter
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
-from streamdp.core.learners.feedback.learner import pooling
 from streamdp.service.spec import learner_text
 
 GOLDEN = Path(__file__).parent / "golden" / "arithmetic.json"
@@ -56,34 +55,9 @@ def arithmetics() -> Iterator[tuple[str, str]]:
                 names = [str(action) for action in range(actions)]
                 learner = FEEDBACK_RECIPES[recipe](actions=names, epsilon="1/2", **options)
                 yield f"{learner_text(learner)} of {actions}", of_policies(learner)
-    for actions in (2, 5, 40):
-        names = [str(action) for action in range(actions)]
-        learner = pooling(FEEDBACK_RECIPES["policy_blocks"](actions=names, epsilon="1/2"))
-        assert learner.crowd is not None
-        yield f"{learner_text(learner)}, {learner.crowd.name}", of_means(learner)
     for actions, since, hazard in ((2, 3, "1/100"), (5, 64, "1/9"), (40, 1, "1/1000")):
         memory = VoteFilter(actions, since, Fraction(hazard))
         yield memory.name, of_votes(memory)
-
-
-def of_means(learner: PolicyLearner) -> str:
-    """Priors from some keys' histories, each from the one before, and policies that they tell."""
-    assert learner.crowd is not None
-    arms, digest = len(learner.actions), sha256()
-    cells = np.arange(ROWS * arms, dtype=np.int64).reshape(ROWS, arms)
-    state, priors = learner.nothing_known(ROWS), {0: learner.crowd.nothing}
-    for block in range(BLOCKS):
-        shown = (cells * 7 + block * 3) % 11 + (cells + block) % 2
-        swing = (cells % arms * 1400) // arms - 700 + (cells * 7919 + block * 104_729) % 601 - 300
-        state = learner.learned(state, shown * swing * UNIT // 2000, shown)
-        kept = np.zeros((ROWS, learner.crowd.width), dtype=np.int64)
-        kept[:, :-1] = state.reshape(ROWS, -1).view(np.int64)
-        made = learner.crowd.made_from(kept, priors, after=block + 1)
-        priors[made.number] = made
-        policy = learner.policy(state, np.full(ROWS, block + 1, dtype=np.int64), made)
-        digest.update(made.encoded)
-        digest.update(policy.astype("<u4").tobytes())
-    return digest.hexdigest()
 
 
 def of_policies(learner: PolicyLearner) -> str:

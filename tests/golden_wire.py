@@ -13,18 +13,15 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
-from streamdp.core.events import BlockSums, CrowdPrior, Identity, Key, Release
+from streamdp.core.events import BlockSums, Identity, Key, Release
 from streamdp.core.regret import estimate
-from streamdp.core.schedule import restarting
 from streamdp.testing.formats import HOSTILE
 from streamdp.wire import configure, state
 from streamdp.wire.entries import Entries, release_entry
-from streamdp.wire.published import Giving, Lines, Mode
+from streamdp.wire.published import Lines, Mode
 from streamdp.wire.schemas import NAMES, build
-from streamdp.wire.state_version import CROWD_VERSION
 
 GOLDEN = Path(__file__).parent / "golden" / "wire"
 SCHEMAS = Path(__file__).parent.parent / "streamdp" / "wire" / "schemas"
@@ -47,21 +44,6 @@ LINES = Lines(
 
 REMEMBERING = replace(LINES, memory="twice in a row")
 """The same stream with a memory: what is in force need not be what was drawn."""
-
-CROWDED = replace(LINES, estimates=(), crowd="crowd of 4 actions at rate 1/4 bonus 1 floor 1/20")
-"""The same stream with a crowd: draws are told priors, which have lines of their own."""
-
-GROUPED = replace(CROWDED, crowd=f"{CROWDED.crowd} groups 6465,66;7573")
-"""The same crowd with its keys in groups: a prior has bonuses for each."""
-
-DONATING = replace(
-    CROWDED,
-    crowd=f"{CROWDED.crowd} donating below 4",
-    giving=Giving(restarting(20), 4, Fraction(1, 2)),
-)
-"""The same crowd whose keys donate short blocks: openings and votes say which come next."""
-
-PRIOR = CrowdPrior.of(7, after=9, gap=1, bonuses=np.array([1 << 20, -5, 0, -(1 << 21)]))
 
 FEEDBACK = replace(
     LINES,
@@ -202,52 +184,6 @@ def saved() -> dict[bytes, bytes]:
     return entries
 
 
-def crowd() -> object:
-    """What is recorded and published of a crowd: lines, and what its state adds to another's."""
-    recordings: dict[str, object] = {}
-    for name in ("opening", "action"):
-        for mode in (Mode.LIVE,):
-            shown = replace(SHOWN[name], prior=7)
-            recorded = state.record(shown, lines=CROWDED, mode=mode, ordinal=9)
-            recordings[f"{name}, {mode}"] = state.encode_recorded(recorded).decode().split("\n")
-    line = CROWDED.prior(PRIOR, partition=0, epoch=2, last_offset=200, ordinal=10)
-    recordings[Entries("home", 0).prior(7, epoch=2).decode()] = line.decode()
-    for_groups = replace(
-        PRIOR, number=8, encoded=PRIOR.encoded + PRIOR.encoded[::-1] + PRIOR.encoded
-    )
-    line = GROUPED.prior(for_groups, partition=0, epoch=2, last_offset=200, ordinal=10)
-    recordings[Entries("home", 0).prior(8, epoch=2).decode()] = line.decode()
-    for name in ("opening", "action"):
-        shown = replace(SHOWN[name], prior=7)
-        recordings[f"{name}, donating"] = DONATING.ledger(shown, mode=Mode.LIVE, ordinal=9).decode()
-    for number, value in enumerate((0, 3)):
-        identity = Identity("home/pool", 0, b"", 2, 17, number, "action")
-        vote = Release(identity, value, 1, 4, 100, 200, Fraction(1, 2))
-        place = Entries("home", 0).pooled(number, epoch=2).decode()
-        recordings[place] = DONATING.pool(vote, ordinal=11).decode()
-    point = with_a_crowd(state.decode_checkpoint(saved()[Entries("home", 0).checkpoint]))
-    return {**recordings, "checkpoint": state.encode_checkpoint(point).decode()}
-
-
-def pooled() -> object:
-    """The same of a feedback stream's crowd: its priors say two numbers of each action."""
-    lines, recordings = replace(FEEDBACK, crowd="means of 3 actions"), {}
-    for name, shown in SHOWN_FEEDBACK.items():
-        for mode in (Mode.LIVE,):
-            recorded = state.record(replace(shown, prior=7), lines=lines, mode=mode, ordinal=9)
-            recordings[f"{name}, {mode}"] = state.encode_recorded(recorded).decode().split("\n")
-    numbers = np.array([1 << 18, -5, 0, 99, 1, 1 << 20])
-    prior = CrowdPrior.of(7, after=40, gap=0, bonuses=numbers)
-    line = lines.prior(prior, partition=0, epoch=2, last_offset=200, ordinal=10)
-    return {**recordings, "prior": line.decode()}
-
-
-def with_a_crowd(point: state.Checkpoint) -> state.Checkpoint:
-    """The checkpoint of a stream with a crowd."""
-    crowded = {"version": CROWD_VERSION, "min_reader": CROWD_VERSION, "votes": 9}
-    return msgspec.structs.replace(point, **crowded)
-
-
 def decoded() -> object:
     """What each format makes of the same bytes: float32 in hexadecimal, null for a null loss."""
     by_format: dict[str, list[list[str | None]]] = {}
@@ -280,8 +216,6 @@ def texts() -> dict[Path, str]:
         GOLDEN / "decoded.json": decoded(),
         GOLDEN / "encoded.json": encoded(),
         GOLDEN / "feedback.json": feedback(),
-        GOLDEN / "crowd.json": crowd(),
-        GOLDEN / "pooled.json": pooled(),
         **{SCHEMAS / f"{name}.json": build(name) for name in NAMES},
     }
     return {

@@ -96,9 +96,9 @@ def carries_what_was_withheld(patch: pytest.MonkeyPatch) -> None:
 def carries_from_an_earlier_learner(patch: pytest.MonkeyPatch) -> None:
     carried = Passage.carried
 
-    def early(self: Passage, key: Key, known: Any) -> Carried | None:
+    def early(self: Passage, known: Any) -> Carried | None:
         born = known.after._replace(born=max(0, known.after.born - 1))
-        return carried(self, key, replace(known, after=born))
+        return carried(self, replace(known, after=born))
 
     patch.setattr(Passage, "carried", early)
 
@@ -110,7 +110,7 @@ def forgets_to_carry(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("expected block", leader, remembers, policies)
 def begins_with_short_blocks(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Passage, "first_block", lambda self, due, shortest: 0)
+    patch.setattr(Passage, "first_block", lambda self, due: 0)
 
 
 @mutant("the votes put action|carried over where", remembers)

@@ -10,11 +10,9 @@ import pytest
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners import PolicyLearner
-from streamdp.core.learners.feedback.learner import pooling
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.service.config import Configuration
 from streamdp.service.http.setup import about_of
-from streamdp.service.spec import StreamSpec
 from streamdp.wire.feedback import FeedbackFormat
 from tests.support.streams import ACTIONS, feedback_spec, spec
 
@@ -42,55 +40,6 @@ def shop(folder: Path, *, instead: tuple[str, str] = ("", ""), more: str = "") -
     path = folder / "shop.toml"
     path.write_text(SHOP.replace(*instead) + more if instead[0] else SHOP + more)
     return Configuration.load(path, {})
-
-
-def test_is_a_crowd_a_part_of_what_the_learner_is(tmp_path: Path) -> None:
-    """Another digest; a control group makes another one."""
-
-    def with_(*lines: str) -> StreamSpec:
-        more = "\n".join(['observes = "feedback"', *lines])
-        return shop(tmp_path, instead=('observes = "feedback"', more)).spec("clicks")
-
-    alone, crowd = with_(), with_('crowd = "partition"')
-    group = with_('crowd = "partition"', 'control = "0.05"')
-    assert isinstance(alone.learner, PolicyLearner)
-    assert crowd.learner == pooling(alone.learner)
-    assert (alone.lines.crowd, crowd.lines.crowd) == ("", "means of 3 actions")
-    assert group.lines.crowd == "means of 3 actions control 1/20"
-    assert len({alone.digest, crowd.digest, group.digest}) == 3
-
-
-@pytest.mark.parametrize(
-    ("lines", "recipe", "said"),
-    [
-        ('crowd = "partition"\nmode = "shadow"', "blocks", "needs published votes"),
-        ('crowd = "partition"', "weights", "policies cannot use a crowd"),
-        ('crowd = "partition"', "elimination", "expected policy_blocks"),
-        ('control = "0.05"', "blocks", "a control group needs a crowd"),
-        (
-            'crowd = "stream"',
-            "blocks",
-            "crowd: across partitions needs votes; expected crowd =",
-        ),
-        (
-            'crowd = "partition"\ncrowd_groups = {"de" = "europe"}',
-            "blocks",
-            "crowd_groups: needs votes; expected observes",
-        ),
-        (
-            'crowd = "partition"\ndonate = true',
-            "blocks",
-            "donate: needs votes; expected observes",
-        ),
-    ],
-)
-def test_which_crowds_are_refused(tmp_path: Path, lines: str, recipe: str, said: str) -> None:
-    """With what to change."""
-    table = "[streams.clicks.learner]"
-    with pytest.raises(InvalidConfig, match=said):
-        shop(tmp_path, instead=(table, f'{lines}\n{table}\nrecipe = "policy_{recipe}"')).spec(
-            "clicks"
-        )
 
 
 def test_what_is_configured_is_what_runs(tmp_path: Path) -> None:

@@ -51,12 +51,6 @@ def test_is_what_is_published_the_offline_fold(
     assert asyncio.run(differences(open_(tmp_path), made, records=400)) == []
 
 
-def test_is_it_so_with_a_crowd(tmp_path: Path) -> None:
-    """Priors, and policies that they made, of keys with a crowd and of a control group."""
-    made = stream("shop", crowd="partition")
-    assert asyncio.run(differences(_sqlite(tmp_path), made, records=400)) == []
-
-
 # Would the judge see it?
 
 

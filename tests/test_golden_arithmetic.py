@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamdp.core.evidence import pooled_means, vote_filter
+from streamdp.core.evidence import vote_filter
 from streamdp.core.evidence.policy_rules import Intervals
 from tests import golden_arithmetic
 from tests.golden_arithmetic import OPTIONS, arithmetics, known, private
@@ -51,13 +51,6 @@ def test_is_a_changed_policy_rule_noticed(monkeypatch: pytest.MonkeyPatch) -> No
     names = changed()
     assert len(names) == 6
     assert all('"recipe":"policy_elimination"' in name for name in names)
-
-
-def test_is_a_changed_prior_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By one of its constants."""
-    monkeypatch.setattr(pooled_means, "ALIKE_WEIGHT", 16.5)
-    assert changed()
-    assert all("means of" in name for name in changed())
 
 
 def test_does_writing_the_file_again_never_change_a_line(

@@ -49,7 +49,7 @@ def test_is_every_query_answered_and_every_alert_silent_in_good_health(
 ) -> None:
     place = Place(tmp_path)
     # Nothing is halted or on its way, retention never deleted, nobody scrapes the operator's page,
-    # nothing is assembled here, no crowd reaches across partitions, and two estimates are not paid.
+    # nothing is assembled here, and two estimates are not paid.
     silent = (
         "> 0)",
         "< 1)",
@@ -58,7 +58,6 @@ def test_is_every_query_answered_and_every_alert_silent_in_good_health(
         "assembled",
         "_requests_",
         "_event_overdue",
-        "_crowd_",
         "_mean_loss",
         "_vs_uniform",
     )

@@ -98,8 +98,10 @@ def test_does_it_matter_how_a_log_of_losses_is_cut() -> None:
     cells = feedback_cells(TEXTS[:3], (HALF,), actions=("a", "b", "c", "d"))
     regrets = []
     for step in (577, 13):
-        crowd, answers = play(Pieces(losses, keys, partitions, step=step), cells, Bench((1, 2, 3)))
-        assert crowd.slots == 900
+        log_keys, answers = play(
+            Pieces(losses, keys, partitions, step=step), cells, Bench((1, 2, 3))
+        )
+        assert log_keys.slots == 900
         regrets.append([answer.regret for answer in answers])
     for whole, small in zip(*regrets, strict=True):
         assert whole is not None

@@ -207,7 +207,7 @@ def test_does_a_rebuild_know_how_far_back_its_open_blocks_reach() -> None:
     for rows, expected in ((list(recorder.rows.items()), first), ([], 99)):
         fresh = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"))
         rebuilding = sd.Rebuilding(fresh, rows=rows, releases=recorder.releases)
-        assert rebuilding.open_since(end=99, position=99) == expected
+        assert rebuilding.open_since(end=99) == expected
 
 
 def test_is_only_a_new_engine_rebuilt() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 from math import comb, exp, log, nextafter, sqrt
 
@@ -12,11 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import CrowdPrior
-from streamdp.core.evidence.control import Control
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader, learner_of
-from streamdp.core.learners.leader import crowded, donating
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import SeededRandomness
 from streamdp.core.regret import (
@@ -48,17 +44,13 @@ def leader(config: dict[str, str], *, epsilon: str = "1", actions: int = 2) -> L
     return learner_of({**config, "epsilon": epsilon}, actions=names)
 
 
-def chance_of_the_worse(
-    learner: Leader, n: int, means: tuple[float, float], prior: CrowdPrior | None = None
-) -> float:
+def chance_of_the_worse(learner: Leader, n: int, means: tuple[float, float]) -> float:
     """The exact probability, over n pairs of independent Bernoulli losses, that action 1 wins."""
     total = 0.0
     for ones in range(n + 1):
         for other in range(n + 1):
             sums = np.array([ones, other]) * UNIT
             law = learner.choose.log_probabilities(sums)
-            if prior is not None:
-                law = learner.log_probabilities(sums, in_force=0, prior=prior)
             weight = 1.0
             for k, mean in zip((ones, other), means, strict=True):
                 weight *= comb(n, k) * mean**k * (1 - mean) ** (n - k)
@@ -82,52 +74,6 @@ def test_our_bound_is_above_the_exact_regret_of_two_actions(config: dict[str, st
     with_gap = bound_of(learner, horizon=horizon, gap=gap).regret
     for_all = bound_of(learner, horizon=horizon).regret
     assert regret <= with_gap <= for_all * 1.05 <= horizon * 1.05
-
-
-def test_our_bound_supposes_the_worst_prior_of_a_crowd() -> None:
-    """K = 2: every draw is told that the worse action is nearly surely the best."""
-    horizon, gap = 40, 0.5
-    learner = crowded(leader({**LEADERS[0], "bonus": "0"}, epsilon="3"), Fraction(1, 10**9))
-    floor = 0.5e-9
-    bonuses = np.rint(np.log(2 * np.array([floor, 1 - floor])) * (1 << 20)).astype(np.int64)
-    prior = CrowdPrior.of(1, after=1, gap=0, bonuses=bonuses)
-    regret = gap * learner.schedule.stop(0) - gap
-    for block in range(1, learner.schedule.block_of(horizon) + 1):
-        n = learner.schedule.stop(block - 1) - learner.schedule.start(block - 1)
-        wrong = chance_of_the_worse(learner, n, (0.25, 0.75), prior)
-        played = min(learner.schedule.stop(block), horizon + 1) - learner.schedule.start(block)
-        regret += gap * played * wrong
-    alone = bound_of(replace(learner, crowd=None), horizon=horizon, gap=gap)
-    assert alone.regret < regret <= bound_of(learner, horizon=horizon, gap=gap).regret
-    long = [
-        bound_of(either, horizon=10**7, gap=gap)
-        for either in (replace(learner, crowd=None), learner)
-    ]
-    assert long[0].regret < long[1].regret < 1000
-    assert long[1].source == "Hoeffding and union, our blocks"
-
-
-def test_our_bound_holds_for_keys_that_donate_and_for_a_control_group_beside_them() -> None:
-    """Either kind can be the worse: the one has no early vote, the other short votes at restarts.
-
-    Without a control group all keys donate; without donation its keys are like the others. Early
-    votes are worth something in the bound only where neither a prior nor a bonus opposes them.
-    """
-    for options, floor, worse in (
-        ({"schedule": "restarting 2048"}, Fraction(1, 20), "control"),
-        ({"bonus": "0"}, Fraction(1), "donating"),
-    ):
-        crowd = crowded(leader({**LEADERS[0], **options}, epsilon="1/2"), floor)
-        kinds = {"control": crowd, "donating": donating(crowd)}
-        assert kinds["donating"].crowd is not None
-        beside = replace(kinds["donating"].crowd, control=Control(Fraction(1, 10)))
-        kinds["both"] = replace(crowd, crowd=beside)
-        regret = {
-            name: bound_of(learner, horizon=10**5, gap=0.9).regret
-            for name, learner in kinds.items()
-        }
-        assert regret["both"] == max(regret.values()) == regret[worse]
-        assert regret["control"] != regret["donating"]
 
 
 @pytest.mark.parametrize("config", LEADERS)

@@ -358,7 +358,7 @@ def test_is_a_wrong_configuration_told_in_one_line(shop: Shop) -> None:
         " state begins, got nothing",
         f"streamdp: {shop.path}: streams.home.begin: unknown key; expected one of input, start,"
         " observes, feedback, actions, actions_file, learner, estimates, format, epoch,"
-        " partition_epochs, idle, carry, crowd, control, crowd_groups, donate, mode,"
+        " partition_epochs, idle, carry, mode,"
         " fallback_action, gap, quarantine, limits, seed, got begin",
     ]
     assert not (shop.path.parent / "shop.db").exists()

@@ -29,7 +29,6 @@ from streamdp.service.view import PartitionView, Status, View
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.entries import Entries
-from streamdp.wire.lines import input_id_of
 from streamdp.wire.published import Mode, decode_ledger
 from streamdp.wire.state import Checkpoint, LastRecord, decode_checkpoint, encode_checkpoint
 from streamdp_adapters.sqlite import Settings, Sqlite
@@ -245,7 +244,7 @@ def test_is_another_input_noticed_though_the_state_is_gone(before: str, epoch: i
     if before == "second epoch":
         store.ledger.clear()
         finish(store, restore(store, replace(STREAM, epoch=2)))
-        assert [input_id_of(decode_ledger(line.value)) for line in store.ledger] == ["one"]
+        assert [decode_ledger(line.value).input_id for line in store.ledger] == ["one"]
     without_state(store, input_id="two")
     assert scope(STREAM, HOME, store.taken()) is Scope.LOST
     with pytest.raises(StateMismatch, match=r"deleted and recreated.*id one, got two"):
@@ -255,12 +254,12 @@ def test_is_another_input_noticed_though_the_state_is_gone(before: str, epoch: i
 def test_is_the_id_in_the_first_line_alone() -> None:
     """It is the same for all of them, and what a feedback stream draws first says it too."""
     lines = [decode_ledger(line.value) for line in lived(input_id="one").ledger]
-    assert [input_id_of(line) for line in lines] == ["one", *[UNSET] * (len(lines) - 1)]
+    assert [line.input_id for line in lines] == ["one", *[UNSET] * (len(lines) - 1)]
     store = clicked()
     store.input_id, store.state, store.ledger = "two", {}, []
     store.group = None
     finish(store, restore(store, CLICKS))
-    ids = [input_id_of(decode_ledger(line.value)) for line in store.ledger]
+    ids = [decode_ledger(line.value).input_id for line in store.ledger]
     assert ids == ["two", *[UNSET] * (len(ids) - 1)]
 
 

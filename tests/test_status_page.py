@@ -11,13 +11,9 @@ import random
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from fractions import Fraction
 
 import pytest
 
-import streamdp as sd
-from streamdp.core.evidence.control import Control
-from streamdp.core.learners.leader import crowded
 from streamdp.ports import Published
 from streamdp.service.http.guard import Limits
 from streamdp.service.http.knowledge import Role
@@ -25,7 +21,7 @@ from streamdp.service.status import ProcessStatus, StreamStatus
 from tests.support.asking import Face, listening
 from tests.support.browser import CONTRAST, Browser, browser, keep
 from tests.support.publishing import Topic, action, charge, release
-from tests.support.showing import ABOUT, LINES, block, partition, prior, process
+from tests.support.showing import ABOUT, LINES, block, partition, process
 
 pytestmark = pytest.mark.system("chromium", "chromedriver")
 
@@ -202,15 +198,10 @@ def test_does_it_ask_nobody_but_its_own_origin_and_complain_of_nothing(
 
 
 def test_does_a_page_of_several_streams_let_one_choose() -> None:
-    """Shadow mode, a seed and a crowd are said; the budget adds up over the streams of a topic."""
+    """Shadow mode and a seed are said; the budget adds up over the streams of a topic."""
     ready, stop, address = threading.Event(), threading.Event(), []
-    assert isinstance(ABOUT.learner, sd.Leader)
-    learner = crowded(ABOUT.learner, control=Control(Fraction(1, 20)))
-    other = replace(
-        ABOUT, topics=replace(ABOUT.topics, stream="other"), seeded=True, learner=learner
-    )
+    other = replace(ABOUT, topics=replace(ABOUT.topics, stream="other"), seeded=True)
     actions, ledger = published()
-    ledger.publish(prior(learner, 7, after=9, bonuses=[1, -1, -1]))
 
     async def serve() -> None:
         made = Face(actions, ledger, about=ABOUT, role=Role.LEARNS, more=[other])
@@ -233,16 +224,9 @@ def test_does_a_page_of_several_streams_let_one_choose() -> None:
             page_window.until(lambda: "other" in page_window.text("#streams"))
             assert "ε = 2" in page_window.text("[aria-labelledby=costs]")
             assert "other is seeded" in page_window.text("#alarms")
-            assert not page_window.run(
-                "return document.getElementById('crowdCard').checkVisibility()"
-            )
             page_window.run("document.querySelectorAll('#streams button')[1].focus()")
             page_window.keys("\ue007")
             page_window.until(lambda: "shadow" in page_window.text("#pills"))
-            page_window.until(lambda: "What keys know" in page_window.text("#crowdCard"))
-            said = page_window.text("#priors").split()
-            assert said[:5] == ["0", "7", "9", "a", "91"]
-            assert "1/20 of the keys never use the crowd" in page_window.text("#control")
             keep("streams", page_window.screenshot())
     finally:
         stop.set()

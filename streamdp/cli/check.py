@@ -149,8 +149,6 @@ def _topics(configuration: Configuration) -> list[dict[str, Any]]:
 
 def _stream(configuration: Configuration, spec: StreamSpec) -> dict[str, Any]:
     """The public facts of one stream."""
-    from streamdp.core.learners.leader import donated_below
-
     return {
         "stream": spec.name,
         "input": spec.topics.input,
@@ -160,11 +158,6 @@ def _stream(configuration: Configuration, spec: StreamSpec) -> dict[str, Any]:
         "start": spec.start.value,
         "actions": len(spec.learner.actions),
         "learner": str(spec.learner),
-        "crowd": configuration.stream(spec.name).crowd,
-        "control": str(configuration.stream(spec.name).control),
-        "donates_below": donated_below(spec.learner),
-        "donates_first": _donates_first(spec),
-        "crowd_groups": dict(configuration.stream(spec.name).crowd_groups),
         "format": dict(spec.format.settings()),
         "charges": {kind: str(share) for kind, share in configuration.shares(spec.name).items()},
         "charge": str(spec.charge),
@@ -173,15 +166,6 @@ def _stream(configuration: Configuration, spec: StreamSpec) -> dict[str, Any]:
         "largest_value_bytes": spec.largest_value,
         "warnings": _warnings(spec),
     }
-
-
-def _donates_first(spec: StreamSpec) -> dict[str, int]:
-    """What each key donates before its first vote, and what the pool takes in the state."""
-    from streamdp.core.evidence.donation import run_from
-    from streamdp.core.learners.leader import donated_below
-
-    gift = run_from(spec.learner.schedule, 0, shortest=donated_below(spec.learner))
-    return {"blocks": gift.blocks, "slots": gift.slots, "pool_bytes": spec.pool_bytes}
 
 
 def _assembly(configuration: Configuration, spec: AssemblySpec) -> dict[str, Any]:
@@ -270,21 +254,6 @@ def _print(report: dict[str, Any]) -> None:
             f"    ε = {stream['charge']} ({parts}); a saved learner takes"
             f" {stream['row_bytes']} bytes, a value at most {stream['largest_value_bytes']}"
         )
-        if stream["crowd"] != "off":
-            apart = f"; {stream['control']} of them never do" if stream["control"] != "0" else ""
-            groups = len(set(stream["crowd_groups"].values()))
-            inside = f", in {groups} groups and one of all other keys" if groups else ""
-            what = f"crowd = {stream['crowd']}: keys learn from each other's releases"
-            typer.echo(f"    {what}{inside}{apart}")
-        if stream["donates_below"]:
-            first = stream["donates_first"]
-            kept = "; keys of the control group keep theirs" if stream["control"] != "0" else ""
-            typer.echo(
-                f"    donate = true: blocks of fewer than {stream['donates_below']} slots go to the"
-                f" pool of their partition ({first['pool_bytes']} bytes of state): each key's first"
-                f" {first['blocks']} blocks ({first['slots']} slots), so many releases fewer a key"
-                f"{kept}"
-            )
         for warning in stream["warnings"]:
             typer.echo(f"    {warning}")
     for assembly in report["assemblies"]:

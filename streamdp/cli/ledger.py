@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from streamdp.ports import StreamTopics, Technology
-    from streamdp.service.agreements import Agreements
     from streamdp.service.assembled import PersonsClaim
     from streamdp.service.config import Configuration
     from streamdp.service.verification import TopicVerdict, Verification
@@ -88,7 +87,7 @@ async def _lines(
 
 def _in_words(value: bytes) -> str:
     """A ledger line in words."""
-    from streamdp.wire.lines import Assembled, EpochMark, PoolLine, PriorLine, key_bytes
+    from streamdp.wire.lines import Assembled, EpochMark, key_bytes
     from streamdp.wire.published import decode_any_ledger
 
     line = decode_any_ledger(value)
@@ -100,14 +99,6 @@ def _in_words(value: bytes) -> str:
         )
     if isinstance(line, EpochMark):
         return f"{place:<12} epoch {line.epoch} begins at record {line.next_offset}"
-    if isinstance(line, PriorLine):
-        return f"{place:<12} prior {line.number} after {line.after} votes of epoch {line.epoch}"
-    if isinstance(line, PoolLine):
-        return (
-            f"{place:<12} {'(pool)':<20} block {line.block:<3} {'vote':<14} ε {line.epsilon:<8}"
-            f" slots [{line.start}, {line.stop})  records {line.first_offset} …"
-            f" {line.last_offset}  {word(line.action)}"
-        )
     name, kind = key_word(key_bytes(line)), word(line.kind)
     drawn = line.estimate if isinstance(line.estimate, float) else word(str(line.action))
     released = "withheld" if line.withheld is True else drawn
@@ -171,9 +162,8 @@ def verify(
         )
     claims = verification.persons(_budgets(configurations)[1]) if persons else []
     held = {**asdict(verification.compared), "not_read": unread}
-    sides = [_sides(*side) for side in verification.agreements().items()]
     ledgers = [topics.ledger for topics in retired]
-    _report(verdicts, violations, ledgers, held, claims, sides, as_json)
+    _report(verdicts, violations, ledgers, held, claims, as_json)
     if violations or not all(verdict.kept for verdict in verdicts):
         raise typer.Exit(ExitCode.WRONG)
 
@@ -264,7 +254,6 @@ def _report(
     retired: list[str],
     compared: dict[str, Any],
     claims: Sequence[PersonsClaim],
-    sides: Sequence[dict[str, Any]],
     as_json: bool,
 ) -> None:
     """Print the verification, as JSON or as text."""
@@ -276,7 +265,6 @@ def _report(
                 "not_configured": retired,
                 "compared": compared,
                 "persons": [_claim_as_dict(claim) for claim in claims],
-                "control": sides,
             }
         )
         return
@@ -298,39 +286,6 @@ def _report(
 
     for claim in claims:
         typer.echo(_claimed(claim))
-    for both in sides:
-        _tell_sides(both)
-
-
-def _sides(name: tuple[str, str], agreements: Agreements) -> dict[str, Any]:
-    """A control group and all other keys: by plain votes, or by the loss of shows."""
-    from streamdp.service.agreements import told_of
-
-    return {
-        "stream": ".".join(name),
-        "measured": "agreement" if agreements.unit == 1 else "loss",
-        **{
-            side: told_of(of, agreements.unit)
-            for side, of in (("with_crowd", agreements.together), ("control", agreements.alone))
-        },
-    }
-
-
-def _tell_sides(report: dict[str, Any]) -> None:
-    """Print both sides in words."""
-    losses = report["measured"] == "loss"
-    typer.echo(
-        f"{report['stream']}: the mean loss of what was shown, by released sums (lower is better):"
-        if losses
-        else f"{report['stream']}: how many plain votes, which nothing has steered, were for the"
-        " action in force (higher: it fits fresh events better; no loss is measured):"
-    )
-    for side, name in (("with_crowd", "keys with the crowd"), ("control", "the control group")):
-        of = report[side]
-        error = "" if of["error"] is None else f" ± {of['error']:.1%}"
-        rate = "none yet" if of["rate"] is None else f"{of['rate']:.1%}{error}"
-        what = "shows" if losses else "votes"
-        typer.echo(f"  {name:<20} {rate} of {of['votes']} {what} of {of['keys']} keys")
 
 
 def _claimed(claim: PersonsClaim) -> str:

@@ -147,9 +147,6 @@ def _described(spec: StreamSpec, place: Partition, taken: Taken, content: bool) 
         }
         if point.ages is not UNSET:
             facts["checkpoint"]["newest_timestamp"] = point.ages.newest
-        if point.votes is not UNSET:
-            facts["checkpoint"] |= {"votes": point.votes, "priors": len(saved.now.priors)}
-            facts["checkpoint"]["pool_bytes"] = len(saved.now.pool or b"")
     return labelled({**facts, "rows": _rows(spec, saved)}) if content else facts
 
 

@@ -33,9 +33,6 @@ Key = bytes | None
 OPENING = "opening"
 ACTION = "action"
 SUMS = "sums"
-DONATED = "donated"
-"""A block whose slots went to the pool (`core.evidence.donation`): nothing was drawn from it."""
-
 NO_ARM = -1
 """`FeedbackBatch.played` of a slot that names no known action: no arm's count or sum has it."""
 
@@ -196,32 +193,6 @@ class BlockSums:
 
 
 @dataclass(frozen=True, slots=True)
-class CrowdPrior:
-    """A prior over actions for the next draws, from a partition's votes (`core.evidence.crowd`).
-
-    Public.
-
-    >>> CrowdPrior.of(1, after=1, gap=0, bonuses=np.array([1 << 20, 0])).bonuses
-    array([1048576,       0])
-    """
-
-    number: int
-    after: int  # how many votes the partition had released
-    gap: int  # which of the crowd's gaps fitted best
-    encoded: bytes  # K little-endian int64 for each group: bonuses in units of 2**-20 noise units
-
-    @classmethod
-    def of(cls, number: int, *, after: int, gap: int, bonuses: Ints) -> CrowdPrior:
-        """From K bonuses, or from K for each group of keys, group after group."""
-        return cls(number, after, gap, bonuses.astype("<i8").tobytes())
-
-    @property
-    def bonuses(self) -> Ints:
-        """K bonuses for each group of keys, in units of 2**-20 noise units."""
-        return np.frombuffer(self.encoded, "<i8").astype(np.int64, copy=False)
-
-
-@dataclass(frozen=True, slots=True)
 class Release:
     """What leaves: an action, an estimate or a block's sums, with its block and charge.
 
@@ -244,7 +215,6 @@ class Release:
 
     A public function of the sums so far (`core.evidence.policy`), here for convenience."""
     carried: Carried | None = None  # of an opening that was not drawn but carried over
-    prior: int | None = None  # the number of the crowd's prior that it was drawn under
     action: str | None = field(default=None, compare=False)  # the name of the action `value`
 
     def __str__(self) -> str:
@@ -331,15 +301,7 @@ class Releases(Sequence[Release]):
     in_force: Ints | None = None  # the action in force after each, with a memory
     carried: Mapping[tuple[Key, int], Carried] | None = None
     """What the openings carried over, by key and born."""
-    prior: Ints | None = None  # the crowd's prior that each was drawn under
-    priors: tuple[CrowdPrior, ...] = ()  # the priors that were made between these releases
-    prior_places: tuple[int, ...] = ()
-    """How many releases and votes of the pool come before each prior (`between`)."""
     actions: tuple[str, ...] = ()  # the names that the values of openings and actions number
-    pooled: tuple[Releases, ...] = ()  # votes of the pool, which belong to no key
-    donated: tuple[Releases, ...] = ()
-    """Donated blocks, of the kind `donated`: nothing was drawn from them. The charge is what each
-    of their slots pays for the pool's vote over it."""
 
     def __len__(self) -> int:
         """How many releases."""
@@ -373,12 +335,8 @@ class Releases(Sequence[Release]):
             else self.feedback.policy[at].astype("<u4").tobytes(),
             in_force=None if in_force is None else int(in_force[at]),
             carried=self._carried_at(at) if self.carried and name == OPENING else None,
-            prior=self._prior_at(at) if name in (OPENING, ACTION, SUMS) else None,
             action=self.actions[value] if chosen else None,
         )
-
-    def _prior_at(self, at: int) -> int | None:
-        return None if self.prior is None else int(self.prior[at])
 
     def _carried_at(self, at: int) -> Carried | None:
         return (self.carried or {}).get((self.keys[at], int(self.born[at])))
@@ -386,39 +344,6 @@ class Releases(Sequence[Release]):
     def __iter__(self) -> Iterator[Release]:
         """Each release in the order in which its block ended."""
         return (self[at] for at in range(len(self)))
-
-    @property
-    def lines(self) -> int:
-        """How many lines of the ledger these are: releases, votes of the pool, and priors."""
-        return len(self) + sum(map(len, self.pooled)) + len(self.priors)
-
-    def between(self) -> list[tuple[int, Release | CrowdPrior, int]]:
-        """The pool's votes and the priors, in the order of the ledger.
-
-        Each with the number of these releases before it, and the offset of the record that it
-        follows. A vote follows the releases of the record that ended its block; a prior follows the
-        releases and votes that made it due.
-        """
-        if not (self.pooled or self.priors):
-            return []
-        votes = [vote for part in self.pooled for vote in part]
-        ends = np.array([vote.last_offset for vote in votes], dtype=np.int64)
-        before = np.searchsorted(self.last_offset, ends, side="right")
-        places = before + np.arange(len(votes))  # among releases and votes together
-        lines: list[tuple[tuple[int, int], int, Release | CrowdPrior, int]] = [
-            ((place + 1, 0), at, vote, vote.last_offset)
-            for place, at, vote in zip(places.tolist(), before.tolist(), votes, strict=True)
-        ]
-        for place, prior in zip(self.prior_places, self.priors, strict=True):
-            passed = int(np.searchsorted(places, place))
-            at = place - passed
-            last = max(
-                int(self.last_offset[at - 1]) if at else -1,
-                int(ends[passed - 1]) if passed else -1,
-            )
-            lines.append(((place, 1), at, prior, last))
-        lines.sort(key=lambda line: line[0])
-        return [(at, vote_or_prior, last) for _, at, vote_or_prior, last in lines]
 
     def __repr__(self) -> str:
         """Show the number, not the content."""

@@ -115,6 +115,19 @@ class Schedule:
         once = (*self.prefix, *self.tail)
         return once.index(next((slots for slots in once if slots >= length), max(once)))
 
+    def length_before(self, block: int) -> int:
+        """The length of the block before this one, whatever its number; 0 before the first.
+
+        >>> geometric("2.5", 10).length_before(2), geometric("2.5", 10).length_before(10**30)
+        (3, 10)
+        """
+        if block <= 0:
+            return 0
+        once = len(self.prefix)
+        if block <= once or not self.tail:
+            return self.prefix[min(block, once) - 1]
+        return self.tail[(block - 1 - once) % len(self.tail)]
+
     @property
     def longest(self) -> int | None:
         """The length beyond which no block grows; None if blocks grow for ever."""

@@ -24,7 +24,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
-from fractions import Fraction
 
 import numpy as np
 from msgspec import UNSET
@@ -34,7 +33,6 @@ from streamdp.core.arrays import Floats
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import OPENING, After, Carried, Key, Release
 from streamdp.core.evidence.carrying import STAYS_AWAY, Known, Passage
-from streamdp.core.evidence.control import NO_CONTROL, Control
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
 from streamdp.core.evidence.policy_rules import keeps_a_posterior
 from streamdp.core.learners import Learner, PolicyLearner
@@ -117,9 +115,6 @@ def heritage(
                 gone += of_key
         opened |= places.keys() | source.withheld
         gone += [entries.withheld(key, epoch=epoch) for key in source.withheld]
-        gone += [entries.prior(number, epoch=epoch) for number in source.priors]
-        gone += [] if source.pool is None else [entries.pool(epoch=epoch)]
-        gone += [entries.pooled(block, epoch=epoch) for block in source.pooled]
         if source.learner is not None and not carried:
             gone.append(entries.learner(epoch=epoch))
         gone_of.append(gone)
@@ -145,7 +140,7 @@ def _carried(
         return {}
     passage = _passage(learner, source.learner)
     known = _known(epoch, source)
-    carried = {key: passage.carried(key, row) for key, row in known.items() if key not in opened}
+    carried = {key: passage.carried(row) for key, row in known.items() if key not in opened}
     return {key: row for key, row in carried.items() if row is not None}
 
 
@@ -183,10 +178,6 @@ def _passage(learner: Learner, before: EpochLearner) -> Passage:
         schedule_before=_schedule(before),
         schedule_now=learner.schedule,
         histories=histories,
-        donates=before.donates if isinstance(before.donates, int) else 0,
-        control=Control(Fraction(before.control))
-        if isinstance(before.control, str)
-        else NO_CONTROL,
     )
 
 
@@ -289,8 +280,7 @@ def _of_rows(
 def _floats(
     remembered: np.ndarray[tuple[int], np.dtype[np.int64]], learner: EpochLearner
 ) -> Floats:
-    size = KEPT_PER_ARM * len(learner.actions)  # behind it, with a crowd: a prior's number
-    kept: Floats = remembered[:size].view(np.float64).reshape(KEPT_PER_ARM, len(learner.actions))
+    kept: Floats = remembered.view(np.float64).reshape(KEPT_PER_ARM, len(learner.actions))
     return kept
 
 

@@ -28,13 +28,12 @@ from typing import NamedTuple
 from msgspec import UNSET
 
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import OPENING, CrowdPrior, Key
+from streamdp.core.events import OPENING, Key
 from streamdp.core.evidence.experiment import Experiment, Scales
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Published
-from streamdp.service.agreements import Agreements
 from streamdp.service.policy_history import MOST_BLOCKS, PolicyHistory
-from streamdp.wire.lines import ENDS_BLOCK, CarriedOver, Charge, PoolLine, PriorLine
+from streamdp.wire.lines import ENDS_BLOCK, CarriedOver, Charge
 from streamdp.wire.published import decode_ledger
 
 NEWEST_LINES = 100_000
@@ -48,7 +47,6 @@ BLOCKS_A_CURVE = 512
 MOST_POLICY_BYTES = 32 << 20
 """Bytes for the sums of a feedback stream's first keys: 1,638 keys of ten actions."""
 
-_NOTHING = CrowdPrior(0, 0, 0, b"")  # prior 0
 _BLOCK_BYTES = 16  # per action, in a block's sums and counts
 
 
@@ -145,10 +143,6 @@ class PartitionHistory:
     latest: dict[str, Sum] = field(default_factory=dict)
     curves: dict[str, dict[int, Sum]] = field(default_factory=dict)
     whole: bool = True  # whether the first line that was read was the ledger's first
-    prior: CrowdPrior | None = None  # the newest that was read, in a stream with a crowd
-    pooled: int = 0  # votes of the pool that were read, where keys donate
-    priors: dict[int, CrowdPrior] = field(default_factory=dict)  # of a feedback stream: all
-    agreements: Agreements = field(default_factory=Agreements)
 
 
 class StreamReleases:
@@ -186,12 +180,6 @@ class StreamReleases:
             self._advance(record.partition, line.epoch)
             if isinstance(line, Charge):
                 self._charge(record.partition, record.key, line)
-            elif isinstance(line, PriorLine):
-                self._prior(record.partition, line)
-            elif isinstance(line, PoolLine):
-                part = self.partitions[record.partition]
-                part.pooled += line.epoch == part.epoch
-                self._cost(part, line, _exact(line.epsilon))
 
     @property
     def whole(self) -> bool:
@@ -246,24 +234,9 @@ class StreamReleases:
                 del self.keys[place]
             part.curves.clear()
             part.latest.clear()
-            part.highest_now, part.prior = Fraction(0), None
-            part.priors.clear()
-            part.agreements = Agreements()
-            part.blocks = part.longest_block = part.last_slot = part.pooled = 0
+            part.highest_now = Fraction(0)
+            part.blocks = part.longest_block = part.last_slot = 0
         part.epoch = epoch
-
-    def _prior(self, number: int, line: PriorLine) -> None:
-        """Keep the newest prior; the ledger is read, not trusted."""
-        part = self.partitions[number]
-        try:
-            prior = line.prior()
-        except StateMismatch:
-            self.refused += 1
-            return
-        if line.epoch == part.epoch:
-            part.prior = prior
-            if self._scales is not None:
-                part.priors[prior.number] = prior
 
     def _charge(self, number: int, key: Key, line: Charge) -> None:
         part = self.partitions[number]
@@ -282,10 +255,8 @@ class StreamReleases:
         history.charged += _exact(line.epsilon)
         self._cost(part, line, history.charged)
         _note_action(history, line)
-        if line.epoch == part.epoch:
-            part.agreements.read(line)
         if line.kind in ENDS_BLOCK:
-            self._sums(part, history, line)
+            self._sums(history, line)
             finished = line.block + 1  # blocks are numbered from 0
             part.blocks += finished - history.blocks
             history.blocks = finished
@@ -294,13 +265,13 @@ class StreamReleases:
         elif line.kind != OPENING and line.epoch == part.epoch:
             self._estimate(part, history, line)
 
-    def _cost(self, part: PartitionHistory, line: Charge | PoolLine, charged: Fraction) -> None:
+    def _cost(self, part: PartitionHistory, line: Charge, charged: Fraction) -> None:
         """Note the charges on a line's events so far."""
         part.highest = max(part.highest, charged)
         if line.epoch == part.epoch:
             part.highest_now = max(part.highest_now, charged)
 
-    def _sums(self, part: PartitionHistory, history: KeyHistory, line: Charge) -> None:
+    def _sums(self, history: KeyHistory, line: Charge) -> None:
         """Add a feedback stream's block to the experiment of its key."""
         try:
             sums = line.block_sums()
@@ -309,7 +280,7 @@ class StreamReleases:
             self.refused, history.policies = self.refused + 1, None
             return
         if history.policies is not None:
-            history.policies.add(line, sums, _told(part, line))
+            history.policies.add(line, sums)
         if numbers is None or self._scales is None or history.points is None:
             return
         gains, shown = numbers
@@ -339,7 +310,7 @@ class StreamReleases:
             history.actions = deque(maxlen=ACTIONS_A_KEY)
             if self._scales is not None and line.kind == OPENING and len(self.keys) < self._charts:
                 history.policies = PolicyHistory()
-                history.policies.add(line, None, _told(part, line))
+                history.policies.add(line, None)
         self.keys[number, key] = history
         return history
 
@@ -363,11 +334,6 @@ class StreamReleases:
                 line.kind, line.block, line.start, line.stop, line.estimate, line.standard_error
             )
             history.points.append(point)
-
-
-def _told(part: PartitionHistory, line: Charge) -> CrowdPrior | None:
-    """The prior that a line names, if it was read."""
-    return _NOTHING if line.prior == 0 else part.priors.get(line.prior or 0)
 
 
 class StreamHistory:

@@ -40,13 +40,11 @@ from streamdp.core.errors import (
     Superseded,
     complaint,
 )
-from streamdp.core.events import ACTION
 from streamdp.ports import Partition, Taken
 from streamdp.service.carrying import Begins, Heritage, heritage, is_readable
 from streamdp.service.past import Past, Scope
 from streamdp.service.settings import changes
 from streamdp.service.spec import Start, StreamSpec
-from streamdp.wire.crowd_entries import SavedPrior, SavedVote
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.lines import EpochMark, LedgerLine
 from streamdp.wire.published import decode_ledger
@@ -84,22 +82,15 @@ class Opening:
         """Whether the partition goes on from its state: neither a first start nor a new epoch."""
         return self.new_epoch is None and self.saved.checkpoint is not None
 
-    def waits(self, recorded: Recorded | SavedPrior | SavedVote) -> bool:
+    def waits(self, recorded: Recorded) -> bool:
         """Whether a recorded release still has to be published."""
         return recorded.ordinal > self.lines_published
 
     def waiting(self) -> list[tuple[str, int, int, Fraction]]:
-        """The releases that still have to be published: kind, first and last record, charge.
-
-        A vote of the key and a vote of the pool charge a slot alike: both count as one kind.
-        """
+        """The releases that still have to be published: kind, first and last record, charge."""
         releases = [r.release for r in self.saved.releases.values() if self.waits(r)]
         charging = [release for release in releases if release.stop > release.start]
-        pooled = [vote for vote in self.saved.now.pooled.values() if self.waits(vote)]
-        return [
-            *((r.kind, r.first_offset, r.last_offset, r.epsilon) for r in charging),
-            *((ACTION, vote.first_offset, vote.last_offset, vote.epsilon) for vote in pooled),
-        ]
+        return [(r.kind, r.first_offset, r.last_offset, r.epsilon) for r in charging]
 
 
 def scope(spec: StreamSpec, partition: Partition, taken: Taken) -> Scope:

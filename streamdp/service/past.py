@@ -39,10 +39,9 @@ from fractions import Fraction
 from msgspec import UNSET
 
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import ACTION
 from streamdp.ports import LastCommit, Published, StreamTopics
 from streamdp.wire.entries import Entries, parse_entry
-from streamdp.wire.lines import Assembled, Charge, PoolLine, input_id_of
+from streamdp.wire.lines import Assembled, Charge
 from streamdp.wire.published import decode_any_ledger
 from streamdp.wire.state import decode_checkpoint
 
@@ -166,10 +165,7 @@ def recorded_lines(commit: LastCommit, stream: str) -> list[bytes]:
         return lines
     decode_checkpoint(commit.state[places.checkpoint], where=where)  # may be a newer version's
     for entry, value in filter(lambda item: places.is_waiting(item[0]), commit.state.items()):
-        sort, _, _ = parse_entry(entry, places, where=where)
-        if sort == "pooled":
-            lines.append(value)
-            continue
+        parse_entry(entry, places, where=where)
         parts = value.split(b"\n")
         if len(parts) != 3:
             raise StateMismatch(complaint(where, "damaged", expected="3 lines", got=len(parts)))
@@ -217,15 +213,13 @@ class Tally:
         if isinstance(line, Assembled):
             self._claim(line)
             return
-        input_id = input_id_of(line)
-        if input_id is not UNSET:
-            self._input_ids.setdefault(line.input, {})[line.partition] = input_id
-        if not isinstance(line, Charge | PoolLine) or line.stop <= line.start:
+        if line.input_id is not UNSET:
+            self._input_ids.setdefault(line.input, {})[line.partition] = line.input_id
+        if not isinstance(line, Charge) or line.stop <= line.start:
             return
         epoch = (line.input, line.partition, line.epoch)
         kinds = self._kinds[epoch]
-        kind = ACTION if isinstance(line, PoolLine) else line.kind  # a slot has one of them
-        kinds[kind] = max(kinds.get(kind, Fraction(0)), line.charge)
+        kinds[line.kind] = max(kinds.get(line.kind, Fraction(0)), line.charge)
         self._first[epoch] = min(self._first.get(epoch, line.first_offset), line.first_offset)
         self._last[epoch] = max(self._last.get(epoch, 0), line.last_offset)
 

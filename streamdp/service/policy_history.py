@@ -3,8 +3,8 @@
 The policy after a block is a public function of all sums of the learner so far. Computing it takes
 over a tenth of a millisecond for each block, too long for a start that reads a long ledger; so only
 the sums are kept, and none for a key with more than `MOST_BLOCKS` blocks. No policy can be computed
-if the learner's opening was not read, after a line that was withheld, or with a crowd if a prior
-was not read. A carried-over history stands in the opening's line, and the policies begin with it.
+if the learner's opening was not read, or after a line that was withheld. A carried-over history
+stands in the opening's line, and the policies begin with it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from msgspec import UNSET
 
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import OPENING, BlockSums, CrowdPrior
+from streamdp.core.events import OPENING, BlockSums
 from streamdp.core.evidence.policy import PARTS
 from streamdp.wire.lines import Charge
 from streamdp.wire.retracing import NEW, begun_with, policies_after
@@ -38,7 +38,7 @@ class PolicyPoint(NamedTuple):
 class PolicyHistory:
     """Keeps one learner's sums from its opening on."""
 
-    __slots__ = ("_begun", "_computed", "_learner", "_slots", "_sums", "_told")
+    __slots__ = ("_begun", "_computed", "_learner", "_slots", "_sums")
 
     def __init__(self) -> None:
         self._learner = ""
@@ -46,20 +46,11 @@ class PolicyHistory:
         self._slots: list[int] = []  # the slot from which each policy is in force
         self._sums: list[BlockSums] | None = []  # None: no policy can be computed
         self._computed: list[PolicyPoint] = []  # by the newest call
-        self._told: list[CrowdPrior] = []  # the prior of each policy, with a crowd
 
-    def add(self, line: Charge, sums: BlockSums | None, prior: CrowdPrior | None = None) -> None:
-        """Keep what the line of an opening or of a block's sums says.
-
-        `prior` is the prior that the line names, if there is a crowd and it was read.
-        """
+    def add(self, line: Charge, sums: BlockSums | None) -> None:
+        """Keep what the line of an opening or of a block's sums says."""
         if self._sums is None:
             return
-        if line.prior is not UNSET:
-            if prior is None:
-                self._sums, self._computed = None, []
-                return
-            self._told.append(prior)
         text = "" if line.learner is UNSET else line.learner
         if line.kind == OPENING and not self._slots and line.withheld is not True:
             self._open(text, line)
@@ -84,9 +75,7 @@ class PolicyHistory:
 
     def points(self, actions: int) -> list[PolicyPoint]:
         """The policies, the oldest first; empty if they cannot be computed."""
-        if not self._sums or any(
-            len(prior.encoded) not in (0, 16 * actions) for prior in self._told
-        ):
+        if not self._sums:
             return []
         last = len(self._sums)
         if self._computed and self._computed[-1].blocks == last:
@@ -99,7 +88,6 @@ class PolicyHistory:
             wanted,
             actions=actions,
             begun=self._begun,
-            priors=[self._told[at] for at in wanted] if self._told else (),
         )
         self._computed = [
             PolicyPoint(self._slots[at], at, (policy / PARTS).tolist())

@@ -26,8 +26,8 @@ from operator import attrgetter
 
 from msgspec import UNSET
 
-from streamdp.core.engine import Ages, CrowdStanding, Engine, Rebuilding, recorded
-from streamdp.core.errors import InvalidConfig, TransportLost, complaint
+from streamdp.core.engine import Ages, Engine, Rebuilding, recorded
+from streamdp.core.errors import TransportLost, complaint
 from streamdp.core.events import OPENING, Key, Release, Releases
 from streamdp.ports import Commit, Partition, Records, Taken
 from streamdp.service.batches import decode, newest_time, observed_early
@@ -37,23 +37,19 @@ from streamdp.service.past import Past
 from streamdp.service.sameness import Newest, of_input
 from streamdp.service.settings import Pace as Pace
 from streamdp.service.spec import StreamSpec
-from streamdp.wire.crowd_entries import SavedPrior, SavedVote
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Mode
-from streamdp.wire.recording import Entry, Lasts, record_all
+from streamdp.wire.recording import Entry, record_all
 from streamdp.wire.state import (
     Checkpoint,
     EpochLearner,
-    Recorded,
     Remark,
     SavedAges,
-    SavedState,
     encode_checkpoint,
     encode_learner,
     encode_remark,
     encode_withheld,
 )
-from streamdp.wire.state_version import CROWD_VERSION, POOL_VERSION, VERSION
 
 _MOST_GONE = 20_000
 """Entries that one cut deletes at most, so that a transaction stays short."""
@@ -66,7 +62,6 @@ class Cut:
     commit: Commit = field(repr=False)
     checkpoint: Checkpoint
     published: tuple[Sequence[Release], ...] = field(repr=False)
-    pooled: bool = False  # whether it publishes votes of the pool
 
 
 @dataclass(slots=True)
@@ -123,7 +118,6 @@ class Restoring:
             if continues
             else {},
             ages=None if ages is UNSET else Ages(ages.idle, ages.since, ages.newest, ages.low),
-            crowd=_crowd(saved) if continues else None,
         )
 
     @property
@@ -156,16 +150,16 @@ class Restoring:
     def foresee(self) -> list[str]:
         """The ledgers because of which `finish` may halt, as far as known before any input is read.
 
-        It is known which records the open blocks hold for rows that no record followed, and for the
-        pool; for others there is a bound. If nothing has to be read again, the check of `finish`
-        itself is made and may raise.
+        It is known which records the open blocks hold for rows that no record followed; for others
+        there is a bound. If nothing has to be read again, the check of `finish` itself is made and
+        may raise.
         """
-        position, low_water = self._opening.position, self._opening.low_water
-        if low_water == position:
+        low_water = self._opening.low_water
+        if low_water == self._opening.position:
             self.finish()
             return []
         number = self._partition.number
-        oldest = self._rebuilding.open_since(end=low_water, position=position)
+        oldest = self._rebuilding.open_since(end=low_water)
         return self._past.ahead(number, oldest) if self._past.begin(number, oldest) > oldest else []
 
     def finish(self) -> PartitionWork:
@@ -194,15 +188,6 @@ class Restoring:
         (`open_partition` has checked the charges of releases that wait.)
         """
         return min(engine.open_since(), engine.position)
-
-
-def _crowd(saved: SavedState) -> CrowdStanding | None:
-    """The crowd's saved standing, if there is a crowd."""
-    point = saved.checkpoint
-    if point is None or point.votes is UNSET:
-        return None
-    priors = [saved_prior.prior for _, saved_prior in sorted(saved.now.priors.items())]
-    return CrowdStanding(point.votes, tuple(priors), saved.now.pool or b"")
 
 
 def _introduced(spec: StreamSpec, opening: Opening) -> EpochLearner | None:
@@ -276,14 +261,7 @@ class PartitionWork:
     def _adopt(self, opening: Opening, saved_at: Mapping[Key, int]) -> None:
         """Sort earlier recorded releases: those still to be published, and those to delete."""
         saved = opening.saved
-        priors = [prior for prior in saved.now.priors.values() if opening.waits(prior)]
-        pooled = saved.now.pooled.values()
-        recorded: list[Recorded | SavedPrior | SavedVote]
-        recorded = [*saved.releases.values(), *priors, *pooled]
-        for record in sorted(recorded, key=attrgetter("ordinal")):
-            if isinstance(record, SavedPrior | SavedVote):
-                self._tell(record, opening)
-                continue
+        for record in sorted(saved.releases.values(), key=attrgetter("ordinal")):
             identity = record.release.identity
             place = release_entry(identity)
             gone = record.release.last_offset < saved_at.get(identity.key, 0)
@@ -301,25 +279,6 @@ class PartitionWork:
             else:
                 self._keep(identity.key, place)
 
-    def _tell(self, recorded: SavedPrior | SavedVote, opening: Opening) -> None:
-        """Let the next cut publish a recorded prior or vote of the pool.
-
-        A prior's entry stays; a vote's is deleted then. (Where an epoch begins both are deleted
-        anyway.)
-        """
-        if isinstance(recorded, SavedPrior):
-            lasts = Lasts.FOR_THE_EPOCH
-            place = self._entries.prior(recorded.prior.number, epoch=recorded.epoch)
-        else:
-            lasts = Lasts.UNTIL_PUBLISHED
-            place = self._entries.pooled(recorded.block, epoch=recorded.epoch)
-        if opening.waits(recorded):
-            entry = Entry(None, place, b"", recorded.ledger, None, lasts)
-            self._waiting.entries.append(entry)
-            self._waiting.held.append(lasts is Lasts.UNTIL_PUBLISHED)
-        elif lasts is Lasts.UNTIL_PUBLISHED:
-            self._tombstones.append(place)
-
     def read(self, records: Records) -> Records:
         """What must be kept of records until they are absorbed."""
         if self.spec.quarantine is not None:
@@ -328,15 +287,6 @@ class PartitionWork:
 
     def absorb(self, records: Sequence[Records], *, mode: Mode) -> None:
         """Apply consecutive records; what is drawn waits for the next cut."""
-        if mode is Mode.SHADOW and self.spec.lines.crowd:
-            raise InvalidConfig(
-                complaint(
-                    f"partition {self.partition}",
-                    "a crowd needs published votes: nobody could recompute priors from others",
-                    expected="mode live",
-                    got="shadow",
-                )
-            )
         position = self.engine.position
         for part in records:
             check_goes_on(part, position=position)
@@ -355,7 +305,7 @@ class PartitionWork:
         if self.spec.idle is not None and (newest := newest_time(records)) is not None:
             self.engine.reach(newest)
         self.engine.skip_to(records[-1].next_offset)
-        if releases.lines:
+        if len(releases):
             self._drawn.append((releases, mode))
         if self.spec.quarantine is not None:
             self.spec.quarantine.notice(self.partition.number, records, batch)
@@ -368,7 +318,7 @@ class PartitionWork:
     @property
     def unrecorded(self) -> int:
         """Lines of what was drawn since the last cut."""
-        return sum(releases.lines for releases, _ in self._drawn)
+        return sum(len(releases) for releases, _ in self._drawn)
 
     @property
     def behind(self) -> bool:
@@ -396,13 +346,11 @@ class PartitionWork:
         gone, self._tombstones = self._tombstones[:_MOST_GONE], self._tombstones[_MOST_GONE:]
         self.low_water, self.committed = self.engine.low_water(), self.engine.position
         self._first = False
-        crowd = self.engine.crowd()
-        checkpoint = self._checkpoint(crowd)
+        checkpoint = self._checkpoint()
         state: list[tuple[bytes, bytes | None]] = [
             *self._introduced(),
             *((entry.place, entry.recorded) for entry in self._waiting.entries),
             *((self._entries.row(key, epoch=self._epoch), row) for key, row in rows),
-            *self._pool(crowd),
             *((entry, None) for entry in gone),
             (self._entries.checkpoint, encode_checkpoint(checkpoint)),
         ]
@@ -418,7 +366,6 @@ class PartitionWork:
             ),
             checkpoint=checkpoint,
             published=tuple(publishing.shown),
-            pooled=any(entry.lasts is Lasts.UNTIL_PUBLISHED for entry in publishing.entries),
         )
 
     def _record(self, saved: Set[Key]) -> _Waiting:
@@ -434,8 +381,8 @@ class PartitionWork:
                 ordinal=ordinal,
                 input_id=self._input_id,
             )
-            self._lines_recorded += releases.lines
-        held = [entry.lasts is Lasts.UNTIL_PUBLISHED or entry.key in saved for entry in entries]
+            self._lines_recorded += len(releases)
+        held = [entry.key in saved for entry in entries]
         return _Waiting(entries, held, [releases for releases, _ in drawn])
 
     def _note(self, releases: Releases, *, mode: Mode) -> None:
@@ -476,8 +423,6 @@ class PartitionWork:
     def _let_go(self, publishing: _Waiting, saved: Set[Key]) -> None:
         """Delete published releases that are older than their saved row."""
         for entry, held in zip(publishing.entries, publishing.held, strict=True):
-            if entry.lasts is Lasts.FOR_THE_EPOCH:
-                continue
             if held:
                 self._tombstones.append(entry.place)
             else:
@@ -499,22 +444,9 @@ class PartitionWork:
         share = int(len(self.engine) * min(1.0, since / pace.seconds)) + 1
         return min(max(due, share), max(1, pace.bytes_a_cut // self.spec.row_bytes))
 
-    def _pool(self, crowd: CrowdStanding | None) -> list[tuple[bytes, bytes | None]]:
-        """The pool of donated slots: saved with each checkpoint, as of its position.
-
-        So a rebuild reads no record again for the pool, whichever rows were saved when.
-        """
-        if crowd is None or not crowd.pool:
-            return []
-        return [(self._entries.pool(epoch=self._epoch), crowd.pool)]
-
-    def _checkpoint(self, crowd: CrowdStanding | None) -> Checkpoint:
-        ages, version = self.engine.ages(), VERSION
-        if crowd is not None:
-            version = POOL_VERSION if crowd.pool else CROWD_VERSION
+    def _checkpoint(self) -> Checkpoint:
+        ages = self.engine.ages()
         return Checkpoint(
-            version=version,
-            min_reader=version,
             next_offset=self.committed,
             low_water=self.low_water,
             rows=self.engine.rows,
@@ -529,7 +461,6 @@ class PartitionWork:
             input_id=self._input_id,
             last_record=self._newest.last_record(),
             ages=UNSET if ages is None else SavedAges(**ages._asdict()),
-            votes=UNSET if crowd is None else crowd.votes,
         )
 
     @property

@@ -16,8 +16,8 @@ from streamdp import __version__
 from streamdp.core.engine import configuration_digest, row_layout
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import Carried, Key
-from streamdp.core.learners import Leader, Learner, PolicyLearner
-from streamdp.core.learners.leader import control_of, donated_below, written
+from streamdp.core.learners import Learner, PolicyLearner
+from streamdp.core.learners.leader import written
 from streamdp.core.randomness import Randomness
 from streamdp.core.regret import Estimate, full_charge
 from streamdp.ports import StreamTopics
@@ -27,7 +27,7 @@ from streamdp.service.settings import Start as Start
 from streamdp.wire.entries import Entries
 from streamdp.wire.feedback import FeedbackFormat
 from streamdp.wire.formats import Format
-from streamdp.wire.published import Giving, Lines
+from streamdp.wire.published import Lines
 from streamdp.wire.state import ESCAPED, LONG, EpochLearner, encode_learner, largest_recorded
 
 if TYPE_CHECKING:
@@ -67,10 +67,9 @@ class StreamSpec:
             )
         self._check_observed()
         if self.estimates:
-            from streamdp.core.engine.charges import check_estimates, tariff  # loads the bank
+            from streamdp.core.engine.charges import tariff  # loads the bank
 
             tariff(self.learner, self.estimates, budget=self.share)
-            check_estimates(self.estimates, shortest=donated_below(self.learner))
         if self.idle is not None and not self.topics.headers:
             raise InvalidConfig(
                 complaint(
@@ -168,14 +167,11 @@ class StreamSpec:
             observes="feedback" if isinstance(self.learner, PolicyLearner) else "losses",
             learner=learner_text(self.learner) if isinstance(self.learner, PolicyLearner) else "",
             schedule=written(self.learner.schedule),
-            crowd=crowd_name(self.learner),
-            giving=giving(self.learner),
         )
 
     def epoch_learner(self, *, carries: bool, noted_from: int | UnsetType = UNSET) -> EpochLearner:
         """What the rows of an epoch with this learner mean, for later epochs."""
         layout, schedule = row_layout(self.learner, self.estimates, epoch=0), self.learner.schedule
-        apart = str(control_of(self.learner).share)
         return EpochLearner(
             carries=carries,
             actions=list(self.learner.actions),
@@ -187,8 +183,6 @@ class StreamSpec:
             learner=learner_text(self.learner) if isinstance(self.learner, PolicyLearner) else "",
             noted_from=noted_from,
             settings=self.settings,
-            donates=donated_below(self.learner) or UNSET,
-            control=apart if donated_below(self.learner) and apart != "0" else UNSET,
         )
 
     @property
@@ -217,20 +211,11 @@ class StreamSpec:
         key, latest = ESCAPED * self.most_key_bytes, max(self.partition_epochs.values(), default=0)
         longest = Entries(self.name, LONG).row(key, epoch=max(self.epoch, latest))
         recorded = largest_recorded(self.lines, key_bytes=self.most_key_bytes)
-        largest = max(self.row_bytes + len(longest), recorded, self.pool_bytes)
+        largest = max(self.row_bytes + len(longest), recorded)
         if not self.carry and self.idle is None:
             return largest
         learner = encode_learner(self.epoch_learner(carries=True, noted_from=LONG))
         return max(largest, len(learner) + len(Entries(self.name, LONG).learner(epoch=LONG)))
-
-    @property
-    def pool_bytes(self) -> int:
-        """The bytes of the pool of donated slots in the state, with its key."""
-        pool = self.learner.pool if isinstance(self.learner, Leader) else None
-        if pool is None:
-            return 0
-        place = Entries(self.name, LONG).pool(epoch=LONG)
-        return row_layout(pool, (), epoch=self.epoch).size + len(place)
 
     def engine(
         self,
@@ -261,19 +246,6 @@ class StreamSpec:
 def mechanism(learner: Learner) -> str:
     """The name of the mechanism that draws a learner's releases."""
     return "discrete_laplace" if isinstance(learner, PolicyLearner) else learner.choose.name
-
-
-def giving(learner: Learner) -> Giving | None:
-    """Which blocks a learner's keys donate; None if none."""
-    shortest = donated_below(learner)
-    if not shortest or learner.charge is None:
-        return None
-    return Giving(learner.schedule, shortest, learner.charge, control_of(learner))
-
-
-def crowd_name(learner: Learner) -> str:
-    """The name of the rule by which priors follow from releases; "" without a crowd."""
-    return "" if learner.crowd is None else learner.crowd.name
 
 
 def learner_text(learner: PolicyLearner) -> str:

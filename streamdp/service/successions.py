@@ -29,15 +29,13 @@ from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import OPENING, After
 from streamdp.core.evidence.carrying import STAYS_AWAY, moved
-from streamdp.core.evidence.crowd import Crowd, named
-from streamdp.core.evidence.donation import donated_below_by, reached
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
 from streamdp.core.evidence.policy_rules import keeps_a_posterior
 from streamdp.core.learners import PolicyLearner
 from streamdp.core.learners.feedback.learner import feedback_learner_of
 from streamdp.core.learners.leader import MOST_ACTIONS
 from streamdp.service.standings import schedule_in
-from streamdp.wire.lines import CarriedOver, Carries, Charge, Donates, from_base64
+from streamdp.wire.lines import CarriedOver, Carries, Charge, from_base64
 from streamdp.wire.published import CARRIED
 
 
@@ -88,7 +86,7 @@ class Succession:
                 self._came_back(line)
             self._keys[key] = self._begun(line, history)
         elif before is not None:
-            before.after = before.after._replace(block=line.block + 1 + _given(line))
+            before.after = before.after._replace(block=line.block + 1)
             before.length = line.stop - line.start
             self._tell(before, line)
             before.history = history
@@ -112,11 +110,11 @@ class Succession:
     def _begun(self, line: Charge, history: Floats | None) -> PublicRow:
         """The public part of a learner that opens."""
         first = line.carried.first_block if isinstance(line.carried, CarriedOver) else 0
-        public = PublicRow(After(line.epoch, line.born, first + _given(line)))
+        public = PublicRow(After(line.epoch, line.born, first))
         if isinstance(line.carried, CarriedOver):
             schedule = schedule_in(line.carried)
             if schedule is not None and first:
-                public.length = reached(schedule, first, shortest=_donated_below(line))
+                public.length = schedule.length_before(first)
         self._tell(public, line)
         if isinstance(line.learner, str):
             public.learner, public.history = line.learner, history
@@ -210,26 +208,6 @@ class Succession:
             return before.action is not None and before.action not in removed
         posterior = all(_keeps_a_posterior(name) for name in (before.learner, line.learner))
         return posterior and all(mark.kept for mark in since)
-
-
-def _given(line: Charge) -> int:
-    """How many blocks a key donates after a line, as the line says."""
-    return line.donates.blocks if isinstance(line.donates, Donates) else 0
-
-
-def _donated_below(line: Charge) -> int:
-    """The length below which the key's blocks are donated, by the line's crowd; 0: none are."""
-    crowd = _crowd(line.crowd) if isinstance(line.crowd, str) else None
-    key = line.identity.key
-    return 0 if crowd is None else donated_below_by(key, crowd.donates, crowd.control)
-
-
-@lru_cache(maxsize=64)
-def _crowd(name: str) -> Crowd | None:
-    try:
-        return named(name)
-    except InvalidConfig:  # `crowd_lines` reports it
-        return None
 
 
 def _named(after: After) -> str:

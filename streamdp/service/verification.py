@@ -14,12 +14,8 @@ For the given streams, these rules are checked:
    (`streamdp.wire.retracing`).
 8. What the compacted actions topic still has is what the ledger's lines put in force, and every
    record there has its line (`read_published`).
-9. Priors follow from the votes before them, and each draw names the newest and charges what a draw
-   at the crowd's rate costs (`crowd_lines`). The pool's blocks tile the slots that keys have
-   donated, no more and no fewer; a donated slot is charged where the key's line says that it is
-   donated.
-10. What openings carry over was public of the key's newest learner (`successions`).
-11. Requests with their outcomes, over all topics that were assembled from them, stay within their
+9. What openings carry over was public of the key's newest learner (`successions`).
+10. Requests with their outcomes, over all topics that were assembled from them, stay within their
    budget, and no request was assembled twice (`assembled`).
 
 Nothing here reads the configuration except budgets: a ledger is proof by itself.
@@ -29,7 +25,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 from hashlib import blake2b
@@ -41,9 +37,7 @@ from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import ACTION, OPENING, SUMS, Identity, Key
 from streamdp.core.ledger import TopicCharge, topic_total
 from streamdp.ports import Published, StreamTopics
-from streamdp.service.agreements import Agreements, of_all
 from streamdp.service.assembled import AssembledRequests, PersonsClaim
-from streamdp.service.crowd_lines import CrowdLines
 from streamdp.service.standings import Follower
 from streamdp.service.successions import Succession
 from streamdp.wire.lines import (
@@ -52,13 +46,10 @@ from streamdp.wire.lines import (
     Assembled,
     CarriedOver,
     Charge,
-    Donates,
     EpochMark,
     InForce,
     LedgerLine,
     ModeLine,
-    PoolLine,
-    PriorLine,
     from_base64,
 )
 from streamdp.wire.published import decode_any_ledger, decode_published
@@ -73,10 +64,6 @@ MOST_LISTED = 20
 
 LONGEST = 1000
 """Characters of an ε: far more than any charge of ours, fewer than Python refuses (4,300)."""
-
-
-NO_END = 2**63
-"""An offset beyond all records."""
 
 _NOTHING = Fraction(0)
 _PART_BYTES = 4  # per action of a policy
@@ -149,8 +136,6 @@ class _Part:
     published: dict[Identity, _PublishedPolicy] = field(default_factory=dict)  # for later lines
     compared: Compared = field(default_factory=Compared)
     succession: Succession = field(default_factory=Succession)
-    crowd: CrowdLines = field(default_factory=CrowdLines)
-    given: dict[Key, TopicCharge] = field(default_factory=dict)  # after keys' newest lines
 
 
 class Verification:
@@ -208,9 +193,7 @@ class Verification:
             self._lines[line.input] += 1
             self._seeded[line.input] += line.seeded
             if isinstance(line, Charge):
-                self._book(stream, line, part)
-            elif isinstance(line, EpochMark):
-                self._close(stream, part, line.next_offset)
+                self._book(stream, line)
 
     @property
     def unjudged(self) -> int:
@@ -226,14 +209,6 @@ class Verification:
             policies=sum(compared.policies for compared in parts),
             unjudged=sum(compared.unjudged for compared in parts),
         )
-
-    def agreements(self) -> dict[tuple[str, str], Agreements]:
-        """Each stream's control group in its newest epochs, by application and stream."""
-        parts: defaultdict[tuple[str, str], list[Agreements]] = defaultdict(list)
-        for (app, stream, _), part in self._parts.items():
-            if part.crowd.crowd is not None and part.crowd.crowd.control.share:
-                parts[app, stream].append(part.crowd.agreements)
-        return {name: of_all(agreements) for name, agreements in parts.items()}
 
     def finish(self) -> None:
         """Finish: a published action or policy without a ledger line is a violation."""
@@ -298,12 +273,10 @@ class Verification:
 
         return self._assembled.highest(topic, charged, directly, without=without)
 
-    def _book(self, stream: StreamTopics, line: Charge, part: _Part) -> None:
-        """Book a line's charges: on its own slots, and on those that its key donates after it.
-
-        The records of donated slots lie between this line's last and the first of the key's next
-        line. A record belongs to one learner, but to two blocks if it is a frame.
-        """
+    def _book(self, stream: StreamTopics, line: Charge) -> None:
+        """Book a line's charge on its slots."""
+        if line.stop <= line.start or line.last_offset < line.first_offset:
+            return
         identity = line.identity
         charge = TopicCharge(
             topic=line.input,
@@ -316,42 +289,12 @@ class Verification:
             last_offset=line.last_offset,
             epsilon=line.charge,
         )
-        given = part.given.get(identity.key)
-        drawn = line.kind in (OPENING, ACTION)  # an estimate does not end donated slots
-        shared = given is not None and given.learner == charge.learner
-        if drawn and given is not None and (not shared or line.stop > given.start):
-            last = line.first_offset if shared else line.first_offset - 1
-            self._charge(stream, replace(given, last_offset=last))
-            del part.given[identity.key]
-        if line.stop > line.start:
-            self._charge(stream, charge)
-        if isinstance(line.donates, Donates):
-            part.given[identity.key] = replace(
-                charge,
-                start=line.stop,
-                stop=line.stop + line.donates.slots,
-                first_offset=line.last_offset,
-                last_offset=NO_END,
-                epsilon=Fraction(line.donates.epsilon),
-            )
-
-    def _close(self, stream: StreamTopics, part: _Part, end: int) -> None:
-        """No record from here on belongs to a slot that a key has donated so far."""
-        for given in part.given.values():
-            self._charge(stream, replace(given, last_offset=end - 1))
-        part.given.clear()
-
-    def _charge(self, stream: StreamTopics, charge: TopicCharge) -> None:
-        if charge.last_offset >= charge.first_offset:
-            of_key = self._charges[charge.topic][charge.partition, charge.key]
-            of_key.append((stream.app, charge))
+        self._charges[charge.topic][charge.partition, charge.key].append((stream.app, charge))
 
     def _highest(self, topic: str, *, without: Collection[str] = ()) -> Fraction:
         """The highest charge on a record; a record has one key, so each key is added up alone."""
-        highest, open_ = Fraction(0), self._given_last(topic)
-        charged = self._charges[topic]
-        for of_key in charged.keys() | open_.keys():
-            charges = [*charged.get(of_key, ()), *open_.get(of_key, ())]
+        highest = Fraction(0)
+        for charges in self._charges[topic].values():
             counted = [charge for app, charge in charges if app not in without]
             try:
                 highest = max(highest, topic_total(counted))
@@ -359,19 +302,6 @@ class Verification:
                 if not without:  # reported once: when no application is left out
                     self._tell(f"topic {topic}", str(error))
         return highest
-
-    def _given_last(self, topic: str) -> dict[tuple[int, Key], list[_OfApp]]:
-        """What keys donate after their newest lines, as far as the pool has voted.
-
-        Records after the pool's newest vote lie in its open block, of which nothing was released.
-        """
-        given_last: defaultdict[tuple[int, Key], list[_OfApp]] = defaultdict(list)
-        for (app, _, number), part in self._parts.items():
-            last = part.crowd.pool.last
-            for key, given in part.given.items():
-                if given.topic == topic and given.first_offset <= last:
-                    given_last[number, key].append((app, replace(given, last_offset=last)))
-        return given_last
 
     def _tell(self, where: str, what: str) -> None:
         self.violations.append(f"{where}: {what}")
@@ -387,33 +317,22 @@ def _follows(part: _Part, line: LedgerLine) -> Iterator[str]:
             yield f"epoch {line.epoch} begins at {line.next_offset}, but {part.last} was read"
         part.epoch, part.position = line.epoch, line.next_offset
         part.learners.clear()
-        part.crowd = CrowdLines()
         part.succession.begin(line.epoch, None if line.carries is UNSET else line.carries)
         return
     if part.epoch and line.epoch > part.epoch:
         yield f"epoch {line.epoch} begins without a mark"
     part.epoch = max(part.epoch, line.epoch)
-    if isinstance(line, PriorLine):
-        yield from part.crowd.read_prior(line)
-        return
     if line.first_offset < part.position:
         yield f"record {line.first_offset} is read again, epoch {line.epoch} began after it"
     part.last = max(part.last, line.last_offset)
     if line.delta.partition("/")[0].strip("0"):
         yield f"δ is charged, but the promise is pure; expected 0, got {line.delta[:40]}"
-    if isinstance(line, PoolLine):
-        yield from part.crowd.pooled(line)
-        return
-    yield from part.crowd.read(line)
     yield from _tiles(part, line)
 
 
 def _longest(line: LedgerLine) -> int:
-    """The length in characters of a line's longest ε."""
-    charges = [line.epsilon] if isinstance(line, Charge | PoolLine) else []
-    if isinstance(line, Charge) and isinstance(line.donates, Donates):
-        charges.append(line.donates.epsilon)
-    return max(map(len, charges), default=0)
+    """The length in characters of a line's ε."""
+    return len(line.epsilon) if isinstance(line, Charge) else 0
 
 
 def _numbered(part: _Part, line: LedgerLine) -> Iterator[str]:
@@ -436,7 +355,6 @@ def _tiles(part: _Part, line: Charge) -> Iterator[str]:
     learner.kinds.add(line.kind)
     if line.learner is not UNSET or line.kind == SUMS:
         yield from learner.policies.read(line)
-        part.crowd.learned(line, learner.policies.history)
     elif line.kind in (OPENING, ACTION):
         yield from learner.follower.read(line)
         part.unjudged += learner.follower.unjudged
@@ -458,9 +376,6 @@ def _tiles(part: _Part, line: Charge) -> Iterator[str]:
                 f" but {learner.last} was read"
             )
         learner.blocks, learner.stop, learner.last = line.block + 1, line.stop, line.last_offset
-    if isinstance(line.donates, Donates):
-        learner.blocks += line.donates.blocks
-        learner.stop += line.donates.slots
 
 
 def _published_policy(line: InForce) -> _PublishedPolicy:
@@ -490,8 +405,7 @@ def _as_published(part: _Part, learner: _Learner, line: Charge) -> Iterator[str]
         part.compared.actions += published.choice == standing
         return
     try:
-        prior = part.crowd.prior_of(learner.policies.prior_number)
-        policy = learner.policies.policy(published.actions, prior)
+        policy = learner.policies.policy(published.actions)
     except InvalidConfig as error:
         yield f"block {line.block}: {error}"
         return

@@ -226,8 +226,6 @@ class View:
         part.position, part.low_water = point.next_offset, point.low_water
         part.keys, part.keys_refused = point.rows, keys_refused
         spec = self.streams[partition.stream].spec
-        if cut.pooled:
-            part.charge = max(part.charge, spec.learner.charge or Fraction(0))
         for releases in cut.published:
             part.published_at = now
             codes, lengths = _columns(spec, releases)

@@ -13,12 +13,6 @@ input with an engine of its own. The promises for a partition:
 5. A reader of uncommitted data never saw two different releases of one identity.
 6. Each policy of a feedback stream is the one that follows from the released sums before it.
 7. A feedback stream's counts are those of the input's headers, block by block.
-8. With a crowd, priors have the numbers 1, 2, 3 … in each epoch, each draw used the newest prior
-   before it (none in the control group and for plain votes), and nobody ever saw two different
-   priors of one number.
-9. Where keys donate, a key's blocks tile together with the blocks that its lines donate, no
-   key of a control group donates, the pool's blocks are 0, 1, 2 … of each epoch and tile its slots,
-   and nobody ever saw two different votes of one block of the pool.
 """
 
 from __future__ import annotations
@@ -31,23 +25,17 @@ from msgspec import UNSET
 
 from streamdp.core.engine import Engine
 from streamdp.core.engine.plan import Batch
-from streamdp.core.events import ACTION, OPENING, CrowdPrior, Identity, Release, Releases
-from streamdp.core.evidence.crowd_names import crowd_of
+from streamdp.core.events import OPENING, Identity
 from streamdp.ports import Partition, Published
 from streamdp.wire.lines import (
     ENDS_BLOCK,
     ActionLine,
     CarriedOver,
     Charge,
-    Donates,
-    EpochMark,
     InForce,
     LedgerLine,
     PolicyLine,
-    PoolLine,
-    PriorLine,
     from_base64,
-    input_id_of,
 )
 from streamdp.wire.published import Lines, Mode, decode_in_force, decode_ledger
 from streamdp.wire.retracing import Retraced
@@ -75,8 +63,6 @@ def judge(evidence: Evidence) -> list[str]:
         *_policies(lines, records),
         *_tiles(charges),
         *_numbered(lines),
-        *_told_priors(lines),
-        *_pooled(lines),
         *_one_face([*evidence.seen, *(record.value for record in evidence.ledger)]),
     ]
 
@@ -90,19 +76,13 @@ def judge_fold(
     """
     charged: list[bytes] = []
     shown_lines: list[bytes] = []
-    first = input_id_of(decode_ledger(evidence.ledger[0].value)) if evidence.ledger else UNSET
+    first = decode_ledger(evidence.ledger[0].value).input_id if evidence.ledger else UNSET
     beginning = replace(lines, input_id=None if first is UNSET else first)
     for batch in log:
-        releases = engine.apply_batch(batch)
-        between = releases.between()
-        for place in range(len(releases) + 1):
-            for _, drawn, last in (entry for entry in between if entry[0] == place):
-                charged.append(_between(lines, drawn, releases, last, ordinal=len(charged) + 1))
-            if place == len(releases):
-                break
+        for release in engine.apply_batch(batch):
             words, ordinal = lines if charged else beginning, len(charged) + 1
-            charged.append(words.ledger(releases[place], mode=Mode.LIVE, ordinal=ordinal))
-            shown = lines.action(releases[place], mode=Mode.LIVE)
+            charged.append(words.ledger(release, mode=Mode.LIVE, ordinal=ordinal))
+            shown = lines.action(release, mode=Mode.LIVE)
             shown_lines += [] if shown is None else [shown]
     topics = [("ledger", charged, evidence.ledger)]
     if lines.observes == "feedback":
@@ -113,16 +93,6 @@ def judge_fold(
         for topic, expected, records in topics
         for at in _first_difference(expected, [record.value for record in records], whole=whole)
     ]
-
-
-def _between(
-    lines: Lines, drawn: Release | CrowdPrior, releases: Releases, last: int, *, ordinal: int
-) -> bytes:
-    """The ledger line of a vote of the pool, or of a prior."""
-    if isinstance(drawn, Release):
-        return lines.pool(drawn, ordinal=ordinal)
-    partition, epoch = releases.partition, releases.epoch
-    return lines.prior(drawn, partition=partition, epoch=epoch, last_offset=last, ordinal=ordinal)
 
 
 def _first_difference(expected: list[bytes], got_lines: list[bytes], *, whole: str) -> list[int]:
@@ -158,16 +128,13 @@ def judge_counts(evidence: Evidence, *, engine: Engine, log: Iterable[Batch]) ->
 
 
 def _policies(lines: Sequence[LedgerLine], records: Sequence[InForce]) -> Iterator[str]:
-    """Compute policies again from the sums of their learners and the priors that they name."""
+    """Compute policies again from the sums of their learners."""
     policies = {
         record.identity: from_base64(record.policy, "policy")
         for record in records
         if isinstance(record, PolicyLine)
     }
     learners: defaultdict[Identity, Retraced] = defaultdict(Retraced)
-    priors = {
-        (line.epoch, line.number): line.prior() for line in lines if isinstance(line, PriorLine)
-    }
     for line in lines:
         if not isinstance(line, Charge) or line.learner is UNSET:
             continue
@@ -176,12 +143,7 @@ def _policies(lines: Sequence[LedgerLine], records: Sequence[InForce]) -> Iterat
         policy = policies.get(line.identity)
         if policy is None or retraced.unjudged:
             continue
-        prior = (
-            None
-            if retraced.prior_number is None
-            else priors.get((line.epoch, retraced.prior_number))
-        )
-        if retraced.policy(len(policy) // _PART_BYTES, prior) != policy:
+        if retraced.policy(len(policy) // _PART_BYTES) != policy:
             yield f"{line.identity}: a policy that does not follow from the sums"
 
 
@@ -226,10 +188,7 @@ def _tiles(charges: Sequence[Charge]) -> Iterator[str]:
         blocks = [line for line in lines if line.kind in ENDS_BLOCK]
         carried = lines[0].carried  # the first block of a learner that carries something over
         first = carried.first_block if isinstance(carried, CarriedOver) else 0
-        if any(isinstance(line.donates, Donates) and _learns_alone(line) for line in lines):
-            yield f"{learner}: donates, and is of the control group"
-        given, slots = _given(lines[0])
-        number, stop, offset = first + given, lines[0].start + slots, -1
+        number, stop, offset = first, lines[0].start, -1
         for line in blocks:
             if line.identity.block != number:
                 yield f"{learner}: block {line.identity.block} where {number} was due"
@@ -237,33 +196,7 @@ def _tiles(charges: Sequence[Charge]) -> Iterator[str]:
                 yield f"{learner}: slots [{line.start}, {line.stop}) where {stop} was due"
             if line.first_offset < offset or line.last_offset < line.first_offset:
                 yield f"{learner}: block {number} reads records of the block before"
-            given, slots = _given(line)
-            number, stop, offset = number + 1 + given, line.stop + slots, line.last_offset
-
-
-def _given(line: Charge) -> tuple[int, int]:
-    """The blocks and slots that a key donates after a line."""
-    donated = line.donates
-    return (donated.blocks, donated.slots) if isinstance(donated, Donates) else (0, 0)
-
-
-def _learns_alone(line: Charge) -> bool:
-    """Whether a line's key is of a control group."""
-    return crowd_of(str(line.crowd)).control.holds(line.identity.key)
-
-
-def _pooled(lines: Sequence[LedgerLine]) -> Iterator[str]:
-    """Whether the pool's blocks are consecutive and tile its slots (rule 9)."""
-    block, stop, offset = 0, 1, -1
-    for line in lines:
-        if isinstance(line, EpochMark):
-            block, stop, offset = 0, 1, -1
-        elif isinstance(line, PoolLine):
-            if (line.block, line.start) != (block, stop):
-                yield f"block {line.block} of the pool from {line.start}, due: {block} from {stop}"
-            if line.first_offset < offset or line.last_offset < line.first_offset:
-                yield f"block {line.block} of the pool reads records of the block before"
-            block, stop, offset = line.block + 1, line.stop, line.last_offset
+            number, stop, offset = number + 1, line.stop, line.last_offset
 
 
 def _numbered(lines: Sequence[LedgerLine]) -> Iterator[str]:
@@ -274,44 +207,11 @@ def _numbered(lines: Sequence[LedgerLine]) -> Iterator[str]:
         last = line.ordinal
 
 
-def _told_priors(lines: Sequence[LedgerLine]) -> Iterator[str]:
-    """Check that each draw of a crowd used the newest prior before it (rule 8)."""
-    newest = 0
-    for line in lines:
-        if isinstance(line, EpochMark):
-            newest = 0
-        elif isinstance(line, PriorLine):
-            if line.number != newest + 1:
-                yield f"prior {line.number} where {newest + 1} was due"
-            newest = line.number
-        elif isinstance(line, PoolLine):
-            continue
-        elif line.prior is not UNSET and line.prior != (0 if _is_told_nothing(line) else newest):
-            yield f"{line.identity}: drawn under prior {line.prior}, where {newest} is the newest"
-
-
-def _is_told_nothing(line: Charge) -> bool:
-    """Whether a release has no prior: it is of the control group, plain, or carried over."""
-    control = crowd_of(str(line.crowd)).control
-    identity = line.identity
-    plain = line.kind == ACTION and control.plain(identity.key, identity.born, identity.block)
-    return plain or control.holds(identity.key) or isinstance(line.carried, CarriedOver)
-
-
 def _one_face(lines: Iterable[bytes]) -> Iterator[str]:
-    """Check that no identity was seen with two releases, and no prior or vote with two values."""
+    """Check that no identity was seen with two releases."""
     faces: dict[Identity, object] = {}
-    priors: dict[tuple[int, int], PriorLine] = {}
-    votes: dict[tuple[int, int], PoolLine] = {}
     for value in lines:
         line = decode_ledger(value)
-        if isinstance(line, PoolLine) and votes.setdefault((line.epoch, line.block), line) != line:
-            yield f"block {line.block} of the pool, epoch {line.epoch}: seen with two votes"
-        if (
-            isinstance(line, PriorLine)
-            and priors.setdefault((line.epoch, line.number), line) != line
-        ):
-            yield f"prior {line.number} of epoch {line.epoch}: seen with two different values"
         if not isinstance(line, Charge):
             continue
         drawn = (line.index, line.units, line.withheld, line.sums, line.shown)

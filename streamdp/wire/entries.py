@@ -8,9 +8,6 @@ share a key, whatever is in names and record keys:
     ["home",0,"release",2,17,3,"action","fr"]    epoch, born, block, kind, key: a recorded release
     ["home",0,"learner",2]               epoch: what its rows mean, for later epochs
     ["home",0,"withheld",2,"fr"]         epoch, key: its newest release was shown to nobody
-    ["home",0,"prior",2,7]               epoch, number: a prior, as its ledger line
-    ["home",0,"pool",2]                  epoch: the pool, as of the checkpoint
-    ["home",0,"pooled",2,5]              epoch, block: a vote of the pool, as its ledger line
 
 A record key that is not UTF-8 is `{"base64": "..."}`, the null key is null.
 """
@@ -38,9 +35,6 @@ _SHAPES: dict[str, tuple[type, ...]] = {
     "row": (int, object),  # epoch, key
     "learner": (int,),  # epoch
     "withheld": (int, object),  # epoch, key
-    "prior": (int, int),  # epoch, number
-    "pool": (int,),  # epoch
-    "pooled": (int, int),  # epoch, block
     "release": (int, int, int, str, object),  # epoch, born, block, kind, key
 }
 
@@ -52,13 +46,11 @@ class Entries:
     stream: str
     partition: int
     _releases: bytes = field(init=False, repr=False, compare=False)  # the prefix of their keys
-    _pooled: bytes = field(init=False, repr=False, compare=False)  # that of votes of the pool
 
     def __post_init__(self) -> None:
-        """Encode the prefixes of the keys of what waits to be published."""
-        for name, sort in (("_releases", "release"), ("_pooled", "pooled")):
-            begin = _encode([self.stream, self.partition, sort])[:-1] + b","
-            object.__setattr__(self, name, begin)
+        """Encode the prefix of the keys of recorded releases."""
+        begin = _encode([self.stream, self.partition, "release"])[:-1] + b","
+        object.__setattr__(self, "_releases", begin)
 
     @property
     def checkpoint(self) -> bytes:
@@ -73,18 +65,6 @@ class Entries:
         """The key of the entry that says what an epoch's rows mean."""
         return _encode([self.stream, self.partition, "learner", epoch])
 
-    def prior(self, number: int, *, epoch: int) -> bytes:
-        """The key of a prior."""
-        return _encode([self.stream, self.partition, "prior", epoch, number])
-
-    def pool(self, *, epoch: int) -> bytes:
-        """The key of the pool of donated slots."""
-        return _encode([self.stream, self.partition, "pool", epoch])
-
-    def pooled(self, block: int, *, epoch: int) -> bytes:
-        """The key of a vote of the pool, which is there until it is published."""
-        return _encode([self.stream, self.partition, "pooled", epoch, block])
-
     def withheld(self, key: Key, *, epoch: int) -> bytes:
         """The key of the entry that marks a key's newest release as withheld."""
         return _encode([self.stream, self.partition, "withheld", epoch, _written(key)])
@@ -94,8 +74,8 @@ class Entries:
         return b"%b%b,%b]" % (self._releases, mark, written_key(key))
 
     def is_waiting(self, entry: bytes) -> bool:
-        """Whether an entry is a recorded release or a vote of the pool, by the first of its key."""
-        return entry.startswith((self._releases, self._pooled))
+        """Whether an entry is a recorded release, by the beginning of its key."""
+        return entry.startswith(self._releases)
 
     def mark(self, place: bytes, key: Key) -> bytes:
         """The few bytes that tell a record key's recorded releases apart."""

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import ACTION, SUMS, BlockSums, CrowdPrior, Identity, Key
+from streamdp.core.events import ACTION, SUMS, BlockSums, Identity, Key
 
 LIVE, FALLBACK = "live", "fallback"
 """The modes that a `ModeLine` can name."""
@@ -23,10 +23,7 @@ ACTION_SCHEMA = 1
 """The version of the actions' schema; it rises when an old reader would misread a new line."""
 
 LEDGER_SCHEMA = 2
-"""The schema of ledger lines without a crowd."""
-
-PRIOR_SCHEMA = 3
-"""The schema of priors and of the pool's votes; a reader that knows neither must refuse them."""
+"""The schema of ledger lines."""
 
 Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
@@ -133,9 +130,8 @@ PublishedLine = ActionLine | PolicyLine | ModeLine
 class CarriedOver(Struct, frozen=True, kw_only=True):
     """What an opening carried over, and from where: anybody can compute it from earlier lines.
 
-    `epoch` and `born` name the key's learner before; `block` is the block that was due there (the
-    next one that it keeps, if that would be donated), so that the length reached is that of the
-    block before it. `schedule` is the new learner's.
+    `epoch` and `born` name the key's learner before; `block` is the block that was due there, so
+    that the length reached is that of the block before it. `schedule` is the new learner's.
     """
 
     epoch: Natural
@@ -152,14 +148,6 @@ class CarriedOver(Struct, frozen=True, kw_only=True):
         ]
         | UnsetType
     ) = UNSET
-
-
-class Donates(Struct, frozen=True, kw_only=True):
-    """What a key donates to its partition's pool next: blocks that no release of its own ends."""
-
-    blocks: Annotated[int, Meta(ge=1, description="How many blocks, one after the other.")]
-    slots: Annotated[int, Meta(ge=1, description="How many slots they have, from `stop` on.")]
-    epsilon: Annotated[Exact, Meta(description="What the pool's vote charges each of them.")]
 
 
 class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
@@ -183,21 +171,6 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
     carried: CarriedOver | UnsetType = UNSET
     memory: (
         Annotated[str, Meta(description="How votes become the action in force.")] | UnsetType
-    ) = UNSET
-    crowd: (
-        Annotated[str, Meta(description="How priors follow from what a partition's keys released.")]
-        | UnsetType
-    ) = UNSET
-    prior: (
-        Annotated[
-            int,
-            Meta(ge=0, description="The prior that the draw, or the policy, was told; 0: none."),
-        ]
-        | UnsetType
-    ) = UNSET
-    donates: (
-        Annotated[Donates, Meta(description="What the key gives to the pool from `stop` on.")]
-        | UnsetType
     ) = UNSET
     learner: (
         Annotated[
@@ -289,70 +262,7 @@ class EpochMark(Struct, frozen=True, kw_only=True, tag_field="type", tag="epoch"
     seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
 
 
-class PriorLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="prior"):
-    """A prior of a partition's crowd: a line of the ledger, before the draws that use it."""
-
-    schema: Annotated[int, Meta(ge=3, description="Version of this schema.")]
-    stream: str
-    partition: Natural
-    epoch: Natural
-    input: Annotated[str, Meta(description="The input topic.")]
-    crowd: Annotated[str, Meta(description="How it follows from what was released.")]
-    number: Positive
-    after: Annotated[
-        int, Meta(ge=1, description="How many votes, or sums, the partition had released.")
-    ]
-    last_offset: Annotated[int, Meta(ge=0, description="The record behind which it was made.")]
-    ordinal: Ordinal
-    digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]
-    version: Annotated[str, Meta(description="Version of the library.")]
-    seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
-    gap: Annotated[int, Meta(ge=0, description="Which of the crowd's gaps fitted best.")]
-    bonuses: Annotated[
-        str,
-        Meta(
-            description="base64 of K little-endian int64 for each group of keys: noise units in"
-            " parts of 2^20. Feedback: 2 K of them, means and deviations in units of 2^-20 loss."
-        ),
-    ]
-
-    def prior(self) -> CrowdPrior:
-        """The line's prior."""
-        bonuses = from_base64(self.bonuses, "prior")
-        return CrowdPrior(self.number, self.after, self.gap, bonuses)
-
-
-class PoolLine(Struct, frozen=True, kw_only=True, tag_field="type", tag="pool"):
-    """A vote of a partition's pool, and the donated slots that it charges: a line of the ledger."""
-
-    schema: Annotated[int, Meta(ge=3, description="Version of this schema.")]
-    stream: str
-    partition: Natural
-    epoch: Natural
-    block: Natural
-    input: Annotated[str, Meta(description="The input topic, whose budget is charged.")]
-    first_offset: Annotated[int, Meta(ge=0, description="First donated record that was read.")]
-    last_offset: Annotated[int, Meta(ge=0, description="Last donated record that was read.")]
-    start: Annotated[int, Meta(ge=1, description="First of the pool's slots that are charged.")]
-    stop: Annotated[int, Meta(ge=1, description="First of its slots after these.")]
-    mechanism: Annotated[str, Meta(description="How it was drawn.")]
-    epsilon: Exact
-    delta: Exact
-    ordinal: Ordinal
-    crowd: Annotated[str, Meta(description="Which keys' blocks are donated.")]
-    digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]
-    version: Annotated[str, Meta(description="Version of the library.")]
-    seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
-    index: Annotated[int, Meta(ge=0, description="The action that the pool votes for.")]
-    action: str
-
-    @property
-    def charge(self) -> Fraction:
-        """The ε that each donated slot in [start, stop) was charged."""
-        return Fraction(self.epsilon)
-
-
-LedgerLine = Charge | EpochMark | PriorLine | PoolLine
+LedgerLine = Charge | EpochMark
 
 
 class PersonsCap(Struct, frozen=True, kw_only=True):
@@ -390,11 +300,6 @@ class Assembled(Struct, frozen=True, kw_only=True, tag_field="type", tag="assemb
     ) = UNSET
     digest: Annotated[str, Meta(description="Digest of the assembly's configuration.")]
     version: Annotated[str, Meta(description="Version of the library.")]
-
-
-def input_id_of(line: LedgerLine) -> str | UnsetType:
-    """The id of the input topic, if the line has it."""
-    return UNSET if isinstance(line, PriorLine | PoolLine) else line.input_id
 
 
 def from_base64(text: str, what: str) -> bytes:

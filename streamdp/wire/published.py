@@ -40,7 +40,6 @@ from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from fractions import Fraction
 from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -49,28 +48,21 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import ACTION, OPENING, SUMS, BlockSums, CrowdPrior, Key, Release
-from streamdp.core.evidence.control import NO_CONTROL, Control
-from streamdp.core.evidence.donation import NO_GIFT, Gift, donated_below_by, run_from
-from streamdp.core.schedule import Schedule
+from streamdp.core.events import ACTION, OPENING, SUMS, BlockSums, Key, Release
 from streamdp.wire.lines import (
     ACTION_SCHEMA,
     LEDGER_SCHEMA,
-    PRIOR_SCHEMA,
     ActionLine,
     Assembled,
     CarriedOver,
     Carries,
     Charge,
-    Donates,
     EpochMark,
     InForce,
     LedgerLine,
     ModeLine,
     Named,
     PolicyLine,
-    PoolLine,
-    PriorLine,
     PublishedLine,
     key_bytes,
 )
@@ -84,9 +76,6 @@ INTEGER_WIDTH = 20
 CARRIED = "carried"
 """The mechanism of an opening that was carried over, not drawn."""
 
-PRIOR = "prior"
-"""The mechanism of a feedback stream's opening under a crowd's prior, which is not drawn either."""
-
 FLOAT_WIDTH = 24
 """The most characters of a float64 in JSON: sign, 17 digits, point, exponent (e-308)."""
 
@@ -96,28 +85,6 @@ class Mode(StrEnum):
 
     LIVE = "live"
     SHADOW = "shadow"
-
-
-@dataclass(frozen=True, slots=True)
-class Giving:
-    """Which blocks of keys are donated, and what the pool's votes charge their slots."""
-
-    schedule: Schedule  # of keys
-    shortest: int  # blocks of fewer slots are donated
-    charge: Fraction
-    control: Control = NO_CONTROL  # whose keys donate nothing
-    always: Gift | None = None  # the same after every release, for templates of lines
-
-    def after(self, kind: str, block: int, first: int, key: Key) -> Gift:
-        """What a key donates after a release, from its next block on. `first`: its first block."""
-        if self.always is not None:
-            return self.always
-        due = first if kind == OPENING else block + 1
-        return run_from(self.schedule, due, shortest=self.below(key))
-
-    def below(self, key: Key) -> int:
-        """The length below which this key's blocks are donated; 0: none is."""
-        return donated_below_by(key, self.shortest, self.control)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +103,6 @@ class Lines:
     observes: Literal["losses", "feedback"] = "losses"
     learner: str = ""  # feedback streams: recipe and options, which policies and noise follow from
     schedule: str = ""  # of the learner's blocks, as text
-    crowd: str = ""  # the name of the learner's crowd, if it has one
-    giving: Giving | None = None  # where keys donate
     input_id: str | None = None  # of the input topic, if the next line is to have it
     _fill: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _estimates: Mapping[str, Estimate] = field(init=False, repr=False, compare=False)
@@ -232,69 +197,6 @@ class Lines:
         )
         return _encode(line)
 
-    def prior(
-        self, prior: CrowdPrior, *, partition: int, epoch: int, last_offset: int, ordinal: int
-    ) -> bytes:
-        """The ledger line of a prior; its length is a function of K and of public counts."""
-        line = PriorLine(
-            schema=PRIOR_SCHEMA,
-            stream=self.stream,
-            partition=partition,
-            epoch=epoch,
-            input=self.input,
-            crowd=self.crowd,
-            number=prior.number,
-            after=prior.after,
-            last_offset=last_offset,
-            ordinal=ordinal,
-            digest=self.digest,
-            version=self.version,
-            seeded=self.seeded,
-            gap=prior.gap,
-            bonuses=b64encode(prior.encoded).decode(),
-        )
-        return _encode(line)
-
-    def pool(self, vote: Release, *, ordinal: int) -> bytes:
-        """The ledger line of a vote of the pool; its length does not depend on the vote."""
-        identity = vote.identity
-        line = PoolLine(
-            schema=PRIOR_SCHEMA,
-            stream=self.stream,
-            partition=identity.partition,
-            epoch=identity.epoch,
-            block=identity.block,
-            input=self.input,
-            first_offset=vote.first_offset,
-            last_offset=vote.last_offset,
-            start=vote.start,
-            stop=vote.stop,
-            mechanism=self.mechanism,
-            epsilon=str(vote.epsilon),
-            delta="0",
-            ordinal=ordinal,
-            crowd=self.crowd,
-            digest=self.digest,
-            version=self.version,
-            seeded=self.seeded,
-            index=vote.value,
-            action=self.actions[vote.value],
-        )
-        return _filled(_encode(line), self._fill[vote.value])
-
-    def gift(self, kind: str, block: int, key: Key, first: int = 0) -> Gift:
-        """What a key donates after a release of this kind and block."""
-        return NO_GIFT if self.giving is None else self.giving.after(kind, block, first, key)
-
-    def _donates(self, release: Release) -> dict[str, Any]:
-        """The field of a line for what its key donates next."""
-        first = 0 if release.carried is None else release.carried.block
-        gift = self.gift(release.kind, release.identity.block, release.key, first)
-        if not gift.blocks or self.giving is None:
-            return {}
-        charge = str(self.giving.charge)
-        return {"donates": Donates(blocks=gift.blocks, slots=gift.slots, epsilon=charge)}
-
     @property
     def _input_id(self) -> str | UnsetType:
         return UNSET if self.input_id is None else self.input_id
@@ -322,10 +224,7 @@ class Lines:
 
     def _mechanism(self, release: Release) -> str:
         if release.kind == OPENING:
-            if release.carried is not None:
-                return CARRIED
-            drawn = self.observes == "losses"  # a policy is not drawn
-            return (self.mechanism if drawn else PRIOR) if self.crowd else "uniform"
+            return "uniform" if release.carried is None else CARRIED
         return self.mechanism if release.kind in self.kinds else "discrete_laplace"
 
     def _carried(self, release: Release, mode: Mode) -> CarriedOver | UnsetType:
@@ -352,8 +251,6 @@ class Lines:
         if release.kind not in (OPENING, ACTION):
             return self._estimated(release)
         memory: dict[str, Any] = {"memory": self.memory} if self.memory else {}
-        memory |= self._of_crowd(release)
-        memory |= self._donates(release) if self.crowd else {}
         if mode is Mode.SHADOW:
             return {"withheld": True, **memory}, 0
         drawn: dict[str, Any] = {**memory, "index": value, "action": self.actions[value]}
@@ -365,21 +262,13 @@ class Lines:
 
     def _summed(self, release: Release, mode: Mode) -> dict[str, Any]:
         """The fields of the released sums and counts, whose length is a function of K."""
-        known = {"learner": self.learner, **self._of_crowd(release)}
         if mode is Mode.SHADOW:
-            return {"withheld": True, **known}
-        members: dict[str, Any] = known
+            return {"withheld": True, "learner": self.learner}
+        members: dict[str, Any] = {"learner": self.learner}
         if release.sums is not None:
             members["sums"] = b64encode(release.sums.gains).decode()
             members["shown"] = b64encode(release.sums.shown).decode()
         return members
-
-    def _of_crowd(self, release: Release) -> dict[str, Any]:
-        """The crowd's name and the number of the prior; empty for a learner without a crowd."""
-        if not self.crowd:
-            return {}
-        assert release.prior is not None, "a learner with a crowd uses a prior"
-        return {"crowd": self.crowd, "prior": release.prior}
 
     def _estimated(self, release: Release) -> tuple[dict[str, Any], int]:
         """The fields of an estimate, with the public standard error first, and the fill."""
@@ -412,12 +301,7 @@ def encode_mode(line: ModeLine) -> bytes:
 
 def decode_ledger(value: bytes) -> LedgerLine:
     """Read a record of a ledger topic."""
-    line = _decoded(_ledger_decoder, value, where="ledger line", newest=PRIOR_SCHEMA)
-    if isinstance(line, PriorLine | PoolLine):
-        return line
-    if line.schema > LEDGER_SCHEMA:
-        _refuse_newer(value, where="ledger line", newest=LEDGER_SCHEMA)
-    return line
+    return _decoded(_ledger_decoder, value, where="ledger line", newest=LEDGER_SCHEMA)
 
 
 def encode_assembled(line: Assembled) -> bytes:
@@ -480,7 +364,7 @@ def _decoded(decoder: msgspec.json.Decoder[Line], value: bytes, *, where: str, n
         raise StateMismatch(complaint(where, "unreadable", expected=expected, got=error)) from None
     if line.schema > newest:
         _refuse_newer(value, where=where, newest=newest)
-    if not isinstance(line, EpochMark | Assembled | PriorLine | PoolLine | ModeLine):
+    if not isinstance(line, EpochMark | Assembled | ModeLine):
         _check_key(line, where=where)
     return line
 

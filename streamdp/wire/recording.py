@@ -12,16 +12,13 @@ use the plain encoder, and so do carried openings, of which a key has one in an 
 from __future__ import annotations
 
 from binascii import b2a_base64
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from fractions import Fraction
 from functools import lru_cache
 from hashlib import shake_128
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.events import (
@@ -29,24 +26,14 @@ from streamdp.core.events import (
     OPENING,
     SUMS,
     BlockSums,
-    CrowdPrior,
     Identity,
     Key,
     Release,
     Releases,
 )
-from streamdp.core.evidence.donation import NO_GIFT, Gift
-from streamdp.wire.entries import Entries, release_entry, written_key
+from streamdp.wire.entries import release_entry, written_key
 from streamdp.wire.published import INTEGER_WIDTH, Lines, Mode, key_field
 from streamdp.wire.state import encode_recorded, record
-
-
-class Lasts(Enum):
-    """How long an entry stays in the state."""
-
-    UNTIL_SAVED = "until saved"  # a release, until it is published and its row is saved after it
-    UNTIL_PUBLISHED = "until published"  # a vote of the pool; checkpoints hold the pool itself
-    FOR_THE_EPOCH = "for the epoch"  # a prior
 
 
 class Entry(NamedTuple):
@@ -57,7 +44,6 @@ class Entry(NamedTuple):
     recorded: bytes  # the state entry's value
     ledger: bytes
     action: bytes | None
-    lasts: Lasts = Lasts.UNTIL_SAVED
 
     def __repr__(self) -> str:
         """Show the entry's key, never the draw, which is not public yet."""
@@ -76,49 +62,20 @@ def record_all(
         return [first, *record_all(releases, lines=lines, mode=mode, ordinal=1)[1:]]
     if lines.observes == "feedback":
         return _of_feedback(releases, lines=lines, mode=mode, ordinal=ordinal)
-    kinds: dict[tuple[int, Gift], _Kind] = {}
-    gifts: dict[tuple[int, int, int], Gift] = {}  # by kind, block, and below which length
-    prior_numbers = np.zeros_like(releases.value) if releases.prior is None else releases.prior
-    between = _by_place(releases)
+    kinds: dict[int, _Kind] = {}
     standing = releases.value if releases.in_force is None else releases.in_force
-    columns = (releases.value, standing, prior_numbers)
-    rows = zip(_named(releases), *(column.tolist() for column in columns), strict=True)
+    rows = zip(_named(releases), releases.value.tolist(), standing.tolist(), strict=True)
     entries: list[Entry] = []
-    for at, ((key, code, *numbers), value, in_force, prior) in enumerate(rows):
-        for extra, last in between.get(at, ()):
-            entries.append(_between(extra, releases, last, lines, ordinal + len(entries)))
-        place = ordinal + len(entries)
+    for at, ((key, code, *numbers), value, in_force) in enumerate(rows):
+        place = ordinal + at
         carried = releases.carried is not None and releases.kinds[code] == OPENING
         if carried or releases.kinds[code] not in (OPENING, ACTION):
             entries.append(_plainly(releases[at], lines=lines, mode=mode, ordinal=place))
             continue
-        block, below = (0, 0) if lines.giving is None else (numbers[1], lines.giving.below(key))
-        if (code, block, below) not in gifts:
-            gifts[code, block, below] = lines.gift(releases.kinds[code], block, key)
-        same = code, gifts[code, block, below]
-        if same not in kinds:
-            kinds[same] = _Kind(releases, *same, lines=lines, mode=mode)
-        entries.append(kinds[same].entry(key, value, in_force, (*numbers, place), prior))
-    for extra, last in between.get(len(releases), ()):
-        entries.append(_between(extra, releases, last, lines, ordinal + len(entries)))
+        if code not in kinds:
+            kinds[code] = _Kind(releases, code, lines=lines, mode=mode)
+        entries.append(kinds[code].entry(key, value, in_force, (*numbers, place)))
     return entries
-
-
-def _between(
-    drawn: Release | CrowdPrior, releases: Releases, last_offset: int, lines: Lines, ordinal: int
-) -> Entry:
-    """The entry of a vote of the pool, or of a prior, which comes before the draws that use it."""
-    partition, epoch = releases.partition, releases.epoch
-    entries = Entries(releases.stream, partition)
-    if isinstance(drawn, Release):
-        line = lines.pool(drawn, ordinal=ordinal)
-        at = entries.pooled(drawn.identity.block, epoch=epoch)
-        return Entry(None, at, line, line, None, lasts=Lasts.UNTIL_PUBLISHED)
-    line = lines.prior(
-        drawn, partition=partition, epoch=epoch, last_offset=last_offset, ordinal=ordinal
-    )
-    at = entries.prior(drawn.number, epoch=epoch)
-    return Entry(None, at, line, line, None, lasts=Lasts.FOR_THE_EPOCH)
 
 
 def _of_feedback(releases: Releases, *, lines: Lines, mode: Mode, ordinal: int) -> list[Entry]:
@@ -134,30 +91,16 @@ def _of_feedback(releases: Releases, *, lines: Lines, mode: Mode, ordinal: int) 
         _texts(feedback.shown, "<i8"),
         _texts(feedback.policy, "<u4"),
     )
-    priors = np.zeros_like(releases.block) if releases.prior is None else releases.prior
-    rows = zip(_named(releases), priors.tolist(), *of_arms, strict=True)
-    carried, between = releases.carried or {}, _by_place(releases)
+    rows = zip(_named(releases), *of_arms, strict=True)
+    carried = releases.carried or {}
     entries: list[Entry] = []
-    for at, ((key, code, *numbers), prior, gains, shown, policy) in enumerate(rows):
-        for drawn, last in between.get(at, ()):
-            entries.append(_between(drawn, releases, last, lines, ordinal + len(entries)))
-        place = ordinal + len(entries)
+    for at, ((key, code, *numbers), gains, shown, policy) in enumerate(rows):
+        place = ordinal + at
         if (key, numbers[0]) in carried and releases.kinds[code] == OPENING:
             entries.append(_plainly(releases[at], lines=lines, mode=mode, ordinal=place))
         else:
-            named = (*numbers, place)
-            entries.append(kinds[code].entry(key, named, prior, gains, shown, policy))
-    for drawn, last in between.get(len(releases), ()):
-        entries.append(_between(drawn, releases, last, lines, ordinal + len(entries)))
+            entries.append(kinds[code].entry(key, (*numbers, place), gains, shown, policy))
     return entries
-
-
-def _by_place(releases: Releases) -> Mapping[int, list[tuple[Release | CrowdPrior, int]]]:
-    """The pool's votes and priors between releases, by how many releases come before them."""
-    between: defaultdict[int, list[tuple[Release | CrowdPrior, int]]] = defaultdict(list)
-    for at, drawn, last in releases.between():
-        between[at].append((drawn, last))
-    return between
 
 
 def _named(releases: Releases) -> Iterator[tuple[Any, ...]]:
@@ -191,8 +134,8 @@ def _plainly(release: Release, *, lines: Lines, mode: Mode, ordinal: int) -> Ent
 
 
 _KEY = b"8b1d0c5e-a-mark-for-the-key"
-_BORN, _BLOCK, _FIRST, _LAST, _START, _STOP, _ORDINAL, _PRIOR = (
-    7_905_316_482_000_000_000 + at for at in range(8)
+_BORN, _BLOCK, _FIRST, _LAST, _START, _STOP, _ORDINAL = (
+    7_905_316_482_000_000_000 + at for at in range(7)
 )
 
 
@@ -202,7 +145,6 @@ class _Kind:
 
     releases: Releases
     code: int
-    gift: Gift  # the blocks that their keys donate next
     lines: Lines = field(kw_only=True)
     mode: Mode = field(kw_only=True)
     _texts: _Templates = field(init=False)
@@ -212,13 +154,9 @@ class _Kind:
 
     def __post_init__(self) -> None:
         """Make the templates."""
-        self._texts = _templates(
-            self.releases, self.code, lines=self.lines, mode=self.mode, gift=self.gift
-        )
+        self._texts = _templates(self.releases, self.code, lines=self.lines, mode=self.mode)
 
-    def entry(
-        self, key: Key, value: int, in_force: int, numbers: Sequence[int], prior: int
-    ) -> Entry:
+    def entry(self, key: Key, value: int, in_force: int, numbers: Sequence[int]) -> Entry:
         """The entry of one release of this kind; numbers: born, block, offsets, slots, ordinal."""
         ends = self._ends.get((value, in_force))
         if ends is None:
@@ -228,8 +166,7 @@ class _Kind:
         texts = self._texts
         born, block, first, last, start, stop, ordinal = numbers
         named = (key_field(key), born, block, first, last, start, stop)
-        of_prior = (prior,) if self.lines.crowd else ()
-        ledger = texts.ledger % (*named, ordinal, *of_prior) + ends[0]
+        ledger = texts.ledger % (*named, ordinal) + ends[0]
         action = None if ends[1] is None else texts.action % named + ends[1]
         drawn = texts.drawn % (start, stop, first, last, ordinal, value)
         recorded = b"\n".join((drawn, ledger, action or b""))
@@ -263,9 +200,8 @@ class _FeedbackKind:
         )
 
     def entry(
-        self, key: Key, numbers: Sequence[int], prior: int, gains: bytes, shown: bytes,
-        policy: bytes,
-    ) -> Entry:  # fmt: skip
+        self, key: Key, numbers: Sequence[int], gains: bytes, shown: bytes, policy: bytes
+    ) -> Entry:
         """The entry of one release of this kind; numbers: born, block, offsets, slots, ordinal.
 
         In shadow mode the sums are in the recorded bytes only, not in the ledger line.
@@ -274,14 +210,13 @@ class _FeedbackKind:
         born, block, first, last, start, stop, ordinal = numbers
         named = (key_field(key), born, block, first, last, start, stop)
         columns = (gains, shown) if self._has_sums else ()
-        of_crowd = (prior,) if self.lines.crowd else ()
         place = texts.place % (born, block, written_key(key))
         if self.mode is Mode.SHADOW:
-            ledger, action = texts.ledger % (*named, ordinal, *of_crowd), None
+            ledger, action = texts.ledger % (*named, ordinal), None
             drawn = texts.drawn % (start, stop, first, last, ordinal, *columns, 0)
         else:
             ledger, action = (
-                texts.ledger % (*named, ordinal, *of_crowd, *columns),
+                texts.ledger % (*named, ordinal, *columns),
                 texts.action % (*named, policy),
             )
             drawn = texts.drawn % (start, stop, first, last, ordinal, 0)
@@ -305,28 +240,18 @@ def _templates(
     mode: Mode,
     sums: BlockSums | None = None,
     policy: bytes | None = None,
-    gift: Gift = NO_GIFT,
 ) -> _Templates:
-    """Call the plain encoder once and put placeholders where the marks are.
-
-    `gift`: what the keys of all these releases donate next.
-    """
-    if lines.giving is not None:
-        lines = replace(lines, giving=replace(lines.giving, always=gift))
+    """Call the plain encoder once and put placeholders where the marks are."""
     epsilon, kind = Fraction(releases.charges[code]), releases.kinds[code]
     stream, partition, epoch = releases.stream, releases.partition, releases.epoch
     identity = Identity(stream, partition, _KEY, epoch, _BORN, _BLOCK, kind)
-    prior = _PRIOR if lines.crowd else None
-    marked = Release(
-        identity, 0, _START, _STOP, _FIRST, _LAST, epsilon, sums=sums, policy=policy, prior=prior
-    )
+    marked = Release(identity, 0, _START, _STOP, _FIRST, _LAST, epsilon, sums=sums, policy=policy)
     plain = _plainly(marked, lines=lines, mode=mode, ordinal=_ORDINAL)
     named = (b'"key":"%b"' % _KEY, b"%b"), (b"%d" % _BORN, b"%d"), (b"%d" % _BLOCK, b"%d")
     read = tuple((b"%d" % mark, b"%d") for mark in (_FIRST, _LAST, _START, _STOP))
     ordinal = (b"%d" % _ORDINAL, b"%d")
     of_arms = () if sums is None else tuple(map(_written, (sums.gains, sums.shown)))
     withheld, shown = (of_arms, ()) if mode is Mode.SHADOW else ((), of_arms)
-    of_crowd = ((b"%d" % _PRIOR, b"%d"),) if lines.crowd else ()
     in_force = () if policy is None else (_written(policy),)
     drawn, _, _ = plain.recorded.partition(b'"value":')
     width = b'"value":%%-%dd}' % INTEGER_WIDTH
@@ -334,7 +259,7 @@ def _templates(
     return _Templates(
         place=_template(plain.place, (*named[1:], (b'"%b"' % _KEY, b"%b"))),
         drawn=_template(drawn, (*read[2:], *read[:2], ordinal, *withheld)) + width,
-        ledger=_template(ledger, (*named, *read, ordinal, *of_crowd, *shown)),
+        ledger=_template(ledger, (*named, *read, ordinal, *shown)),
         action=_template(action, (*named, *read, *in_force) if action else ()),
     )
 
@@ -355,8 +280,7 @@ def _ends(
 ) -> tuple[bytes, bytes | None]:
     """The ends of a ledger line and of an actions line with this value, after their heads."""
     identity = Identity(lines.stream, 0, _KEY, 0, 0, 0, kind)
-    prior = 0 if lines.crowd else None
-    release = Release(identity, value, 1, 1, 0, 0, Fraction(0), in_force, prior=prior)
+    release = Release(identity, value, 1, 1, 0, 0, Fraction(0), in_force)
     ledger = lines.ledger(release, mode=mode, ordinal=1)
     action = lines.action(release, mode=mode)
     return ledger[len(_head(ledger)) :], None if action is None else action[len(_head(action)) :]

@@ -11,9 +11,6 @@ and birth) in their order. A learner whose opening carried a history over begins
 4. After each line, `policy` is what must be in force. After a withheld line (shadow mode) nothing
    can be computed, because its sums are missing.
 
-With a crowd a policy also follows from a prior, whose number the line has. The caller reads the
-prior's line and passes the prior in.
-
 The names of the actions are not in the ledger. Policies do not depend on them, only on how many.
 """
 
@@ -29,7 +26,7 @@ from msgspec import UNSET
 
 from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
-from streamdp.core.events import OPENING, BlockSums, CrowdPrior
+from streamdp.core.events import OPENING, BlockSums
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
 from streamdp.core.learners.feedback import PolicyLearner, feedback_learner_of
@@ -77,7 +74,7 @@ def _known(history: bytes) -> Floats:
 class Retraced:
     """Follows one learner's lines of openings and sums, in order."""
 
-    __slots__ = ("_actions", "_block", "_state", "_text", "_withheld", "prior_number")
+    __slots__ = ("_actions", "_block", "_state", "_text", "_withheld")
 
     def __init__(self) -> None:
         self._text: str | None = None  # the learner, as the lines have it
@@ -85,7 +82,6 @@ class Retraced:
         self._state: Floats | None = None  # None: nothing is known yet
         self._block = 0  # the open block, during which the policy is in force
         self._withheld = False
-        self.prior_number: int | None = None  # the number of the prior that the policy follows from
 
     @property
     def unjudged(self) -> bool:
@@ -107,7 +103,6 @@ class Retraced:
             return
         if line.withheld is True:
             self._withheld = True
-        self.prior_number = None if line.prior is UNSET else line.prior
         try:
             if line.kind == OPENING:
                 self._open(line)
@@ -146,16 +141,13 @@ class Retraced:
             before = learner.nothing_known(1) if self._state is None else self._state
             self._state = learner.learned(before, gains[None], shown[None])
 
-    def policy(self, actions: int, prior: CrowdPrior | None = None) -> bytes | None:
-        """The policy in force after the latest line, K little-endian uint32; None: not computable.
-
-        `prior`: the prior with the number `prior_number`, where the line names a crowd.
-        """
+    def policy(self, actions: int) -> bytes | None:
+        """The policy in force after the latest line, K little-endian uint32; None: unknowable."""
         if self._withheld or self._text is None or self._actions not in (None, actions):
             return None
         learner = _learner(self._text, actions)
         state = learner.nothing_known(1) if self._state is None else self._state
-        policy = learner.policy(state, np.array([self._block], dtype=np.int64), prior)
+        policy = learner.policy(state, np.array([self._block], dtype=np.int64))
         parts: bytes = policy[0].astype("<u4").tobytes()
         return parts
 
@@ -167,12 +159,11 @@ def policies_after(
     *,
     actions: int,
     begun: Begun = NEW,
-    priors: Sequence[CrowdPrior] = (),
 ) -> Policy:
     """The policies after the given (ascending) numbers of a learner's blocks, a row for each.
 
-    `learner` is the text in ledger lines, `begun` what its opening carried over, `priors` the prior
-    of each policy, where there is a crowd. `InvalidConfig` if the sums cannot be this learner's.
+    `learner` is the text in ledger lines, `begun` what its opening carried over. `InvalidConfig` if
+    the sums cannot be this learner's.
     """
     made = _learner(learner, actions)
     if len(begun.history) not in (0, _NUMBER_BYTES * KEPT_PER_ARM * actions) or any(
@@ -187,11 +178,7 @@ def policies_after(
     for gains, shown in (block.arrays() for block in sums):
         states.append(made.learned(states[-1], gains[None], shown[None]))
     blocks = begun.block + np.array(wanted, dtype=np.int64)
-    histories = np.concatenate([states[at] for at in wanted])
-    if not priors:
-        return made.policy(histories, blocks)
-    arguments = zip(histories[:, None], blocks[:, None], priors, strict=True)
-    return np.concatenate([made.policy(*of) for of in arguments])
+    return made.policy(np.concatenate([states[at] for at in wanted]), blocks)
 
 
 def _released_by(learner: PolicyLearner, line: Charge, sums: BlockSums) -> Iterator[str]:

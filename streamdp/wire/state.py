@@ -22,7 +22,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from itertools import product
@@ -33,19 +33,14 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import (
-    ACTION,
     OPENING,
     After,
     BlockSums,
     Carried,
-    CrowdPrior,
     Identity,
     Key,
     Release,
 )
-from streamdp.core.evidence.crowd_names import crowd_of
-from streamdp.core.evidence.donation import Gift
-from streamdp.wire.crowd_entries import SavedPrior, SavedVote, decode_pooled, decode_prior
 from streamdp.wire.entries import Entries, parse_entry, read_key, release_entry
 from streamdp.wire.lines import (
     ActionLine,
@@ -106,7 +101,6 @@ class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     input_id: str | None = None  # of the input topic, where the transport knows one
     last_record: LastRecord | None = None
     ages: SavedAges | UnsetType = UNSET
-    votes: Natural | UnsetType = UNSET  # of streams with a crowd: how many were released
 
 
 class Remark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -128,8 +122,6 @@ class EpochLearner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     totals: Natural  # how many numbers of a row are for estimates
     remembered: Natural  # … for the memory
     shown: Natural  # … for shown arms
-    donates: Positive | UnsetType = UNSET  # blocks of fewer slots went to the pool
-    control: Exact | UnsetType = UNSET  # keys of this control group donated nothing
     learner: str = ""  # feedback streams: recipe and options
     noted_from: Natural | UnsetType = UNSET  # for keys born earlier, withholding was not noted
     settings: dict[str, str] | UnsetType = UNSET  # of the epoch, so that a change can be named
@@ -164,9 +156,6 @@ class EpochEntries:
     rows: dict[Key, bytes] = field(default_factory=dict, repr=False)
     releases: dict[Identity, Recorded] = field(default_factory=dict, repr=False)
     withheld: set[Key] = field(default_factory=set)  # keys whose newest release nobody was shown
-    priors: dict[int, SavedPrior] = field(default_factory=dict)  # by number
-    pool: bytes | None = field(default=None, repr=False)  # as of the checkpoint; NOT PRIVATE
-    pooled: dict[int, SavedVote] = field(default_factory=dict)  # by block
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,8 +263,6 @@ def largest_recorded(lines: Lines, *, key_bytes: int) -> int:
 
     It is compared with the transport's limit at start, so that no commit can fail for its size.
     """
-    if lines.giving is not None:
-        lines = replace(lines, giving=replace(lines.giving, always=Gift(LONG, LONG)))
     kinds = (OPENING, *lines.kinds, *(release.name for release in lines.estimates))
     sums, policy = lines.largest_told()
     history = bytes(16 * len(lines.actions)) if lines.observes == "feedback" else None
@@ -288,20 +275,9 @@ def largest_recorded(lines: Lines, *, key_bytes: int) -> int:
         release = Release(
             identity, 0, LONG - 1, LONG, LONG, LONG, epsilon, sums=sums, policy=policy,
             carried=carried if kind == OPENING else None,
-            prior=LONG if lines.crowd else None,
         )  # fmt: skip
         recorded = record(release, lines=lines, mode=mode, ordinal=LONG)
         sizes.append(len(release_entry(identity)) + len(encode_recorded(recorded)))
-    if lines.crowd:
-        prior = CrowdPrior(LONG, LONG, LONG, bytes(8 * crowd_of(lines.crowd).size))
-        line = lines.prior(prior, partition=LONG, epoch=LONG, last_offset=LONG, ordinal=LONG)
-        sizes.append(len(Entries(lines.stream, LONG).prior(LONG, epoch=LONG)) + len(line))
-    if lines.giving is not None:
-        identity = Identity(lines.stream, LONG, None, LONG, LONG, LONG, ACTION)
-        epsilon = Fraction(LONG, LONG - 1)
-        vote = Release(identity, 0, LONG - 1, LONG, LONG, LONG, epsilon)
-        line = lines.pool(vote, ordinal=LONG)
-        sizes.append(len(Entries(lines.stream, LONG).pooled(LONG, epoch=LONG)) + len(line))
     return max(sizes)
 
 
@@ -332,7 +308,6 @@ def decode_recorded(identity: Identity, value: bytes) -> Recorded:
         policy=_policy(parts[2]) if parts[2] else None,
         in_force=None if line.in_force is UNSET else line.in_force,
         carried=_carried(line, drawn),
-        prior=None if line.prior is UNSET else line.prior,
     )
     recorded = Recorded(release, drawn.ordinal, parts[1], parts[2] or None)
     _check_lines(recorded, line, where=where)
@@ -399,12 +374,6 @@ def _put(
         into.rows[read_key(rest[0], where=where)] = value
     elif what == "withheld":
         into.withheld.add(read_key(rest[0], where=where))
-    elif what == "prior":
-        into.priors[rest[0]] = decode_prior(value, epoch=epoch, number=rest[0], where=where)
-    elif what == "pool":
-        into.pool = value
-    elif what == "pooled":
-        into.pooled[rest[0]] = decode_pooled(value, epoch=epoch, block=rest[0], where=where)
     else:
         born, block, kind, key = rest
         key_ = read_key(key, where=where)
@@ -500,9 +469,7 @@ def _of_another(where: str) -> StateMismatch:
 def _check_sequence(now: EpochEntries, checkpoint: Checkpoint, *, where: str) -> None:
     """Refuse unless exactly the releases between the checkpoint's two ordinals wait."""
     releases = now.releases
-    drawn = [release.ordinal for release in releases.values()]
-    beside: list[SavedPrior | SavedVote] = [*now.priors.values(), *now.pooled.values()]
-    ordinals = sorted([*drawn, *(release.ordinal for release in beside)])
+    ordinals = sorted(release.ordinal for release in releases.values())
     waiting = [ordinal for ordinal in ordinals if ordinal > checkpoint.lines_published]
     due = range(checkpoint.lines_published + 1, checkpoint.lines_recorded + 1)
     if waiting != list(due):

@@ -1,9 +1,7 @@
 """The version of the state's layout that wrote an entry, and the versions that may read it.
 
 Every entry holds the version that wrote it (`version`) and the oldest that may read it
-(`min_reader`). A stream without a crowd is written as version 2, so that the release before this
-one can resume it; a crowd needs entries of version 3 or later, which that release refuses with an
-error that says so.
+(`min_reader`).
 """
 
 from __future__ import annotations
@@ -16,19 +14,10 @@ from msgspec import Meta, Struct
 from streamdp.core.errors import StateMismatch, complaint
 
 VERSION = 2
-"""The layout that this library writes for streams without a crowd."""
+"""The layout that this library writes, and the newest that it reads."""
 
 MIN_READER = 2
 """The oldest layout version whose code may read these entries."""
-
-CROWD_VERSION = 3
-"""The layout of the entries of a crowd; older code cannot resume them."""
-
-POOL_VERSION = 4
-"""The layout of a checkpoint whose keys donate: the pool is saved with it."""
-
-NEWEST = POOL_VERSION
-"""The newest layout that this library reads."""
 
 Version = Annotated[int, Meta(ge=1)]
 
@@ -60,11 +49,11 @@ def decoded(decoder: msgspec.json.Decoder[Read], value: bytes, *, where: str) ->
         entry = decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         refuse_newer(value, where=where)
-        expected = f"layout version {NEWEST}"
+        expected = f"layout version {VERSION}"
         raise StateMismatch(
             complaint(where, "damaged", expected=expected, got=f"{len(value)} bytes of another")
         ) from None
-    if entry.min_reader > NEWEST:
+    if entry.min_reader > VERSION:
         refuse_newer(value, where=where)
     return entry
 
@@ -75,12 +64,12 @@ def refuse_newer(value: bytes, *, where: str) -> None:
         readers = _readers_decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return
-    if readers.min_reader > NEWEST:
+    if readers.min_reader > VERSION:
         raise StateMismatch(
             complaint(
                 where,
                 "written by a newer streamdp, use that or a newer one",
-                expected=f"a layout that version {NEWEST} can read",
+                expected=f"a layout that version {VERSION} can read",
                 got=f"version {readers.version}, for {readers.min_reader} and later",
             )
         )

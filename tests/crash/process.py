@@ -5,11 +5,7 @@ has imported streamdp (`tests.support.forking`): the crash tests start hundreds.
 
 The stream ``fold`` is seeded, so that its ledger can be compared with an offline fold; the stream
 ``wide`` draws from the system among many equal actions, so that a redraw would almost surely show,
-and has a memory, so that what is in force after a kill must follow from all votes before it, and a
-crowd, so that each draw after a kill must be told a prior that follows from all
-votes of its partition's keys. These
-keys donate their blocks of one slot, so that each vote of the pool must be of slots that no other
-draw was charged for; but for two of five, which are a control group and keep all their slots.
+and has a memory, so that what is in force after a kill must follow from all votes before it.
 The stream ``shown`` learns from what was shown, and publishes policies: seeded on SQLite, from the
 system on Kafka, where a redraw of its sums would show to whoever looks at aborted data.
 The last step that each partition passed stands in a file mapped to memory, which outlives SIGKILL.
@@ -28,9 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import streamdp as sd
-from streamdp.core.evidence.control import Control
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
-from streamdp.core.learners.leader import crowded
 from streamdp.core.randomness import Randomness
 from streamdp.ports import Partition, Reached, StreamTopics, Technology
 from streamdp.service.loop import Service
@@ -95,12 +89,9 @@ class Place:
             schedule="restarting 4",
             bonus=0,
         )
-        together = crowded(wide, control=Control(Fraction(1, 5)))
-        assert together.crowd is not None
-        giving = replace(together, crowd=replace(together.crowd, donates=2))
         return [
             self._spec("fold", narrow, sd.SeededRandomness(7)),
-            self._spec("wide", giving, sd.SystemRandomness()),
+            self._spec("wide", wide, sd.SystemRandomness()),
             self._shown(),
         ]
 

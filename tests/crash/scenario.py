@@ -239,7 +239,7 @@ class Scenario:
         if name not in self._wanted:
             batch, _ = decode(spec.format, [self._log(spec, number)], most_key_bytes=64)
             drawn = spec.engine(number).apply_batch(batch)
-            self._wanted[name] = drawn.lines
+            self._wanted[name] = len(drawn)
         wanted, got = self._wanted[name], len(evidence.ledger)
         return [] if got == wanted else [f"{evidence.partition}: {got} lines, {wanted} expected"]
 

@@ -25,9 +25,9 @@ def test_is_what_is_published_the_offline_fold(
 def test_is_it_so_where_partitions_go_from_one_process_to_another(
     broker: Borrowed, fresh_app: Callable[[], str]
 ) -> None:
-    """By a rebalance while records come, and by a process that ends at once; with their priors."""
+    """By a rebalance while records come, and by a process that ends at once."""
     app = fresh_app()
-    made = stream(app, crowd="partition")
+    made = stream(app)
     assert asyncio.run(differences_of_two(technology(broker, app), made, records=360)) == []
 
 

@@ -20,5 +20,5 @@ def heritage_of(engine: Engine, now: Learner) -> dict[Key, Carried]:
     way = Passage(before.actions, now.actions, before.schedule, now.schedule, histories)
     bank = engine._bank
     known = known_of(before, bank, np.arange(len(bank)), epoch=engine.epoch)
-    carried = ((key, way.carried(key, state)) for key, state in known)
+    carried = ((key, way.carried(state)) for key, state in known)
     return {key: state for key, state in carried if state is not None}

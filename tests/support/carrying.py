@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,12 +15,11 @@ from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.ports import Value
 from streamdp.service.spec import StreamSpec
 from streamdp.service.verification import Verification
-from streamdp.testing.judge import judge
 from streamdp.wire.feedback import Feedback, configure_feedback
 from streamdp.wire.formats import configure
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import Mode, decode_ledger
-from tests.support.protocol_model import Store, Story, evidence, fold, restore, settle
+from tests.support.protocol_model import Store, Story, restore, settle
 from tests.support.streams import ACTIONS, feedback_spec, shown, spec
 
 MORE = ("new", "c", "a", "b")
@@ -126,22 +125,6 @@ def through_crashes(store: Store, of: StreamSpec, seed: int, *, steps: int = 120
     story = Story(store, of, random.Random(seed), piece=12)
     story.tell(steps=steps)
     return story.crashes
-
-
-def lives_the_same(made: Callable[[], Store], of: StreamSpec, seed: int) -> tuple[Store, Store]:
-    """Hold a life with crashes against one without, record by record, and prove both.
-
-    Their records are the same to the byte, so what is proved of one's is proved of the other's.
-    """
-    calm, stormy = made(), made()
-    live(calm, of, calm.end)
-    assert through_crashes(stormy, of, seed) > 0
-    assert stormy.ledger == calm.ledger
-    assert stormy.actions == calm.actions
-    assert judge(evidence(stormy)) == []  # beside the records: what was ever seen of them
-    assert verified(calm, of) == []
-    assert fold(calm, of, whole="whole") == []
-    return calm, stormy
 
 
 def last_open(store: Store, learner: sd.Leader | PolicyLearner) -> int:

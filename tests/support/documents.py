@@ -269,7 +269,7 @@ class Story:
                 jsonschema.validate(event, schema("outcome"))
                 continue
             kinds = {name: name for name in ("action", "policy")}
-            kinds |= dict.fromkeys(("charge", "epoch", "pool", "prior"), "ledger")
+            kinds |= dict.fromkeys(("charge", "epoch"), "ledger")
             jsonschema.validate(event, schema(kinds.get(event.get("type"), f"event-{layout}")))
 
     # -- doing -----------------------------------------------------------------------------------

@@ -33,7 +33,6 @@ from streamdp.core.events import NO_ARM, FeedbackBatch, Key
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner, learner
-from streamdp.core.learners.feedback.learner import pooling
 from streamdp.core.noise import discrete_laplaces
 from streamdp.core.randomness import Bits
 from streamdp.core.schedule import Schedule
@@ -59,17 +58,11 @@ class Mutant:
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(
-    said: str, *, layer: str = "short", crowd: str = "none", **options: str
-) -> Callable[[Patch], Patch]:
+def mutant(said: str, *, layer: str = "short", **options: str) -> Callable[[Patch], Patch]:
     """Register a broken variant, the learner that it breaks, and what the audit says of it."""
 
     def registered(patch: Patch) -> Patch:
-        subject = made(**options)
-        if crowd == "means":
-            blocks = FEEDBACK_RECIPES["policy_blocks"]
-            subject = pooling(blocks(actions=subject.actions, epsilon="1"))
-        MUTANTS[patch.__name__] = Mutant(patch, subject, said, layer)
+        MUTANTS[patch.__name__] = Mutant(patch, made(**options), said, layer)
         return patch
 
     return registered

@@ -6,10 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
-from streamdp.core.evidence.control import Control
-from streamdp.core.learners.feedback.learner import pooling
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.ports import Headers, Key, Partition, Records, StreamTopics, Technology, Value
 from streamdp.service.batches import decode
@@ -27,13 +24,9 @@ PARTITIONS = 2
 _Sent = tuple[Sequence[tuple[Key, Value]], Sequence[Headers]]
 
 
-def stream(
-    app: str, *, played: Played = "header", name: str = "clicks", crowd: str = "off"
-) -> StreamSpec:
+def stream(app: str, *, played: Played = "header", name: str = "clicks") -> StreamSpec:
     """Growing blocks, seeded bits."""
     learner = policy_blocks(actions=ACTIONS, epsilon="1/2", schedule="geometric 2", played=played)
-    if crowd != "off":
-        learner = pooling(learner, control=Control(Fraction(1, 4)))
     topics = StreamTopics(app, name, f"{app}-{name}", headers=True)
     return replace(feedback_spec(learner=learner), topics=topics)
 

@@ -1,7 +1,7 @@
 """Broken variants of the engine's feedback that only long stories, or a look at bits, can show.
 
-They are wrong only where blocks are long, slots come alone, engines are rebuilt, keys go idle, keys
-have a crowd, numbers are very many, or bits are the system's. An audit that enumerates and samples
+They are wrong only where blocks are long, slots come alone, engines are rebuilt, keys go idle,
+numbers are very many, or bits are the system's. An audit that enumerates and samples
 short blocks passes them all. The layers are `stories` and `wide` (`audit.feedback_blocks`) and
 `bits` (`audit.system_bits`).
 """
@@ -19,7 +19,6 @@ from streamdp.core import snapshot
 from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine import Engine, Rebuilding, feedback, idleness
-from streamdp.core.engine.crowding import PartitionCrowd
 from streamdp.core.engine.draws import Fresh, FromRecord
 from streamdp.core.engine.feedback import FeedbackBlocks
 from streamdp.core.engine.plan import Batch, Plan
@@ -91,11 +90,6 @@ def gives_the_last_arm_no_noise_in_late_blocks(patch: pytest.MonkeyPatch) -> Non
         return kept
 
     _with_sums(patch, sparing)
-
-
-@story(f"by turns: block .*{_OTHER}", crowd="means")
-def gives_keys_of_a_crowd_no_noise(patch: pytest.MonkeyPatch) -> None:
-    _with_sums(patch, lambda self, bank, rows, noise: noise * (self.crowd is None))
 
 
 @story(f"slot by slot: block .*{_OTHER}")
@@ -352,10 +346,8 @@ def answers_by_open_sums(patch: pytest.MonkeyPatch) -> None:
 
     in_force = feedback.in_force
 
-    def answering(
-        learner: PolicyLearner, bank: Bank, rows: Ints, crowd: PartitionCrowd | None
-    ) -> Policy:
-        policy, sums = in_force(learner, bank, rows, crowd), bank.sums[rows]
+    def answering(learner: PolicyLearner, bank: Bank, rows: Ints) -> Policy:
+        policy, sums = in_force(learner, bank, rows), bank.sums[rows]
         best = np.zeros_like(policy)
         best[np.arange(len(rows)), sums.argmax(axis=1)] = PARTS
         return np.where(sums.any(axis=1, keepdims=True), best, policy)

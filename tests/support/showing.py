@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-import numpy as np
-
 import streamdp as sd
 from streamdp.client import Condition, Feed
-from streamdp.core.events import CrowdPrior
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.ports import Published
 from streamdp.service.about import About
@@ -112,23 +109,6 @@ def facts(*partitions: PartitionStatus) -> Facts:
         conditions={"home": condition},
         traffic=traffic(),
     )
-
-
-def prior(
-    learner: sd.Leader,
-    number: int,
-    *,
-    after: int,
-    bonuses: Sequence[float],
-    epoch: int = 1,
-    at: int = 0,
-) -> Published:
-    """The ledger's line of a prior; bonuses in noise units."""
-    lines = spec(learner=learner).lines
-    units = np.array(bonuses) * UNIT
-    crowd_prior = CrowdPrior.of(number, after=after, gap=0, bonuses=units.astype(np.int64))
-    line = lines.prior(crowd_prior, partition=at, epoch=epoch, last_offset=after, ordinal=after)
-    return Published(at, after, None, line)
 
 
 LEARNER = policy_blocks(actions=FOUR, epsilon="1/2")

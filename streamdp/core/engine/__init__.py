@@ -1,9 +1,8 @@
 """The state machine: apply, save, rebuild. One module for each step that a batch goes through.
 
 `plan` lays a batch out over rows and blocks, `charges` says what a block costs, `waves` applies and
-`draws` releases, `crowding` makes the priors that draws get from other keys, `machine` is the
-engine that holds them together, `rebuilding` restores it, `layout` says what saved rows look like,
-and `operator` is NOT PRIVATE.
+`draws` releases, `machine` is the engine that holds them together, `rebuilding` restores it,
+`layout` says what saved rows look like, and `operator` is NOT PRIVATE.
 
 A name is imported at its first use: a command that only checks a configuration needs the layout of
 its rows but no engine.
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from streamdp.core.engine.charges import Charges, Tariff
-    from streamdp.core.engine.crowding import CrowdStanding
     from streamdp.core.engine.draws import Drawn, Kept, Recorded, recorded
     from streamdp.core.engine.idleness import Ages
     from streamdp.core.engine.layout import configuration_digest, row_layout
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Ages",
     "Charges",
-    "CrowdStanding",
     "Drawn",
     "Engine",
     "Kept",
@@ -43,7 +40,6 @@ __all__ = [
 
 _HOMES = {
     "charges": ("Charges", "Tariff"),
-    "crowding": ("CrowdStanding",),
     "draws": ("Drawn", "Kept", "Recorded", "recorded"),
     "idleness": ("Ages",),
     "layout": ("configuration_digest", "row_layout"),

@@ -106,20 +106,6 @@ def tariff(
     return charges
 
 
-def check_estimates(estimates: Sequence[Estimate], *, shortest: int) -> None:
-    """Refuse estimates of donated blocks: they would be charged on top of the pool's vote."""
-    early = next((estimate for estimate in estimates if estimate.min_length < shortest), None)
-    if early is not None:
-        raise InvalidConfig(
-            complaint(
-                f"estimate.{early.name}.min_length",
-                "of blocks that are donated",
-                expected=f"at least {shortest}",
-                got=early.min_length,
-            )
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Charges:
     """The charges, by key. Public: they follow from slot numbers.

@@ -7,7 +7,7 @@ interface, so that the engine runs the same code live and while it is rebuilt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Container, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -15,7 +15,6 @@ import numpy as np
 
 from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
-from streamdp.core.engine.crowding import PartitionCrowd, Side
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import ACTION, OPENING, SUMS, BlockSums, Carried, Key, Release
 from streamdp.core.learners import Leader, Learner, PolicyLearner
@@ -45,7 +44,6 @@ class Kept(NamedTuple):
     sums: BlockSums | None = None  # of the kind `sums`
     policy: bytes | None = None  # the policy in force afterwards, if recorded
     carried: Carried | None = None  # of an opening that was carried over
-    prior: int | None = None  # the crowd's prior that it was drawn under, where there is a crowd
 
 
 Recorded = Mapping[Drawn, Kept]
@@ -63,7 +61,6 @@ def recorded(releases: Iterable[Release]) -> dict[Drawn, Kept]:
             release.sums,
             release.policy,
             release.carried,
-            release.prior,
         )
         for release in releases
     }
@@ -82,10 +79,6 @@ class Draws(Protocol):
 
     def actions(self, bank: Bank, rows: Ints) -> Ints:
         """The vote of each row at the end of a block."""
-        ...
-
-    def priors(self, bank: Bank, rows: Ints, kind: str) -> Ints | None:
-        """The number of the prior that each row's draw uses; None without a crowd."""
         ...
 
     def estimate(self, bank: Bank, rows: Ints, which: int) -> Ints:
@@ -109,7 +102,6 @@ class Fresh:
     randomness: Randomness
     heritage: MutableMapping[Key, Carried] = field(default_factory=dict, repr=False)
     withheld: Container[Key] = frozenset()  # keys whose newest release was shown to nobody
-    crowd: PartitionCrowd | None = None
 
     def carried(self, keys: Sequence[Key], born: Ints) -> dict[int, Carried]:
         """The public state of the keys' previous learners; see `core.evidence.carrying`."""
@@ -135,60 +127,18 @@ class Fresh:
         return self.randomness.bits(self.stream, purpose, bank.tags[rows], indices)
 
     def openings(self, bank: Bank, rows: Ints) -> Ints:
-        """Uniform over the actions: no data, no charge. A policy needs no draw.
-
-        With a crowd: the learner's selection from sums of 0, under the prior.
-        """
+        """Uniform over the actions: no data, no charge. A policy needs no draw."""
         if isinstance(self.learner, PolicyLearner):
             return np.zeros(len(rows), dtype=np.int64)
-        if self.crowd is not None:
-            return self._by_side(bank, rows, OPENING, self._opening)
         bits = self.bits(bank, rows, Purpose.OPENING, np.zeros(len(rows), dtype=np.int64))
         return uniform_integers(bits, np.full(len(rows), len(self.learner.actions)))
 
-    def _opening(self, bank: Bank, rows: Ints, side: Side) -> Ints:
-        """Openings under a crowd, for rows of one side."""
-        assert isinstance(self.learner, Leader)
-        assert self.crowd is not None
-        bits = self.bits(bank, rows, Purpose.OPENING, np.zeros(len(rows), dtype=np.int64))
-        crowd_prior = self.crowd.prior_for(rows, side)
-        sums = np.zeros((len(rows), len(self.learner.actions)), dtype=np.int64)
-        return self.learner.choose.select(sums, bits, self.learner.opening_prior(crowd_prior))
-
-    def priors(self, bank: Bank, rows: Ints, kind: str) -> Ints | None:
-        """The current prior for every row outside the control group; 0 for the others."""
-        if self.crowd is None:
-            return None
-        numbers = np.zeros(len(rows), dtype=np.int64)
-        for side, places in self.crowd.sides(rows, kind):
-            numbers[places] = self.crowd.current.number if side is Side.TOLD else 0
-        return numbers
-
     def actions(self, bank: Bank, rows: Ints) -> Ints:
         """The learner's private choice from the window's sums."""
-        if self.crowd is not None:
-            return self._by_side(bank, rows, ACTION, self._vote)
-        return self._vote(bank, rows, Side.ALONE)
-
-    def _vote(self, bank: Bank, rows: Ints, side: Side) -> Ints:
-        """Votes of rows of one side."""
         assert isinstance(self.learner, Leader)
         bits = self.bits(bank, rows, Purpose.SELECTION, bank.block[rows])
-        crowd_prior = None if self.crowd is None else self.crowd.prior_for(rows, side)
-        prior = self.learner.prior(bank.action[rows].astype(np.int64), crowd_prior)
-        return self.learner.choose.select(
-            bank.sums[rows], bits, None if side is Side.PLAIN else prior
-        )
-
-    def _by_side(
-        self, bank: Bank, rows: Ints, kind: str, draw: Callable[[Bank, Ints, Side], Ints]
-    ) -> Ints:
-        """Draw for the rows of each side of the crowd."""
-        assert self.crowd is not None
-        drawn = np.zeros(len(rows), dtype=np.int64)
-        for side, places in self.crowd.sides(rows, kind):
-            drawn[places] = draw(bank, rows[places], side)
-        return drawn
+        prior = self.learner.prior(bank.action[rows].astype(np.int64))
+        return self.learner.choose.select(bank.sums[rows], bits, prior)
 
     def estimate(self, bank: Bank, rows: Ints, which: int) -> Ints:
         """The statistic plus discrete Laplace noise on the grid."""
@@ -221,7 +171,6 @@ class FromRecord:
 
     estimates: tuple[Estimate, ...]
     recorded: Recorded
-    crowded: bool = False  # whether draws used priors
 
     def openings(self, bank: Bank, rows: Ints) -> Ints:
         """The recorded opening of each row."""
@@ -240,17 +189,6 @@ class FromRecord:
     def actions(self, bank: Bank, rows: Ints) -> Ints:
         """The recorded action of each row's block."""
         return self._read(bank, rows, ACTION)
-
-    def priors(self, bank: Bank, rows: Ints, kind: str) -> Ints | None:
-        """The recorded number of each row's release."""
-        if not self.crowded:
-            return None
-        numbers = [kept.prior for kept in self._kept(bank, rows, kind)]
-        if any(number is None for number in numbers):
-            raise StateMismatch(
-                complaint(f"rebuild: {kind}", "no prior on record", expected="a number", got="none")
-            )
-        return np.array(numbers, dtype=np.int64)
 
     def estimate(self, bank: Bank, rows: Ints, which: int) -> Ints:
         """The recorded estimate of each row's block."""

@@ -4,8 +4,7 @@ Privacy: ε-DP for replacing one record's content, given earlier releases. Sensi
 the K centred sums of a block together, because a gain is clipped to ±1/2 and enters one arm's sum,
 in one block; counts are public, or released with noise of their own (`played = "value"`, 3 in L1).
 Why: each released number has discrete Laplace noise of the learner's scale. The policy reads
-released numbers only: a row's history is a function of them, and so is the crowd's prior, whose
-number the row keeps after its history.
+released numbers only: a row's history is a function of them.
 
 A slot that names no known arm is the null observation: it takes its slot and adds to nothing.
 """
@@ -19,11 +18,10 @@ import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.bank import Bank
-from streamdp.core.engine.crowding import PartitionCrowd
 from streamdp.core.engine.draws import Draws
 from streamdp.core.engine.plan import Plan
 from streamdp.core.engine.waves import BLOCK_CODE, Ended, Wave
-from streamdp.core.events import OPENING, SUMS, Carried, FeedbackBatch, FeedbackColumns
+from streamdp.core.events import Carried, FeedbackBatch, FeedbackColumns
 from streamdp.core.evidence.carrying import history_of
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
@@ -34,12 +32,10 @@ from streamdp.core.learners import PolicyLearner
 class FeedbackBlocks:
     """What a `PolicyLearner`'s blocks accumulate, release and put in force."""
 
-    __slots__ = ("_bank", "_crowd", "_learner")
+    __slots__ = ("_bank", "_learner")
 
-    def __init__(
-        self, *, learner: PolicyLearner, bank: Bank, crowd: PartitionCrowd | None = None
-    ) -> None:
-        self._learner, self._bank, self._crowd = learner, bank, crowd
+    def __init__(self, *, learner: PolicyLearner, bank: Bank) -> None:
+        self._learner, self._bank = learner, bank
 
     def born(
         self, rows: Ints, draws: Draws, carried: dict[int, Carried]
@@ -48,27 +44,14 @@ class FeedbackBlocks:
         bank, learner = self._bank, self._learner
         openings = draws.openings(bank, rows)
         nothing = np.zeros((len(rows), len(learner.actions)), dtype=np.int64)
-        priors = draws.priors(bank, rows, OPENING)
-        policies = self._openings(rows, priors)
+        opening = learner.policy(learner.nothing_known(1), np.zeros(1, dtype=np.int64))
+        policies = np.repeat(opening, len(rows), axis=0)
         if carried:
             which = np.fromiter(carried, dtype=np.int64, count=len(carried))
             state = history_of(carried, rows=len(rows), actions=len(learner.actions))[which]
             policies[which] = learner.policy(state, bank.block[rows[which]])
-            remember(bank, rows[which], state, None if priors is None else priors[which] * 0)
+            remember(bank, rows[which], state)
         return openings, FeedbackColumns(nothing, nothing, policies)
-
-    def _openings(self, rows: Ints, priors: Ints | None) -> Policy:
-        """The policies of keys without a history: those of the crowd's prior, if there is one."""
-        learner, bank = self._learner, self._bank
-        nothing, first = learner.nothing_known(1), np.zeros(1, dtype=np.int64)
-        if priors is None or self._crowd is None:
-            return np.repeat(learner.policy(nothing, first), len(rows), axis=0)
-        remember(bank, rows, learner.nothing_known(len(rows)), priors)
-        numbers, which = np.unique(priors, return_inverse=True)
-        by_number = [
-            learner.policy(nothing, first, self._crowd.priors[at]) for at in numbers.tolist()
-        ]
-        return np.concatenate(by_number)[which]
 
     def added(self, plan: Plan) -> _Added:
         """Each slot's arm and gain, ordered by wave.
@@ -94,52 +77,29 @@ class FeedbackBlocks:
         """Release the noisy sums of blocks that end, learn from them, and forget the sums."""
         bank, learner, rows = self._bank, self._learner, ended.rows
         gains, shown = draws.sums(bank, rows)
-        state, priors = learner.learned(history(bank, rows), gains, shown), None
-        if self._crowd is not None:
-            priors = draws.priors(bank, rows, SUMS)
-        policy = policies(learner, state, ended.block + 1, priors, self._crowd)
+        state = learner.learned(history(bank, rows), gains, shown)
+        policy = learner.policy(state, ended.block + 1)
         none, columns = np.zeros(len(rows), dtype=np.int64), FeedbackColumns(gains, shown, policy)
-        yield ended.wave(BLOCK_CODE, none, none, columns, priors)
-        remember(bank, rows, state, priors)
+        yield ended.wave(BLOCK_CODE, none, none, columns)
+        remember(bank, rows, state)
         bank.sums[rows] = 0
         bank.shown[rows] = 0
 
 
 def history(bank: Bank, rows: Ints) -> Floats:
     """The histories of some rows: R × 2 × K floats, stored as the bits of integers."""
-    arms = bank.sums.shape[1]
-    kept = bank.remembered[rows, : KEPT_PER_ARM * arms].view(np.float64)
-    return kept.reshape(len(rows), KEPT_PER_ARM, arms)
+    kept = bank.remembered[rows].view(np.float64)
+    return kept.reshape(len(rows), KEPT_PER_ARM, bank.sums.shape[1])
 
 
-def remember(bank: Bank, rows: Ints, state: Floats, priors: Ints | None) -> None:
-    """Store the histories of some rows and, with a crowd, the numbers of their policies' priors."""
-    kept = np.ascontiguousarray(state).reshape(len(rows), -1).view(np.int64)
-    bank.remembered[rows, : kept.shape[1]] = kept
-    if priors is not None:
-        bank.remembered[rows, -1] = priors
+def remember(bank: Bank, rows: Ints, state: Floats) -> None:
+    """Store the histories of some rows."""
+    bank.remembered[rows] = np.ascontiguousarray(state).reshape(len(rows), -1).view(np.int64)
 
 
-def policies(
-    learner: PolicyLearner, state: Floats, blocks: Ints, priors: Ints | None,
-    crowd: PartitionCrowd | None,
-) -> Policy:  # fmt: skip
-    """The policies that follow from these histories, each under the prior of that number."""
-    if priors is None or crowd is None:
-        return learner.policy(state, blocks)
-    probabilities = np.zeros((len(state), len(learner.actions)), dtype=np.uint32)
-    for number in np.unique(priors).tolist():
-        which = priors == number
-        probabilities[which] = learner.policy(state[which], blocks[which], crowd.priors[number])
-    return probabilities
-
-
-def in_force(
-    learner: PolicyLearner, bank: Bank, rows: Ints, crowd: PartitionCrowd | None
-) -> Policy:
+def in_force(learner: PolicyLearner, bank: Bank, rows: Ints) -> Policy:
     """The policies in force of some rows: computed from releases, never stored."""
-    priors = None if crowd is None else np.asarray(bank.remembered[rows, -1], dtype=np.int64)
-    return policies(learner, history(bank, rows), bank.block[rows], priors, crowd)
+    return learner.policy(history(bank, rows), bank.block[rows])
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, islice
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -43,7 +43,6 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import After, FeedbackColumns, Key, Releases
 from streamdp.core.evidence.carrying import Known, Passage
 from streamdp.core.learners import Learner, PolicyLearner
-from streamdp.core.learners.leader import control_of, donated_below
 
 
 class Ages(NamedTuple):
@@ -157,10 +156,7 @@ class Idleness:
         """What a key that comes back carries over: to the same learner, at the length reached."""
         if self._passage is None:
             actions, schedule = learner.actions, learner.schedule
-            self._passage = Passage(
-                actions, actions, schedule, schedule, histories=True,
-                donates=donated_below(learner), control=control_of(learner),
-            )  # fmt: skip
+            self._passage = Passage(actions, actions, schedule, schedule, histories=True)
         return self._passage
 
 
@@ -180,7 +176,7 @@ def known_of(
 
 def joined(released: Sequence[Releases], *, nothing: Releases) -> Releases:
     """Releases of several parts of a batch, one after the other."""
-    some = [part for part in released if len(part) or part.donated or part.pooled]
+    some = [part for part in released if len(part)]
     if len(some) < 2:
         return some[0] if some else nothing
 
@@ -188,8 +184,6 @@ def joined(released: Sequence[Releases], *, nothing: Releases) -> Releases:
         return np.concatenate([getattr(part, name) for part in some])
 
     in_force = [part.in_force for part in some if part.in_force is not None]
-    before = accumulate((part.lines - len(part.priors) for part in some), initial=0)
-    prior = [part.prior for part in some if part.prior is not None]
     carried = {at: of for part in some for at, of in (part.carried or {}).items()}
     return replace(
         some[0],
@@ -197,15 +191,6 @@ def joined(released: Sequence[Releases], *, nothing: Releases) -> Releases:
         in_force=np.concatenate(in_force) if in_force else None,
         feedback=FeedbackColumns.joined(part.feedback for part in some),
         carried=carried or None,
-        prior=np.concatenate(prior) if prior else None,
-        priors=tuple(prior for part in some for prior in part.priors),
-        prior_places=tuple(
-            first + place
-            for first, part in zip(before, some, strict=False)
-            for place in part.prior_places
-        ),
-        pooled=tuple(pooled for part in some for pooled in part.pooled),
-        donated=tuple(donated for part in some for donated in part.donated),
         born=column("born"),
         block=column("block"),
         kind=column("kind").astype(np.uint8),

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
 from streamdp.core import snapshot
-from streamdp.core.evidence.crowd import WIDTH
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
 from streamdp.core.learners import Learner, PolicyLearner
 from streamdp.core.regret import Estimate
@@ -15,8 +14,8 @@ from streamdp.core.regret import Estimate
 def remembered(learner: Learner) -> int:
     """How many numbers about earlier releases a row keeps."""
     if isinstance(learner, PolicyLearner):
-        return KEPT_PER_ARM * len(learner.actions) + (learner.crowd is not None)
-    return learner.memory.width + (0 if learner.crowd is None else WIDTH)
+        return KEPT_PER_ARM * len(learner.actions)
+    return learner.memory.width
 
 
 def configuration_digest(learner: Learner, estimates: Iterable[Estimate]) -> str:

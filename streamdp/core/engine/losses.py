@@ -8,15 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Bools, Ints
+from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
-from streamdp.core.engine.crowding import PartitionCrowd
 from streamdp.core.engine.draws import Draws, Fresh
 from streamdp.core.engine.operator import NotPrivate
 from streamdp.core.engine.plan import Plan
 from streamdp.core.engine.resampling import resampled
 from streamdp.core.engine.waves import BLOCK_CODE, ESTIMATE_CODE, Ended, Wave
-from streamdp.core.events import ACTION, Carried, LossBatch
+from streamdp.core.events import Carried, LossBatch
 from streamdp.core.evidence import Standing
 from streamdp.core.learners import Leader
 from streamdp.core.randomness import Purpose, uniform_integers
@@ -27,7 +26,7 @@ from streamdp.core.segments import Adder
 class LossBlocks:
     """What a `Leader`'s blocks accumulate, release and put in force."""
 
-    __slots__ = ("_adder", "_bank", "_crowd", "_estimates", "_fresh", "_learner", "_not_private")
+    __slots__ = ("_adder", "_bank", "_estimates", "_fresh", "_learner", "_not_private")
 
     def __init__(
         self,
@@ -37,10 +36,8 @@ class LossBlocks:
         bank: Bank,
         fresh: Fresh,
         not_private: NotPrivate | None,
-        crowd: PartitionCrowd | None = None,
     ) -> None:
         self._learner = learner
-        self._crowd = crowd
         self._estimates = estimates
         self._bank = bank
         self._fresh = fresh
@@ -55,8 +52,7 @@ class LossBlocks:
             which = np.fromiter(carried, dtype=np.int64, count=len(carried))
             openings[which] = [inherited.action for inherited in carried.values()]
             lengths = self._learner.schedule.lengths(bank.block[rows[which]])
-            memory = self._learner.memory
-            bank.remembered[rows[which], : memory.width] = memory.sure_of(openings[which], lengths)
+            bank.remembered[rows[which]] = self._learner.memory.sure_of(openings[which], lengths)
         bank.action[rows] = openings
         return openings, None
 
@@ -68,13 +64,11 @@ class LossBlocks:
         assert isinstance(batch, LossBatch)
         losses, windows = batch.losses, self._windows(plan)
         counted = np.clip(windows - segments.into, 0, segments.length)
-        if plan.gives is not None and not self._estimates and self._not_private is None:
-            return self._added_by_the_kept(plan, losses, counted, windows)
         if self._learner.resample == "bernoulli":
             losses = self._resampled(plan, losses)
         sums, nulls = self._adder.sums(losses, plan.grouped, segments.begin, counted)
         if not self._estimates and self._not_private is None:
-            return _Added(self, sums, None, None, windows, plan.gives)
+            return _Added(self, sums, None, None, windows)
         totals = sums
         if self._learner.resample != "none" or self._learner.window == "random_prefix":
             totals, nulls = self._adder.sums(
@@ -84,16 +78,7 @@ class LossBlocks:
             self._not_private.latest_nulls = nulls
         in_order = nulls[plan.grouped.places(np.arange(len(nulls)))].astype(np.int64)
         nulls_of = np.add.reduceat(in_order, segments.begin)
-        return _Added(self, sums, totals, nulls_of, windows, plan.gives)
-
-    def _added_by_the_kept(
-        self, plan: Plan, losses: NDArray[np.float32], counted: Ints, windows: Ints
-    ) -> _Added:
-        """The sums of the segments that are not donated; the others are not needed."""
-        kept = np.ones(len(counted), dtype=np.bool_) if plan.gives is None else ~plan.gives
-        begin = plan.segments.begin[kept]
-        sums, _ = self._adder.sums(losses, plan.grouped, begin, counted[kept])
-        return _Added(self, sums, None, None, windows, plan.gives, np.cumsum(kept) - 1)
+        return _Added(self, sums, totals, nulls_of, windows)
 
     def _windows(self, plan: Plan) -> Ints:
         """How many slots of each segment's block count; drawn here for blocks that begin."""
@@ -119,12 +104,9 @@ class LossBlocks:
         bank = self._bank
         if added.totals is not None and added.nulls is not None:
             self._watch(rows, added.totals[which], added.nulls[which])
-        if added.gives is not None:
-            kept = ~added.gives[which]
-            which, rows = which[kept], rows[kept]
         if self._learner.window == "random_prefix":
             bank.window[rows] = added.windows[which]
-        bank.sums[rows] += added.counted[which if added.at is None else added.at[which]]
+        bank.sums[rows] += added.counted[which]
         if self._estimates and added.totals is not None and added.nulls is not None:
             bank.totals[rows] += added.totals[which]
             bank.nulls[rows] += added.nulls[which]
@@ -139,11 +121,8 @@ class LossBlocks:
         """Draw the votes and estimates of blocks that end, then begin the next."""
         votes = draws.actions(self._bank, ended.rows)
         lengths = ended.stop - ended.start
-        priors = draws.priors(self._bank, ended.rows, ACTION)
-        if self._crowd is not None and priors is not None:
-            self._crowd.note(ended.rows, votes, priors=priors, lengths=lengths)
         in_force = self._remember(ended.rows, votes, lengths)
-        yield ended.wave(BLOCK_CODE, votes, in_force, prior=priors)
+        yield ended.wave(BLOCK_CODE, votes, in_force)
         for number, estimate in enumerate(self._estimates):
             due = estimate.due(lengths)
             if due.any():
@@ -162,10 +141,10 @@ class LossBlocks:
         if not len(weighed):
             return votes
         known, standing = rows[weighed], votes.copy()
-        in_force, remembered = bank.action[known], bank.remembered[known, : memory.width]
+        in_force, remembered = bank.action[known], bank.remembered[known]
         before = Standing(in_force.astype(np.int64), remembered.astype(np.int64))
         now = memory.after(before, votes[weighed], lengths[weighed])
-        standing[weighed], bank.remembered[known, : memory.width] = now.in_force, now.remembered
+        standing[weighed], bank.remembered[known] = now.in_force, now.remembered
         return standing
 
     def _begin_next(self, rows: Ints, actions: Ints) -> None:
@@ -187,8 +166,6 @@ class _Added:
     totals: Ints | None  # S × K, for estimates or an operator
     nulls: Ints | None  # S
     windows: Ints  # S: how many slots of its block count
-    gives: Bools | None  # S: which are donated, and add nothing to their rows
-    at: Ints | None = None  # S: the row of `counted`, where that holds only the kept segments
 
     def advance(self, which: Ints, rows: Ints) -> None:
         """Add these segments to their rows."""

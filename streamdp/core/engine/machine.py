@@ -21,7 +21,7 @@ moved on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, MutableMapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, MutableMapping, Sequence, Set
 from dataclasses import replace
 from fractions import Fraction
 
@@ -39,18 +39,16 @@ from streamdp.core.engine.arguments import (
     check_place,
     check_randomness,
 )
-from streamdp.core.engine.charges import Charges, check_estimates, tariff
-from streamdp.core.engine.crowding import CrowdStanding, PartitionCrowd
+from streamdp.core.engine.charges import Charges, tariff
 from streamdp.core.engine.draws import Draws, Fresh
 from streamdp.core.engine.idleness import Ages, Idleness, Leaving, joined, known_of
 from streamdp.core.engine.layout import remembered, row_layout
 from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.engine.operator import NotPrivate
-from streamdp.core.engine.plan import Batch, Plan, check_keys, checked, plan
-from streamdp.core.engine.pooling import Pool, stream_of
+from streamdp.core.engine.plan import Batch, check_keys, checked, plan
 from streamdp.core.engine.quiet import Quiet, QuietFeedback
 from streamdp.core.engine.releasing import Releasing
-from streamdp.core.engine.waves import BLOCK_CODE, Applier, Blocks, Wave
+from streamdp.core.engine.waves import Applier, Blocks, Wave
 from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
 from streamdp.core.events import NO_ARM, Carried, FeedbackBatch, Key, LossBatch, Releases
 from streamdp.core.evidence.policy import Policy
@@ -138,15 +136,9 @@ class Engine:
             stream=stream, partition=partition, epoch=epoch, learner=learner,
             estimates=self.estimates, bank=self._bank,
         )  # fmt: skip
-        self._pool = self._pool_of(learner, budget=share, randomness=randomness)
-        crowd = learner.crowd
-        self._crowd = None
-        if crowd is not None:
-            self._crowd = PartitionCrowd(crowd, self._bank, self._pool)
         self._fresh = Fresh(
-            stream, partition, epoch, learner, self.estimates, randomness,
-            self._heritage, withheld, self._crowd,
-        )  # fmt: skip
+            stream, partition, epoch, learner, self.estimates, randomness, self._heritage, withheld
+        )
         self._quiet: Quiet | QuietFeedback
         self._applier = Applier(
             schedule=learner.schedule,
@@ -154,20 +146,6 @@ class Engine:
             bank=self._bank,
             fresh=self._fresh,
         )
-
-    def _pool_of(
-        self, learner: Learner, *, budget: Fraction | None, randomness: Randomness
-    ) -> Pool | None:
-        """The pool of the slots that keys donate; None where they donate nothing."""
-        pooled = learner.pool if isinstance(learner, Leader) else None
-        if pooled is None or not isinstance(learner, Leader) or learner.crowd is None:
-            return None
-        check_estimates(self.estimates, shortest=learner.crowd.donates)
-        engine = Engine(
-            stream=stream_of(self.stream), partition=self.partition, epoch=self.epoch,
-            learner=pooled, budget=budget, randomness=randomness,
-        )  # fmt: skip
-        return Pool(engine, schedule=learner.schedule, crowd=learner.crowd)
 
     def _blocks(self, not_private: NotPrivate | None) -> Blocks:
         """The part of the engine that the kind of learner decides."""
@@ -180,7 +158,7 @@ class Engine:
                     )
                 )
             self._quiet = QuietFeedback(learner=learner, bank=bank)
-            return feedback.FeedbackBlocks(learner=learner, bank=bank, crowd=self._crowd)
+            return feedback.FeedbackBlocks(learner=learner, bank=bank)
         self._quiet = Quiet(
             learner=learner, bank=bank, counts_whole=self.estimates, not_private=not_private
         )
@@ -190,7 +168,6 @@ class Engine:
             bank=bank,
             fresh=self._fresh,
             not_private=not_private,
-            crowd=self._crowd,
         )
 
     def __repr__(self) -> str:
@@ -253,51 +230,35 @@ class Engine:
         """
         batch = checked(batch, learner=self.learner, position=self.position)
         self._check_whole()
-        if self._idleness is None and self._crowd is None:
-            released = self._releasing.of(
-                self._step(batch, self._fresh, limit=self.limit, read=batch)
-            )
-            if noting is not None:
-                noting(released)
+        if self._idleness is None:
+            released = self._drawn(batch, noting)
         else:
-            released = self._in_parts(self._timed(batch), noting)
+            released = self._between_drops(self._idleness, self._timed(batch), noting)
         self._halfway = False
         return released
 
-    def _in_parts(self, batch: Batch, noting: Callable[[Releases], None] | None) -> Releases:
-        """Apply a batch in parts, between which rows are dropped or priors made.
+    def _drawn(self, batch: Batch, noting: Callable[[Releases], None] | None) -> Releases:
+        """Apply slots between which no row is dropped."""
+        released = self._releasing.of(self._step(batch, self._fresh, limit=self.limit, read=batch))
+        if noting is not None:
+            noting(released)
+        return released
+
+    def _between_drops(
+        self, idleness: Idleness, batch: Batch, noting: Callable[[Releases], None] | None
+    ) -> Releases:
+        """Apply a batch in parts, between which rows are dropped.
 
         When a part is refused, time has gone on, the parts before it are in the rows, and their
         draws are lost (P5): the engine must be rebuilt.
         """
         self._halfway = True
         released = []
-        for part in self._parts(batch):
-            releases = self._releasing.of(
-                self._step(part, self._fresh, limit=self.limit, read=part)
-            )
-            if self._crowd is not None:
-                pooled = () if self._pool is None else self._pool.released()
-                given = sum(map(len, pooled))
-                votes = int(np.count_nonzero(releases.kind == BLOCK_CODE)) + given
-                made = self._crowd.released(votes)
-                places = (len(releases) + given,) * len(made)
-                releases = replace(releases, pooled=pooled, priors=made, prior_places=places)
-            released.append(releases)
-            if noting is not None:
-                noting(releases)
-        return joined(released, nothing=self._releasing.nothing)
-
-    def _parts(self, batch: Batch) -> Iterator[Batch]:
-        """Yield each part, after dropping the rows that must go before it."""
-        whole = ((batch, None),) if self._idleness is None else self._idleness.parts(batch)
-        for part, before in whole:
+        for part, before in idleness.parts(batch):
             if before is not None:
                 self._drop(before)
-            if self._crowd is None or self._quiet.row(part) is not None:
-                yield part
-            else:
-                yield from self._crowd.parts(part, self._plan(part, self._fresh, limit=self.limit))
+            released.append(self._drawn(part, noting))
+        return joined(released, nothing=self._releasing.nothing)
 
     def _timed(self, batch: Batch) -> Batch:
         """The batch with the newest time at each of its slots."""
@@ -331,10 +292,8 @@ class Engine:
         unsaved = rows[bank.first_unsaved[rows] != CLEAN]
         saved = snapshot.encode(self.layout, bank, unsaved, valid_at=self.position)
         self._leaving.add(saved, bank.first_unsaved[unsaved], bank.unsaved_time[unsaved])
-        if self._crowd is not None:
-            self._crowd.leave([bank.keys[row] for row in rows.tolist()], rows)
         for key, known in known_of(self.learner, bank, rows, epoch=self.epoch):
-            carried = self._idleness.passage(self.learner).carried(key, known)
+            carried = self._idleness.passage(self.learner).carried(known)
             assert carried is not None, "the same learner has all of its actions"
             self._idleness.away.add(key)
             self._heritage[key] = carried
@@ -364,7 +323,7 @@ class Engine:
         if row is None:
             return None
         rows = np.array([row])
-        policy: Policy = feedback.in_force(self.learner, self._bank, rows, self._crowd)[0]
+        policy: Policy = feedback.in_force(self.learner, self._bank, rows)[0]
         return policy
 
     def action(self, key: Key) -> str | None:
@@ -408,10 +367,6 @@ class Engine:
         _, leaving = self._leaving.low(self.position, idleness.newest)
         return Ages(idleness.idle, idleness.since, idleness.newest, min(low, leaving))
 
-    def crowd(self) -> CrowdStanding | None:
-        """The state of the crowd for a checkpoint; None without one."""
-        return None if self._crowd is None else self._crowd.standing(self.position)
-
     def reach(self, time: int) -> None:
         """Move time forward for records that are in no batch because their keys get no learner."""
         if self._idleness is None:
@@ -438,8 +393,6 @@ class Engine:
         bank, rows = self._bank, slice(len(self._bank))
         begun = bank.slots[rows] >= self.learner.schedule.starts(bank.block[rows])
         last = self.position if end is None else end
-        if self._pool is not None:
-            last = self._pool.open_since(end=last)
         return int(bank.first_offset[rows][begun].min(initial=last))
 
     @property
@@ -483,25 +436,18 @@ class Engine:
 
     def _planned(self, batch: Batch, draws: Draws, *, limit: int) -> list[Wave]:
         """The general way: for slots that begin or end something, and batches of several slots."""
-        planned = self._plan(batch, draws, limit=limit)
-        charged = np.flatnonzero(planned.charged)
-        self._grow_ledger(len(self._bank) + len(planned.new))
-        self._book(planned.segment_rows[charged], planned.segments.block[charged])
-        self._halfway = True
-        waves = list(self._applier.apply(planned, draws))
-        if self._pool is not None and draws is self._fresh:
-            self._pool.take(planned)
-        self._forget_heritage(batch.keys[key] for key in planned.new.tolist())
-        self.slots_refused += planned.refused
-        return waves
-
-    def _plan(self, batch: Batch, draws: Draws, *, limit: int) -> Plan:
-        """The plan of a batch; nothing changes yet."""
         away = NOBODY if self._idleness is None else self._idleness.away
         planned = plan(
             self._bank, self.learner.schedule, batch, limit=limit, heritage=draws.carried, away=away
         )
-        return planned if self._pool is None else self._pool.marked(planned)
+        charged = np.flatnonzero(planned.segments.closes)
+        self._grow_ledger(len(self._bank) + len(planned.new))
+        self._book(planned.segment_rows[charged], planned.segments.block[charged])
+        self._halfway = True
+        waves = list(self._applier.apply(planned, draws))
+        self._forget_heritage(batch.keys[key] for key in planned.new.tolist())
+        self.slots_refused += planned.refused
+        return waves
 
     def _forget_heritage(self, opened: Iterable[Key]) -> None:
         """Forget what these keys carried over: it is in their rows now."""
@@ -512,8 +458,6 @@ class Engine:
             if self._idleness is not None:
                 self._idleness.away.discard(key)
                 self._leaving.forget(key)
-            if self._crowd is not None:
-                self._crowd.come_back(key)
 
     def _check_whole(self) -> None:
         """Refuse to use an engine that holds half a batch (P4)."""
@@ -550,5 +494,3 @@ class Engine:
             stops = schedule.starts(np.minimum(ended[accounts], end))
             starts = np.full_like(stops, schedule.start(begin))
             self._ledger.book(accounts, starts, stops, epsilon=epsilon)
-        if self._pool is not None:
-            self._book(*self._pool.begun(self._bank))

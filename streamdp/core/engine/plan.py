@@ -38,7 +38,6 @@ class Plan:
     born: Ints  # the offset where each is born
     carried: dict[int, Carried]  # what they carry over, by their places in `new`
     refused: int  # how many slots were of keys beyond the limit
-    gives: Bools | None = None  # S: which segments are donated; None: no learner does
 
     @property
     def segment_rows(self) -> Ints:
@@ -57,23 +56,6 @@ class Plan:
         slots = np.empty_like(numbers)
         slots[grouped.order] = numbers
         return slots
-
-    @property
-    def charged(self) -> Bools:
-        """The segments that charge their block: its last one, or its first if it is donated."""
-        closes = self.segments.closes
-        return (
-            closes if self.gives is None else np.where(self.gives, self.segments.into == 0, closes)
-        )
-
-    @property
-    def gifts(self) -> Ints:
-        """The places in the batch of the donated slots, in the order of the log."""
-        assert self.gives is not None, "only the pool asks"
-        begin, length = self.segments.begin[self.gives], self.segments.length[self.gives]
-        ends = np.cumsum(length)
-        at = np.arange(int(length.sum())) + np.repeat(begin - (ends - length), length)
-        return np.sort(self.grouped.places(at))
 
     def offset_at(self, places: Ints) -> Ints:
         """The offset of the records at these places of the grouped order."""

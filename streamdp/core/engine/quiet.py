@@ -35,11 +35,10 @@ _ONE = np.array(1)
 class Inside:
     """Finds slots that begin and end nothing, and counts them in their row."""
 
-    __slots__ = ("_bank", "_shortest", "bounds")
+    __slots__ = ("_bank", "bounds")
 
-    def __init__(self, *, schedule: Schedule, bank: Bank, shortest: int = 0) -> None:
-        """`shortest`: blocks of fewer slots are donated, which this way cannot do."""
-        self._bank, self._shortest = bank, shortest
+    def __init__(self, *, schedule: Schedule, bank: Bank) -> None:
+        self._bank = bank
         self.bounds = lru_cache(maxsize=_BLOCKS_REMEMBERED)(
             lambda block: (schedule.start(block), schedule.stop(block))
         )
@@ -53,8 +52,6 @@ class Inside:
             return None
         slot = int(self._bank.slots[row]) + 1
         start, stop = self.bounds(int(self._bank.block[row]))
-        if stop - start < self._shortest:
-            return None
         return row if start <= slot < stop - 1 and slot <= LAST_SLOT else None
 
     def begins(self, row: int) -> bool:
@@ -112,8 +109,7 @@ class Quiet:
         self._learner, self._bank, self._not_private = learner, bank, not_private
         self._counts_whole = bool(counts_whole)
         self._quantiser = Quantiser(len(learner.actions))
-        shortest = 0 if learner.crowd is None else learner.crowd.donates
-        self._inside = Inside(schedule=learner.schedule, bank=bank, shortest=shortest)
+        self._inside = Inside(schedule=learner.schedule, bank=bank)
 
     def row(self, batch: Batch) -> int | None:
         """The row of the batch's only slot, if that begins and ends nothing; public."""

@@ -29,12 +29,10 @@ import numpy as np
 from streamdp.core import snapshot
 from streamdp.core.arrays import Bools, Ints
 from streamdp.core.bank import CLEAN
-from streamdp.core.engine.crowding import CrowdStanding
 from streamdp.core.engine.draws import FromRecord, Recorded, recorded
 from streamdp.core.engine.idleness import Ages
 from streamdp.core.engine.machine import MOST_ROWS, Engine
 from streamdp.core.engine.plan import Batch, checked, only
-from streamdp.core.engine.pooling import NO_SLOT, POOL_KEY
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import OPENING, Key, Release
 from streamdp.core.schedule import LAST_SLOT
@@ -55,21 +53,15 @@ class Rebuilding:
         rows: Sequence[tuple[Key, bytes]],
         releases: Recorded,
         ages: Ages | None = None,
-        crowd: CrowdStanding | None = None,
     ) -> None:
-        """`ages` and `crowd`: the checkpoint's time (where keys went idle) and crowd (if any)."""
+        """`ages`: the checkpoint's time, where keys went idle."""
         if len(engine) or engine.position:
             raise StateMismatch(complaint("rebuild", "engine", expected="a new one", got=engine))
         self._engine, self._ages = engine, ages
         self._bank = engine._bank
         rows, releases = _newest(engine, rows, releases)
         self._releases = releases
-        crowded = engine.crowd() is not None
-        self._record = FromRecord(engine.estimates, releases, crowded=crowded)
-        self._crowd = CrowdStanding(0, ()) if crowd is None else crowd
-        self._pool_stands = False
-        if engine._crowd is not None:
-            engine._crowd.learn(self._crowd)  # recorded policies were made under these priors
+        self._record = FromRecord(engine.estimates, releases)
         self._born = {name.key: name.born for name in releases if name.kind == OPENING}
         self._valid_at = snapshot.load(engine.layout, self._bank, rows)
         self._saved = [key for key, _ in rows]
@@ -86,13 +78,8 @@ class Rebuilding:
         """The position as of which each row was saved."""
         return dict(zip(self._saved, self._valid_at.tolist(), strict=True))
 
-    def open_since(self, *, end: int, position: int) -> int:
-        """The oldest record of a block that is open in the rows so far, or `end`.
-
-        That of the pool's open block is sure: the pool is saved as of the checkpoint's `position`,
-        and no record is read again for it.
-        """
-        self._take_up_pool(position)
+    def open_since(self, *, end: int) -> int:
+        """The oldest record of a block that is open in the rows so far, or `end`."""
         return self._engine.open_since(end=end)
 
     def feed(self, batch: Batch) -> None:
@@ -122,21 +109,9 @@ class Rebuilding:
             raise StateMismatch(complaint("rebuild", "rows", expected=rows, got=rebuilt))
         self._check_all_behind()
         engine.position = position
-        if engine._crowd is not None:
-            engine._crowd.begin(self._crowd)
-        if engine._pool is not None:
-            _check_pool(self._crowd.pool, rows=len(engine))
-        self._take_up_pool(position)
         self._go_on_in_time()
         engine.slots_refused = 0
         return engine
-
-    def _take_up_pool(self, position: int) -> None:
-        """Load the pool that was saved with the checkpoint, once."""
-        pool = self._engine._pool
-        if pool is not None and not self._pool_stands:
-            _go_on(pool.engine, self._crowd.pool, position=position)
-            self._pool_stands = True
 
     def _away(self) -> int:
         """How many of the saved rows were dropped at the checkpoint."""
@@ -240,28 +215,6 @@ class Rebuilding:
 def _shown(in_force: int | bytes | None) -> str:
     """An action's number, or the checksum of a policy; both are public."""
     return f"CRC-32 {crc32(in_force):08x}" if isinstance(in_force, bytes) else str(in_force)
-
-
-def _check_pool(saved: bytes, *, rows: int) -> None:
-    """Refuse a checkpoint without the pool where keys have rows: they may have donated slots."""
-    if rows and not saved:
-        raise StateMismatch(
-            complaint(
-                "rebuild: pool", "not saved", expected="the one at the checkpoint", got="none"
-            )
-        )
-
-
-def _go_on(pool: Engine, saved: bytes, *, position: int) -> None:
-    """Restore the pool from its checkpoint, which every one has: no record is read for it."""
-    rows = [(POOL_KEY, saved)] if saved and saved != NO_SLOT else []
-    rebuilding = Rebuilding(pool, rows=rows, releases={})
-    for valid_at in rebuilding.valid_at().values():
-        if valid_at != position:
-            raise StateMismatch(
-                complaint("rebuild: pool", "of another checkpoint", expected=position, got=valid_at)
-            )
-    rebuilding.finish(position=position, rows=len(rows))
 
 
 def _seen(engine: Engine, rows: Sequence[tuple[Key, bytes]], ages: Ages | None) -> Ints:

@@ -8,10 +8,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
-from streamdp.core.engine.waves import DONATED_CODE, Wave, column, priors_of
-from streamdp.core.events import ACTION, DONATED, OPENING, SUMS, FeedbackColumns, Releases
+from streamdp.core.engine.waves import Wave, column
+from streamdp.core.events import ACTION, OPENING, SUMS, FeedbackColumns, Releases
 from streamdp.core.learners import Leader, Learner
 from streamdp.core.regret import Estimate
 
@@ -19,7 +18,7 @@ from streamdp.core.regret import Estimate
 class Releasing:
     """Makes the releases of one engine."""
 
-    __slots__ = ("_bank", "_crowded", "_remembers", "nothing")
+    __slots__ = ("_bank", "_remembers", "nothing")
 
     def __init__(
         self,
@@ -34,7 +33,6 @@ class Releasing:
         losses = learner if isinstance(learner, Leader) else None
         self._bank = bank
         self._remembers = losses is not None and losses.remembers
-        self._crowded = learner.crowd is not None
         none, charge = np.zeros(0, dtype=np.int64), learner.charge or Fraction(0)
         self.nothing = Releases(
             stream=stream,
@@ -58,44 +56,16 @@ class Releasing:
         """Releases in the order of the records that ended their blocks."""
         if not waves:
             return self.nothing
-        given = [wave for wave in waves if wave.code == DONATED_CODE]
-        if not given:
-            return self._drawn(waves)
-        drawn = self._drawn([wave for wave in waves if wave.code != DONATED_CODE])
-        return replace(drawn, donated=(self._donated(given),))
-
-    def _drawn(self, waves: Sequence[Wave]) -> Releases:
-        if not waves:
-            return self.nothing
         codes = np.repeat(
             np.array([wave.code for wave in waves], dtype=np.uint8),
             [len(wave.rows) for wave in waves],
         )
         order = np.lexsort((codes, column(waves, "block"), column(waves, "place")))
-        return replace(
-            self._columns(waves, order),
-            kind=codes[order],
-            in_force=column(waves, "in_force")[order] if self._remembers else None,
-            feedback=FeedbackColumns.joined((wave.feedback for wave in waves), order),
-            carried=next((wave.carried for wave in waves if wave.carried), None),
-            prior=priors_of(waves)[order] if self._crowded else None,
-        )
-
-    def _donated(self, waves: Sequence[Wave]) -> Releases:
-        """Donated blocks, with what the pool charges their slots."""
-        order = np.lexsort((column(waves, "block"), column(waves, "place")))
-        return replace(
-            self._columns(waves, order),
-            kinds=(DONATED,),
-            charges=self.nothing.charges[1:2],
-            kind=np.zeros(len(order), dtype=np.uint8),
-        )
-
-    def _columns(self, waves: Sequence[Wave], order: Ints) -> Releases:
         rows = column(waves, "rows")[order]
         return replace(
             self.nothing,
             keys=[self._bank.keys[row] for row in rows.tolist()],
+            kind=codes[order],
             born=self._bank.born[rows],
             block=column(waves, "block")[order],
             value=column(waves, "value")[order],
@@ -103,4 +73,7 @@ class Releasing:
             stop=column(waves, "stop")[order],
             first_offset=column(waves, "first_offset")[order],
             last_offset=column(waves, "last_offset")[order],
+            in_force=column(waves, "in_force")[order] if self._remembers else None,
+            feedback=FeedbackColumns.joined((wave.feedback for wave in waves), order),
+            carried=next((wave.carried for wave in waves if wave.carried), None),
         )

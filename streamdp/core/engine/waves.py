@@ -19,15 +19,12 @@ from streamdp.core.arrays import Bools, Ints
 from streamdp.core.bank import CLEAN, Bank
 from streamdp.core.engine.draws import Draws, Fresh
 from streamdp.core.engine.plan import Plan
-from streamdp.core.events import OPENING, Carried, FeedbackColumns, Key
+from streamdp.core.events import Carried, FeedbackColumns, Key
 from streamdp.core.schedule import Schedule
 
 OPENING_CODE, BLOCK_CODE, ESTIMATE_CODE = 0, 1, 2
 """Codes of the kinds: an opening; a block's action or sums; estimate i has code 2 + i. Releases of
 one record come in this order."""
-
-DONATED_CODE = 255
-"""The code of donated blocks: nothing was drawn from them."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -46,7 +43,6 @@ class Wave:
     in_force: Ints  # the action in force afterwards
     feedback: FeedbackColumns | None = None  # of feedback streams
     carried: dict[tuple[Key, int], Carried] | None = None  # openings: what was carried over
-    prior: Ints | None = None  # the crowd's prior that each was drawn under, by number
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -67,12 +63,11 @@ class Ended:
         value: Ints,
         in_force: Ints,
         feedback: FeedbackColumns | None = None,
-        prior: Ints | None = None,
     ) -> Wave:
         """Releases of one kind, one for each block."""
         return Wave(
             code, self.rows, self.block, value, self.start, self.stop, self.first_offset,
-            self.last_offset, self.place, in_force, feedback, prior=prior,
+            self.last_offset, self.place, in_force, feedback,
         )  # fmt: skip
 
     def only(self, of: Bools) -> Ended:
@@ -147,10 +142,7 @@ class Applier:
         if plan.batch.times is not None:
             self._bank.unsaved_time[rows] = plan.batch.times[place]
         born = Ended(rows, np.zeros_like(rows), begin, begin, plan.born, plan.born, place)
-        prior = draws.priors(self._bank, rows, OPENING)
-        if prior is not None:
-            prior[list(plan.carried)] = 0  # they were not drawn
-        wave = born.wave(OPENING_CODE, openings, openings, feedback, prior)
+        wave = born.wave(OPENING_CODE, openings, openings, feedback)
         if not plan.carried:
             return wave
         carried = {(keys[at], int(plan.born[at])): known for at, known in plan.carried.items()}
@@ -166,21 +158,10 @@ class Applier:
         bank.slots[rows] += segments.length[which]
         added.advance(which, rows)
         ends = which[segments.closes[which]]
-        if plan.gives is not None:
-            given, ends = ends[plan.gives[ends]], ends[~plan.gives[ends]]
-            if len(given):
-                yield self._given(plan, given)
         if len(ends):
             ended = self._ended(plan, ends)
             yield from self._blocks.close(ended, draws)
             bank.block[ended.rows] += 1
-
-    def _given(self, plan: Plan, ends: Ints) -> Wave:
-        """The donated blocks that these segments end; their keys' actions stay in force."""
-        ended = self._ended(plan, ends)
-        self._bank.block[ended.rows] += 1
-        nothing = np.zeros_like(ended.rows)
-        return ended.wave(DONATED_CODE, nothing, nothing)
 
     def _ended(self, plan: Plan, ends: Ints) -> Ended:
         """The blocks that these segments end."""
@@ -213,10 +194,3 @@ class Applier:
 def column(waves: Sequence[Wave], name: str) -> Ints:
     """One column of several waves."""
     return np.concatenate([getattr(wave, name) for wave in waves])
-
-
-def priors_of(waves: Sequence[Wave]) -> Ints:
-    """The priors that releases were drawn under; 0 for estimates."""
-    return np.concatenate(
-        [np.zeros_like(wave.rows) if wave.prior is None else wave.prior for wave in waves]
-    )

@@ -11,8 +11,6 @@ A learner is new where an epoch begins, and where an idle key comes back. Its ke
    had ended: a key that leaves again and again before any block ends begins one length lower each
    time. At its full length it would never notice a change again; where nothing changes this costs
    little while a visit has some 50/ε events (docs/operating.md has the measurements).
-   Donated blocks (`donation`) do not count as reached, and the open block is taken to be the next
-   kept one: a ledger tells no more, since nothing is released where a donated block ends.
 3. *The history* of a feedback stream, arm by arm: an arm that stays keeps its two numbers (weight
    and weighted sum of the posterior), by name; a new arm has none. Only posteriors can be carried:
    the numbers of other rules have a meaning under their own rates alone, so there keys open anew.
@@ -32,9 +30,7 @@ from functools import cached_property
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.events import After, Carried, Key
-from streamdp.core.evidence.control import NO_CONTROL, Control
-from streamdp.core.evidence.donation import donated_below_by, reached, run_from
+from streamdp.core.events import After, Carried
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
 from streamdp.core.schedule import Schedule
 
@@ -60,8 +56,6 @@ class Passage:
     schedule_before: Schedule
     schedule_now: Schedule
     histories: bool = False  # whether a feedback stream's histories mean the same in both
-    donates: int = 0  # blocks of fewer slots were donated before
-    control: Control = NO_CONTROL  # by all keys but these
 
     @cached_property
     def moves(self) -> Ints:
@@ -76,25 +70,20 @@ class Passage:
         return np.array(numbers, dtype=np.int64)
 
     @cached_property
-    def _first_blocks(self) -> dict[tuple[int, int], int]:
+    def _first_blocks(self) -> dict[int, int]:
         return {}
 
-    def first_block(self, due: int, *, shortest: int) -> int:
-        """The new learner's first block, where this block of the old one was open.
+    def first_block(self, due: int) -> int:
+        """The new learner's first block, where this block of the old one was open."""
+        if due not in self._first_blocks:
+            ended = self.schedule_before.length_before(due)
+            self._first_blocks[due] = self.schedule_now.first_as_long(ended)
+        return self._first_blocks[due]
 
-        `shortest`: the length below which the key's blocks were donated.
-        """
-        if (due, shortest) not in self._first_blocks:
-            ended = reached(self.schedule_before, due, shortest=shortest)
-            self._first_blocks[due, shortest] = self.schedule_now.first_as_long(ended)
-        return self._first_blocks[due, shortest]
-
-    def carried(self, key: Key, known: Known) -> Carried | None:
-        """What the key's new learner begins with; None: the key opens like a new one."""
-        due, shortest = known.after.block, donated_below_by(key, self.donates, self.control)
-        given = run_from(self.schedule_before, due, shortest=shortest)
-        after = known.after._replace(block=due + given.blocks)
-        block = self.first_block(after.block, shortest=shortest)
+    def carried(self, known: Known) -> Carried | None:
+        """What a key's new learner begins with; None: the key opens like a new one."""
+        after = known.after
+        block = self.first_block(after.block)
         if known.history is None:
             action = int(self.moves[known.action])
             return None if action == STAYS_AWAY else Carried(action, block, after)

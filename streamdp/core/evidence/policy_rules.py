@@ -17,17 +17,15 @@ from functools import cache
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.evidence import policy_posterior, pooled_means
+from streamdp.core.evidence import policy_posterior
 from streamdp.core.evidence.policy import PARTS, Policy, parts_of, with_floor
 from streamdp.core.evidence.policy_arithmetic import ordered_sum, power_of_half
 from streamdp.core.evidence.policy_best import chances_of_best
 from streamdp.core.evidence.policy_posterior import NoiseVariance, posterior
-from streamdp.core.evidence.pooled_means import ArmPriors
 
 _FLOOR_SHARE = 0.5  # the most that all floors together take of a policy
 _CLEAR = 9.0  # squared deviations behind the best from which an arm's floor shrinks
 _LEAST_FLOOR = 0.25  # of the whole floor, however clearly an arm is behind
-_LEAST_FLOOR_TOLD = 0.0625  # the same where other keys' means say so too
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,31 +51,22 @@ class BestArm:
 
     def policy(self, state: Floats, lengths: Ints) -> Policy:
         """The chances of being the best, with the floors."""
-        return self._policy(*posterior(state), lengths, _LEAST_FLOOR)
-
-    def policy_under(self, state: Floats, lengths: Ints, arms: ArmPriors) -> Policy:
-        """The policy under a prior from other keys' means.
-
-        An arm that is far behind at all keys needs fewer shows at each: its floor shrinks further.
-        """
-        return self._policy(*pooled_means.posterior(state, arms), lengths, _LEAST_FLOOR_TOLD)
-
-    def _policy(self, means: Floats, deviations: Floats, lengths: Ints, least: float) -> Policy:
+        means, deviations = posterior(state)
         chances = chances_of_best(means, deviations * float(self.spread))
         floors = np.minimum(
-            float(self.floor) * _floor_shares(means, deviations, least) / lengths[:, None],
+            float(self.floor) * _floor_shares(means, deviations) / lengths[:, None],
             _FLOOR_SHARE / means.shape[1],
         )
         return parts_of(with_floor(chances, floors))
 
 
-def _floor_shares(means: Floats, deviations: Floats, least: float) -> Floats:
+def _floor_shares(means: Floats, deviations: Floats) -> Floats:
     """The part of the floor that each arm needs."""
     best = means.argmax(axis=1)[:, None]
     behind = np.take_along_axis(means, best, axis=1) - means
     leader = np.take_along_axis(deviations, best, axis=1)
     squares = behind * behind / (deviations * deviations + leader * leader)
-    return np.maximum(1.0 / (1.0 + squares / _CLEAR), least)
+    return np.maximum(1.0 / (1.0 + squares / _CLEAR), _LEAST_FLOOR)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,7 @@ import numpy as np
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.events import CrowdPrior
 from streamdp.core.evidence import NEWEST, Memory
-from streamdp.core.evidence.control import NO_CONTROL, Control
-from streamdp.core.evidence.crowd import POINT, Crowd
-from streamdp.core.evidence.donation import NewestVotes, pool_schedule, shortest_kept
-from streamdp.core.evidence.groups import NO_GROUPS, Groups
 from streamdp.core.schedule import Schedule, schedule_of
 from streamdp.core.selection import Mechanism, Prior
 
@@ -44,10 +39,6 @@ DEFAULT_RECIPE = "remembering_leader"
 """The recipe of a configuration that names none."""
 
 
-ToldPrior = tuple[CrowdPrior, Ints]
-"""A crowd's prior, and the groups of the keys that use it."""
-
-
 @dataclass(frozen=True)
 class Leader:
     """A full-information block learner, as a value.
@@ -57,8 +48,7 @@ class Leader:
     books for each slot of a block; None means that the learner is not private. `bonus` is the head
     start of the action in force in the next selection, in noise units: a public prior, since the
     action in force follows from earlier releases. `memory` computes the action in force from the
-    newest vote, or from more votes. With a `crowd` every action has a further bonus, which follows
-    from the votes of other keys.
+    newest vote, or from more votes.
     """
 
     actions: tuple[str, ...]
@@ -69,7 +59,6 @@ class Leader:
     charge: Fraction | None
     bonus: Fraction = Fraction(0)
     memory: Memory = NEWEST
-    crowd: Crowd | None = None
     recipe: str = "leader"
     options: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     """As given to the recipe, as text; not compared: "0.5" and "1/2" make equal learners."""
@@ -90,57 +79,6 @@ class Leader:
                     got=self.charge,
                 )
             )
-        if self.crowd is not None:
-            self._check_crowd(self.crowd)
-
-    def _check_crowd(self, crowd: Crowd) -> None:
-        """Refuse a crowd whose likelihood is not that of this learner's draws."""
-        theirs = (crowd.actions, crowd.rate, crowd.bonus, self.choose.name)
-        mine = (len(self.actions), self.choose.rate, self.bonus, "permute_and_flip")
-        if theirs != mine or self.window == "running":
-            raise InvalidConfig(
-                complaint(
-                    self.recipe,
-                    "a crowd of other draws",
-                    expected=f"permute_and_flip among {mine[0]} actions at rate {mine[1]} with"
-                    f" bonus {mine[2]}",
-                    got=f"{self.choose.name} and {crowd.name}",
-                )
-            )
-        if crowd.donates:
-            self._check_donation(crowd.donates)
-
-    def _check_donation(self, shortest: int) -> None:
-        """Refuse donation unless blocks are plain sums and some are long enough to be kept."""
-        whole = self.window == "whole" and self.resample == "none"
-        longest = self.schedule.longest
-        if whole and self.private and (longest is None or longest >= shortest):
-            return
-        raise InvalidConfig(
-            complaint(
-                self.recipe,
-                "a donation that it cannot make",
-                expected=f"a private learner whose blocks count as a whole, some of {shortest}"
-                " slots or more",
-                got=f"window {self.window}, resample {self.resample}, blocks of at most {longest}",
-            )
-        )
-
-    @property
-    def pool(self) -> Leader | None:
-        """The learner of the slots that keys donate; None where they donate none.
-
-        Its draws have no prior, so that its votes are evidence of losses alone.
-        """
-        if self.crowd is None or not self.crowd.donates:
-            return None
-        return replace(
-            self,
-            schedule=pool_schedule(self.crowd.donates),
-            bonus=Fraction(0),
-            memory=NewestVotes(),
-            crowd=None,
-        )
 
     @property
     def private(self) -> bool:
@@ -152,39 +90,16 @@ class Leader:
         """Whether another action than the newest vote may be in force."""
         return bool(self.memory.name)
 
-    def prior(self, in_force: Ints, crowd_prior: ToldPrior | None = None) -> Prior | None:
-        """The prior of selections while these actions are in force.
+    def prior(self, in_force: Ints) -> Prior | None:
+        """The prior of selections while these actions are in force."""
+        return Prior.incumbent(in_force, self.bonus) if self.bonus else None
 
-        `crowd_prior`: the prior of the crowd, where the learner has one, and the groups of the
-        keys; without it prior 0, which is the same for all groups.
-        """
-        if self.crowd is None:
-            return Prior.incumbent(in_force, self.bonus) if self.bonus else None
-        prior, groups = (
-            (self.crowd.nothing, np.zeros_like(in_force)) if crowd_prior is None else crowd_prior
-        )
-        return Prior.dense(self.crowd.bonuses(prior, in_force, groups), 1 << POINT)
-
-    def opening_prior(self, crowd_prior: ToldPrior) -> Prior:
-        """The prior of openings: the crowd's alone."""
-        assert self.crowd is not None
-        return Prior.dense(self.crowd.opening(*crowd_prior), 1 << POINT)
-
-    def log_probabilities(
-        self,
-        sums: Ints,
-        *,
-        in_force: int,
-        prior: CrowdPrior | None = None,
-        group: int = 0,
-    ) -> Floats:
+    def log_probabilities(self, sums: Ints, *, in_force: int) -> Floats:
         """The exact law of a selection from a window's K sums, for audits and tests.
 
-        Sums are on the grid and, where losses are resampled, of the resampled losses. `group`: the
-        key's, for the crowd's prior.
+        Sums are on the grid and, where losses are resampled, of the resampled losses.
         """
-        known = None if prior is None else (prior, np.array([group]))
-        return self.choose.log_probabilities(sums, self.prior(np.array([in_force]), known))
+        return self.choose.log_probabilities(sums, self.prior(np.array([in_force])))
 
     def to_config(self) -> dict[str, str]:
         """The learner's table in a configuration file; `learner_of` reads it back."""
@@ -204,51 +119,12 @@ class Leader:
         }
         if self.remembers:  # the digests of other learners stay what they were before memories
             parts["memory"] = self.memory.name
-        if self.crowd is not None:
-            parts["crowd"] = self.crowd.name
         return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def __str__(self) -> str:
         """One line for tables and logs."""
         options = ", ".join(f"{name}={value}" for name, value in self.options)
         return f"{self.recipe}({options}) of {len(self.actions)} actions"
-
-
-FLOOR = Fraction(1, 20)
-"""λ: the share of every prior that is spread evenly, by default."""
-
-
-def crowded(
-    learner: Leader,
-    floor: Fraction = FLOOR,
-    groups: Groups = NO_GROUPS,
-    *,
-    control: Control = NO_CONTROL,
-) -> Leader:
-    """The learner with a crowd of this floor, these groups and this control group."""
-    actions, rate = len(learner.actions), learner.choose.rate
-    crowd = Crowd(actions, rate, learner.bonus, floor, groups=groups, control=control)
-    return replace(learner, crowd=crowd)
-
-
-def donating(learner: Leader) -> Leader:
-    """The same learner with a crowd, whose keys donate blocks of fewer than 2/ε slots."""
-    if learner.crowd is None:
-        raise InvalidConfig(
-            complaint(learner.recipe, "cannot donate", expected="a crowd", got="none")
-        )
-    shortest = shortest_kept(learner.choose.rate)
-    return replace(learner, crowd=replace(learner.crowd, donates=shortest))
-
-
-def donated_below(learner: object) -> int:
-    """The length below which this learner's blocks are donated; 0 where none is."""
-    return learner.crowd.donates if isinstance(learner, Leader) and learner.crowd else 0
-
-
-def control_of(learner: object) -> Control:
-    """The control group of this learner's crowd of votes, whose keys donate nothing."""
-    return learner.crowd.control if isinstance(learner, Leader) and learner.crowd else NO_CONTROL
 
 
 RECIPES: dict[str, Callable[..., Leader]] = {}

@@ -23,7 +23,6 @@ import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.evidence.crowd import POINT
 from streamdp.core.learners import Leader
 
 
@@ -145,55 +144,33 @@ def bound_of(learner: Leader, *, horizon: int, gap: float | None = None) -> Boun
     (Hoeffding; differences lie in [−1, 1]), and otherwise noise and bonus must make up for it. So
     the block costs at most min over Δ* of Δ* + (K−1)·max_{x ≥ Δ*} x·p(x) a slot. A random prefix
     counts with its shortest length; resampling keeps means, ranges and independence. Where a memory
-    weighs votes against earlier ones nothing is proven, and a slot counts as 1. With a crowd the
-    worst prior is assumed: the best action has the floor λ/K, and one other has all the rest. Over
-    a donated block the earlier action stays in force; before the first vote a slot counts as 1.
-    Beside a control group, whose keys donate nothing, it is the larger bound of the two: where
-    blocks begin short again, a vote of a short block takes the place of a longer one's.
+    weighs votes against earlier ones nothing is proven, and a slot counts as 1.
     """
     _check(len(learner.actions), gap=gap)
-    slots, kinds = _played(learner, horizon)
+    slots, lengths = _played(learner, horizon)
     tail = _TAILS.get(learner.choose.name)
     candidates = [Bound(float(horizon), "losses are at most 1")]
     if tail is not None and learner.private:
         costs = _costs(learner, tail, gap)
-        distinct = np.unique(np.concatenate(kinds))
+        distinct, which = np.unique(lengths, return_inverse=True)
         a_slot = np.array([costs(int(n)) for n in distinct])
         a_slot[distinct >= learner.memory.since] = 1
-        most = max(float(slots @ a_slot[np.searchsorted(distinct, lengths)]) for lengths in kinds)
+        most = float(slots @ a_slot[which])
         first = horizon - int(slots.sum())
         candidates.append(Bound(first + most, "Hoeffding and union, our blocks"))
         candidates += _printed(learner, horizon, gap)
     return min(candidates)
 
 
-def _played(learner: Leader, horizon: int) -> tuple[Floats, list[Ints]]:
-    """Of each block but the first: its slots up to the horizon, and its action's window.
-
-    Windows for each kind of key: those that donate, and those of a control group, which do not.
-    """
+def _played(learner: Leader, horizon: int) -> tuple[Floats, Ints]:
+    """Of each block but the first: its slots up to the horizon, and its action's window."""
     blocks = np.arange(learner.schedule.block_of(horizon) + 1)
     starts, stops = learner.schedule.starts(blocks), learner.schedule.stops(blocks)
     slots = np.minimum(stops, horizon + 1) - starts
     lengths = (stops - starts)[:-1]
     if learner.window == "random_prefix":
         lengths = lengths // 2 + 1
-    kinds, crowd = [lengths], learner.crowd
-    if crowd is not None and crowd.donates:
-        kept = _newest_kept(lengths, shortest=crowd.donates)
-        kinds = [kept, lengths] if crowd.control.share else [kept]
-    return slots[1:].astype(np.float64), kinds
-
-
-def _newest_kept(lengths: Ints, *, shortest: int) -> Ints:
-    """The length behind the newest vote at the end of each block; 0 where there is no vote.
-
-    >>> _newest_kept(np.array([1, 3, 7, 16, 3, 40]), shortest=4).tolist()
-    [0, 0, 7, 16, 16, 40]
-    """
-    kept = np.where(lengths >= shortest, np.arange(len(lengths)), -1)
-    newest = np.maximum.accumulate(kept)
-    return np.where(newest < 0, 0, lengths[newest])
+    return slots[1:].astype(np.float64), lengths
 
 
 def _costs(
@@ -207,7 +184,7 @@ def _costs(
     lowest = 1e-7 if gap is None else gap
     x = np.geomspace(lowest, 1, max(2, int(-100 * log(lowest)) + 2))
     theta = np.linspace(0.02, 0.98, 49)[:, None]
-    rate, bonus = float(learner.choose.rate), float(learner.bonus) + _against_the_best(learner)
+    rate, bonus = float(learner.choose.rate), float(learner.bonus)
     others = len(learner.actions) - 1
 
     def cost(n: int) -> float:
@@ -221,21 +198,10 @@ def _costs(
     return cost
 
 
-def _against_the_best(learner: Leader) -> float:
-    """By how much a prior may favour another action over the best, in noise units.
-
-    ln(π̃_j/π̃_*) ≤ ln(1 + K(1 − λ)/λ); two bonuses are rounded to the grid.
-    """
-    if learner.crowd is None:
-        return 0.0
-    floor = float(learner.crowd.floor)
-    return log(1 + len(learner.actions) * (1 - floor) / floor) + 2.0**-POINT
-
-
 def _printed(learner: Leader, horizon: int, gap: float | None) -> list[Bound]:
     """The papers' theorems that cover exactly this learner."""
     actions, rate = len(learner.actions), float(learner.choose.rate)
-    if learner.schedule.name != "dyadic" or learner.bonus or learner.crowd is not None:
+    if learner.schedule.name != "dyadic" or learner.bonus:
         return []
     limits = []
     if learner.window == "random_prefix" and learner.choose.name == "exponential":

@@ -14,9 +14,6 @@
 3. *Sampler.* On the shipped path, the noise of each arm and block follows its law (χ²), also in
    long blocks, and that of any two of them is independent.
 4. *Bits* (`system_bits`): those of production are distinct and have full entropy.
-
-Layers 1 and 3 audit each key alone: its sums and their noise are the same with a crowd. Stories are
-told with the learner's crowd, if it has one.
 """
 
 from __future__ import annotations
@@ -69,14 +66,13 @@ def audit_feedback_learner(
     ('holds', Fraction(1, 2), 0.5)
     """
     memo = Memo() if memo is None else memo
-    alone = replace(learner, crowd=None)
-    few = replace(alone, actions=learner.actions[:_ARMS])
+    few = replace(learner, actions=learner.actions[:_ARMS])
     worst, failures = inf, []
     if learner.charge is not None:
         worst = max(exposure(few, design) for design in designs(few))
         if not worst <= float(learner.charge) + TOLERANCE:
             failures.append(f"log-ratio {worst:.4g} > {float(learner.charge):.4g}")
-        failures += noise_failures(alone, samples, randomness or SystemRandomness())
+        failures += noise_failures(learner, samples, randomness or SystemRandomness())
         failures += memo.flaws_of_bits()
     failures += _misdeeds(learner, memo)
     return Audit(

@@ -68,7 +68,7 @@ def misdeeds_of_wide_feedback(learner: PolicyLearner) -> Iterator[str]:
     How policies are computed has no part in this, so the cheapest rule stands in for all.
     """
     names = tuple(map(str, range(WIDE_ACTIONS)))
-    wide = replace(learner, actions=names, rule=Intervals(Fraction(2)), crowd=None)
+    wide = replace(learner, actions=names, rule=Intervals(Fraction(2)))
     story, seeded = wide_story(wide), SeededRandomness("audit")
     yield from _named("thousands of actions", _watched(wide, story, at_once(story), seeded))
 
@@ -267,7 +267,8 @@ def _policies(run: FeedbackRun) -> Iterator[str]:
     """Check each release's policy, by the history of its key's releases up to it."""
     learner = run.learner
     known: dict[Key, Floats] = defaultdict(lambda: learner.nothing_known(1))
-    by_prior: dict[int | None, list[tuple[Floats, int, bytes | None]]] = defaultdict(list)
+    histories: list[Floats] = []
+    blocks: list[int] = []
     for release in run.releases:
         key, block, carried = release.key, 0, release.carried
         if release.sums is not None:
@@ -280,13 +281,14 @@ def _policies(run: FeedbackRun) -> Iterator[str]:
             block = carried.block
             if carried.history != known[key].astype("<f8").tobytes():
                 yield "a key carries over another history than its releases say"
-        by_prior[release.prior].append((known[key], block, release.policy))
-    for number, rows in by_prior.items():
-        histories, blocks, said = zip(*rows, strict=True)
-        prior = run.priors.get(number or 0)
-        policies = learner.policy(np.concatenate(histories), np.array(blocks), prior)
-        if [policy.astype("<u4").tobytes() for policy in policies] != list(said):
-            yield "a policy is not what its releases say"
+        histories.append(known[key])
+        blocks.append(block)
+    if not run.releases:
+        return
+    policies = learner.policy(np.concatenate(histories), np.array(blocks))
+    said = [release.policy for release in run.releases]
+    if [policy.astype("<u4").tobytes() for policy in policies] != said:
+        yield "a policy is not what its releases say"
 
 
 def _in_force(run: FeedbackRun) -> Iterator[str]:

@@ -22,7 +22,7 @@ from numpy.random import default_rng  # noqa: TID251 - contents are made up: no 
 from streamdp.core.arrays import Ints
 from streamdp.core.engine import Engine, Rebuilding, recorded
 from streamdp.core.engine.draws import Drawn, Kept
-from streamdp.core.events import NO_ARM, CrowdPrior, FeedbackBatch, Key, Release
+from streamdp.core.events import NO_ARM, FeedbackBatch, Key, Release
 from streamdp.core.grid import NULL
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.randomness import Randomness
@@ -186,7 +186,6 @@ class FeedbackRun:
     randomness: Randomness
     engine: Engine = field(init=False)
     releases: list[Release] = field(default_factory=list)
-    priors: dict[int, CrowdPrior] = field(default_factory=dict)
     _saved: dict[Key, bytes] = field(default_factory=dict)
     _recorded: dict[Drawn, Kept] = field(default_factory=dict)
 
@@ -197,7 +196,6 @@ class FeedbackRun:
             released = self.engine.apply_batch(self._part(begin, end))
             self.releases += released
             self._recorded |= recorded(released)
-            self.priors |= {prior.number: prior for prior in released.priors}
             if self.telling.saves_after(number):
                 self._saved |= dict(self.engine.save(most=1))
             if self.telling.rebuilds_after(number):
@@ -215,7 +213,7 @@ class FeedbackRun:
         first = int(np.searchsorted(self.story.log.offsets, before.low_water()))
         rebuilding = Rebuilding(
             self._new(), rows=list(self._saved.items()), releases=self._recorded,
-            ages=before.ages(), crowd=before.crowd(),
+            ages=before.ages(),
         )  # fmt: skip
         cuts = [first, *(cut for cut in self.telling.cuts if first < cut < end), end]
         for begin, stop in pairwise(cuts):

@@ -179,7 +179,6 @@ class _Teller:
         low_water = before.low_water()
         rebuilding = Rebuilding(
             self._new(), rows=list(self._saved.items()), releases=self._drawn,
-            crowd=before.crowd(),
         )  # fmt: skip
         for batch in (batch for batch in log if batch.offsets[-1] >= low_water):
             self._is_alone(batch)

@@ -20,6 +20,13 @@ from streamdp.service.config.environment import Origins, Place
 Detail = Mapping[str, Any]
 """One of pydantic's complaints."""
 
+_CROWD = (("crowd",), ("control",), ("crowd_groups",), ("donate",))
+_TAKEN_OUT = (
+    "was taken out: one key with contexts learns across what were keys, and contexts come in the"
+    " next version"
+)
+_INSTEAD = "no {} (remove it and raise epoch)"
+
 
 def as_ours(
     error: ValidationError, *, model: type[BaseModel], file: str, origins: Origins
@@ -44,6 +51,8 @@ def _lines(
 def _line(where: str, detail: Detail, place: Place, model: type[BaseModel]) -> str:
     context = detail.get("ctx", {})
     match detail["type"]:
+        case "extra_forbidden" if place[0] == "streams" and place[2:] in _CROWD:
+            return complaint(where, _TAKEN_OUT, expected=_INSTEAD.format(place[2]), got=place[2])
         case "extra_forbidden":
             return complaint(where, "unknown key", expected=_known(model, place), got=place[-1])
         case "missing":

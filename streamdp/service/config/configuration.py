@@ -29,8 +29,6 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import ValidationError
 
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.evidence.control import Control
-from streamdp.core.evidence.groups import Groups
 from streamdp.core.learners import (
     RECIPES,
     Leader,
@@ -39,8 +37,6 @@ from streamdp.core.learners import (
     learner_of,
 )
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
-from streamdp.core.learners.feedback.learner import pooling
-from streamdp.core.learners.leader import crowded, donating
 from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
 from streamdp.core.regret import Estimate, full_charge, shares
 from streamdp.ports import StreamTopics, Technology
@@ -100,7 +96,6 @@ class Configuration:
         configuration = cls(path, tables, origins)
         check_assemblies(configuration)
         configuration.check_names()
-        configuration.check_crowds()
         configuration.check_budgets()
         check_pair_budgets(configuration)
         return configuration
@@ -209,16 +204,8 @@ class Configuration:
             )
         with self._within(name):
             if stream.observes == "losses":
-                learner = learner_of(_options(stream.learner), actions=actions)
-                if stream.crowd == "off":
-                    return learner
-                groups = Groups.of(stream.crowd_groups)
-                together = crowded(learner, groups=groups, control=Control(stream.control))
-                return donating(together) if stream.donate else together
-            policies = feedback_learner_of(_options(stream.learner), actions=actions)
-            if stream.crowd == "off":
-                return policies
-            return pooling(policies, control=Control(stream.control))
+                return learner_of(_options(stream.learner), actions=actions)
+            return feedback_learner_of(_options(stream.learner), actions=actions)
 
     def leader(self, name: str) -> Leader:
         """The learner of a stream that observes all losses; refused for a feedback stream."""
@@ -326,38 +313,6 @@ class Configuration:
                         complaint(where, "shares a name", expected="distinct topics", got=taken)
                     )
                 derived[_plain(name)] = name
-
-    def check_crowds(self) -> None:
-        """Refuse crowds whose priors nobody could recompute."""
-        for name, stream in self.tables.streams.items():
-            if stream.crowd == "off":
-                self._check_nothing_of_a_crowd(name)
-                continue
-            if stream.donate and stream.crowd_groups:
-                key = "donate"
-                what = "excludes crowd_groups: all keys of a partition share one pool"
-                expected = "donate = false, or no crowd_groups"
-                got = "donate = true and crowd_groups"
-            elif stream.mode is Mode.SHADOW:
-                key, expected, got = "crowd", 'mode = "live"', 'mode = "shadow"'
-                what = "needs published votes: nobody could recompute priors from withheld ones"
-            elif stream.observes == "feedback" and (stream.crowd_groups or stream.donate):
-                key = "crowd_groups" if stream.crowd_groups else "donate"
-                what, expected, got = "needs votes", 'observes = "losses"', 'observes = "feedback"'
-            else:
-                continue
-            raise InvalidConfig(complaint(self._where(name, key), what, expected=expected, got=got))
-
-    def _check_nothing_of_a_crowd(self, name: str) -> None:
-        stream = self.stream(name)
-        for key, what, got in (
-            ("control", "a control group needs a crowd", stream.control),
-            ("crowd_groups", "groups need a crowd", len(stream.crowd_groups)),
-            ("donate", "a donation needs a crowd", stream.donate),
-        ):
-            if got:
-                where, expected = self._where(name, key), 'crowd = "partition"'
-                raise InvalidConfig(complaint(where, what, expected=expected, got=got))
 
     def check_budgets(self) -> None:
         """Refuse streams that together charge a topic more than its budget."""

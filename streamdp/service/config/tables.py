@@ -287,20 +287,6 @@ class StreamTable(BaseModel):
     carry: bool = Field(
         default=True, description="whether an epoch begins with what is public of the one before"
     )
-    crowd: Literal["off", "partition"] = Field(
-        default="off",
-        description="whether a partition's keys learn from each other's releases",
-    )
-    control: Annotated[Fraction, BeforeValidator(_share)] = Field(
-        default=Fraction(0), description='the part of the keys that never use the crowd, as "0.05"'
-    )
-    crowd_groups: dict[str, Annotated[str, Field(min_length=1)]] = Field(
-        default={},
-        description="prefixes of keys, and the group of each prefix: every group has its own prior",
-    )
-    donate: bool = Field(
-        default=False, description="whether keys give short blocks to a learner that they share"
-    )
     mode: Annotated[Mode, BeforeValidator(_mode)] = Field(
         default=Mode.LIVE, description="whether what is drawn is published: live, or shadow"
     )

@@ -6,27 +6,21 @@ noise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 from math import isnan
 from typing import Any
 
-import numpy as np
-
 from streamdp import __version__
 from streamdp.client import Answer
 from streamdp.client.http_wire import in_force, written_key
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import CrowdPrior
-from streamdp.core.evidence.crowd import Crowd
 from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.evidence.policy import PARTS
-from streamdp.core.evidence.pooled_means import PooledMeans
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Key
 from streamdp.service.about import NO_FALLBACK, About
-from streamdp.service.agreements import of_all, told_of
 from streamdp.service.history import KeyHistory, NoisyMean, StreamReleases
 from streamdp.service.http.knowledge import Knowledge
 from streamdp.service.metrics import is_up, mode_of
@@ -35,12 +29,6 @@ from streamdp.service.status import StreamStatus
 
 CONFIDENCE = 0.95
 """The confidence of an experiment's intervals: for all arms and all looks together."""
-
-MOST_BEST = 5
-"""Actions of a crowd's prior that the page names."""
-
-MOST_GROUPS = 50
-"""Groups of a crowd's keys that the page names."""
 
 MOST_ACTIONS = 100
 """Actions that the page names; of more actions only those with most keys."""
@@ -140,7 +128,6 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
         "blocks": sum(part.blocks for part in releases.partitions.values()),
         "ledger_whole": releases.whole,  # if not, `blocks` may miss some
         "estimates": [_estimate(estimate.name, releases) for estimate in about.estimates],
-        "crowd": _crowd(about, releases),
         "mode": mode_of(about, knowledge.process, condition),
         "partitions": [
             part
@@ -149,58 +136,6 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
             for part in running.partitions
         ],
     }
-
-
-def _crowd(about: About, releases: StreamReleases) -> dict[str, Any] | None:
-    """What each partition's newest prior says; None for a stream without a crowd.
-
-    Only priors among the lines that were read count: after the start on a very long ledger there
-    may be none until the next one is made.
-    """
-    learner = about.learner
-    crowd = learner.crowd
-    if crowd is None:
-        return None
-    parts = [
-        (number, part)
-        for number, part in sorted(releases.partitions.items())
-        if part.epoch == about.epoch_of(number)
-    ]
-    both = of_all(part.agreements for _, part in parts)
-    return {
-        "priors": [
-            {
-                "partition": number,
-                "prior": part.prior.number,
-                "votes": part.prior.after,
-                "group": crowd.groups.title(group) if crowd.groups.count > 1 else None,
-                "best": best,
-            }
-            for number, part in parts
-            if part.prior is not None
-            for group, best in enumerate(_best(learner.actions, crowd, part.prior))
-        ],
-        "donates_below": crowd.donates or None,
-        "pooled": sum(part.pooled for _, part in parts),
-        "control": str(crowd.control.share) if crowd.control.share else None,
-        "measured": "agreement" if isinstance(crowd, Crowd) else "loss",
-        "agreement": {
-            side: told_of(of, both.unit)
-            for side, of in (("control", both.alone), ("with_crowd", both.together))
-        },
-    }
-
-
-def _best(
-    actions: Sequence[str], crowd: Crowd | PooledMeans, prior: CrowdPrior
-) -> Iterator[list[dict[str, Any]]]:
-    """Per group, the actions that most of its keys are thought to prefer, with their share."""
-    if not crowd.fits(prior):  # the ledger is read, not trusted
-        yield []
-        return
-    for shares in np.atleast_2d(crowd.believed(prior))[:MOST_GROUPS]:
-        best = np.argsort(-shares, kind="stable")[:MOST_BEST].tolist()
-        yield [{"action": actions[action], "share": float(shares[action])} for action in best]
 
 
 def _epsilon(about: About, releases: StreamReleases) -> dict[str, Any]:

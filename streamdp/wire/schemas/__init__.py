@@ -18,7 +18,6 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.wire.lines import (
     ACTION_SCHEMA,
     LEDGER_SCHEMA,
-    PRIOR_SCHEMA,
     ActionLine,
     Assembled,
     LedgerLine,
@@ -48,7 +47,7 @@ _VERSIONS = {
     "action": ACTION_SCHEMA,
     "policy": ACTION_SCHEMA,
     "mode": ACTION_SCHEMA,
-    "ledger": PRIOR_SCHEMA,
+    "ledger": LEDGER_SCHEMA,
     "assembly": LEDGER_SCHEMA,
 }
 
@@ -69,9 +68,8 @@ _TITLES = {
     "action": "The action in force for one key.",
     "policy": "The policy in force for one key of a feedback stream.",
     "mode": "What readers of a stream do with all of its keys.",
-    "ledger": "A release and its charge, the beginning of an epoch, a prior, or a pool's vote.",
+    "ledger": "A release and its charge, or the beginning of an epoch.",
     "assembly": "The requests that may become events: a line of an assembly's ledger.",
-    "snapshot": "A partition's votes, counted for the other partitions: a record of a crowd topic.",
 }
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from hashlib import sha256
 from typing import Literal, ParamSpec
@@ -24,13 +24,9 @@ from streamdp.core import calibration
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.events import CrowdPrior
-from streamdp.core.evidence.control import NO_CONTROL, Control
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.policy_posterior import NoiseVariance
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM, PolicyRule
-from streamdp.core.evidence.policy_rules import BestArm
-from streamdp.core.evidence.pooled_means import PooledMeans, arms_of
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.leader import read_actions, read_recipe, registered
 from streamdp.core.schedule import Schedule
@@ -49,7 +45,6 @@ class PolicyLearner:
     private and its releases are exact. `played` says where the action stands: in a header, so that
     counts are public and exact, or in the content (`value`), so that both counts and sums get noise
     of scale 3/ε. Before a block is learned from, a row's history is multiplied by `forgetting`.
-    With a `crowd` policies also follow from a prior, which comes from other keys' releases.
 
     Privacy: ε-DP for replacing one record's content, given earlier releases, with ε = `charge`.
     Sensitivity: 1 in L1 for all centred sums together; 3 with counts (see `calibration`).
@@ -64,7 +59,6 @@ class PolicyLearner:
     forgetting: Fraction = Fraction(1)
     recipe: str = "policy"
     options: tuple[tuple[str, str], ...] = field(default=(), compare=False)
-    crowd: PooledMeans | None = None
 
     def __post_init__(self) -> None:
         """Refuse a learner that no engine could run."""
@@ -81,22 +75,6 @@ class PolicyLearner:
             raise InvalidConfig(
                 complaint(
                     "learner.forgetting", "out of range", expected="0 < … ≤ 1", got=self.forgetting
-                )
-            )
-        if self.crowd is not None:
-            self._check_crowd(self.crowd)
-
-    def _check_crowd(self, crowd: PooledMeans) -> None:
-        """Refuse a crowd whose prior the rule cannot use, or that is of other actions."""
-        if not isinstance(self.rule, BestArm) or crowd.actions != len(self.actions):
-            raise InvalidConfig(
-                complaint(
-                    self.recipe,
-                    "its policies cannot use a crowd of means",
-                    expected="policy_blocks, which keeps a normal law of each arm and never stops"
-                    " showing one, so that a key that is unlike the others notices; of"
-                    f" {len(self.actions)} actions",
-                    got=f"{self.rule.name}, {crowd.name}",
                 )
             )
 
@@ -136,17 +114,9 @@ class PolicyLearner:
         kept = state * float(self.forgetting)
         return self.rule.learned(kept, gains / UNIT, shown.astype(np.float64), self.noise)
 
-    def policy(self, state: Floats, blocks: Ints, prior: CrowdPrior | None = None) -> Policy:
-        """The policies in force during these blocks, for rows with these histories.
-
-        `prior` is the crowd's, the same for all of them; prior 0 says nothing.
-        """
-        lengths = self.schedule.lengths(blocks)
-        arms = None if prior is None else arms_of(prior)
-        if arms is None:
-            return self.rule.policy(state, lengths)
-        assert isinstance(self.rule, BestArm), "no other rule has a crowd"
-        return self.rule.policy_under(state, lengths, arms)
+    def policy(self, state: Floats, blocks: Ints) -> Policy:
+        """The policies in force during these blocks, for rows with these histories."""
+        return self.rule.policy(state, self.schedule.lengths(blocks))
 
     def to_config(self) -> dict[str, str]:
         """The learner's table in a configuration file; `feedback_learner_of` reads it back."""
@@ -164,25 +134,12 @@ class PolicyLearner:
             "played": self.played,
             "forgetting": str(self.forgetting),
         }
-        if self.crowd is not None:
-            parts["crowd"] = self.crowd.name
         return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def __str__(self) -> str:
         """One line for tables and logs."""
         options = ", ".join(f"{name}={value}" for name, value in self.options)
         return f"{self.recipe}({options}) of {len(self.actions)} actions"
-
-
-def pooling(learner: PolicyLearner, *, control: Control = NO_CONTROL) -> PolicyLearner:
-    """The learner with a crowd: its keys' private means make priors for each other.
-
-    >>> from streamdp.core.learners.feedback import FEEDBACK_RECIPES
-    >>> plain = FEEDBACK_RECIPES["policy_blocks"](actions=["a", "b"], epsilon="1")
-    >>> pooling(plain).crowd.name
-    'means of 2 actions'
-    """
-    return replace(learner, crowd=PooledMeans(len(learner.actions), control))
 
 
 _SENSITIVITY: Mapping[str, Fraction] = {
