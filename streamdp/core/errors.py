@@ -9,6 +9,7 @@
     └── TransportLost     retry: the outcome of the last step is unknown, take the partition again
         ├── Occupied      the port or the file is not to be had now: exit; a restart may succeed
         ├── Fenced        another process owns the partition now: leave it alone
+        ├── Refused       rights or certificates: somebody must mend them; retry until then
         ├── Unreached     no connection was made and nothing was sent: a retry repeats nothing
         └── DiskFull      make room, then retry: nothing that was durable is lost
 
@@ -66,6 +67,14 @@ class Occupied(TransportLost):
 
 class Fenced(TransportLost):
     """Another process has taken the partition; this one must leave it alone."""
+
+
+class Refused(TransportLost):
+    """Rights, credentials or certificates are refused, perhaps for seconds; `named` says which."""
+
+    def __init__(self, message: str, *, named: str) -> None:
+        super().__init__(message)
+        self.named = named
 
 
 class Unreached(TransportLost):

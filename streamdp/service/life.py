@@ -29,6 +29,7 @@ from streamdp.core.errors import (
     DiskFull,
     Fenced,
     InvalidConfig,
+    Refused,
     StateMismatch,
     StreamdpError,
     Superseded,
@@ -196,7 +197,10 @@ class Life:
     async def _pause_before_retry(self, error: TransportLost, attempt: int) -> None:
         waits = self._around.settings.retry_seconds
         seconds = waits[min(attempt, len(waits) - 1)]
-        self._around.view.turn(self.partition, Status.RETRYING)
+        if isinstance(error, Refused):
+            self._around.view.refuse(self.partition, error.named, now=self._around.clock())
+        else:
+            self._around.view.turn(self.partition, Status.RETRYING)
         self._around.log.warning(
             "partition_lost", partition=str(self.partition), detail=str(error), retry_in=seconds
         )

@@ -220,6 +220,12 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
         ),
     )
     yield gauge(
+        "streamdp_access_refused",
+        "1 while the transport refuses the partition's rights or certificates, by this error.",
+        ["stream", "partition", "error"],
+        (((stream, label, part.refused), 1.0) for stream, label, part in parts if part.refused),
+    )
+    yield gauge(
         "streamdp_action_age_seconds",
         "Since this process last published for the stream. It grows as blocks grow.",
         ["stream"],
@@ -386,6 +392,7 @@ def _together(one: PartitionStatus, other: PartitionStatus) -> PartitionStatus:
         published_ago=min(ages, default=None),
         lag_seconds=max(one.lag_seconds, other.lag_seconds),
         lost=one.lost or other.lost,
+        refused=one.refused or other.refused,
         open=one.open + other.open,
         events=one.events + other.events,
         overdue=max(one.overdue, other.overdue),

@@ -51,6 +51,7 @@ class PartitionStatus(Struct, frozen=True):
     published_ago: float | None
     lag_seconds: float = 0.0
     lost: bool = False  # the transport was lost and has not answered since
+    refused: str = ""  # the error's class and topic, while rights or certificates are refused
     open: int = 0  # of an assembly: requests that wait for their deadline
     events: int = 0  # of an assembly: written since this process took the partition
     overdue: float = 0.0  # of an assembly: seconds by which the oldest event is late
@@ -209,6 +210,7 @@ def _partition(number: int, part: PartitionView, now: float) -> PartitionStatus:
         published_ago=None if part.published_at is None else now - part.published_at,
         lag_seconds=part.lag_seconds(now=now),
         lost=part.lost,
+        refused=part.refusal(now=now),
         open=part.open,
         events=part.events,
         overdue=part.overdue(now=now),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # pages and metrics read the view: their process needs no eng
 
 
 _KEPT_ESTIMATES = 512
+_CALM_SECONDS = 60.0  # of work after which nothing is refused any more
 _OVERDUE_SECONDS = 60.0  # the step in which lateness is shown
 _KEPT_ENDS = 256  # notes of the input's end; beyond this every other one is dropped
 
@@ -87,6 +88,8 @@ class PartitionView:
     charge: Fraction = Fraction(0)
     published_at: float | None = None
     lost: bool = False  # whether the transport was lost and has not answered since
+    refused: str = ""  # the error's class and topic, if rights or certificates were refused
+    refused_at: float = 0.0
     open: int = 0  # of an assembly: requests that wait for their deadline
     events: int = 0  # of an assembly: written since this process took the partition
     due_at: float | None = None  # of an assembly: when the oldest open request is due
@@ -119,6 +122,11 @@ class PartitionView:
         """
         late = 0.0 if self.due_at is None else max(0.0, now - self.due_at)
         return late - late % _OVERDUE_SECONDS
+
+    def refusal(self, *, now: float) -> str:
+        """What is refused now: it may show only some time after the partition was taken again."""
+        calm = self.status is Status.RUNNING and now - self.refused_at > _CALM_SECONDS
+        return "" if calm else self.refused
 
     def lag_seconds(self, *, now: float) -> float:
         """Seconds since this process first saw the oldest waiting record.
@@ -197,6 +205,19 @@ class View:
         part.status, part.reason, part.message = status, None, ""
         if status is not Status.TAKING:  # taking says nothing of the transport yet
             part.lost = status is Status.RETRYING
+        if part.lost:
+            part.refused = ""
+
+    def refuse(self, partition: Partition, named: str, *, now: float) -> None:
+        """Show that the transport answers, but refuses this process.
+
+        Some answers name no topic: then the same error with a topic says more.
+        """
+        before = self.part(partition).refused
+        self.turn(partition, Status.RETRYING)
+        part = self.part(partition)
+        part.lost, part.refused_at = False, now
+        part.refused = before if before.startswith(named) else named
 
     def running(self, partition: Partition, work: PartitionWork) -> None:
         """Show what is durable of a partition that was restored."""
@@ -214,7 +235,7 @@ class View:
         """Show that the partition has stopped and needs an operator."""
         part = self.part(partition)
         part.status, part.reason, part.message = Status.HALTED, reason, message
-        part.lost = False
+        part.lost, part.refused = False, ""
 
     def committed(
         self, partition: Partition, cut: Cut, *, slots: int, keys_refused: int, now: float

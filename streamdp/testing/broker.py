@@ -55,6 +55,7 @@ THROUGHPUT = ("-Xmx1g",)
 
 _LOGGING = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",)
 _READY_SECONDS = 60.0
+_CREATE, _DELETE = 30, 31  # requests about rights
 _STOP_SECONDS = 20.0
 _MADE: dict[tuple[str, ...], bytes] = {}  # by users: the storage that Kafka's slow tool has written
 _STARTS = 3  # attempts: another process may take a free port before the broker binds it
@@ -340,7 +341,17 @@ def allow(bootstrap: str, user: str, *grants: Grant) -> None:
 
     `bootstrap` is the plain listener, where everybody is the administrator.
     """
-    creations = b"".join(
+    _change_rights(bootstrap, user, grants, api=_CREATE)
+
+
+def disallow(bootstrap: str, user: str, *grants: Grant) -> None:
+    """Take rights back that were granted so."""
+    _change_rights(bootstrap, user, grants, api=_DELETE)
+
+
+def _change_rights(bootstrap: str, user: str, grants: Sequence[Grant], *, api: int) -> None:
+    """Create or delete rights: both requests say them in the same form."""
+    changes = b"".join(
         struct.pack(">b", grant.kind.value)
         + _string(grant.prefix)
         + struct.pack(">b", 4)  # prefixed
@@ -352,10 +363,11 @@ def allow(bootstrap: str, user: str, *grants: Grant) -> None:
     )
     port = int(bootstrap.rpartition(":")[2])
     count = sum(len(grant.rights) for grant in grants)
-    answer = _ask(port, api=30, version=1, body=struct.pack(">i", count) + creations)
+    answer = _ask(port, api=api, version=1, body=struct.pack(">i", count) + changes)
     head = 12  # correlation, throttling and count; then a code and an empty message each
-    codes = [code for code, _ in struct.iter_unpack(">hh", answer[head : head + 4 * count])]
-    if len(codes) != count or any(codes):
+    looked_at = count if api == _CREATE else 1  # behind each answer is what was deleted
+    codes = [code for code, _ in struct.iter_unpack(">hh", answer[head : head + 4 * looked_at])]
+    if len(codes) != looked_at or any(codes):
         raise TransportLost(
             complaint("broker", "a grant failed", expected="error code 0", got=codes)
         )

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from aiokafka import AIOKafkaConsumer
@@ -51,8 +52,8 @@ class Ends:
 
         If no record is that young, the end is asked afterwards: all older records are before it.
         """
-        consumer = await self._connected()
-        first = (await consumer.offsets_for_times({place: timestamp}))[place]
+        async with self._asking() as consumer:
+            first = (await consumer.offsets_for_times({place: timestamp}))[place]
         if first is not None and first.offset >= start:
             return int(first.offset)
         end = await self.end(place)
@@ -62,8 +63,19 @@ class Ends:
 
     async def end(self, place: TopicPartition) -> int:
         """Where the next record will go."""
+        async with self._asking() as consumer:
+            return int((await consumer.end_offsets([place]))[place])
+
+    @asynccontextmanager
+    async def _asking(self) -> AsyncIterator[AIOKafkaConsumer]:
+        """The consumer; after an error a new one, since credentials may have changed."""
         consumer = await self._connected()
-        return int((await consumer.end_offsets([place]))[place])
+        try:
+            yield consumer
+        except troubles.CLIENTS:
+            if self._consumer is consumer:
+                await self.close()
+            raise
 
     async def _connected(self) -> AIOKafkaConsumer:
         async with self._turn:
@@ -101,7 +113,7 @@ class Beside:
 
     async def stop(self, start: int, *, timestamp: int) -> int:
         """Where reading may stop so that everything older than a time is read."""
-        with troubles.translated(self._where):
+        with troubles.after_start(), troubles.translated(self._where):
             stop = await self._ends.stop(self._place, start, timestamp=timestamp)
         if stop is None:
             raise beyond(str(self._partition))
@@ -111,7 +123,7 @@ class Beside:
         """Committed records in [start, stop), batch by batch, until the position is `stop`."""
         if start >= stop:
             return
-        with troubles.translated(self._where):
+        with troubles.after_start(), troubles.translated(self._where):
             consumer = await self._connected()
             if self._at != start:
                 consumer.seek(self._place, start)

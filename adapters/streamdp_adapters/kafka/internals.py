@@ -84,11 +84,15 @@ async def ask_transaction_coordinator(client: AIOKafkaAdminClient, transactional
 
 
 def sender_error(producer: AIOKafkaProducer) -> BaseException | None:
-    """The error that ended the task which sends a producer's batches, if one did."""
+    """The error that ended the task which sends a producer's batches, if one did.
+
+    The client raises a general one from it.
+    """
     sender = producer._sender.sender_task
     if sender is None or not sender.done() or sender.cancelled():
         return None
-    return sender.exception()
+    error = sender.exception()
+    return error if error is None else error.__cause__ or error
 
 
 async def committed(

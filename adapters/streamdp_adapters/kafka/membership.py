@@ -20,6 +20,8 @@ Rules:
 - Markers of transactions take offsets, and retention deletes them too. A partition of which only
   markers are left is delivered an empty batch up to its end, so that its durable position does not
   stay before offsets that are gone.
+- Rights that are refused concern all partitions of the stream and no other stream: each is told to
+  be taken again. Only if the group never let this process in, it is an error of the whole start.
 - A consumer may stall in silence, so lag without progress is an error too, unless records wait here
   to be asked for. After it, and after a second error in a row that belongs to no partition, the
   next poll begins with a new consumer; the group does not notice.
@@ -45,6 +47,7 @@ from aiokafka.errors import (
 from aiokafka.structs import ConsumerRecord, TopicPartition
 
 from streamdp.core.errors import (
+    InvalidConfig,
     StateMismatch,
     StreamdpError,
     TransportLost,
@@ -114,6 +117,7 @@ class Membership:
         self._where = f"stream {topics.stream}: input {topics.input}"
         self._given: set[int] = set()  # by the group, in its newest assignment
         self._announced: set[int] = set()
+        self._let_in = False  # whether the group has ever let this process in
         self._orphans: dict[int, float] = {}
         self._feeds: dict[int, ResumedPartition] = {}
         self._suspects: list[int] = []
@@ -240,7 +244,7 @@ class Membership:
         """Take a new assignment: pass the difference on."""
         gone, fresh = self._given - given, given - self._announced
         resumed = self._feeds.keys() & (given - self._given)
-        self._given, self._announced = set(given), set(given)
+        self._given, self._announced, self._let_in = set(given), set(given), True
         for number in gone:
             self.pause(number)
         self._cover()
@@ -257,7 +261,12 @@ class Membership:
     async def ready(self, max_records: int) -> list[Records]:
         """The records that were fetched already; never waits."""
         with troubles.translated(self._where):
-            self._group.attend()
+            try:
+                self._group.attend()
+            except troubles.ACCESS as error:
+                if not self._let_in:  # an error of the start, though it shows in a poll
+                    raise InvalidConfig(str(troubles.as_ours(self._where, error))) from error
+                self._refuse(error)
             if self._errors >= _ERRORS:
                 await self._restart()
         self._housekeep()
@@ -392,6 +401,8 @@ class Membership:
                 self._strike(place.partition, "input expired, was truncated or is another topic")
         elif isinstance(error, RecordTooLargeError):
             self._strike(error.args[1].partition, "a record is larger than what is fetched")
+        elif isinstance(error, troubles.ACCESS):
+            self._refuse(error)
         elif isinstance(error, troubles.CLIENTS) and not isinstance(error, _OF_A_BATCH):
             self._errors += 1
             raise troubles.as_ours(self._where, error) from error
@@ -403,6 +414,15 @@ class Membership:
             self._strike(asked, "a batch of the input cannot be decoded")
         else:
             self._suspects = sorted(self._feeds)
+
+    def _refuse(self, error: BaseException) -> None:
+        """Let this stream's partitions be taken again: other streams' go on meanwhile."""
+        refused = troubles.retried(troubles.as_ours(self._where, error))
+        for number in sorted(self._given):
+            self.pause(number)
+            self._listener.failed(self._partition(number), refused)
+        if not self._given:
+            self._silence = refused
 
     def _strike(self, number: int, what: str) -> None:
         """Count a failure of one partition; stop it at the second in a row."""

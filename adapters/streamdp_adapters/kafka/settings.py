@@ -7,16 +7,19 @@ Rules:
   tests, directly; they are never in a `repr`, a message or a log.
 - A password or token never crosses the network in the clear: PLAIN and OAUTHBEARER need TLS.
 - Certificates and host names are always checked; ``ca_file`` names the signer if the system does
-  not know it.
+  not know it. Their files, and a token's, are read again when they change: certificates live
+  shorter than a process.
 """
 
 from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any, Self
 
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.helpers import create_ssl_context
@@ -126,7 +129,7 @@ class KafkaSettings:
             "retry_backoff_ms": RETRY_BACKOFF_MS,
         }
         if self.uses_tls:
-            arguments["ssl_context"] = self._ssl_context()
+            arguments["ssl_context"] = RenewedContext.of(self._ssl_context, self._tls_files)
         if self.uses_sasl:
             arguments["sasl_mechanism"] = self.sasl_mechanism
             if self.token_file is not None:
@@ -143,6 +146,11 @@ class KafkaSettings:
             return _read_secret("password_file", self.password_file)
         return self.password
 
+    def _tls_files(self) -> list[tuple[int, int, int]]:
+        """What changes when a file of TLS is written anew, or another takes its place."""
+        found = [path.stat() for name in _OF_TLS if (path := getattr(self, name)) is not None]
+        return [(one.st_ino, one.st_size, one.st_mtime_ns) for one in found]
+
     def _ssl_context(self) -> ssl.SSLContext:
         """Encryption that verifies the other side."""
         path = self.key_password_file
@@ -156,13 +164,15 @@ class KafkaSettings:
                 password=secret,
             )
         except (OSError, ValueError) as error:  # of ssl, or a password that is too long for it
-            raise InvalidConfig(
+            where = "transport.ca_file, certificate_file, key_file"
+            raise AccessRefused(
                 complaint(
-                    "transport.ca_file, certificate_file, key_file",
+                    where,
                     "cannot be used",
                     expected="PEM files that belong together",
                     got=getattr(error, "strerror", None) or type(error).__name__,
-                )
+                ),
+                named=where,
             ) from error
 
     def _check_effect(self) -> None:
@@ -219,6 +229,47 @@ class KafkaSettings:
         raise InvalidConfig(complaint(f"transport.{name}", what, expected=expected, got=got))
 
 
+class AccessRefused(InvalidConfig):
+    """Rights, credentials or certificates are refused: an error of a start, and later one to retry.
+
+    `named` says what by the error's class and the topic, without the client's words.
+    """
+
+    def __init__(self, message: str, *, named: str) -> None:
+        super().__init__(message)
+        self.named = named
+
+
+class RenewedContext(ssl.SSLContext):
+    """Encryption that reads its files again, for each connection, when they have changed.
+
+    A client keeps its context for as long as it lives, and certificates live shorter. While files
+    cannot be read or do not belong together, as in the middle of a change, the last good ones are
+    used.
+    """
+
+    _current: ssl.SSLContext
+    _make: Callable[[], ssl.SSLContext]
+    _look: Callable[[], object]
+    _seen: object
+
+    @classmethod
+    def of(cls, make: Callable[[], ssl.SSLContext], look: Callable[[], object]) -> Self:
+        """A context of what `make` reads; `look` sees whether that has changed."""
+        context = cls(ssl.PROTOCOL_TLS_CLIENT)
+        context._make, context._look = make, look
+        context._seen, context._current = look(), make()
+        return context
+
+    def wrap_bio(self, *arguments: Any, **more: Any) -> ssl.SSLObject:
+        """The encryption of one connection."""
+        with suppress(OSError, InvalidConfig):
+            seen = self._look()
+            if seen != self._seen:
+                self._current, self._seen = self._make(), seen
+        return self._current.wrap_bio(*arguments, **more)
+
+
 class TokenFile(AbstractTokenProvider):
     """Gives an OAUTHBEARER token from a file that another program keeps fresh."""
 
@@ -239,17 +290,17 @@ class TokenFile(AbstractTokenProvider):
 
 def _read_secret(name: str, path: Path) -> str:
     """A secret from its file, without the newline that editors add."""
-    expected = f"text in {path}"
+    where, expected = f"transport.{name}", f"text in {path}"
     try:
         secret = path.read_text("utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         got = type(error).__name__
-        raise InvalidConfig(
-            complaint(f"transport.{name}", "unreadable", expected=expected, got=got)
+        raise AccessRefused(
+            complaint(where, "unreadable", expected=expected, got=got), named=where
         ) from error
     if not secret:
-        raise InvalidConfig(
-            complaint(f"transport.{name}", "empty", expected=expected, got="nothing")
+        raise AccessRefused(
+            complaint(where, "empty", expected=expected, got="nothing"), named=where
         )
     return secret
 

@@ -113,25 +113,27 @@ class KafkaTransport:
         """Fence every earlier owner and return what is durable."""
         topics = self._stream(partition)
         self._abandon(partition)
-        owner = PartitionOwner(
-            topics,
-            partition.number,
-            settings=self._settings,
-            worker=self._worker,
-            largest=self._limits[partition.stream].derived - RECORD_ROOM,
-            reached=self._reached,
-        )
+        with troubles.after_start():
+            owner = PartitionOwner(
+                topics,
+                partition.number,
+                settings=self._settings,
+                worker=self._worker,
+                largest=self._limits[partition.stream].derived - RECORD_ROOM,
+                reached=self._reached,
+            )
         try:
             async with self._turn_to_take():
-                owned_at = await owner.take()
-                taken = await reading.durable(
-                    self._settings,
-                    topics,
-                    partition.number,
-                    owned_at=owned_at,
-                    progress=progress,
-                    reached=self._reached,
-                )
+                with troubles.after_start():
+                    owned_at = await owner.take()
+                    taken = await reading.durable(
+                        self._settings,
+                        topics,
+                        partition.number,
+                        owned_at=owned_at,
+                        progress=progress,
+                        reached=self._reached,
+                    )
             self._reached("take: read", partition)
         except BaseException as error:
             self._close_later(owner)
@@ -164,16 +166,20 @@ class KafkaTransport:
             async with self._working(partition, owner):
                 await owner.confirm()
 
-    def read(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
+    async def read(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
         """The input again, from `start` up to but without `stop`, in batches."""
-        return reading.stretch(
-            self._settings, self._stream(partition), partition, start=start, stop=stop
-        )
+        topics = self._stream(partition)
+        with troubles.after_start():
+            async for records in reading.stretch(
+                self._settings, topics, partition, start=start, stop=stop
+            ):
+                yield records
 
     async def end_now(self, partition: Partition) -> int:
         """The end of the input, with what is in open transactions."""
         place = TopicPartition(self._stream(partition).input, partition.number)
-        with troubles.translated(f"partition {partition}: input {place.topic}"):
+        where = f"partition {partition}: input {place.topic}"
+        with troubles.after_start(), troubles.translated(where):
             return await self._ends.end(place)
 
     async def stop_beside(self, partition: Partition, start: int, *, timestamp: int) -> int:
@@ -209,6 +215,10 @@ class KafkaTransport:
     async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
         """New records of the resumed partitions; empty after `timeout` seconds."""
         await asyncio.sleep(0)  # the client fetches and commits in other tasks
+        with troubles.after_start():
+            return await self._poll(max_records, timeout)
+
+    async def _poll(self, max_records: int, timeout: float) -> list[Records]:
         await self._check_inputs()
         members = list(self._memberships.values())
         self._turn = (self._turn + 1) % max(len(members), 1)
@@ -321,7 +331,8 @@ class KafkaTransport:
     async def _working(self, partition: Partition, owner: PartitionOwner) -> AsyncIterator[None]:
         """A step of an owner: drop a lost owner, and announce a fenced partition again."""
         try:
-            yield
+            with troubles.after_start():
+                yield
         except Fenced:
             self._fenced(partition)
             raise

@@ -4,6 +4,8 @@ All foreign errors are mapped here, once, at the edge:
 
 - *Who must act* decides: missing rights, topics and wrong credentials are the user's
   (`InvalidConfig`); a fenced producer is `Fenced`; everything else may pass (`TransportLost`).
+- Rights, credentials and certificates that are refused after a start may be wrong for seconds
+  only, while somebody changes them. So `after_start` makes a lost transport of them (`Refused`).
 - The client hides why it cannot connect ("Unable to bootstrap") behind a log line, so `reach`
   connects by hand and reports the cause. The client also takes a refused OAUTHBEARER token for
   accepted: the broker answers with a challenge that the client does not read, and then names no
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -31,6 +34,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from streamdp.core.errors import (
     Fenced,
     InvalidConfig,
+    Refused,
     StreamdpError,
     TransportLost,
     complaint,
@@ -42,9 +46,9 @@ from streamdp_adapters.kafka.internals import (
     abort,
     knows_a_broker,
 )
-from streamdp_adapters.kafka.settings import KafkaSettings
+from streamdp_adapters.kafka.settings import AccessRefused, KafkaSettings
 
-_USERS = (
+ACCESS = (
     kafka.TopicAuthorizationFailedError,
     kafka.GroupAuthorizationFailedError,
     kafka.ClusterAuthorizationFailedError,
@@ -52,6 +56,12 @@ _USERS = (
     kafka.UnsupportedSaslMechanismError,
     kafka.SaslAuthenticationFailed,
     kafka.IllegalSaslStateError,
+    ssl.SSLError,
+)
+"""The errors of rights, credentials and certificates."""
+
+_USERS = (
+    *ACCESS,
     kafka.InvalidTopicError,
     kafka.UnknownTopicOrPartitionError,
     kafka.MessageSizeTooLargeError,
@@ -65,6 +75,7 @@ _UNCONNECTED = (kafka.KafkaConnectionError, kafka.NodeNotReadyError, AssertionEr
 """The error of starting a client without a usable server: an assertion in the client."""
 
 _STOP_SECONDS = 5.0
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class Startable(Protocol):
@@ -88,6 +99,27 @@ def translated(where: str) -> Iterator[None]:
         raise
     except (*CLIENTS, OSError, TimeoutError, AssertionError) as error:
         raise as_ours(where, error) from error
+
+
+@contextmanager
+def after_start() -> Iterator[None]:
+    """Let what is refused be retried: it was in order at the start."""
+    try:
+        yield
+    except AccessRefused as error:
+        raise retried(error) from error
+
+
+def retried(error: StreamdpError) -> StreamdpError:
+    """What is refused, as an error after which to try again; any other error as it is."""
+    return Refused(str(error), named=error.named) if isinstance(error, AccessRefused) else error
+
+
+def _named(error: BaseException) -> str:
+    """An error's class, and the topic that it is about."""
+    about = error.args[0] if error.args else None
+    topic = about if isinstance(about, str) and _TOPIC.fullmatch(about) else ""
+    return f"{type(error).__name__} {topic}".rstrip()
 
 
 def as_ours(where: str, error: BaseException) -> StreamdpError:
@@ -123,9 +155,10 @@ def as_ours(where: str, error: BaseException) -> StreamdpError:
             )
         )
     if isinstance(error, _USERS):
-        return InvalidConfig(
-            complaint(where, "the cluster refuses", expected=_REMEDIES, got=_said(error))
-        )
+        refusal = complaint(where, "the cluster refuses", expected=_REMEDIES, got=_said(error))
+        if isinstance(error, ACCESS):
+            return AccessRefused(refusal, named=_named(error))
+        return InvalidConfig(refusal)
     timed_out = isinstance(error, TimeoutError | kafka.KafkaTimeoutError)
     hint = f"; before that, perhaps: {NOISE.last}" if timed_out and NOISE.last else ""
     return TransportLost(
@@ -240,22 +273,24 @@ def _cannot_connect(server: str, settings: KafkaSettings, error: BaseException) 
     if isinstance(error, kafka.SaslAuthenticationFailed):
         return _refused(where, settings, error)
     if isinstance(error, kafka.UnsupportedSaslMechanismError):
-        return InvalidConfig(
+        return AccessRefused(
             complaint(
                 where,
                 f"no {settings.sasl_mechanism} on this listener",
                 expected="an enabled sasl_mechanism",
                 got=_said(error),
-            )
+            ),
+            named=_named(error),
         )
     if isinstance(error, ssl.SSLError):
-        return InvalidConfig(
+        return AccessRefused(
             complaint(
                 where,
                 "no TLS that can be trusted",
                 expected="a TLS listener whose certificate transport.ca_file signed",
                 got=getattr(error, "verify_message", None) or error.reason or "no TLS",
-            )
+            ),
+            named=_named(error),
         )
     other = isinstance(error, ConnectionResetError | kafka.KafkaConnectionError)
     token = settings.sasl_mechanism == "OAUTHBEARER"
@@ -266,7 +301,7 @@ def _cannot_connect(server: str, settings: KafkaSettings, error: BaseException) 
     )
 
 
-def _refused(where: str, settings: KafkaSettings, error: BaseException) -> InvalidConfig:
+def _refused(where: str, settings: KafkaSettings, error: BaseException) -> AccessRefused:
     """The error for a password or token that the cluster refuses."""
     if settings.sasl_mechanism == "OAUTHBEARER":
         what = f"the token of {settings.token_file} is refused: has it expired?"
@@ -274,7 +309,8 @@ def _refused(where: str, settings: KafkaSettings, error: BaseException) -> Inval
     else:
         what = f"{settings.sasl_mechanism} credentials of {settings.username} are refused"
         expected = "a user the cluster knows and the right password"
-    return InvalidConfig(complaint(where, what, expected=expected, got=_said(error)))
+    refusal = complaint(where, what, expected=expected, got=_said(error))
+    return AccessRefused(refusal, named=_named(error))
 
 
 class HarmlessFilter(logging.Filter):

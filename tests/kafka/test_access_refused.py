@@ -1,0 +1,172 @@
+"""Rights and certificates that are wrong for a while: is what they concern retried, and nothing
+else?
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from streamdp.ports import Partition
+from streamdp.service.loop import Service
+from streamdp.service.past import alone
+from streamdp.service.view import PartitionView, Status, View
+from streamdp.testing.broker import (
+    AclRight,
+    Broker,
+    Grant,
+    Resource,
+    Security,
+    allow,
+    disallow,
+    own_broker,
+)
+from streamdp.testing.certificates import write_certificates
+from streamdp_adapters.kafka import KafkaSettings
+from tests.support.kafka_site import HOME, QUICK, Site
+from tests.support.lending import Lent
+from tests.support.services import Lines
+from tests.support.streams import events
+
+pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
+
+OTHER = Partition("other", 0)
+USER, WORD = "gina", "xyzzy-g"
+TOPIC_RIGHTS = (AclRight.READ, AclRight.WRITE, AclRight.DESCRIBE_CONFIGS)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Broker]:
+    """A broker that may be restarted, and whose certificate may be exchanged."""
+    with own_broker(security=Security({USER: WORD})) as mine:
+        yield mine
+
+
+@pytest.fixture
+def sites(
+    guarded: Broker, fresh_app: Callable[[], str], tmp_path: Path
+) -> tuple[Site, Site, dict[str, Grant]]:
+    """Two streams, and the rights on the first one by what they are for."""
+    ca_file = tmp_path / "ca.pem"
+    shutil.copy(guarded.ca_file, ca_file)
+    lent = Lent(guarded.bootstrap, guarded.secure_bootstrap, str(ca_file))
+    made = []
+    for name in ("home", "other"):
+        app = fresh_app()
+        site = Site.on(
+            lent, app, bootstrap=guarded.secure_bootstrap, security_protocol="SASL_SSL",
+            sasl_mechanism="SCRAM-SHA-512", username=USER, password=WORD, ca_file=str(ca_file),
+        )  # fmt: skip
+        topics = replace(site.made.topics, stream=name)
+        made.append(replace(site, made=replace(site.made, topics=topics)))
+    for site in made:
+        topics = site.made.topics
+        rights = {
+            "input": Grant(Resource.TOPIC, topics.input, TOPIC_RIGHTS),
+            "state": Grant(Resource.TOPIC, topics.state, TOPIC_RIGHTS),
+            "actions": Grant(Resource.TOPIC, topics.actions, TOPIC_RIGHTS),
+            "ledger": Grant(Resource.TOPIC, topics.ledger, TOPIC_RIGHTS),
+            "group": Grant(Resource.GROUP, f"{topics.app}.", (AclRight.READ,)),
+            "id": Grant(Resource.TRANSACTION, f"{topics.app}.", (AclRight.WRITE,)),
+        }
+        create = Grant(Resource.TOPIC, topics.app, (AclRight.CREATE, AclRight.DESCRIBE))
+        allow(guarded.bootstrap, USER, create, *rights.values())
+        if site is made[0]:
+            of_home = rights
+    return made[0], made[1], of_home
+
+
+@asynccontextmanager
+async def serving(*sites: Site) -> AsyncIterator[tuple[View, Lines, asyncio.Task[object]]]:
+    """One process on both streams, drained at the end."""
+    specs = [site.made for site in sites]
+    view, log = View(specs), Lines()
+    transport = sites[0].technology.transport(worker="w")
+    service = Service(specs, transport, past=alone, view=view, log=log, settings=QUICK)
+    task = asyncio.create_task(service.run())
+    try:
+        yield view, log, task
+        service.drain()
+        await task
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def until(
+    view: View, task: asyncio.Task[object], at: Partition, what: Callable[[PartitionView], bool]
+) -> None:
+    async with asyncio.timeout(60):
+        while not what(view.part(at)):
+            assert not task.done(), task.exception()
+            assert view.part(at).status is not Status.HALTED, view.part(at).message
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("which", ["input", "state", "actions", "ledger", "group", "id"])
+async def test_a_right_that_is_taken_away_is_waited_for_by_its_stream_alone(
+    guarded: Broker, sites: tuple[Site, Site, dict[str, Grant]], which: str
+) -> None:
+    """The other stream goes on, the error is named, and nothing is lost or doubled."""
+    home, other, rights = sites
+    topics = home.made.topics
+    expected = {
+        "group": f"GroupAuthorizationFailedError {topics.app}.home",
+        "id": f"TransactionalIdAuthorizationFailed {topics.app}.home.0",
+    }.get(which, f"TopicAuthorizationFailedError {getattr(topics, which, '')}")
+    for site in (home, other):
+        await site.create()
+        await site.send(events(20, keys=[b"k"]))
+    async with serving(home, other) as (view, log, task):
+        for at in (HOME, OTHER):
+            await until(view, task, at, lambda part: part.position >= 20)
+        disallow(guarded.bootstrap, USER, rights[which])
+        sender = replace(home, settings=plain(guarded))
+        await sender.send(events(20, keys=[b"k"], seed=1))  # the same list of what was sent
+        await until(view, task, HOME, lambda part: part.refused == expected)
+        await other.send(events(20, keys=[b"k"], seed=1))
+        await until(view, task, OTHER, lambda part: part.position >= 40)
+        assert not view.part(OTHER).refused
+        allow(guarded.bootstrap, USER, rights[which])
+        await until(view, task, HOME, lambda part: part.position >= 40)
+        while len(await home.lines()) < 40:
+            await until(view, task, HOME, lambda part: part.status is not Status.HALTED)
+        assert "poll_lost" not in {line[0] for line in log.lines}
+    assert await home.wrong() == []
+    assert await other.wrong() == []
+
+
+def plain(broker: Broker) -> KafkaSettings:
+    """Settings of the listener where everybody is the administrator."""
+    return KafkaSettings.parse({"bootstrap": broker.bootstrap, "single_broker": True})
+
+
+async def test_a_new_authority_is_read_without_a_restart(
+    guarded: Broker, sites: tuple[Site, Site, dict[str, Grant]]
+) -> None:
+    """The broker comes back with a certificate of another one; then the file says so, too."""
+    home, _, _ = sites
+    ca_file = home.settings.ca_file
+    assert ca_file is not None
+    await home.create()
+    await home.send(events(20, keys=[b"k"]))
+    async with serving(home) as (view, _, task):
+        await until(view, task, HOME, lambda part: part.position >= 20)
+        guarded.kill()
+        write_certificates(guarded.folder)
+        guarded.start()
+        await until(view, task, HOME, lambda part: bool(part.refused))
+        assert view.part(HOME).refused == "SSLCertVerificationError"
+        ca_file.write_bytes(b"-----BEGIN")  # half written
+        await until(view, task, HOME, lambda part: part.refused.startswith("transport.ca_file"))
+        shutil.copy(guarded.ca_file, ca_file)
+        await home.send(events(20, keys=[b"k"], seed=1))
+        await until(view, task, HOME, lambda part: part.position >= 40)
+    assert await home.wrong() == []
