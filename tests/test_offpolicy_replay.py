@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import csv
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -22,8 +23,9 @@ from streamdp.core.grid import UNIT
 from streamdp.lab.offpolicy.files import holds_feedback, open_file
 from streamdp.lab.offpolicy.log import ShownLog
 from streamdp.lab.offpolicy.page import page
-from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_shown
+from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_losses, replay_shown
 from streamdp.lab.offpolicy.statements import as_json, summary, value_columns
+from streamdp.lab.replay.log import ArrayLog
 from streamdp.lab.replay.sources import ReadOptions
 from streamdp.ports import Headers, StreamTopics
 from streamdp.wire.unprotected import MEMBER, NOT_PRIVATE
@@ -50,6 +52,14 @@ def lines(path: Path, rows: Sequence[Row]) -> Path:
 
 def parquet(path: Path, rows: Sequence[Row]) -> Path:
     pq.write_table(pa.table({name: [row[name] for row in rows] for name in rows[0]}), path)
+    return path
+
+
+def comma(path: Path, rows: Sequence[Row]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
     return path
 
 
@@ -92,6 +102,74 @@ def test_says_every_kind_of_file_the_same(
     assert log.pscore.tolist() == [0.25, 0.75, 0.25]
     assert log.offsets.tolist() == [0, 1, 2]
     assert log.born.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("write", "ending"), [(lines, ".ndjson"), (comma, ".csv"), (parquet, ".parquet")]
+)
+def test_columns_of_other_names_are_read(
+    write: Callable[[Path, Sequence[Row]], Path], ending: str, tmp_path: Path
+) -> None:
+    """As in the files of the Open Bandit Dataset; numbered keys of a CSV file are text."""
+    rows = [
+        {"item_id": at % 3, "click": at % 2, "p": 0.5, "user": f"0{at % 2}", "other": 9}
+        for at in range(4)
+    ]
+    path = write(tmp_path / f"log{ending}", rows)
+    names = {"action": "item_id", "reward": "click", "pscore": "p", "key": "user"}
+    assert not holds_feedback(path)
+    assert holds_feedback(path, names)
+    log = open_file(path, ReadOptions(), names=names)
+    assert log.played.tolist() == [0, 1, 2, 0]
+    assert log.gain.tolist() == [-UNIT // 2, UNIT // 2] * 2
+    assert log.pscore.tolist() == [0.5] * 4
+    assert log.learners == ((0, b"00"), (0, b"01"))
+    with pytest.raises(InvalidConfig, match="or --columns"):
+        open_file(path, ReadOptions())
+
+
+def test_the_command_takes_names_of_columns_and_shows_progress(tmp_path: Path) -> None:
+    log = made_up(300, seed=1)
+    columns = zip(log.played.tolist(), log.reward.tolist(), log.pscore.tolist(), strict=True)
+    path = comma(tmp_path / "log.csv", [{"item_id": a, "click": r, "p": p} for a, r, p in columns])
+    asked = [path, "--observes", "feedback", "--seeds", 1, "--epsilon", 1, "--json", "-"]
+    named = invoked(*asked, "--columns", "reward=click,action=item_id,propensity=p")
+    answer = json.loads(named.stdout)
+    assert answer["slots"] == 300
+    assert answer["method"] == "propensities"
+    for columns_, said in [
+        ("reward=click", "or --columns"),
+        ("reward", "--columns: unknown"),
+        ("action=a,action=b", "names action twice"),
+    ]:
+        refused = invoked(*asked, "--columns", columns_)
+        assert said in str(refused.exception) + refused.output
+    of_losses = invoked(path, "--columns", "action=item_id")
+    assert "--columns" in str(of_losses.exception) + of_losses.output
+
+
+def test_each_part_of_a_replay_reports_its_progress(tmp_path: Path) -> None:
+    told: dict[str, tuple[int, list[int]]] = {}
+
+    def stage(name: str, total: int) -> Callable[[int], None]:
+        told[name] = (total, [])
+        return told[name][1].append
+
+    path = comma(tmp_path / "log.csv", [dict(ROWS[0]), dict(ROWS[2])])
+    open_file(path, ReadOptions(actions=("a", "b")), stage=stage)
+    even = made_up(200, seed=1, draws=EVEN)
+    asked = replace(QUESTION, learners=("policy_blocks", "lazy_ucb"), epsilons=(ONE,))
+    replay_shown(even, asked, stage=stage)
+    losses = ArrayLog("log", ("a", "b"), np.random.default_rng(1).random((60, 2), np.float32))
+    replay_losses(losses, asked, stage=stage)
+    assert told == {
+        f"reading {path}, rows": (0, [2]),
+        "weighing policies": (1, [0]),
+        "playing on records that agree": (1, [0]),
+        "playing phases on records that agree, learners": (1, [0]),
+        "playing slots": (60, [0]),
+        "playing phases, learners": (1, [0]),
+    }
 
 
 def test_read_columns_of_open_bandit_pipeline(tmp_path: Path) -> None:

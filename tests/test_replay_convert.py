@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
+from streamdp.cli import application
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.lab.commands import _progress
 from streamdp.lab.replay import ReadOptions, open_log
@@ -394,3 +396,17 @@ def test_is_every_loss_written_with_few_digits_in_one_go(tmp_path: Path) -> None
         '{"left":0.25,"right":1.0000000031710769e-30}}'.encode(),
     ]
     assert [json.loads(line)["offset"] for line in lines] == offsets.tolist()
+
+
+@pytest.mark.parametrize("ending", ["ndjson", "csv"])
+def test_a_log_of_feedback_is_refused_with_the_command_that_reads_it(
+    ending: str, tmp_path: Path
+) -> None:
+    """Its columns of action and reward would be written as losses."""
+    source, target = tmp_path / f"shown.{ending}", tmp_path / "log.parquet"
+    text = {"ndjson": '{"action": "a", "reward": 1}\n', "csv": "item_id,click\n1,0\n"}
+    source.write_text(text[ending])
+    result = CliRunner().invoke(application(), ["convert", str(source), str(target)])
+    said = str(result.exception) + result.output
+    assert f"expected streamdp replay {source} --observes feedback" in said
+    assert not target.exists()

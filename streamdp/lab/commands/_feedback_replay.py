@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from streamdp.lab.offpolicy.answers import FeedbackAnswer
+    from streamdp.lab.offpolicy.files import Stage
     from streamdp.lab.offpolicy.question import FeedbackQuestion, FeedbackReplay
     from streamdp.lab.replay.sources import ReadOptions
     from streamdp.wire.feedback import Feedback
@@ -21,7 +23,7 @@ SEEDS = 20
 CONTENTS = ("reward", "loss", "losses")
 
 
-def check_observes(log: str, observes: str) -> None:
+def check_observes(log: str, observes: str, names: Mapping[str, str]) -> None:
     """Refuse an unknown kind, and shown actions that would be read as losses of all."""
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.lab.offpolicy.files import holds_feedback
@@ -30,7 +32,7 @@ def check_observes(log: str, observes: str) -> None:
         expected = "losses | feedback"
         raise InvalidConfig(complaint("--observes", "unknown", expected=expected, got=observes))
     path = Path(log)
-    if observes == "losses" and path.is_file() and holds_feedback(path):
+    if observes == "losses" and path.is_file() and holds_feedback(path, names):
         what = "holds what was shown, not the losses of all actions"
         raise InvalidConfig(
             complaint(log, what, expected="--observes feedback", got="--observes losses")
@@ -45,6 +47,12 @@ class ShownOptions:
     pscore: str
     header: str
     played: str
+    columns: str | None = None
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """What a file calls its columns."""
+        return read_columns(self.columns, self.pscore)
 
     def feedback(self, actions: tuple[str, ...] | None) -> Feedback | None:
         """The format of a topic's records; None if no option names it."""
@@ -66,6 +74,30 @@ class ShownOptions:
             "value" if self.played == "value" else "header",
             self.header,
         )
+
+
+def read_columns(columns: str | None, pscore: str) -> dict[str, str]:
+    """What a file calls its columns: ``reward=click,action=item_id,propensity=pscore``.
+
+    >>> read_columns("reward=click,propensity=p", "pscore")
+    {'reward': 'click', 'pscore': 'p'}
+    """
+    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.lab.offpolicy.files import COLUMNS, PSCORE
+
+    names = {} if pscore == PSCORE else {PSCORE: pscore}
+    for pair in (columns or "").split(",") if columns is not None else ():
+        ours, equals, theirs = (part.strip() for part in pair.partition("="))
+        name = PSCORE if ours == "propensity" else ours
+        if not equals or not theirs or name not in COLUMNS:
+            expected = "name=column by commas, of " + ", ".join(COLUMNS)
+            raise InvalidConfig(complaint("--columns", "unknown", expected=expected, got=pair))
+        if name in names:
+            raise InvalidConfig(
+                complaint("--columns", f"names {name} twice", expected="each once", got=pair)
+            )
+        names[name] = theirs
+    return names
 
 
 def question(
@@ -105,28 +137,33 @@ def run(
     as_json: Path | None,
 ) -> None:
     """Replay a log, and print the answer."""
-    answered = replayed(log, asked, how, shown)
+    from streamdp.lab.commands import _progress
+
+    with _progress.watching("a replay of feedback keeps nothing: it begins again") as watcher:
+        answered = replayed(log, asked, how, shown, watcher.stoppable)
     write(answered, report, as_json)
     if str(as_json) != "-":
         show(answered)
 
 
 def replayed(
-    log: str, asked: FeedbackQuestion, how: ReadOptions, shown: ShownOptions
+    log: str, asked: FeedbackQuestion, how: ReadOptions, shown: ShownOptions, stage: Stage
 ) -> FeedbackReplay:
     """Replay a log of shown actions, or one of the losses of all."""
     from streamdp.core.errors import InvalidConfig, complaint
-    from streamdp.lab.offpolicy.files import holds_feedback, open_file
+    from streamdp.lab.offpolicy.files import CSV, holds_feedback, open_file
     from streamdp.lab.offpolicy.question import replay_losses, replay_shown, seconds_for
     from streamdp.lab.offpolicy.topics import open_topic
     from streamdp.lab.replay.replaying import WORTH_SAYING, duration
     from streamdp.lab.replay.sources import open_log
 
-    path, feedback = Path(log), shown.feedback(how.actions)
-    if path.is_file() and holds_feedback(path):
-        return replay_shown(open_file(path, how, pscore=shown.pscore), asked)
+    path, feedback, names = Path(log), shown.feedback(how.actions), shown.names
+    chosen = shown.columns is not None or path.suffix.lower() == CSV
+    if path.is_file() and (chosen or holds_feedback(path, names)):
+        return replay_shown(open_file(path, how, names=names, stage=stage), asked, stage=stage)
     if not path.exists() and "#" in log and shown.content != "losses":
-        return replay_shown(open_topic(log, how, feedback, pscore=shown.pscore), asked)
+        topic = open_topic(log, how, feedback, pscore=shown.pscore)
+        return replay_shown(topic, asked, stage=stage)
     if asked.logged != "auto":
         what = "holds the losses of all actions, and no draws"
         raise InvalidConfig(
@@ -136,7 +173,7 @@ def replayed(
     seconds = seconds_for(losses, asked)
     if seconds >= WORTH_SAYING:
         typer.echo(f"every slot is drawn for every seed: {duration(seconds)}", err=True)
-    return replay_losses(losses, asked)
+    return replay_losses(losses, asked, stage=stage)
 
 
 def write(replay: FeedbackReplay, report: Path | None, as_json: Path | None) -> None:

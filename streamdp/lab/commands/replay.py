@@ -40,6 +40,14 @@ HeaderOption = Annotated[
     str, typer.Option(help="Feedback of a topic: the header of the shown action.")
 ]
 
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Feedback of a file: what it calls its columns, as in"
+        " reward=click,action=item_id,propensity=pscore."
+    ),
+]
+
 PscoreOption = Annotated[str, typer.Option(help="Feedback: the column or header of propensities.")]
 
 ContentOption = Annotated[
@@ -100,6 +108,7 @@ def replay(
     checkpoint: CheckpointOption = None,
     logged: LoggedDraws = "auto",
     content: ContentOption = None,
+    columns: ColumnsOption = None,
     pscore: PscoreOption = "pscore",
     header: HeaderOption = "streamdp-action",
     played: PlayedOption = "header",
@@ -116,7 +125,8 @@ def replay(
     from streamdp.lab.commands import _feedback_replay
     from streamdp.lab.commands._written import check_places
 
-    _feedback_replay.check_observes(log, observes)
+    shown = _feedback_replay.ShownOptions(content, pscore, header, played, columns)
+    _feedback_replay.check_observes(log, observes, shown.names)
     _check_of_use(context, log, observes, content)
     check_places(report, as_json, checkpoint)
     how = reading(actions, on_bad, wire_format, setting)
@@ -127,7 +137,7 @@ def replay(
                 learners, epsilon, seeds, first_seed, stream, epoch, logged, on_bad
             ),
             how,
-            _feedback_replay.ShownOptions(content, pscore, header, played),
+            shown,
             report=report,
             as_json=as_json,
         )
@@ -151,6 +161,7 @@ def _check_of_use(context: typer.Context, log: str, observes: str, content: str 
         [
             (["--checkpoint"], not feedback, "--observes losses"),
             (["--logged", "--pscore"], feedback, shown),
+            (["--columns"], feedback and not topic, f"a file and {shown}"),
             (["--content", "--header", "--played"], feedback and topic, f"a topic and {shown}"),
             (["--pscore", "--header", "--played"], content != "losses", "no --content losses"),
             (["--format", "--set"], topic, "a topic"),

@@ -1,4 +1,4 @@
-"""Files of feedback: NDJSON, Parquet or Arrow IPC, with the columns of Open Bandit Pipeline.
+"""Files of feedback: NDJSON, CSV, Parquet or Arrow IPC, with columns as in Open Bandit Pipeline.
 
 | column | holds |
 |---|---|
@@ -8,14 +8,15 @@
 | `position` | the place on a slate; with several places, each learns apart |
 | `key`, `offset`, `partition` | as in every log |
 
-Other columns are ignored. A row that cannot be used is an error that names the row. With `on_bad =
-"null"` it counts as it would live: an unknown action is no arm, an unusable outcome is the loss
-1/2. Numbers outside [0, 1] are clipped, and counted.
+Columns may have other names (`Names`). All others are ignored. A row that cannot be used is an
+error that names the row. With `on_bad = "null"` it counts as it would live: an unknown action is no
+arm, an unusable outcome is the loss 1/2. Numbers outside [0, 1] are clipped, and counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,30 +31,58 @@ from streamdp.lab.offpolicy.log import Piece, ShownLog, arms_of, joined, with_po
 from streamdp.lab.replay.log import numbered_actions, wrong
 from streamdp.lab.replay.sources import ReadOptions, need_pyarrow
 
+LINES, CSV = (".ndjson", ".jsonl"), ".csv"
+
 ACTION, PSCORE, POSITION, KEY = "action", "pscore", "position", "key"
 CONTENTS = ("reward", "loss")
+_ROWS = 1 << 16  # read between two looks at the progress
+
+OFFSET, PARTITION = "offset", "partition"
+COLUMNS = (ACTION, *CONTENTS, PSCORE, POSITION, KEY, OFFSET, PARTITION)
 
 Columns = Mapping[str, Sequence[Any]]
 
+Names = Mapping[str, str]
+"""What a file calls its columns, by our names; a column that is left out has our name."""
 
-def holds_feedback(path: Path) -> bool:
+Stage = Callable[[str, int], Callable[[int], None]]
+"""Begins a part of the work with a total; what it returns is told how much is done."""
+
+
+def silent(name: str, total: int) -> Callable[[int], None]:
+    """Nobody follows the progress."""
+    return lambda done: None
+
+
+def holds_feedback(path: Path, names: Names = {}) -> bool:  # noqa: B006 - never changed
     """Whether a file holds shown actions, by its columns or its first line."""
-    if path.suffix.lower() in (".ndjson", ".jsonl"):
-        return ACTION in _first_line(path)
-    if path.suffix.lower() in (".parquet", ".arrow", ".feather", ".ipc"):
-        names = set(_arrow_names(path))
-        return ACTION in names and bool(names & set(CONTENTS))
+    kind = path.suffix.lower()
+    if kind in LINES:
+        return names.get(ACTION, ACTION) in _first_line(path)
+    if kind in (CSV, ".parquet", ".arrow", ".feather", ".ipc"):
+        columns = set(_arrow_names(path))
+        contents = {names.get(name, name) for name in CONTENTS}
+        return names.get(ACTION, ACTION) in columns and bool(columns & contents)
     return False
 
 
-def open_file(path: Path, how: ReadOptions, *, pscore: str = PSCORE) -> ShownLog:
-    """The log in a file; `pscore` names the column of propensities."""
-    lines = path.suffix.lower() in (".ndjson", ".jsonl")
-    table = _lines(path, how, pscore) if lines else _arrow_columns(path, pscore)
-    content = _content(str(path), table)
-    where = _Where(str(path), "line" if lines else "row", table.get("line"))
+def open_file(
+    path: Path,
+    how: ReadOptions,
+    *,
+    names: Names = {},  # noqa: B006 - never changed
+    stage: Stage = silent,
+) -> ShownLog:
+    """The log in a file."""
+    kind = path.suffix.lower()
+    called = {name: names.get(name, name) for name in COLUMNS}
+    table = (
+        _lines(path, how, called, stage) if kind in LINES else _arrow_columns(path, called, stage)
+    )
+    content = _content(str(path), table, called)
+    where = _Where(str(path), "line" if kind in LINES else "row", table.get("line"))
     actions = _actions(table[ACTION], how, where)
-    return joined(str(path), actions, _pieces(table, actions, content, pscore, how, where))
+    return joined(str(path), actions, _pieces(table, actions, content, how, where))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +97,13 @@ class _Where:
         return f"{self.file}: {self.kind} {at if self.numbers is None else self.numbers[at]}"
 
 
-def _content(where: str, table: Columns) -> str:
+def _content(where: str, table: Columns, called: Names) -> str:
     contents = [name for name in CONTENTS if name in table]
     if ACTION not in table or len(contents) != 1:
-        expected = "a column `action` and one of `reward` and `loss`"
-        raise wrong(where, "no feedback", expected=expected, got=", ".join(table) or "nothing")
+        action, reward, loss = (called[name] for name in (ACTION, *CONTENTS))
+        expected = f"a column `{action}` and one of `{reward}` and `{loss}`, or --columns"
+        got = ", ".join(called[name] for name in table if name in called) or "none of these"
+        raise wrong(where, "no feedback", expected=expected, got=got)
     return contents[0]
 
 
@@ -96,7 +127,6 @@ def _pieces(
     table: Columns,
     actions: tuple[str, ...],
     content: str,
-    pscore: str,
     how: ReadOptions,
     where: _Where,
 ) -> Iterator[Piece]:
@@ -104,16 +134,18 @@ def _pieces(
     n = len(table[ACTION])
     played = arms_of(actions, table[ACTION])
     outcome = _numbers(table[content])
-    propensity = _numbers(table[pscore]) if pscore in table else np.full(n, np.nan)
+    propensity = _numbers(table[PSCORE]) if PSCORE in table else np.full(n, np.nan)
     if how.on_bad == "refuse":
-        _check(played, outcome, propensity if pscore in table else None, content, where)
+        _check(played, outcome, propensity if PSCORE in table else None, content, where)
     propensity[~((propensity > 0) & (propensity <= 1))] = np.nan
     outside = np.isfinite(outcome) & ((outcome < 0) | (outcome > 1))
     narrow = as_float32(outcome.reshape(-1, 1), actions=1)[:, 0]
     gain = centred_gains(narrow) if content == "loss" else -centred_gains(narrow)
-    keys = with_positions(_keys(table, n), table.get(POSITION) or [None] * n)
-    offsets = _whole(table, "offset", where)
-    partitions = _whole(table, "partition", where)
+    positions = table.get(POSITION) or [None] * n
+    _check_kind(positions, (int, type(None)), POSITION, where)
+    keys = with_positions(_keys(table, n, where), positions)
+    offsets = _whole(table, OFFSET, where)
+    partitions = _whole(table, PARTITION, where)
     offsets = np.arange(n) if offsets is None else offsets
     partitions = np.zeros(n, dtype=np.int64) if partitions is None else partitions
     starts = np.flatnonzero(np.diff(partitions, prepend=-1)).tolist()
@@ -156,9 +188,10 @@ def _numbers(values: Sequence[Any]) -> NDArray[np.float64]:
     return np.array([np.nan if value is None else value for value in plain], dtype=np.float64)
 
 
-def _keys(table: Columns, n: int) -> Sequence[Key]:
+def _keys(table: Columns, n: int, where: _Where) -> Sequence[Key]:
     if KEY not in table:
         return [None] * n
+    _check_kind(table[KEY], (str, bytes, type(None)), KEY, where)
     return [key.encode() if isinstance(key, str) else key for key in table[KEY]]
 
 
@@ -192,13 +225,15 @@ def _first_line(path: Path) -> Mapping[str, object]:
     return {}
 
 
-def _lines(path: Path, how: ReadOptions, pscore: str) -> Columns:
+def _lines(path: Path, how: ReadOptions, called: Names, stage: Stage) -> Columns:
     """The members of all lines as columns; a column that no line has is left out."""
-    wanted = (ACTION, *CONTENTS, pscore, POSITION, KEY, "offset", "partition")
-    columns: dict[str, list[Any]] = {name: [] for name in wanted}
+    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     numbers: list[int] = []
+    tell = stage(f"reading {path}, bytes", path.stat().st_size)
     with path.open("rb") as file:
         for number, text in enumerate(file, 1):
+            if number % _ROWS == 0:
+                tell(file.tell())
             if text.isspace():
                 continue
             event = _event(text)
@@ -206,11 +241,8 @@ def _lines(path: Path, how: ReadOptions, pscore: str) -> Columns:
                 where = f"{path}: line {number}"
                 raise wrong(where, "is not an event", expected="a JSON object", got="other text")
             numbers.append(number)
-            for name in wanted:
-                columns[name].append((event or {}).get(name))
-    for name in (KEY, POSITION):
-        kinds = (str, type(None)) if name == KEY else (int, type(None))
-        _check_kind(columns[name], kinds, name, numbers, path)
+            for name, column in columns.items():
+                column.append((event or {}).get(called[name]))
     kept = {name: column for name, column in columns.items() if any(v is not None for v in column)}
     return {**kept, "line": numbers}
 
@@ -223,37 +255,43 @@ def _event(text: bytes) -> dict[str, Any] | None:
     return event if isinstance(event, dict) else None
 
 
-def _check_kind(
-    values: Sequence[Any], kinds: tuple[type, ...], name: str, numbers: Sequence[int], path: Path
-) -> None:
+def _check_kind(values: Sequence[Any], kinds: tuple[type, ...], name: str, where: _Where) -> None:
     for at, value in enumerate(values):
         if not isinstance(value, kinds):
             expected = "text or null" if str in kinds else "a whole number"
-            where = f"{path}: line {numbers[at]}"
-            raise wrong(where, name, expected=expected, got=type(value).__name__)
+            raise wrong(where.row(at), name, expected=expected, got=type(value).__name__)
 
 
-# -- Parquet and Arrow ---------------------------------------------------------------------------
-
-_ROWS = 1 << 16
+# -- CSV, Parquet and Arrow ----------------------------------------------------------------------
 
 
 def _arrow_names(path: Path) -> list[str]:
     need_pyarrow(str(path))
     from streamdp.lab.replay.sources.arrow_files import schema_of
 
+    if path.suffix.lower() == CSV:
+        with path.open(newline="", encoding="utf-8", errors="replace") as file:
+            return next(csv.reader(file), [])
     names: list[str] = schema_of(path)[0].names
     return names
 
 
-def _arrow_columns(path: Path, pscore: str) -> Columns:
-    """The columns that the file has, numbers as arrays."""
-    wanted = (ACTION, *CONTENTS, pscore, POSITION, KEY, "offset", "partition")
-    names = [name for name in _arrow_names(path) if name in wanted]
-    from streamdp.lab.replay.sources.arrow_files import batches_of
+def _arrow_columns(path: Path, called: Names, stage: Stage) -> Columns:
+    """The columns that the file has, by our names."""
+    from streamdp.lab.replay.sources.arrow_files import batches_of, batches_of_csv, schema_of
 
-    columns: dict[str, list[Any]] = {name: [] for name in names}
-    for batch in batches_of(path, names, portion=_ROWS):
-        for name in names:
-            columns[name] += batch.column(name).to_pylist()
+    there = _arrow_names(path)
+    named = {name: theirs for name, theirs in called.items() if theirs in there}
+    columns: dict[str, list[Any]] = {name: [] for name in named}
+    if path.suffix.lower() == CSV:
+        batches, rows = batches_of_csv(path, list(named.values()), text=called[KEY]), 0
+    else:
+        batches = batches_of(path, list(named.values()), portion=_ROWS)
+        rows = schema_of(path)[1]
+    tell, done = stage(f"reading {path}, rows", rows), 0
+    for batch in batches:
+        for name, theirs in named.items():
+            columns[name] += batch.column(theirs).to_pylist()
+        done += batch.num_rows
+        tell(done)
     return columns

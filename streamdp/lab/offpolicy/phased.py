@@ -30,6 +30,7 @@ from streamdp.core.grid import UNIT
 from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCharge, PhasedCell
 from streamdp.lab.offpolicy.estimators import MeanReward
 from streamdp.lab.offpolicy.exact import BAND, LogKeys, slots_in_order
+from streamdp.lab.offpolicy.files import Stage, silent
 from streamdp.lab.offpolicy.log import ShownLog
 from streamdp.lab.offpolicy.rejection import POINTS, Met, answer_of
 from streamdp.lab.papers.learners import Bandit
@@ -49,7 +50,7 @@ MOST_BYTES = 1 << 31
 
 
 def play_phases(
-    log: Log, cells: Sequence[PhasedCell], bench: Bench, log_keys: LogKeys
+    log: Log, cells: Sequence[PhasedCell], bench: Bench, log_keys: LogKeys, stage: Stage = silent
 ) -> list[FeedbackAnswer]:
     """Play each cell under each seed on a log of losses."""
     if not cells:
@@ -59,7 +60,12 @@ def play_phases(
     least = np.zeros(len(marks))
     for table in tables:
         least += table.least(np.minimum(marks, len(table.written)).tolist())
-    return [_exact(cell, tables, marks, least, bench, log_keys) for cell in cells]
+    answers: list[FeedbackAnswer] = []
+    tell = stage("playing phases, learners", len(cells))
+    for cell in cells:
+        tell(len(answers))
+        answers.append(_exact(cell, tables, marks, least, bench, log_keys))
+    return answers
 
 
 def _tables(log: Log, log_keys: LogKeys) -> list[WrittenLosses]:
@@ -166,13 +172,20 @@ class _Charge:
 # -- uniform draws -------------------------------------------------------------------------------
 
 
-def reject_phases(log: ShownLog, cells: Sequence[PhasedCell], bench: Bench) -> list[FeedbackAnswer]:
+def reject_phases(
+    log: ShownLog, cells: Sequence[PhasedCell], bench: Bench, stage: Stage = silent
+) -> list[FeedbackAnswer]:
     """Play each cell under each seed, on the records that show what it plays."""
     if not cells:
         return []
     order = np.argsort(log.row, kind="stable")
     keys = np.split(order, np.cumsum(log.counts)[:-1])
-    return [_rejected(cell, log, keys, bench) for cell in cells]
+    answers: list[FeedbackAnswer] = []
+    tell = stage("playing phases on records that agree, learners", len(cells))
+    for cell in cells:
+        tell(len(answers))
+        answers.append(_rejected(cell, log, keys, bench))
+    return answers
 
 
 def _rejected(

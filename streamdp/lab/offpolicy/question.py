@@ -32,6 +32,7 @@ from streamdp.lab.offpolicy.answers import (
     PhasedCell,
     cells_of,
 )
+from streamdp.lab.offpolicy.files import Stage, silent
 from streamdp.lab.offpolicy.fold import fold
 from streamdp.lab.offpolicy.log import ShownLog
 from streamdp.lab.replay.cells import Epsilon
@@ -137,12 +138,12 @@ def seconds_for(log: Log, question: FeedbackQuestion) -> float:
     return log.slots * len(question.seeds) * seconds_a_slot
 
 
-def replay_losses(log: Log, question: FeedbackQuestion) -> FeedbackReplay:
+def replay_losses(log: Log, question: FeedbackQuestion, *, stage: Stage = silent) -> FeedbackReplay:
     """Play a log of the losses of all actions as feedback."""
     cells = cells_of(question.learners, question.epsilons, actions=log.actions)
     policies, phases = _parted(cells)
-    keys, answers = exact.play(log, policies, question.bench)
-    answers += phased.play_phases(log, phases, question.bench, keys)
+    keys, answers = exact.play(log, policies, question.bench, stage)
+    answers += phased.play_phases(log, phases, question.bench, keys, stage)
     watched = int(keys.counts.argmax())
     key, partition = keys.rows.keys[watched], keys.rows.partitions[watched]
     totals = keys.totals / (1 << 20)
@@ -158,7 +159,9 @@ def replay_losses(log: Log, question: FeedbackQuestion) -> FeedbackReplay:
     )
 
 
-def replay_shown(log: ShownLog, question: FeedbackQuestion) -> FeedbackReplay:
+def replay_shown(
+    log: ShownLog, question: FeedbackQuestion, *, stage: Stage = silent
+) -> FeedbackReplay:
     """Evaluate a log of feedback, as far as its propensities allow."""
     cells = cells_of(question.learners, question.epsilons, actions=log.actions)
     log, method = _answerable(log, question)
@@ -172,15 +175,15 @@ def replay_shown(log: ShownLog, question: FeedbackQuestion) -> FeedbackReplay:
         question=question,
         method=method,
         findings=_findings(log, key_text(key, partition)),
-        answers=tuple(weighted.weigh(log, policies, question.bench)),
+        answers=tuple(weighted.weigh(log, policies, question.bench, stage)),
     )
     if method == "service":
         releases = tuple(_releases(log, policies, question))
         return replace(answer, releases=releases)
     answer = replace(answer, fixed=weighted.fixed(log))
     if method == "uniform":
-        rejected = rejection.reject(log, policies, question.bench)
-        rejected += phased.reject_phases(log, phases, question.bench)
+        rejected = rejection.reject(log, policies, question.bench, stage)
+        rejected += phased.reject_phases(log, phases, question.bench, stage)
         return replace(answer, rejected=_in_order(rejected, cells))
     return answer
 

@@ -29,6 +29,7 @@ from streamdp.lab.offpolicy.answers import (
     charge_of,
 )
 from streamdp.lab.offpolicy.estimators import MeanReward
+from streamdp.lab.offpolicy.files import Stage, silent
 from streamdp.lab.offpolicy.likelihood import WeightedRecords
 from streamdp.lab.offpolicy.log import ShownLog
 from streamdp.lab.offpolicy.policies import Runs, coins_of, drawn
@@ -38,16 +39,21 @@ from streamdp.lab.replay.cuts import Bench
 POINTS = 200  # of a curve
 
 
-def reject(log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench) -> list[FeedbackAnswer]:
+def reject(
+    log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench, stage: Stage = silent
+) -> list[FeedbackAnswer]:
     """Play each cell under each seed, on the records that show what it draws."""
     rows = log.rows(bench)
     coins = [generator.integers(0, PARTS, log.slots) for generator in coins_of(bench)]
     order = np.argsort(log.row, kind="stable")
     parts = np.split(order, np.cumsum(log.counts)[:-1])
-    return [
-        _answer(cell, log, parts, coins, Runs.of(cell.learner, rows, bench, log.counts))
-        for cell in cells
-    ]
+    answers: list[FeedbackAnswer] = []
+    tell = stage("playing on records that agree", len(cells))
+    for cell in cells:
+        tell(len(answers))
+        runs = Runs.of(cell.learner, rows, bench, log.counts)
+        answers.append(_answer(cell, log, parts, coins, runs))
+    return answers
 
 
 @dataclass(slots=True)

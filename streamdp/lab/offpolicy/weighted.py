@@ -33,6 +33,7 @@ from streamdp.lab.offpolicy.estimators import (
     Sums,
     value_of,
 )
+from streamdp.lab.offpolicy.files import Stage, silent
 from streamdp.lab.offpolicy.log import ShownLog
 from streamdp.lab.offpolicy.policies import Runs
 from streamdp.lab.replay.course import Shares, Trajectory
@@ -115,12 +116,16 @@ def _before(values: Floats, block: Ints) -> Floats:
     return earlier
 
 
-def weigh(log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench) -> list[FeedbackAnswer]:
+def weigh(
+    log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench, stage: Stage = silent
+) -> list[FeedbackAnswer]:
     """Estimate each cell's value from the log."""
     rows = log.rows(bench)
     blocks: dict[Schedule, BlockGroups] = {}
-    answers = []
+    answers: list[FeedbackAnswer] = []
+    tell = stage("weighing policies", len(cells))
     for cell in cells:
+        tell(len(answers))
         schedule = cell.learner.schedule
         if schedule not in blocks:
             blocks[schedule] = cut(log, schedule)

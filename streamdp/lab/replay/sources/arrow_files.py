@@ -209,6 +209,18 @@ def batches_of(path: Path, names: list[str], *, portion: int) -> Iterator[Any]:
         raise wrong(str(path), "corrupt", expected="readable data", got=_line(error)) from None
 
 
+def batches_of_csv(path: Path, names: list[str], *, text: str) -> Iterator[Any]:
+    """Some columns of a CSV file with a header, in batches; the column `text` is never a number."""
+    from pyarrow.csv import ConvertOptions, open_csv
+
+    kinds = ConvertOptions(include_columns=names, column_types={text: pa.string()})
+    try:
+        with open_csv(path, convert_options=kinds) as reader:
+            yield from reader
+    except (pa.ArrowException, OSError) as error:
+        raise wrong(str(path), "cannot be read", expected="a CSV file", got=_line(error)) from None
+
+
 def _layout(schema: Any, how: ReadOptions, *, path: Path) -> _Layout:
     where = str(path)
     check_spelling(schema.names, (KEY, OFFSET, PARTITION), where=where)
