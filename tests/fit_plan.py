@@ -1,8 +1,7 @@
 """Fits the constants of `FORMULAS` to simulations: ``python -m tests.fit_plan policy_blocks``.
 
-Every point is the learner simulated until the best action is found. Blocks double, so a policy
-that could have changed at any event is seen up to a factor of two later: the fit is to the
-logarithm of the geometric middle of the two block ends between which it was found.
+Every point is the learner simulated until the best action is found, which is seen at a block's end.
+The fit is to its logarithm.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def points(text: str) -> list[tuple[FeedbackWish, float]]:
         wish = FeedbackWish(text, Fraction(epsilon), actions, rate, gap, HORIZON)
         after = plan_feedback(wish, runs=RUNS).found_after
         if after:
-            wishes.append((wish, after / 2**0.5))
+            wishes.append((wish, float(after)))
     return wishes
 
 

@@ -11,6 +11,7 @@ import pytest
 import scipy
 
 from streamdp.core.engine import Engine
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import SUMS, Identity, Key, Release
 from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.randomness import SeededRandomness
@@ -18,7 +19,9 @@ from streamdp.lab.offpolicy.answers import FeedbackCell, feedback_cells
 from streamdp.lab.offpolicy.exact import play
 from streamdp.lab.offpolicy.fold import fold, release_as_json
 from streamdp.lab.offpolicy.policies import coins_of, drawn
+from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_shown
 from streamdp.lab.offpolicy.rejection import reject
+from streamdp.lab.offpolicy.statements import summary
 from streamdp.lab.offpolicy.topics import topic_log
 from streamdp.lab.offpolicy.weighted import weigh
 from streamdp.lab.replay.cuts import Bench
@@ -164,7 +167,8 @@ def test_would_learning_from_every_record_be_noticed() -> None:
 
 @pytest.mark.parametrize("played", ["header", "value"])
 def test_is_the_fold_what_a_live_service_released(played: str) -> None:
-    """The real service on its topic, garbage headers and payloads in it: each line and policy."""
+    """The real service on its topic, with garbage headers and payloads and a key of 2,000 bytes,
+    which gets no learner: each line and policy."""
     text = f"policy_blocks:schedule=capped 8:played={played}"
     (cell,) = feedback_cells((text,), (HALF,), actions=SERVED)
     learner = cell.learner
@@ -173,7 +177,7 @@ def test_is_the_fold_what_a_live_service_released(played: str) -> None:
     async def run() -> Room:
         room = Room([made], partitions=2)
         async with room.worker():
-            room.send("clicks", *shown(300))
+            room.send("clicks", *shown(400, keys=(b"fr", b"de", None, b"x" * 2000)))
             await room.until(room.is_read)
         return room
 
@@ -191,10 +195,16 @@ def test_is_the_fold_what_a_live_service_released(played: str) -> None:
         feedback,
         name="topic",
     )
-    made_offline = {
-        release.identity: release
-        for release in fold(log, learner, seed=7, stream="clicks", epoch=1)
-    }
+    asked = FeedbackQuestion((text,), (HALF,), (7,), stream="clicks", logged="service")
+    replayed = replay_shown(log, asked)
+    ((_, _, releases),) = replayed.releases
+    made_offline = {release.identity: release for release in releases}
+    assert replayed.findings.refused == 400 - replayed.findings.slots > 50
+    assert any("too long for a learner" in said.says for said in summary(replayed))
+    longer = replay_shown(log, replace(asked, most_key_bytes=2000)).findings
+    assert (longer.refused, longer.slots, longer.keys) == (0, 400, replayed.findings.keys + 1)
+    with pytest.raises(InvalidConfig, match="keys too long"):
+        replay_shown(log.with_learners([len(key or b"") > 9 for _, key in log.learners]), asked)
     charged = [line for line in lines if isinstance(line, Charge)]
     assert len(charged) == len(made_offline) > 30
     for line in charged:

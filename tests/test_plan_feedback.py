@@ -34,7 +34,10 @@ HELD_OUT = [
     ("policy_blocks", 6, 0.3, 0.1, "1/4"),
     ("policy_blocks", 20, 0.05, 0.05, "1"),
     ("policy_blocks", 2, 0.4, 0.02, "1/2"),
+    ("policy_blocks", 3, 0.028, 0.031, "2"),
+    ("policy_blocks", 14, 0.032, 0.035, "1/10"),
     ("policy_elimination", 3, 0.03, 0.02, "1"),
+    ("policy_elimination", 3, 0.095, 0.064, "2"),
     ("policy_elimination", 6, 0.3, 0.1, "1/4"),
 ]
 """Learner, actions, rate, gap, ε: none is a point that the constants were fitted to."""
@@ -44,7 +47,7 @@ HELD_OUT = [
 def test_is_the_formula_within_a_factor_of_two_of_the_simulation(
     point: tuple[str, int, float, float, str],
 ) -> None:
-    """The block in which it is found ends at most twice as late as it might; so 2.2 both ways."""
+    """Of what the simulation says to the user: the end of the block in which it is found."""
     text, actions, rate, gap, epsilon = point
     wish = FeedbackWish(text, Fraction(epsilon), actions, rate, gap, 1 << 22)
     found_after = plan_feedback(wish, runs=200).found_after
@@ -52,8 +55,7 @@ def test_is_the_formula_within_a_factor_of_two_of_the_simulation(
     said = FORMULAS[text].events(
         actions=actions, rate=rate, gap=gap, epsilon=float(Fraction(epsilon))
     )
-    middle = found_after / 2**0.5
-    assert middle / 2.2 < said < middle * 2.2, (said, found_after)
+    assert found_after / 2 < said < found_after * 2, (said, found_after)
 
 
 def test_depends_the_formula_on_everything_the_right_way() -> None:
@@ -150,6 +152,12 @@ def test_takes_the_plan_a_configured_stream(tmp_path: Path) -> None:
     )  # fmt: skip
     assert plan["learner"] == "policy_blocks:schedule=capped 512"
     assert (plan["actions"], plan["epsilon"]) == (3, "0.5")
+    alone = CliRunner().invoke(
+        application(),
+        ["plan", "--config", str(file), "--rate", "0.02", "--gap", "0.03", "--horizon", "1000",
+         "--json"],
+    )  # fmt: skip
+    assert json.loads(alone.stdout) == plan  # it observes what the stream does
     losses = CONFIGURED.partition("observes")[0] + 'actions = ["a", "b"]\n' + LEARNER_OF_LOSSES
     file.write_text(losses)
     refused = invoked("--config", str(file), "--rate", "0.02", "--gap", "0.03")

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import streamdp as sd
 from streamdp.cli import application
+from streamdp.lab.commands.simulate import _print_tables
 from streamdp.lab.replay.cells import cells_of, parse_candidates, parse_epsilons
 from streamdp.lab.replay.held_out import HELD_OUT_DRIFTING, HELD_OUT_STATIONARY
 from streamdp.lab.replay.instances import DRIFTING, OTHERS, STATIONARY, Instance
@@ -293,3 +294,18 @@ def test_is_the_rounding_of_a_mean_no_error() -> None:
     cell = cells_of(parse_candidates("prefix_softmax"), parse_epsilons("1"), actions=["a", "b"])[0]
     alike = CellOutcome(STATIONARY[0], cell, np.array([100, 100 - 3e-14, 100 - 1e-14]))
     assert str(alike) == "100 ± 0"
+
+
+def test_a_table_of_numbers_is_whole_in_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Cells are folded, never cut: each digit is there."""
+    monkeypatch.setenv("COLUMNS", "80")
+    numbers = [f"{at}.234567 ± {at}.123456" for at in range(1, 8)]
+    header = ["learner", *(f"ε = {at}" for at in range(7))]
+    _print_tables([("title", header, [["noisy_leader:noise=exponential", *numbers]])])
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    cells = [line.split("│")[1:-1] for line in printed.splitlines() if line.startswith("│")]
+    whole = ["".join("".join(column).split()) for column in zip(*cells, strict=True)]
+    assert whole == ["noisy_leader:noise=exponential", *(text.replace(" ", "") for text in numbers)]

@@ -109,6 +109,7 @@ def question(
     epoch: int,
     logged: str,
     on_bad: str,
+    most_key_bytes: int,
 ) -> FeedbackQuestion:
     """The question in the options."""
     from streamdp.lab.offpolicy.question import FeedbackQuestion, read_logged
@@ -124,6 +125,7 @@ def question(
         epoch,
         read_logged(logged),
         "leave out" if on_bad == "null" else "refuse",
+        most_key_bytes,
     )
 
 

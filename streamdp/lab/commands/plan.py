@@ -40,7 +40,11 @@ ChangesOption = Annotated[
 ]
 
 ObservesOption = Annotated[
-    str, typer.Option(help="losses (of all actions), or feedback (of the shown action).")
+    str | None,
+    typer.Option(
+        help="losses (of all actions), or feedback (of the shown action); by default as the stream"
+        " of --config, else losses."
+    ),
 ]
 
 LearnerOption = Annotated[
@@ -81,7 +85,7 @@ def plan(
         Path | None, typer.Option("--config", "-c", help="Take learner, actions and ε from here.")
     ] = None,
     stream: OneStream = None,
-    observes: ObservesOption = "losses",
+    observes: ObservesOption = None,
     learner: LearnerOption = None,
     horizon: Annotated[int, typer.Option(help="Slots of one key.")] = 1_000_000,
     target_regret: Annotated[
@@ -117,6 +121,14 @@ def plan(
     if as_json and markdown:
         raise _refused("--markdown", expected="no --json with it", got="both")
     of_feedback = {"--rate": rate, "--traffic": traffic, "--markdown": markdown or None}
+    if observes is None:
+        observes = "losses"
+        if config is not None:
+            from streamdp.core.learners.feedback import PolicyLearner
+
+            configuration, name = _configured(config, stream, actions, epsilon, learner)
+            if isinstance(configuration.learner(name), PolicyLearner):
+                observes = "feedback"
     if _is_feedback(observes, of_losses, of_feedback):
         from streamdp.lab.commands import _feedback_plan
 

@@ -40,6 +40,10 @@ HeaderOption = Annotated[
     str, typer.Option(help="Feedback of a topic: the header of the shown action.")
 ]
 
+MostKeyBytesOption = Annotated[
+    int, typer.Option(min=1, help="With --logged service: the stream's limits.most_key_bytes.")
+]
+
 ColumnsOption = Annotated[
     str | None,
     typer.Option(
@@ -108,6 +112,7 @@ def replay(
     checkpoint: CheckpointOption = None,
     logged: LoggedDraws = "auto",
     content: ContentOption = None,
+    most_key_bytes: MostKeyBytesOption = 1024,
     columns: ColumnsOption = None,
     pscore: PscoreOption = "pscore",
     header: HeaderOption = "streamdp-action",
@@ -127,14 +132,22 @@ def replay(
 
     shown = _feedback_replay.ShownOptions(content, pscore, header, played, columns)
     _feedback_replay.check_observes(log, observes, shown.names)
-    _check_of_use(context, log, observes, content)
+    _check_of_use(context, log, observes, content, logged)
     check_places(report, as_json, checkpoint)
     how = reading(actions, on_bad, wire_format, setting)
     if observes == "feedback":
         _feedback_replay.run(
             log,
             _feedback_replay.question(
-                learners, epsilon, seeds, first_seed, stream, epoch, logged, on_bad
+                learners,
+                epsilon,
+                seeds,
+                first_seed,
+                stream,
+                epoch,
+                logged,
+                on_bad,
+                most_key_bytes,
             ),
             how,
             shown,
@@ -149,7 +162,9 @@ def replay(
         _print(answered)
 
 
-def _check_of_use(context: typer.Context, log: str, observes: str, content: str | None) -> None:
+def _check_of_use(
+    context: typer.Context, log: str, observes: str, content: str | None, logged: str
+) -> None:
     """Refuse options that change nothing in this kind of replay."""
     from streamdp.lab.commands._of_use import refuse_useless
     from streamdp.lab.replay.sending import is_topic
@@ -159,6 +174,7 @@ def _check_of_use(context: typer.Context, log: str, observes: str, content: str 
     refuse_useless(
         context,
         [
+            (["--most-key-bytes"], feedback and logged == "service", "--logged service"),
             (["--checkpoint"], not feedback, "--observes losses"),
             (["--logged", "--pscore"], feedback, shown),
             (["--columns"], feedback and not topic, f"a file and {shown}"),

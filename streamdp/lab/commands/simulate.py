@@ -308,8 +308,8 @@ def _print_tables(tables: Iterable[Table]) -> None:
     for title, header, rows in tables:
         table = Drawn(title=title)
         for name in header:
-            wide = name in ("learner", "world")
-            table.add_column(name, justify="left" if wide else "right", no_wrap=wide)
+            words = name in ("learner", "world")
+            table.add_column(name, justify="left" if words else "right", overflow="fold")
         for at, row in enumerate(rows):
             if header[0] in ("ε", "world") and at and row[0] != rows[at - 1][0]:
                 table.add_section()

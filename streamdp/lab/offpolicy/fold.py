@@ -26,7 +26,7 @@ def fold(
 ) -> Iterator[Release]:
     """Every release of a stream over its log, partition by partition as records come.
 
-    `key_bytes` and limits of keys are the service's own: records that it refuses are left out.
+    The log has no record that the service refused (`ShownLog.with_learners`).
     """
     engines: dict[int, Engine] = {}
     for partition, batch in log.batches():

@@ -12,7 +12,7 @@ none. A record takes about 50 bytes of memory: ten million take half a gigabyte.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -86,6 +86,27 @@ class ShownLog:
     def reward(self) -> Floats:
         """1 − loss of each slot, as the learner sees it."""
         return self.gain / UNIT + 0.5
+
+    def with_learners(self, has: Sequence[bool]) -> ShownLog:
+        """The slots of the keys that have a learner; refused if there is none."""
+        kept = np.array(has, dtype=np.bool_)
+        if kept.all():
+            return self
+        if not kept.any():
+            expected = "at least one key within the service's limit"
+            raise InvalidConfig(
+                complaint(self.name, "keys too long", expected=expected, got="none")
+            )
+        mine = kept[self.row]
+        return replace(
+            self,
+            learners=tuple(key for key, of in zip(self.learners, has, strict=True) if of),
+            row=(np.cumsum(kept) - 1)[self.row[mine]],
+            offsets=self.offsets[mine],
+            played=self.played[mine],
+            gain=self.gain[mine],
+            pscore=self.pscore[mine],
+        )
 
     def rows(self, bench: Bench) -> Rows:
         """Its learners in the form that addresses their bits."""

@@ -71,6 +71,7 @@ class FeedbackQuestion:
     epoch: int = 1
     logged: Logged = "auto"
     incomplete: Literal["refuse", "leave out"] = "refuse"  # records without a propensity
+    most_key_bytes: int = 1024  # of a service: a record with a longer key got no learner
 
     def __post_init__(self) -> None:
         """Refuse a question without seeds, or with a repeated learner."""
@@ -95,6 +96,7 @@ class LogFindings:
     slots: int
     keys: int
     watched: str  # the key that charts and experiments show
+    refused: int = 0  # slots of keys that the service gave no learner
     unnamed: int = 0  # slots that name no known action
     without: int = 0  # slots with a known action, but no propensity
     settled: int = 0  # slots whose action was not drawn: a propensity of 1
@@ -164,6 +166,7 @@ def replay_shown(
 ) -> FeedbackReplay:
     """Evaluate a log of feedback, as far as its propensities allow."""
     cells = cells_of(question.learners, question.epsilons, actions=log.actions)
+    slots = log.slots
     log, method = _answerable(log, question)
     policies, phases = _parted(cells)
     if phases and method != "uniform":
@@ -174,7 +177,7 @@ def replay_shown(
         actions=log.actions,
         question=question,
         method=method,
-        findings=_findings(log, key_text(key, partition)),
+        findings=replace(_findings(log, key_text(key, partition)), refused=slots - log.slots),
         answers=tuple(weighted.weigh(log, policies, question.bench, stage)),
     )
     if method == "service":
@@ -245,6 +248,9 @@ def _answerable(log: ShownLog, question: FeedbackQuestion) -> tuple[ShownLog, Me
     """The log with its propensities and what it can answer; or raise the reason to refuse it."""
     asked, named = question.logged, log.played >= 0
     if asked == "service":
+        log = log.with_learners(
+            [key is None or len(key) <= question.most_key_bytes for _, key in log.learners]
+        )
         return replace(log, pscore=np.full(log.slots, np.nan)), "service"
     even = 1 / len(log.actions)
     if asked == "uniform":

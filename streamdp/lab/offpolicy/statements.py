@@ -153,6 +153,7 @@ def _doubts(shown: Sequence[FeedbackAnswer]) -> Iterator[Said]:
 def _counted(replay: FeedbackReplay) -> Iterator[Said]:
     log = replay.findings
     parts = [
+        (log.refused, "have a key that is too long for a learner (--most-key-bytes)"),
         (log.unnamed, "name no known action"),
         (log.without if replay.method != "service" else 0, "have no propensity"),
         (log.settled, "were not drawn (propensity 1)"),
@@ -219,6 +220,7 @@ def as_json(replay: FeedbackReplay) -> dict[str, object]:
         "slots": log.slots,
         "keys": log.keys,
         "watched_key": log.watched,
+        "refused_slots": log.refused,
         "unnamed_slots": log.unnamed,
         "slots_without_propensity": log.without,
         "slots_not_drawn": log.settled,
