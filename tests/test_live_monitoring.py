@@ -56,7 +56,7 @@ def test_is_every_query_answered_and_every_alert_silent_in_good_health(
         "headroom",
         "not_private",
         "assembled",
-        "_requests_",
+        "streamdp_requests_",
         "_event_overdue",
         "_mean_loss",
         "_vs_uniform",
