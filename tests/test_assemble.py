@@ -102,10 +102,10 @@ def test_in_one_process_with_what_learns_from_it(shop: Shop, streamdp: Streamdp)
     """The embedded log is one process's, so `run` assembles too if it is told to."""
     port = free_port()
     with shop.path.open("a") as file:
-        file.write(f'[http]\nlisten = "127.0.0.1:{port}"\n')
+        file.write(f'[operations]\nlisten = "127.0.0.1:{port}"\n')
     streamdp("topics", "create", "--config", str(shop.path))
     with shop.start("run", "--with-assemblies") as process:
-        process.hear("http_listening")
+        process.hear("operations_listening")
         asyncio.run(shop.visit(count=20, rest=0))
         until(lambda: _metric(port, "streamdp_events_assembled_total") == 20)
         until(lambda: _metric(port, "streamdp_slots_total") == 20)

@@ -14,11 +14,11 @@ from streamdp.assembly.recipes import Categories, Errors, Rankers, Rewards
 from streamdp.assembly.rules import Combine, Rules
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import StreamTopics
+from streamdp.serve.metrics import Facts as Published
+from streamdp.serve.metrics import MetricsPage, published
 from streamdp.service.config import Configuration, Tables
-from streamdp.service.http.child import public
-from streamdp.service.http.knowledge import Role
-from streamdp.service.http.setup import Setup
-from streamdp.service.metrics import MetricsPage
+from streamdp.service.listeners import abouts_of, epochs_of_assemblies
+from streamdp.service.metrics import Facts, ProcessMetrics
 from streamdp.wire.feedback import FeedbackFormat
 from streamdp.wire.json_format import JsonFormat
 from tests.support.calling import Streamdp
@@ -92,13 +92,17 @@ def test_are_all_modes_resolved(tmp_path: Path) -> None:
     assert loaded(tmp_path, pair=errors).assemblies()[0].recipe == Errors(("a", "b", "c"), 2.5)
 
 
-@pytest.mark.parametrize("role", list(Role))
-def test_are_epochs_shown_by_every_process(tmp_path: Path, role: Role) -> None:
+@pytest.mark.parametrize("learns", [True, False])
+def test_are_epochs_shown_by_every_process(tmp_path: Path, learns: bool) -> None:
     """Of each stream and assembly, also where another process works on it, or none does."""
     configuration = loaded(tmp_path, pair=f"{PAIR}epoch = 3\n")
-    setup = Setup.of(configuration, configuration.technology(), role)
-    knowledge, _ = public(setup)
-    page = MetricsPage(knowledge.facts, most_series=5000).render()
+    about, epochs_of = abouts_of(configuration), epochs_of_assemblies(configuration)
+    families = (
+        ProcessMetrics(lambda: Facts(about, None, epochs_of), most_series=5000).families
+        if learns
+        else lambda: published(Published(about, assemblies=epochs_of))
+    )
+    page = MetricsPage(families, application="shop").render()
     epochs = [line for line in page.splitlines() if line.startswith(b"streamdp_epoch")]
     assert epochs == [
         b'streamdp_epoch{application="shop",stream="home"} 1.0',

@@ -12,10 +12,11 @@ import pytest
 from streamdp.assembly.join import Positions
 from streamdp.core.errors import ConfigurationMismatch, StateMismatch
 from streamdp.ports import Finding, Headers, Partition, Taken, Verdict
+from streamdp.serve.metrics import MetricsPage
 from streamdp.service.assembling.diagnosis import _partition, compare_assemblies, keys, partitions
 from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.assembling.saved import encode_point, open_assembly
-from streamdp.service.metrics import Facts, MetricsPage
+from streamdp.service.metrics import Facts, ProcessMetrics
 from streamdp.service.past import ALONE, alone
 from streamdp.service.status import ASSEMBLES, ProcessStatus, StreamStatus
 from streamdp.service.view import PartitionView
@@ -152,7 +153,12 @@ def test_are_partitions_beyond_the_bound_one() -> None:
     process = ProcessStatus(
         [], [], 0.1, assemblies=[StreamStatus("clicks", ASSEMBLES, parts)]
     )  # fmt: skip
-    page = MetricsPage(lambda: Facts([ABOUT], process, assemblies={"clicks": 1}), most_series=1000)
+    page = MetricsPage(
+        ProcessMetrics(
+            lambda: Facts([ABOUT], process, assemblies={"clicks": 1}), most_series=1000
+        ).families,
+        application="shop",
+    )
     lines = page.render().decode().splitlines()
     (overdue,) = [x for x in lines if x.startswith("streamdp_event_overdue") and '"rest"' in x]
     assert overdue.endswith(" 499.0")

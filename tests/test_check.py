@@ -23,20 +23,22 @@ def test_does_check_refuse_what_run_would(tmp_path: Path, streamdp: Streamdp) ->
     token.write_text("a token of some length")
     pem = tmp_path / "server.pem"
     write_certificates(tmp_path)
-    port, operator = free_port(), free_port()
+    port, other = free_port(), free_port()
     listen = f'[http]\nlisten = "127.0.0.1:{port}"\n'
-    operator_listen = f'[http]\noperator_listen = "127.0.0.1:{operator}"\n'
+    operations = f'[operations]\nlisten = "127.0.0.1:{port}"\n'
+    operator_listen = f'[operations]\noperator_listen = "127.0.0.1:{other}"\n'
     wrong = {
         listen + f'token_file = "{tmp_path}/none"': "http.token_file: cannot be read",
         listen + f'certificate_file = "{pem}"\nkey_file = "{tmp_path}/none"': "unusable",
         listen + f'certificate_file = "{pem}"': "TLS needs both files",
-        listen + "most_series = 50": "http.most_series: too few",
-        operator_listen: "http.operator_token_file: missing",
+        operations + f'token_file = "{tmp_path}/none"': "operations.token_file: cannot be read",
+        operations + "most_series = 50": "operations.most_series: too few",
+        operator_listen: "operations.operator_token_file: missing",
         operator_listen + f'operator_token_file = "{tmp_path}/none"': "cannot be read",
-        f'[http]\noperator_listen = "0.0.0.0:{operator}"\noperator_token_file = "{token}"':
+        f'[operations]\noperator_listen = "0.0.0.0:{other}"\noperator_token_file = "{token}"':
             "not on loopback",
-        f'{listen}operator_listen = "127.0.0.1:{port}"\noperator_token_file = "{token}"':
-            f"the public listener has this port; expected a port of its own, got 127.0.0.1:{port}",
+        f'{operations}operator_listen = "127.0.0.1:{port}"\noperator_token_file = "{token}"':
+            f"another listener has this port; expected a port of its own, got 127.0.0.1:{port}",
     }  # fmt: skip
     path = written(tmp_path)
     text = path.read_text()
@@ -45,8 +47,8 @@ def test_does_check_refuse_what_run_would(tmp_path: Path, streamdp: Streamdp) ->
         for command in ("check", "run"):
             ended = streamdp(command, "-c", str(path))
             assert (ended.code, message in ended.err) == (2, True), (command, http, ended.err)
-    path.write_text(text + listen + f'token_file = "{token}"\noperator_listen = "127.0.0.1:1"\n'
-                    f'operator_token_file = "{token}"\n')  # fmt: skip
+    operator = f'operator_listen = "127.0.0.1:1"\noperator_token_file = "{token}"\n'
+    path.write_text(f'{text}{listen}token_file = "{token}"\n{operations}{operator}')
     assert streamdp("check", "-c", str(path)).code == 0
 
 

@@ -158,11 +158,13 @@ def test_is_what_is_wrong_said_with_where_expected_and_got(
      "300.1.1.1", " localhost", "http://localhost", "a/b", "::1]", "[::1"],
 )  # fmt: skip
 def test_is_an_address_refused_that_nobody_could_listen_at(tmp_path: Path, host: str) -> None:
-    """Both listeners'; only whether a name is known has to be tried."""
-    for key in ("listen", "operator_listen"):
-        http = f'app = "shop"\nhttp = {{{key} = "{host}:8080"}}'
-        path = shop(tmp_path, instead=('app = "shop"', http))
-        assert f"http.{key}: not an address" in refused(path)
+    """Of every listener; only whether a name is known has to be tried."""
+    for table, key in (
+        ("http", "listen"), ("operations", "listen"), ("operations", "operator_listen")
+    ):  # fmt: skip
+        listener = f'app = "shop"\n{table} = {{{key} = "{host}:8080"}}'
+        path = shop(tmp_path, instead=('app = "shop"', listener))
+        assert f"{table}.{key}: not an address" in refused(path)
 
 
 @pytest.mark.parametrize(

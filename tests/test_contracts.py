@@ -8,7 +8,6 @@ another one fails here, and brings its test. Libraries whose internals are touch
 from __future__ import annotations
 
 import ast
-import asyncio
 import inspect
 import re
 import tomllib
@@ -21,11 +20,8 @@ from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.consumer.fetcher import FetchError, FetchResult
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from prometheus_client import CollectorRegistry, generate_latest
-from uvicorn.server import ServerState
 
-from streamdp.service.families import gauge
-from streamdp.service.http.asgi import Receive, Scope, Send
-from streamdp.service.http.server import http_of
+from streamdp.serve.families import gauge
 from tests.conftest import ROOT
 
 TOUCHED = {
@@ -36,8 +32,7 @@ TOUCHED = {
     "_partition_records", "_pending_tasks", "_protocol", "_records", "_reset_committed_task",
     "_send_produce_req", "_sender", "_transport", "_txn_manager", "_unpack_records",
 }  # fmt: skip
-"""Attributes of aiokafka's objects that it does not document. (Of uvicorn's protocol and state no
-name is underscored; the tests below use each that we use.)"""
+"""Attributes of aiokafka's objects that it does not document."""
 
 MODULES = {
     "aiokafka.client", "aiokafka.conn", "aiokafka.consumer.fetcher",
@@ -48,7 +43,6 @@ MODULES = {
     "aiokafka.protocol.group", "aiokafka.protocol.metadata", "aiokafka.protocol.transaction",
     "aiokafka.protocol.types", "aiokafka.record.control_record",
     "aiokafka.record.default_records", "aiokafka.record.util",
-    "uvicorn.server",
 }  # fmt: skip
 """Modules that a library does not document."""
 
@@ -126,7 +120,7 @@ def test_is_every_undocumented_module_listed() -> None:
     assert used - PUBLIC == MODULES
 
 
-@pytest.mark.parametrize("library", ["aiokafka", "uvicorn"])
+@pytest.mark.parametrize("library", ["aiokafka"])
 def test_is_a_library_whose_internals_are_touched_bounded(library: str) -> None:
     """To the series of releases that these tests have seen."""
     (wanted,) = [
@@ -139,156 +133,6 @@ def test_is_a_library_whose_internals_are_touched_bounded(library: str) -> None:
     assert re.fullmatch(rf"{library}>=0\.(\d+)(\.\d+)?,<0\.(\d+)", wanted), wanted
     ((lower, upper),) = re.findall(r"0\.(\d+)(?:\.\d+)?,<0\.(\d+)", wanted)
     assert int(upper) == int(lower) + 1
-
-
-# -- uvicorn -----------------------------------------------------------------------------------
-
-
-class Wire(asyncio.Transport):
-    """A transport that keeps what is written."""
-
-    def __init__(self) -> None:
-        super().__init__({"sockname": ("127.0.0.1", 1), "peername": ("127.0.0.1", 2)})
-        self.written, self.closed = b"", False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written += bytes(data)
-
-    def close(self) -> None:
-        self.closed = True
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
-
-
-class Held:
-    """An application that answers when it is told to, and keeps the request."""
-
-    def __init__(self) -> None:
-        self.scopes: list[Scope] = []
-        self.go_on = asyncio.Event()
-        self.headers: list[tuple[bytes, bytes]] = [(b"content-length", b"2")]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.scopes.append(scope)
-        await self.go_on.wait()
-        start = {"type": "http.response.start", "status": 200, "headers": self.headers}
-        await send(start)
-        await send({"type": "http.response.body", "body": b"ok"})
-
-
-def made(app: Held, state: ServerState) -> tuple[Any, Wire]:
-    """uvicorn's protocol as a listener makes it, connected."""
-    config = http_of(app)
-    server_state = {"reserved": True}
-    protocol = cast(Any, config.http_protocol_class)(
-        config, state, server_state, asyncio.get_running_loop()
-    )
-    wire = Wire()
-    protocol.connection_made(wire)
-    return protocol, wire
-
-
-REQUEST = b"GET /a%2Fb?c HTTP/1.1\r\nHost: x\r\n\r\n"
-
-
-def test_does_a_protocol_say_which_request_it_answers_and_whether_it_is_done() -> None:
-    """What slow requests are cut off by: a new cycle for each, complete once it is answered."""
-
-    async def ask() -> None:
-        app, state = Held(), ServerState()
-        protocol, wire = made(app, state)
-        cycles: list[Any] = [protocol.cycle]
-        protocol.data_received(REQUEST[:9])
-        assert [*cycles, protocol.cycle] == [None, None]
-        protocol.data_received(REQUEST[9:])
-        first: Any = protocol.cycle
-        assert not first.response_complete
-        assert len(state.tasks) == 1
-        app.go_on.set()
-        await asyncio.gather(*state.tasks)
-        assert first.response_complete
-        protocol.data_received(REQUEST)
-        assert protocol.cycle is not first
-        await asyncio.gather(*state.tasks)
-        assert wire.written.count(b"HTTP/1.1 200 OK") == 2
-        protocol.connection_lost(None)
-
-    asyncio.run(ask())
-
-
-def test_does_a_request_carry_the_state_of_its_connection_and_its_address_as_it_came() -> None:
-    async def ask() -> None:
-        app, state = Held(), ServerState()
-        app.go_on.set()
-        protocol, _ = made(app, state)
-        protocol.data_received(REQUEST)
-        await asyncio.gather(*state.tasks)
-        (scope,) = app.scopes
-        assert scope["state"] == {"reserved": True}
-        assert (scope["raw_path"], scope["query_string"]) == (b"/a%2Fb", b"c")
-        assert (scope["type"], scope["method"]) == ("http", "GET")
-        protocol.connection_lost(None)
-
-    asyncio.run(ask())
-
-
-def test_are_default_headers_sent_and_connections_kept_until_they_are_lost() -> None:
-    async def ask() -> None:
-        app, state = Held(), ServerState()
-        state.default_headers = [(b"date", b"today")]
-        app.go_on.set()
-        protocol, wire = made(app, state)
-        assert state.connections == {protocol}
-        protocol.data_received(REQUEST)
-        await asyncio.gather(*state.tasks)
-        assert b"date: today" in wire.written
-        assert b"server:" not in wire.written
-        protocol.connection_lost(None)
-        assert state.connections == set()
-        assert state.tasks == set()
-
-    asyncio.run(ask())
-
-
-def test_does_shutdown_close_what_is_idle_and_let_an_answer_end() -> None:
-    async def ask() -> None:
-        state = ServerState()
-        idle, quiet = made(Held(), state)
-        idle.shutdown()
-        assert quiet.is_closing()
-        app = Held()
-        busy, wire = made(app, state)
-        busy.data_received(REQUEST)
-        busy.shutdown()
-        assert wire.is_closing() is False
-        app.go_on.set()
-        await asyncio.gather(*state.tasks)
-        assert wire.is_closing()
-        for protocol in (idle, busy):
-            protocol.connection_lost(None)
-
-    asyncio.run(ask())
-
-
-def test_does_an_answer_that_closes_close_the_connection() -> None:
-    """As one in a reserved place does."""
-
-    async def ask() -> None:
-        app, state = Held(), ServerState()
-        app.headers.append((b"connection", b"close"))
-        app.go_on.set()
-        protocol, wire = made(app, state)
-        protocol.data_received(REQUEST)
-        await asyncio.gather(*state.tasks)
-        assert wire.closed
-        protocol.connection_lost(None)
-
-    asyncio.run(ask())
 
 
 # -- prometheus-client -------------------------------------------------------------------------

@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 import tomllib
+import urllib.error
 import urllib.request
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 
@@ -126,8 +128,12 @@ def test_does_it_run_and_end_by_itself(tmp_path: Path) -> None:
             printed.append(line)
             if "block" in line and "…" not in line and not page:
                 address = f"http://127.0.0.1:{port}/v1/status"
-                with urllib.request.urlopen(address, timeout=5) as answer:
-                    page = answer.read().decode()
+                while not page and process.poll() is None:
+                    with (
+                        suppress(urllib.error.URLError),  # `serve` is still starting
+                        urllib.request.urlopen(address, timeout=5) as answer,
+                    ):
+                        page = answer.read().decode()
     assert process.returncode == 0
     said = "".join(printed)
     assert "the simulator's own" in said.lower()

@@ -15,14 +15,15 @@ import streamdp
 from streamdp.cli.exit_codes import ExitCode
 from streamdp.service.config import Configuration
 from streamdp.service.config.tables import HttpTable
-from streamdp.service.http.child import RESERVED_PLACES
-from streamdp.service.http.door import SPARE_FILES
 from tests.conftest import ROOT
 from tests.support.deployment import DEPLOY, TOOLS, accepted, documents, run
 
 RULES = DEPLOY / "prometheus" / "streamdp.rules.yml"
 RULE_TESTS = DEPLOY / "prometheus" / "streamdp.rules.test.yml"
-UNITS = [DEPLOY / "systemd" / f"{name}.service" for name in ("streamdp", "streamdp-assemble")]
+UNITS = [
+    DEPLOY / "systemd" / f"{name}.service"
+    for name in ("streamdp", "streamdp-assemble", "streamdp-serve")
+]
 UNIT = UNITS[0]
 KUBERNETES = DEPLOY / "kubernetes"
 ASSEMBLE = DEPLOY / "kubernetes-assemble"
@@ -30,9 +31,13 @@ RUNBOOK = (DEPLOY / "RUNBOOK.md").read_text()
 LARGEST_EXPOSURE = 1.5  # of 10, by `systemd-analyze security`; it was 1.2
 
 
-def kinds(folder: Path = KUBERNETES) -> dict[str, dict[str, Any]]:
-    """The Kubernetes objects by their kind."""
-    paths = [path for path in folder.glob("*.yaml") if path.name != "kustomization.yaml"]
+def kinds(folder: Path = KUBERNETES, *, serves: bool = False) -> dict[str, dict[str, Any]]:
+    """The Kubernetes objects by their kind: of who learns or assembles, or of who serves."""
+    paths = [
+        path
+        for path in folder.glob("*.yaml")
+        if path.name != "kustomization.yaml" and (path.name == "serve.yaml") is serves
+    ]
     return {resource["kind"]: resource for path in paths for resource in documents(path)}
 
 
@@ -68,13 +73,13 @@ def containers() -> dict[str, Mapping[str, Any]]:
 def test_does_every_process_have_a_name_that_it_keeps() -> None:
     """So a killed one takes its partitions back at once; a pod's name tells it from its likes."""
     working = containers()
-    assert len(working) == 7
+    assert len(working) == 7  # `serve` works on no partition
     for name, environment in working.items():
         worker = environment.get("STREAMDP__SERVICE__WORKER")
         assert worker, name
         if name.endswith("(pod)"):
             assert worker["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
-    for unit in UNITS:
+    for unit in UNITS[:2]:
         assert "Environment=STREAMDP__SERVICE__WORKER=%H" in unit.read_text()
 
 
@@ -252,10 +257,12 @@ def test_kustomize_builds_a_whole_that_keeps_to_the_schemas(tmp_path: Path) -> N
     built.write_text(accepted("kubectl", "kustomize", home))
     accepted(TOOLS / "kubernetes-validate", "--strict", built)
     objects = {resource["kind"]: resource for resource in documents(built)}
-    assert set(objects) == {*kinds(), "ConfigMap", "Secret"}
-    volumes = objects["Deployment"]["spec"]["template"]["spec"]["volumes"]
-    assert volumes[0]["configMap"]["name"] == objects["ConfigMap"]["metadata"]["name"]
-    assert volumes[1]["secret"]["secretName"] == objects["Secret"]["metadata"]["name"]
+    assert set(objects) == {*kinds(), *kinds(serves=True), "ConfigMap", "Secret"}
+    for resource in documents(built):
+        if resource["kind"] == "Deployment":
+            volumes = resource["spec"]["template"]["spec"]["volumes"]
+            assert volumes[0]["configMap"]["name"] == objects["ConfigMap"]["metadata"]["name"]
+            assert volumes[1]["secret"]["secretName"] == objects["Secret"]["metadata"]["name"]
 
 
 @pytest.mark.system("kubectl")
@@ -277,7 +284,7 @@ def test_kustomize_builds_what_assembles_around_one_configuration(tmp_path: Path
         for resource in objects
         if resource["kind"] == "Deployment"
     }
-    assert set(pods) == {"streamdp", "streamdp-assemble"}
+    assert set(pods) == {"streamdp", "streamdp-assemble", "streamdp-serve"}
     mounted = {pod["volumes"][0]["configMap"]["name"] for pod in pods.values()}
     assert mounted == {config["metadata"]["name"]}
     text = (ASSEMBLE / "streamdp.toml").read_text()
@@ -289,9 +296,11 @@ def test_kustomize_builds_what_assembles_around_one_configuration(tmp_path: Path
     assert kinds(ASSEMBLE)["Deployment"]["spec"]["replicas"] <= partitions
 
 
-@pytest.mark.parametrize("folder", [KUBERNETES, ASSEMBLE], ids=lambda folder: folder.name)
-def test_the_pods_have_no_rights(folder: Path) -> None:
-    pod = kinds(folder)["Deployment"]["spec"]["template"]["spec"]
+@pytest.mark.parametrize(
+    ("folder", "serves"), [(KUBERNETES, False), (KUBERNETES, True), (ASSEMBLE, False)]
+)
+def test_the_pods_have_no_rights(folder: Path, serves: bool) -> None:
+    pod = kinds(folder, serves=serves)["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["automountServiceAccountToken"] is False
@@ -323,7 +332,6 @@ def test_no_pod_starts_with_a_configuration_that_needs_a_new_epoch(folder: Path)
 def test_every_selector_finds_the_pods() -> None:
     objects = kinds()
     labels = objects["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    assert objects["Service"]["spec"]["selector"] == labels
     assert objects["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
     assert objects["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == labels
     assert objects["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == "streamdp"
@@ -332,7 +340,13 @@ def test_every_selector_finds_the_pods() -> None:
     own = beside["Deployment"]["spec"]["template"]["metadata"]["labels"]
     assert beside["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == own
     assert beside["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == own
-    assert own != labels  # or the service would send look-ups to who cannot answer
+    assert own != labels
+    served = kinds(serves=True)
+    serving = served["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert served["Service"]["spec"]["selector"] == serving  # nobody else can answer look-ups
+    assert served["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == serving
+    assert served["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == serving
+    assert serving not in (own, labels)
 
 
 def test_the_manifests_name_this_version() -> None:
@@ -388,12 +402,13 @@ def test_the_unit_does_not_restart_what_a_person_must_mend() -> None:
         assert re.findall(r"^ExecStart\w+=", text, re.MULTILINE) == []
 
 
-def test_may_both_units_run_on_one_machine_with_one_configuration() -> None:
+def test_the_units_run_on_one_machine_with_one_configuration() -> None:
     """What has to differ is said over it, in words that a configuration takes."""
-    first, second = (
+    first, second, third = (
         set(re.findall(r"^Environment=(\w+)=", unit.read_text(), re.MULTILINE)) for unit in UNITS
     )
-    assert second - first == {"STREAMDP__TRANSPORT__PASSWORD_FILE", "STREAMDP__HTTP__LISTEN"}
+    assert second - first == {"STREAMDP__TRANSPORT__PASSWORD_FILE", "STREAMDP__OPERATIONS__LISTEN"}
+    assert third == {"STREAMDP__TRANSPORT__PASSWORD_FILE"}
     assert "streamdp assemble --config /etc/streamdp/streamdp.toml" in UNITS[1].read_text()
 
 
@@ -401,7 +416,7 @@ def test_the_unit_allows_files_for_every_connection() -> None:
     """Its filter keeps the service from raising the limit itself."""
     (allowed,) = re.findall(r"^LimitNOFILE=(\d+)$", UNIT.read_text(), re.MULTILINE)
     assert f"LimitNOFILE={allowed}\n" in UNITS[1].read_text()
-    assert int(allowed) >= HttpTable().most_connections + RESERVED_PLACES + SPARE_FILES
+    assert int(allowed) >= HttpTable().most_connections + 256  # brokers, logs, the embedded log
 
 
 # Prometheus and Grafana

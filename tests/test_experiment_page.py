@@ -15,7 +15,6 @@ import pytest
 from streamdp.core.events import BlockSums, Release
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
-from streamdp.service.http.guard import Limits
 from streamdp.wire.published import Lines
 from tests.golden_wire import FEEDBACK, SHOWN_FEEDBACK
 from tests.support.asking import Face, listening
@@ -71,8 +70,7 @@ def window() -> Iterator[Browser]:
 
     async def serve() -> None:
         face = Face(actions, ledger, about=about)
-        limits = Limits(most_connections=50, request_seconds=30)
-        async with face.knowledge.following(), listening(face, limits) as (host, port):
+        async with face.knowledge.following(), listening(face) as (host, port):
             await face.knowledge.cache.ready()
             address.append(f"http://{host}:{port}/")
             ready.set()

@@ -12,7 +12,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners import PolicyLearner
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.service.config import Configuration
-from streamdp.service.http.setup import about_of
+from streamdp.service.listeners import about_of
 from streamdp.wire.feedback import FeedbackFormat
 from tests.support.streams import ACTIONS, feedback_spec, spec
 

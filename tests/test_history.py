@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from streamdp.ports import Published
-from streamdp.service.history import ACTIONS_A_KEY, Acted, StreamReleases
+from streamdp.serve.history import ACTIONS_A_KEY, Acted, StreamReleases
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
 from tests.support.lived import lived

@@ -10,36 +10,28 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import structs
 from openapi_spec_validator import validate
 
 from streamdp.core.errors import TransportLost
-from streamdp.ports import Partition
-from streamdp.service.about import NO_FALLBACK
-from streamdp.service.history import NEWEST_LINES
-from streamdp.service.http.app import description, status_page
-from streamdp.service.http.asgi import Message
-from streamdp.service.http.gate import Bucket
-from streamdp.service.http.guard import Limits
-from streamdp.service.http.knowledge import SILENT_SECONDS, Role
-from streamdp.service.http.process import Serving
-from streamdp.service.http.server import MOST_HEAD_BYTES
-from streamdp.service.status import PartitionStatus, ProcessStatus, Steps, StreamStatus
-from streamdp.service.view import Reason, Status, View
-from tests.support.asking import Answer, Face, listening, raw
+from streamdp.serve.about import NO_FALLBACK
+from streamdp.serve.access import Bucket
+from streamdp.serve.app import description, status_page
+from streamdp.serve.asgi import Message
+from streamdp.serve.history import NEWEST_LINES
+from streamdp.serve.listener import MOST_HEAD_BYTES
+from streamdp.serve.traffic import RequestKind
+from tests.support.asking import LIMITS, Answer, Face, listening, raw
 from tests.support.publishing import Topic, action, charge, mode_record, release
-from tests.support.showing import ABOUT, LINES, block, partition, process
-from tests.support.streams import spec
+from tests.support.showing import ABOUT, LINES, block
 
 BYTES = b"\xff/..\x00"
-ROOMY = Limits(most_connections=100, request_seconds=5)
 DESCRIPTION = json.loads(description())
 
 
@@ -288,112 +280,15 @@ def test_does_it_answer_while_the_topic_is_lost_and_say_so() -> None:
 
 def test_are_the_probes_honest() -> None:
     async def ask() -> None:
-        now = [0.0]
-        made = Face(*topics(), role=Role.LEARNS, token=b"x" * 16, clock=lambda: now[0])
+        made = Face(*topics(), token=b"x" * 16)
         assert (await made.ask("/healthz")).status == 200
         loading = await made.ask("/readyz")
-        assert (loading.status, loading.json["ready"], len(loading.json["why"])) == (503, False, 2)
+        assert (loading.status, loading.json["ready"], len(loading.json["why"])) == (503, False, 1)
         async with made.knowledge.following():
             await made.knowledge.cache.ready()
-            halted = partition(status="halted", reason="internal", message="m")
-            made.knowledge.hear(process(halted, partition(1)).encode())
-            ready = (await made.ask("/readyz")).json
-            assert ready == {
-                "ready": True, "why": [], "away": [], "halted": ["home/0: internal: m"],
-            }  # fmt: skip
-            taking = process(partition(status="retrying", lost=True), partition(1))
-            made.knowledge.hear(structs.replace(taking, begun=True).encode())
-            ready = (await made.ask("/readyz")).json
-            assert ready == {"ready": True, "why": [], "away": ["home/0 is retrying"], "halted": []}
-            now[0] += SILENT_SECONDS
-            assert (await made.ask("/healthz")).status == 503
-            assert (await made.ask("/readyz")).status == 503
+            assert (await made.ask("/readyz")).json == {"ready": True, "why": []}
 
     asyncio.run(ask())
-
-
-def readiness(*snapshots: ProcessStatus) -> list[str]:
-    """Why a process is not ready after these were heard; nothing if it is."""
-
-    async def ask() -> list[str]:
-        made = Face(*topics(), role=Role.LEARNS, clock=lambda: 0.0)
-        async with made.knowledge.following():
-            await made.knowledge.cache.ready()
-            for snapshot in snapshots:
-                made.knowledge.hear(snapshot.encode())
-            answer = await made.ask("/readyz")
-            assert (answer.status == 200) == answer.json["ready"] == (not answer.json["why"])
-            why: list[str] = answer.json["why"]
-            return why
-
-    return asyncio.run(ask())
-
-
-NOTHING_YET = ProcessStatus([StreamStatus("home", "live", [], settled=False)], [], None)
-STANDS_BY = ProcessStatus([StreamStatus("home", "live", [], settled=True)], [], 0.1)
-
-
-@pytest.mark.parametrize(
-    ("before", "why"),
-    [
-        (NOTHING_YET, ["home: its partitions are not assigned yet"]),
-        (process(partition(status="taking"), partition(1)), ["home/0 is taking"]),
-        (process(partition(status="rebuilding")), ["home/0 is rebuilding"]),
-        (process(partition(status="retrying", lost=True)), ["home/0 is retrying"]),
-        (
-            process(partition(status="halted", reason="state_mismatch")),
-            ["every partition is halted"],
-        ),
-    ],
-)
-def test_is_a_process_not_ready_before_its_partitions_are_taken(
-    before: ProcessStatus, why: list[str]
-) -> None:
-    assert readiness(before) == why
-    assert readiness(before, process()) == []
-
-
-def test_is_a_process_that_stands_by_ready() -> None:
-    """There may be more processes than partitions, in a roll-out above all."""
-    assert readiness(NOTHING_YET, STANDS_BY) == []
-
-
-@pytest.mark.parametrize("status", ["taking", "rebuilding", "retrying"])
-def test_does_a_process_stay_ready_while_it_takes_more(status: str) -> None:
-    """Look-ups are answered all the same; a dead broker must not take every process away."""
-    assert afterwards(partition(), partition(1, status=status)) == []
-    assert afterwards(partition(status="halted", reason="state_mismatch")) == []
-
-
-def afterwards(*parts: PartitionStatus) -> list[str]:
-    """Why a process is not ready whose partitions were all taken before; nothing if it is."""
-    return readiness(structs.replace(process(*parts), begun=True))
-
-
-def test_does_a_serving_process_that_is_started_again_find_it_ready() -> None:
-    """What it has not heard itself still counts: the process that learns remembers it."""
-    made = spec()
-    view, steps = View([made]), Steps(lambda: 0.0)
-    nobody: Any = None
-    learning = Serving(nobody, nobody, view, steps, nobody, 0.0)
-    at = Partition(made.name, 0)
-    view.shown(made.name).settled = True
-    view.turn(at, Status.TAKING)
-    assert readiness(learning._status()) == ["home/0 is taking"]
-    view.turn(at, Status.RUNNING)
-    assert readiness(learning._status()) == []
-    view.turn(at, Status.RETRYING)
-    assert readiness(learning._status()) == []
-    view.halt(at, Reason.STATE, "the state is gone")
-    assert readiness(learning._status()) == []
-
-
-@pytest.mark.parametrize("reason", ["configuration_mismatch", "invalid_config"])
-def test_does_a_halt_by_the_configuration_make_a_process_unready(reason: str) -> None:
-    """At once and also later: the roll-out that brought it must stop."""
-    halted = process(partition(status="halted", reason=reason), partition(1))
-    assert readiness(halted) == ["home/0 is halted by this configuration"]
-    assert readiness(structs.replace(halted, begun=True)) == readiness(halted)
 
 
 @pytest.mark.parametrize("given", ["", "Bearer", "Bearer wrong", "bearer " + "x" * 16, "x" * 16])
@@ -524,9 +419,9 @@ def test_may_the_page_run_nothing_but_its_own_script() -> None:
 # -- over a real socket ------------------------------------------------------------------------
 
 
-def over_socket(limits: Limits, *requests: bytes) -> list[bytes]:
+def over_socket(*requests: bytes) -> list[bytes]:
     async def ask() -> list[bytes]:
-        async with face() as made, listening(made, limits) as address:
+        async with face() as made, listening(made) as address:
             return [await raw(address, request) for request in requests]
 
     return asyncio.run(ask())
@@ -534,66 +429,88 @@ def over_socket(limits: Limits, *requests: bytes) -> list[bytes]:
 
 def test_are_huge_heads_refused() -> None:
     head = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
-    (answer,) = over_socket(ROOMY, head + b"X-Large: " + b"x" * (2 * MOST_HEAD_BYTES))
+    (answer,) = over_socket(head + b"X-Large: " + b"x" * (2 * MOST_HEAD_BYTES))
     assert answer.startswith(b"HTTP/1.1 400")
-    (answer,) = over_socket(ROOMY, b"GET /" + b"x" * (2 * MOST_HEAD_BYTES))
+    (answer,) = over_socket(b"GET /" + b"x" * (2 * MOST_HEAD_BYTES))
     assert answer.startswith(b"HTTP/1.1 400")
-
-
-@pytest.mark.parametrize("before", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"])
-@pytest.mark.parametrize("half", [b"", b"GET /healthz HT"])
-def test_are_slow_heads_cut_off(before: bytes, half: bytes) -> None:
-    """Of a first request and of a later one; silence between requests is uvicorn's to bound."""
-
-    async def ask() -> bytes:
-        limits = Limits(most_connections=9, request_seconds=0.2 if half or not before else 60)
-        async with face() as made, listening(made, limits) as address:
-            reader, writer = await asyncio.open_connection(*address)
-            writer.write(before)
-            if before:
-                await reader.readuntil(b"alive\n")
-            writer.write(half)
-            if before and not half:
-                writer.write_eof()
-            async with asyncio.timeout(5):
-                try:
-                    return await reader.read()
-                except ConnectionError:
-                    return b""
-                finally:
-                    writer.close()
-
-    assert asyncio.run(ask()) == b""
 
 
 def test_is_a_body_that_drips_in_cut_off() -> None:
     request = (b"POST /v1/streams/home/actions HTTP/1.1\r\nHost: x\r\n"
                b"Content-Length: 100\r\n\r\n{")  # fmt: skip
-    (answer,) = over_socket(ROOMY, request)
+    (answer,) = over_socket(request)
     assert answer.startswith(b"HTTP/1.1 408")
 
 
-def test_is_the_number_of_connections_bounded() -> None:
+def test_are_requests_beyond_the_connections_refused() -> None:
+    """In so many words, and the connection is closed; places are free again when others leave."""
+
     async def ask() -> tuple[bytes, bytes]:
-        limits = Limits(most_connections=3, request_seconds=60)
         request = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        async with face() as made, listening(made, limits) as address:
+        async with face() as made, listening(made, replace(LIMITS, most_connections=3)) as address:
             held = [await asyncio.open_connection(*address) for _ in range(3)]
-            await held[-1][0].read(0)
+            for reader, writer in held:
+                writer.write(request.replace(b"Connection: close\r\n", b""))
+                assert (await reader.readuntil(b"alive\n")).startswith(b"HTTP/1.1 200")
             refused = await raw(address, request)
             for _, writer in held:
                 writer.close()
                 await writer.wait_closed()
-            while not (answered := await raw(address, request)):
+            while (answered := await raw(address, request)).startswith(b"HTTP/1.1 503"):
                 await asyncio.sleep(0.01)  # until the server has seen them go
             return refused, answered
 
     refused, answered = asyncio.run(ask())
-    assert refused == b""
+    assert refused.startswith(b"HTTP/1.1 503")
     assert answered.startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/v1/streams/home/actions"])
+def test_is_a_request_refused_that_says_twice_where_it_ends(path: str) -> None:
+    """A proxy may have found another end: what follows would be a request of somebody else."""
+    request = (
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n"
+        "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+    ).encode()
+    (answer,) = over_socket(request)
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert b"both Content-Length and Transfer-Encoding" in answer
+
+
+def test_are_a_few_scrapes_answered_beyond_the_rate() -> None:
+    async def ask() -> None:
+        made = Face(Topic(), Topic(), rate=1.0, clock=lambda: 0.0)
+        look_up = "/v1/streams/home/keys/fr/action"
+        assert [(await made.ask(look_up)).status for _ in range(2)] == [200, 429]
+        scrapes = [(await made.ask("/metrics")).status for _ in range(11)]
+        assert scrapes == [200] * 10 + [429]
+        assert (await made.ask(look_up)).status == 429
+
+    asyncio.run(ask())
+
+
+def test_are_durations_told_by_what_was_asked_for() -> None:
+    """Every reading of this clock is a second later than the one before."""
+    requests = [("GET", "keys/fr/action"), ("POST", "actions"), ("GET", "keys"), ("GET", "actions"),
+                ("GET", "keys/fr/choice?request=r"), ("POST", "choices")]  # fmt: skip
+
+    async def ask() -> None:
+        ticks = count()
+        made = Face(Topic(), Topic(), clock=lambda: float(next(ticks)))
+        for method, path in requests:
+            body = json.dumps({"keys": []}).encode()
+            await made.ask(f"/v1/streams/home/{path}", method=method, body=body)
+        durations = made.knowledge.traffic.durations
+        assert {
+            kind: sum(histogram.counts) for kind, histogram in durations.items()
+        } == dict.fromkeys(RequestKind, 2)
+        assert all(histogram.seconds > 0 for histogram in durations.values())
+
+    asyncio.run(ask())
+
+
 def test_is_nothing_said_of_the_software() -> None:
-    (answer,) = over_socket(ROOMY, b"GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    (answer,) = over_socket(b"GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert b"server:" not in answer.lower()
     assert b"nosniff" in answer

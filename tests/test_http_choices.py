@@ -18,9 +18,8 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.evidence.policy import uniform_policy
 from streamdp.ports import Key
-from streamdp.service.about import About
-from streamdp.service.http.app import description
-from streamdp.service.http.guard import Limits
+from streamdp.serve.about import About
+from streamdp.serve.app import description
 from tests.golden_wire import ACTIONS, FEEDBACK, SHOWN_FEEDBACK
 from tests.support.asking import Answer as Response
 from tests.support.asking import Face, free_port, listening
@@ -170,8 +169,7 @@ async def over_http(asks: Asks[T], *, about: About = CLICKS) -> T:
     """What a client over a real socket gets."""
     topic = Topic([action(MIXED, lines=FEEDBACK)] if about is CLICKS else [])
     face = Face(topic, Topic([]), about=about)
-    limits = Limits(most_connections=50, request_seconds=30)
-    async with face.knowledge.following(), listening(face, limits) as (host, port):
+    async with face.knowledge.following(), listening(face) as (host, port):
         await face.knowledge.cache.ready()
         fallbacks = {"home": "a"}
         async with HttpActions(f"http://{host}:{port}", fallbacks, timeout=30) as actions:

@@ -1,11 +1,14 @@
-"""Does `streamdp run` serve from a process of its own, and keep serving, whatever happens to it?"""
+"""Do the processes that learn and that serve answer each for itself, whatever happens?"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import ssl
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -18,55 +21,99 @@ from streamdp.testing.certificates import write_certificates
 from tests.support.asking import free_port
 from tests.support.calling import Streamdp
 from tests.support.first_action import readers_disagree
+from tests.support.processes import MAIN
 from tests.support.running import Place, children, until
 from tests.support.streams import events
 
 pytestmark = pytest.mark.slow
 
 
-def test_is_it_served_from_a_process_of_its_own_that_is_started_again(tmp_path: Path) -> None:
+def test_serve_beside_run_ends_with_it_and_its_own_end_does_not_stop_learning(
+    tmp_path: Path,
+) -> None:
+    """It is an ordinary child: not started again, and what is learned does not need it."""
     place = Place(tmp_path)
     with place.running() as process:
         until(place.ready)
         place.send(events(200))
         until(lambda: b'"source":"published"' in place.get("/v1/streams/home/keys/fr/action")[1])
-        (child,) = children(process)
-        os.kill(child, signal.SIGKILL)
-        until(lambda: children(process) not in ([], [child]))
-        until(place.ready)
-        status, answer = place.get("/v1/streams/home/keys/fr/action")
-        assert (status, json.loads(answer)["source"]) == (200, "published")
-        page = place.get("/metrics")[1].decode()
+        until(lambda: "streamdp_private_regret{" in place.get("/metrics")[1].decode())
+        page = place.operations("/metrics")[1].decode()
         assert (
             'streamdp_partition_halted{application="shop",partition="0",reason="internal",'
             'stream="home"} 0.0' in page
         )
-        until(lambda: "streamdp_private_regret{" in place.get("/metrics")[1].decode())
-        until(
-            lambda: (
-                'streamdp_http_restarts_total{application="shop"} 1.0'
-                in place.get("/metrics")[1].decode()
-            )
-        )
-    assert place.get("/healthz")[0] == 0
-    assert "http_ended" in (tmp_path / "run.log").read_text()
-
-
-def test_does_it_end_with_the_process_that_learns(tmp_path: Path) -> None:
-    """Also when that is killed without a word."""
-    place = Place(tmp_path)
-    with place.running() as process:
-        until(place.ready)
         (child,) = children(process)
-        os.kill(process.pid, signal.SIGKILL)
-        until(lambda: not Path(f"/proc/{child}/cmdline").exists() or is_dead(child))
-        process.wait()
-        process.returncode = 0
+        os.kill(child, signal.SIGKILL)
+        until(lambda: "serve_ended" in (tmp_path / "run.log").read_text())
+        assert place.get("/healthz")[0] == 0
+        place.send(events(200))
+        slots = 'streamdp_slots_total{application="shop",partition="0",stream="home"} 400.0'
+        until(lambda: slots in place.operations("/metrics")[1].decode())
+    assert place.operations("/healthz")[0] == 0
+    with place.running():
+        until(place.ready)
+    assert place.get("/healthz")[0] == 0
 
 
-def is_dead(pid: int) -> bool:
-    """Whether a process has ended, though nobody has asked how."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+LOADED = f"""
+import atexit, sys
+atexit.register(lambda: open("loaded", "w").write("\\n".join(sys.modules)))
+{MAIN}
+"""
+
+
+def test_serve_reads_nothing_private_and_loads_nothing_that_could(
+    tmp_path: Path,
+) -> None:
+    """It answers where the trusted file is gone, and has neither engine nor sums in memory."""
+    place = Place(tmp_path)
+    with place.running():
+        until(place.ready)
+        place.send(events(300))
+        until(lambda: b'"published"' in place.get("/v1/streams/home/keys/fr/action")[1])
+    for trusted in tmp_path.glob("log.db*"):
+        if "published" not in trusted.name:
+            trusted.unlink()
+    command = [sys.executable, "-c", LOADED, "serve", "--config", str(place.path)]
+    with subprocess.Popen(
+        command, cwd=tmp_path
+    ) as process:  # a fork would have what its parent has
+        until(lambda: b'"published"' in place.get("/v1/streams/home/keys/fr/action")[1])
+        process.terminate()
+        assert process.wait(timeout=30) == 0
+    modules = (tmp_path / "loaded").read_text().splitlines()
+    private = (
+        *("streamdp.core.engine", "streamdp.core.bank", "streamdp.assembly.join"),
+        *(f"streamdp.service.{name}" for name in ("protocol", "run", "worker")),
+    )
+    assert [name for name in modules if name.startswith(private)] == []
+    assert not list(tmp_path.glob("log.db"))
+
+
+def test_a_thousand_polite_connections_do_not_touch_the_operations_listener(tmp_path: Path) -> None:
+    """Each has asked for something and stays; the public listener then refuses, and only it."""
+    place = Place(tmp_path)
+    request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+    async def hold() -> None:
+        held = [await asyncio.open_connection("127.0.0.1", place.port) for _ in range(1000)]
+        try:
+            for reader, writer in held:
+                writer.write(request)
+                await reader.readuntil(b"alive\n")
+            assert (await asyncio.to_thread(place.get, "/healthz"))[0] == 503
+            for path in ("/healthz", "/readyz", "/metrics", "/v1/status"):
+                status, _ = await asyncio.to_thread(place.operations, path)
+                assert status == 200, path
+        finally:
+            for _, writer in held:
+                writer.close()
+
+    with place.running():
+        until(place.ready)
+        asyncio.run(hold())
+        until(lambda: place.get("/healthz")[0] == 200)
 
 
 def test_does_serve_answer_without_learning_and_the_client_keep_up(
@@ -100,7 +147,7 @@ def test_does_serve_answer_without_learning_and_the_client_keep_up(
         assert streamdp("mode", "home", "live", "-c", str(place.path)).code == 0
         until(lambda: actions.action("home", b"fr").why is Why.PUBLISHED)
         status = json.loads(place.get("/v1/status")[1])
-        assert (status["role"], status["streams"][0]["partitions"]) == ("serves", [])
+        assert [stream["name"] for stream in status["streams"]] == ["home"]
     with pytest.raises(TransportLost):
         HttpActions(place.url, {"home": "z"}, timeout=1).fetch("home", [b"fr"])
     assert changes[0].key == b"fr"
@@ -116,14 +163,19 @@ def test_is_a_key_s_first_learned_action_served_everywhere(tmp_path: Path) -> No
 def test_health_asks_where_the_configuration_says(tmp_path: Path, streamdp: Streamdp) -> None:
     """TLS and port follow the file; nobody there is exit code 1."""
     write_certificates(tmp_path)
-    more = f'certificate_file = "{tmp_path}/server.pem"\nkey_file = "{tmp_path}/server.pem"'
-    place = Place(tmp_path, more, scheme="https")
+    tls = f'certificate_file = "{tmp_path}/server.pem"\nkey_file = "{tmp_path}/server.pem"'
+    place = Place(tmp_path, tls, scheme="https")
     ask = ("health", "-c", str(place.path))
     with place.running():
-        until(lambda: streamdp(*ask).code == 0)
-        assert streamdp(*ask).out == f"{place.url}/healthz: 200\n"
-    dead = streamdp(*ask)
-    assert (dead.code, "no good answer; expected 200" in dead.err) == (1, True)
+        for more, url in (
+            ((), f"http://127.0.0.1:{place.operations_port}"),
+            (("--serve",), place.url),
+        ):
+            until(lambda more=more: streamdp(*ask, *more).code == 0)  # type: ignore[misc]
+            assert streamdp(*ask, *more).out == f"{url}/healthz: 200\n"
+    for more in ((), ("--serve",)):
+        dead = streamdp(*ask, *more)
+        assert (dead.code, "no good answer; expected 200" in dead.err) == (1, True)
 
 
 def test_is_tls_spoken_and_the_token_asked_for(tmp_path: Path) -> None:
@@ -156,11 +208,11 @@ def tried(actions: HttpActions) -> str:
 def test_is_the_operator_told_what_is_not_private_on_every_line(tmp_path: Path) -> None:
     port = free_port()
     (tmp_path / "token").write_text("a token of some length")
-    more = (
+    operations = (
         f'operator_listen = "127.0.0.1:{port}"\noperator_token_file = "{tmp_path / "token"}"\n'
         "operator_exact = true"
     )
-    place = Place(tmp_path, more)
+    place = Place(tmp_path, operations=operations)
     with place.running():
         until(place.ready)
         place.send([(b"fr", b"garbage")] * 7)
@@ -181,10 +233,10 @@ def test_is_the_operator_told_what_is_not_private_on_every_line(tmp_path: Path) 
             page = answer.read().decode()
         assert "\nstreamdp_not_private_memory_bytes " in page
         assert all("NOT PRIVATE" in line for line in page.splitlines() if "HELP" in line)
-        public = place.get("/metrics")[1]
+        public = place.get("/metrics")[1] + place.operations("/metrics")[1]
         assert not any(word in public for word in (b"not_private", b"memory", b"processor"))
         for path in ("/metrics", "/v1/status", "/v1/streams/home/keys/fr/history"):
-            assert b"null slots" not in place.get(path)[1]
+            assert b"null slots" not in place.get(path)[1] + place.operations(path)[1]
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "nothing", "http://"])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import json
 import socket
+import ssl
 from pathlib import Path
+from shutil import copy
 
 import pytest
 from cryptography.hazmat.primitives.serialization import (
@@ -13,12 +17,17 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from cryptography.x509 import load_pem_x509_certificates
 
 from streamdp.cli.exit_codes import code_of
 from streamdp.core.errors import InvalidConfig, Occupied
-from streamdp.service.http.checks import check_apart, check_loopback, tls_of, token_of
-from streamdp.service.http.server import bound
+from streamdp.serve.credentials import Credentials, Files, tls_of, token_of
+from streamdp.serve.listener import bound
+from streamdp.service.listeners import check_apart, check_loopback
 from streamdp.testing.certificates import write_certificates
+from tests.support.asking import Face, listening
+from tests.support.publishing import Topic
+from tests.support.watched_faces import Lines
 
 
 def test_is_a_taken_address_told() -> None:
@@ -30,7 +39,7 @@ def test_is_a_taken_address_told() -> None:
 @pytest.mark.parametrize("address", ["0.0.0.0:1", "192.168.0.1:1", "localhost.evil:1", "[::]:1"])
 def test_may_the_operator_s_listener_be_on_loopback_only(address: str) -> None:
     with pytest.raises(InvalidConfig, match="loopback"):
-        check_loopback(address, where="http.operator_listen")
+        check_loopback(address, where="operations.operator_listen")
     check_loopback("127.0.0.1:1", where="x")
     check_loopback("[::1]:1", where="x")
 
@@ -54,10 +63,10 @@ def test_may_the_operator_s_listener_be_on_loopback_only(address: str) -> None:
 def test_is_one_port_for_both_listeners_refused(public: str, operator: str, clash: bool) -> None:
     """The second to open could never have it, however often it is started again."""
     if clash:
-        with pytest.raises(InvalidConfig, match=r"http\.operator_listen: the public listener has"):
-            check_apart(public, operator)
+        with pytest.raises(InvalidConfig, match=r"x: another listener has"):
+            check_apart(public, operator, where="x")
     else:
-        check_apart(public, operator)
+        check_apart(public, operator, where="x")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +105,7 @@ def test_does_nobody_ask_a_terminal_for_the_password_of_a_key(
     )
     (tmp_path / "locked.pem").write_bytes(locked)
     with pytest.raises(InvalidConfig, match=r"unusable; .* the key without a password, got"):
-        tls_of(tmp_path / "server.pem", tmp_path / "locked.pem")
+        tls_of(tmp_path / "server.pem", tmp_path / "locked.pem", where="http")
     assert capfd.readouterr().err == ""
 
 
@@ -115,7 +124,115 @@ def test_are_weak_tokens_and_half_of_tls_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="cannot be read"):
         token_of(tmp_path / "none", where="http.token_file")
     with pytest.raises(InvalidConfig, match="TLS needs both files"):
-        tls_of(weak, None)
+        tls_of(weak, None, where="http")
     with pytest.raises(InvalidConfig, match="unusable"):
-        tls_of(weak, weak)
+        tls_of(weak, weak, where="http")
     assert token_of(None, where="x") is None
+
+
+def served_certificate(address: tuple[str, int]) -> bytes:
+    """The certificate that a listener shows in a new handshake."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        socket.create_connection(address, timeout=10) as connection,
+        context.wrap_socket(connection) as secured,
+    ):
+        certificate = secured.getpeercert(binary_form=True)
+    assert certificate is not None
+    return certificate
+
+
+def test_a_changed_certificate_is_used_in_the_next_handshake(tmp_path: Path) -> None:
+    """Open connections stay; a certificate without its key changes nothing and is logged once."""
+    first, second, used = tmp_path / "first", tmp_path / "second", tmp_path / "used"
+    for folder in (first, second, used):
+        folder.mkdir()
+        write_certificates(folder)
+    for name in ("certificate", "key"):
+        copy(first / "server.pem", used / name)
+    certificates = [leaf(folder / "server.pem") for folder in (first, second)]
+    log = Lines()
+
+    async def work() -> None:
+        face = Face(Topic(), Topic())
+        files = Files("http", certificate=used / "certificate", key=used / "key")
+        credentials = Credentials(files)
+        request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        async with listening(face, credentials=credentials) as address:
+            reader, writer = await asyncio.open_connection(*address, ssl=context)
+            assert await asyncio.to_thread(served_certificate, address) == certificates[0]
+            copy(second / "server.pem", used / "certificate")
+            for _ in range(2):
+                credentials.reread(log)
+            assert await asyncio.to_thread(served_certificate, address) == certificates[0]
+            copy(second / "server.pem", used / "key")
+            credentials.reread(log)
+            assert await asyncio.to_thread(served_certificate, address) == certificates[1]
+            writer.write(request)
+            assert (await reader.readuntil(b"alive\n")).startswith(b"HTTP/1.1 200")
+            writer.close()
+
+    asyncio.run(work())
+    assert [json.loads(line)[0] for line in log.lines] == [
+        "credentials_unusable",
+        "credentials_read",
+    ]
+
+
+def leaf(chain: Path) -> bytes:
+    """The first certificate of a PEM file."""
+    return load_pem_x509_certificates(chain.read_bytes())[0].public_bytes(Encoding.DER)
+
+
+def test_the_expiry_is_that_of_the_certificate_of_the_chain_that_ends_first(tmp_path: Path) -> None:
+    write_certificates(tmp_path)
+    server, ca = tmp_path / "server.pem", tmp_path / "ca.pem"
+    together = tmp_path / "chain.pem"
+    together.write_bytes(server.read_bytes() + ca.read_bytes())
+    ends = [
+        load_pem_x509_certificates(path.read_bytes())[0].not_valid_after_utc.timestamp()
+        for path in (server, ca)
+    ]
+    credentials = Credentials(Files("http", certificate=together, key=together))
+    assert credentials.expires_at == min(ends)
+    assert Credentials(Files("http")).expires_at is None
+
+
+def test_a_changed_token_counts_from_the_next_request_on(tmp_path: Path) -> None:
+    """Until it is usable the earlier one stays, also while there is no file."""
+    path = tmp_path / "token"
+    path.write_text("a token of some length")
+    credentials, log = Credentials(Files("http", token=path)), Lines()
+    path.unlink()
+    for _ in range(2):
+        credentials.reread(log)
+    path.write_text("short")
+    credentials.reread(log)
+    assert credentials.token == b"a token of some length"
+    path.write_text("another token, as long\n")
+    credentials.reread(log)
+    assert credentials.token == b"another token, as long"
+    assert [json.loads(line)[0] for line in log.lines] == [
+        *["credentials_unusable"] * 2,
+        "credentials_read",
+    ]
+
+
+def test_files_are_compared_again_and_again(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("a token of some length")
+    credentials, log = Credentials(Files("operations", token=path)), Lines()
+
+    async def work() -> None:
+        watching = asyncio.get_running_loop().create_task(credentials.watch(log, seconds=0.001))
+        path.write_text("another token, as long")
+        while credentials.token != b"another token, as long":
+            await asyncio.sleep(0)
+        watching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await watching
+
+    asyncio.run(work())

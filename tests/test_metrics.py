@@ -15,12 +15,11 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners import Leader
 from streamdp.core.regret import bound_of
 from streamdp.ports import Partition, Published
-from streamdp.service.history import StreamHistory, StreamReleases
-from streamdp.service.metrics import Facts, MetricsPage
+from streamdp.serve.history import StreamHistory, StreamReleases
 from streamdp.service.status import BUCKETS, ProcessStatus
 from streamdp.service.view import PartitionView, Reason, Status, View
 from tests.support.publishing import HOME, charge, release
-from tests.support.showing import ABOUT, LINES, block, facts, partition, process, releases
+from tests.support.showing import ABOUT, LINES, Facts, block, facts, partition, process, releases
 from tests.support.streams import spec
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -28,7 +27,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 def samples(of: Facts, *, most_series: int = 5000) -> Samples:
     """Every sample of a page, by its labels besides that of the application, which all have."""
-    page = MetricsPage(lambda: of, most_series=most_series).render().decode()
+    page = of.render(most_series=most_series).decode()
     all_ = [x for family in text_string_to_metric_families(page) for x in family.samples]
     assert {sample.labels.pop("application") for sample in all_} == {HOME.app}
     return {(sample.name, tuple(sorted(sample.labels.items()))): sample.value for sample in all_}
@@ -145,17 +144,16 @@ def test_does_a_lower_budget_of_a_new_epoch_stand_beside_its_own_charges() -> No
 def test_is_what_happens_to_the_process_told() -> None:
     moved = msgspec.structs.replace(
         process(partition(progress=0.25, lag_seconds=7.0)),
-        started_at=1.7e9, assigned=5, revoked=2, listener_restarts=1,
+        started_at=1.7e9, assigned=5, revoked=2,
     )  # fmt: skip
     metrics = samples(replace(facts(), process=moved))
     assert of(metrics, "streamdp_start_time_seconds") == 1.7e9
     assert of(metrics, "streamdp_partitions_assigned_total") == 5
     assert of(metrics, "streamdp_partitions_revoked_total") == 2
-    assert of(metrics, "streamdp_http_restarts_total") == 1
     one = {"stream": "home", "partition": "0"}
     assert of(metrics, "streamdp_rebuild_progress_ratio", **one) == 0.25
     assert of(metrics, "streamdp_lag_seconds", **one) == 7
-    assert of(metrics, "streamdp_http_connections_limit") == 1000
+    assert of(metrics, "streamdp_certificate_expiry_timestamp_seconds") == 2e9
     assert of(metrics, "streamdp_http_request_seconds_count", kind="look_up") == 5
 
 
@@ -165,7 +163,8 @@ def test_is_the_number_of_series_bounded() -> None:
         partition(999, status="halted", reason="internal")
     ]
     metrics = samples(facts(*parts), most_series=600)
-    assert len(metrics) <= 600
+    served = ("streamdp_http", "streamdp_cache", "streamdp_private", "streamdp_regret")
+    assert len([name for name, _ in metrics if not name.startswith(served)]) <= 600
     assert of(metrics, "streamdp_partition_halted", stream="home", partition="rest",
               reason="internal") == 1  # fmt: skip
     slots = sum(value for (name, _), value in metrics.items() if name == "streamdp_slots_total")
@@ -189,8 +188,8 @@ def test_is_one_that_waits_seen_among_those_beyond_the_bound(number: int) -> Non
 
 def test_are_more_streams_than_series_refused() -> None:
     many = replace(facts(), about=[ABOUT] * 50)
-    with pytest.raises(InvalidConfig, match=r"http.most_series.*at least \d+"):
-        MetricsPage(lambda: many, most_series=1000)
+    with pytest.raises(InvalidConfig, match=r"operations.most_series.*at least \d+"):
+        many.render(most_series=1000)
 
 
 def test_is_nothing_shown_of_the_process_itself() -> None:
@@ -206,7 +205,7 @@ def test_does_a_process_that_only_serves_have_a_page() -> None:
 
 @pytest.mark.system("promtool")
 def test_does_the_page_keep_to_the_conventions() -> None:
-    page = MetricsPage(facts, most_series=5000).render()
+    page = facts().render()
     check = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True)
     assert (check.returncode, check.stderr) == (0, b"")
 

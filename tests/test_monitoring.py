@@ -18,13 +18,13 @@ from prometheus_client.parser import text_string_to_metric_families
 import streamdp as sd
 from streamdp.core.learners import Learner
 from streamdp.core.regret import ESTIMATES, Estimate
-from streamdp.service.history import StreamReleases
-from streamdp.service.http.operator import metrics
-from streamdp.service.metrics import CONTENT_TYPE, Facts, MetricsPage
+from streamdp.serve.history import StreamReleases
+from streamdp.serve.metrics import CONTENT_TYPE
+from streamdp.service.operations import metrics
 from streamdp.service.status import ASSEMBLES, PartitionStatus, StreamStatus
 from tests.support.prometheus_server import PrometheusServer, eventually, prometheus
 from tests.support.publishing import charge, release
-from tests.support.showing import ABOUT, facts, partition
+from tests.support.showing import ABOUT, Facts, facts, partition
 from tests.support.streams import spec
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
@@ -40,7 +40,6 @@ class Shown:
     def __init__(self, *others: PartitionStatus, **broken: object) -> None:
         shown = facts(partition(0, **broken), *others)
         self.facts = _with_estimates(_with_assembly(shown))
-        self._page = MetricsPage(lambda: self.facts, most_series=5000)
 
     def breaks(self, **broken: str) -> None:
         """From now on something is wrong with its partition."""
@@ -55,7 +54,7 @@ class Shown:
 
     def render(self) -> bytes:
         """The pages that the service would show: the public one, then the operator's."""
-        return self._page.render() + metrics()
+        return self.facts.render() + metrics()
 
 
 def _with_assembly(of: Facts) -> Facts:

@@ -18,11 +18,12 @@ from typing import Any
 import pytest
 
 from streamdp.ports import Partition, Records, Value
+from streamdp.serve.metrics import MetricsPage
 from streamdp.service.assembling import fingerprints, saved
 from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.assembling.worker import AssemblyWorker
 from streamdp.service.loop import Service
-from streamdp.service.metrics import Facts, MetricsPage
+from streamdp.service.metrics import Facts, ProcessMetrics
 from streamdp.service.past import alone
 from streamdp.service.status import Steps, status_of
 from streamdp.service.view import View
@@ -110,7 +111,9 @@ class Life:
         await self._until(lambda: self._kept(view) == 0)
         status = status_of(view, steps, now=hand.seconds)
         facts = Facts([ABOUT], status, assemblies={SPEC.name: SPEC.epoch})
-        page = MetricsPage(lambda: facts, most_series=5000).render()
+        page = MetricsPage(
+            ProcessMetrics(lambda: facts, most_series=5000).families, application=ABOUT.topics.app
+        ).render()
         service.drain()
         await task
         lines = [line for line in log.lines if line[1].get("partition") in (None, "clicks/0")]
@@ -118,7 +121,7 @@ class Life:
             "commits": self._commits(),
             "log": lines,
             "metrics": page,
-            "status": status.encode(),
+            "status": status,
         }
 
     def _requests(self, begin: int) -> None:

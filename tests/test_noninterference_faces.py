@@ -20,7 +20,7 @@ import pytest
 import streamdp as sd
 from streamdp.core.regret import Estimate
 from streamdp.lab.audit.script import Script, Scripted, ScriptedRandomness, Seen, key_of
-from streamdp.service.about import About
+from streamdp.serve.about import About
 from streamdp.service.exact import ExactTotals
 from streamdp.service.spec import StreamSpec
 from streamdp.testing.memory_log import MemoryLog

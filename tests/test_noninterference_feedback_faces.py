@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import pytest
 
 from streamdp.core.engine.draws import Fresh
-from streamdp.service.about import About
+from streamdp.serve.about import About
 from streamdp.testing.memory_log import MemoryLog
 from tests.support.feedback_neighbours import FeedbackCourse, sums_by_script
 from tests.support.watched_faces import RECORDS, Lines, seen, worked

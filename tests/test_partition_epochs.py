@@ -15,8 +15,8 @@ import pytest
 
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.ports import Partition, Published, Taken
+from streamdp.serve.history import StreamReleases
 from streamdp.service.config import Configuration
-from streamdp.service.history import StreamReleases
 from streamdp.service.opening import open_partition
 from streamdp.service.past import ALONE
 from streamdp.service.protocol import Pace, PartitionWork, Restoring

@@ -13,10 +13,10 @@ import pytest
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.learners.feedback.policy_elimination import policy_elimination
 from streamdp.ports import Partition
-from streamdp.service import policy_history
-from streamdp.service.history import StreamReleases
-from streamdp.service.http.shown import _learner
-from streamdp.service.policy_history import MOST_BLOCKS, MOST_POINTS
+from streamdp.serve import policy_history
+from streamdp.serve.history import StreamReleases
+from streamdp.serve.policy_history import MOST_BLOCKS, MOST_POINTS
+from streamdp.serve.shown import _learner
 from streamdp.testing.judge import Evidence
 from streamdp.wire.lines import PolicyLine, from_base64, key_bytes
 from streamdp.wire.published import Mode, decode_in_force

@@ -436,10 +436,10 @@ def test_is_a_port_in_use_an_end_that_may_be_tried_again(shop: Shop) -> None:
     """Exit code 3, which systemd restarts, unlike a wrong configuration."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with shop.run(environment={"STREAMDP__HTTP__LISTEN": address}) as process:
+        with shop.run(environment={"STREAMDP__OPERATIONS__LISTEN": address}) as process:
             assert process.ended() == 3
     (entry,) = process.said("failed")
-    assert f"http.listen: cannot listen; expected a free address, got {address}" in str(
+    assert f"operations.listen: cannot listen; expected a free address, got {address}" in str(
         entry["detail"]
     )
     unit = (ROOT / "deploy" / "systemd" / "streamdp.service").read_text()
@@ -540,7 +540,7 @@ def test_does_a_signal_while_the_command_is_imported_end_it_in_order(command: st
     ("module", "name"),
     [
         ("streamdp.cli.run", "prepared"),  # nothing is read
-        ("streamdp.service.run", "log_of"),  # the configuration is
+        ("streamdp.service.process", "log_of"),  # the configuration is
         ("streamdp.service.run", "_announce"),  # the event loop runs
         ("streamdp.service.run", "Service"),  # listeners are open
     ],

@@ -15,20 +15,15 @@ from dataclasses import replace
 import pytest
 
 from streamdp.ports import Published
-from streamdp.service.http.guard import Limits
-from streamdp.service.http.knowledge import Role
-from streamdp.service.status import ProcessStatus, StreamStatus
+from streamdp.wire.published import Mode
 from tests.support.asking import Face, listening
 from tests.support.browser import CONTRAST, Browser, browser, keep
 from tests.support.publishing import Topic, action, charge, release
-from tests.support.showing import ABOUT, LINES, block, partition, process
+from tests.support.showing import ABOUT, LINES, block
 
 pytestmark = pytest.mark.system("chromium", "chromedriver")
 
 TOKEN = b"a token of some length"
-HALTED = (
-    "input that a rebuild needs is no longer retained; expected offset 77, got 99 as the oldest."
-)
 KEYS: tuple[bytes | None, ...] = (b"fr", b"de", None, b"\xff\x00", b"a/b <i>&", b"x" * 300)
 
 
@@ -52,20 +47,14 @@ def published() -> tuple[Topic, Topic]:
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[str]:
-    """A listener with a halted partition, a rebuilding one, and a token."""
+    """A listener with a token."""
     ready, stop, address = threading.Event(), threading.Event(), []
 
     async def serve() -> None:
-        face = Face(*published(), role=Role.LEARNS, token=TOKEN)
-        parts = (
-            partition(0),
-            partition(1, status="rebuilding", progress=0.4, lag=120_000),
-            partition(2, status="halted", reason="state_mismatch", message=HALTED, lag=5),
-        )
-        face.knowledge.hear(process(*parts).encode())
+        face = Face(*published(), token=TOKEN)
         async with (
             face.knowledge.following(),
-            listening(face, Limits(most_connections=50, request_seconds=30)) as (host, port),
+            listening(face) as (host, port),
         ):
             await face.knowledge.cache.ready()
             address.append(f"http://{host}:{port}/")
@@ -106,14 +95,8 @@ def test_is_the_cost_of_an_event_on_its_face(window: Browser) -> None:
 
 def test_is_it_said_what_is_exact_and_what_is_noisy(window: Browser) -> None:
     assert "noisy" in window.text("[aria-labelledby=regret]")
-    assert "exact" in window.text("[aria-labelledby=parts]")
+    assert "exact" in window.text("[aria-labelledby=costs]")
     assert "Not here: losses, sums, counts of bad records" in window.text("footer")
-
-
-def test_is_what_is_halted_said_and_why(window: Browser) -> None:
-    assert "home/2 is halted (state mismatch)" in window.text("#alarms")
-    assert "no longer retained" in window.text("#alarms")
-    assert "rebuilding" in window.text("#partitions")
 
 
 def test_does_the_chart_speak_and_follow_the_keyboard(window: Browser) -> None:
@@ -200,16 +183,17 @@ def test_does_it_ask_nobody_but_its_own_origin_and_complain_of_nothing(
 def test_does_a_page_of_several_streams_let_one_choose() -> None:
     """Shadow mode and a seed are said; the budget adds up over the streams of a topic."""
     ready, stop, address = threading.Event(), threading.Event(), []
-    other = replace(ABOUT, topics=replace(ABOUT.topics, stream="other"), seeded=True)
+    other = replace(
+        ABOUT,
+        topics=replace(ABOUT.topics, stream="other"),
+        seeded=True,
+        mode=Mode.SHADOW,
+    )
     actions, ledger = published()
 
     async def serve() -> None:
-        made = Face(actions, ledger, about=ABOUT, role=Role.LEARNS, more=[other])
-        streams = [StreamStatus("home", "live", [partition()]),
-                   StreamStatus("other", "shadow", [partition()])]  # fmt: skip
-        made.knowledge.hear(ProcessStatus(streams, process().steps, 0.1).encode())
-        limits = Limits(most_connections=50, request_seconds=30)
-        async with made.knowledge.following(), listening(made, limits) as (host, port):
+        made = Face(actions, ledger, about=ABOUT, more=[other])
+        async with made.knowledge.following(), listening(made) as (host, port):
             address.append(f"http://{host}:{port}/")
             ready.set()
             while not stop.is_set():

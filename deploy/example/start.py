@@ -26,7 +26,7 @@ from streamdp.testing.broker import OUTSIDE_BROKER, borrow_broker
 from streamdp.testing.free_ports import free_address
 
 HERE = Path(__file__).resolve().parent
-PORTS = {"shop": 8000, "run": 8080, "assemble": 8081, "prometheus": 9090}
+PORTS = {"shop": 8000, "serve": 8080, "run": 8081, "assemble": 8082, "prometheus": 9090}
 READY_SECONDS = 300.0  # a quiet machine takes 20, a busy one ten times as long
 _LOOK_SECONDS = 0.25
 
@@ -114,12 +114,12 @@ def _start(
     )
     if topics.returncode != 0:
         raise SystemExit(topics.stdout + topics.stderr)
-    for name in ("assemble", "run"):
-        listen = {"STREAMDP__HTTP__LISTEN": addresses[name]}
+    for name, table in (("assemble", "OPERATIONS"), ("run", "OPERATIONS"), ("serve", "HTTP")):
+        listen = {f"STREAMDP__{table}__LISTEN": addresses[name]}
         started.start(name, streamdp, name, *configured, **listen)
     started.start(
         "shop", sys.executable, "-m", "shop", *configured, "--listen", addresses["shop"],
-        "--status-page", f"http://{addresses['run']}/", "--visitors", f"{visitors:g}",
+        "--status-page", f"http://{addresses['serve']}/", "--visitors", f"{visitors:g}",
         PYTHONPATH=os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")])),
     )  # fmt: skip
     prometheus = shutil.which("prometheus")
@@ -127,7 +127,11 @@ def _start(
         return
     scraped = folder / "prometheus.yml"
     text = (HERE / "prometheus.yml").read_text("utf-8")
-    for name, place in (("run", "run:8080"), ("assemble", "assemble:8080")):
+    for name, place in (
+        ("run", "run:8081"),
+        ("assemble", "assemble:8081"),
+        ("serve", "serve:8080"),
+    ):
         text = text.replace(place, addresses[name])
     rules = HERE.parent / "prometheus"
     scraped.write_text(text.replace("/etc/prometheus/rules", str(rules)), "utf-8")
@@ -149,7 +153,7 @@ def _tell(started: Started, addresses: Mapping[str, str], *, begun: float) -> No
             opened = True
             passed = time.monotonic() - begun
             say(f"the shop is open after {passed:.0f} s: http://{addresses['shop']}/")
-            say(f"streamdp's own page: http://{addresses['run']}/, and"
+            say(f"streamdp's own page: http://{addresses['serve']}/, and"
                 f" http://{addresses['assemble']}/metrics of the assembly")  # fmt: skip
             if started.log("prometheus").exists():
                 say(f"Prometheus: http://{addresses['prometheus']}/ (its dashboard for Grafana is"

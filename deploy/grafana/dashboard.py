@@ -273,15 +273,6 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 Line(f"max {BY} (streamdp_epoch{ONE})", NAME),
             ),
             picture(
-                "Modes",
-                "none",
-                "live, shadow, or fallback: its readers use the fallback action.",
-                Line(
-                    f"max by (application, stream, mode) (streamdp_mode{ONE}) > 0",
-                    f"{NAME} {{{{mode}}}}",
-                ),
-            ),
-            picture(
                 "Seeded",
                 "none",
                 "1 where randomness comes from a seed: a test, in which nothing is protected. In "
@@ -326,11 +317,12 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 ),
             ),
             picture(
-                "Restarts of the process that serves",
-                "short",
-                "In an hour. It ended by itself; learning goes on.",
+                "Certificates end in",
+                "s",
+                "Of each listener with TLS: the first certificate of its chain.",
                 Line(
-                    f"sum by (instance) (increase(streamdp_http_restarts_total{ALL}[1h]))",
+                    "min by (instance) "
+                    f"(streamdp_certificate_expiry_timestamp_seconds{ALL}) - time()",
                     "{{instance}}",
                 ),
             ),
@@ -355,27 +347,6 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                     "{{kind}}",
                 ),
             ),
-            picture(
-                "Connections",
-                "short",
-                "Open connections of each process, and (dashed) how many it lets in; beyond "
-                "them only probes and metrics are answered.",
-                Line(f"max by (instance) (streamdp_http_connections{ALL})", "{{instance}}"),
-                Line(
-                    f"max by (instance) (streamdp_http_connections_limit{ALL})",
-                    "{{instance}} limit",
-                    "dash",
-                ),
-            ),
-            picture(
-                "Connections refused",
-                "cps",
-                "Turned away or cut off: no room, no TLS in time, too slow.",
-                Line(
-                    f"sum by (reason) (rate(streamdp_http_connections_refused_total{ALL}[5m]))",
-                    "{{reason}}",
-                ),
-            ),
         ),
     ),
     (
@@ -397,6 +368,15 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "s",
                 "Since the published actions could last be followed; zero in good health.",
                 Line(f"max {BY} (streamdp_cache_stale_seconds{ONE})", NAME),
+            ),
+            picture(
+                "Modes",
+                "none",
+                "live, shadow, or fallback: its readers use the fallback action.",
+                Line(
+                    f"max by (application, stream, mode) (streamdp_mode{ONE}) > 0",
+                    f"{NAME} {{{{mode}}}}",
+                ),
             ),
             picture(
                 "Age of the actions",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def served(ready: Prepared, *, work: Work, allowed: Seeds) -> ExitCode:
     """Run to the end; log the error that ended it, without anything from content."""
-    from streamdp.service.run import log_of, piped_by_default
+    from streamdp.service.process import log_of, piped_by_default
 
     log = log_of(ready.configuration)
     if piped_by_default(ready.configuration):
@@ -67,7 +67,8 @@ def _served(ready: Prepared, *, log: EventLog, work: Work, allowed: Seeds) -> Ex
     import signal
 
     from streamdp.core.errors import StreamdpError
-    from streamdp.service.run import TransportRefuses, piped_by_default, run, run_service
+    from streamdp.service.process import piped_by_default, run
+    from streamdp.service.run import TransportRefuses, run_service
     from streamdp.service.worker import where_raised
 
     start = _Start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -70,6 +69,8 @@ def demo(
         foreign = kafka and bootstrap is not None
         show = _shown(path, console, seconds=seconds, address=address, refuse=foreign)
         if foreign and folder is None:
+            import asyncio
+
             asyncio.run(_remove(path))
         stays = folder is not None and (not kafka or foreign)
         _conclude(console, show, kept=path if stays else None)
@@ -83,15 +84,20 @@ def _write(path: Path, *, transport: str, listen: str) -> None:
 
 def _shown(path: Path, console: Console, *, seconds: float, address: str, refuse: bool) -> Show:
     """Run the service and the demonstration beside it."""
+    import asyncio
+
+    from streamdp.cli._serving import serve_beside
     from streamdp.service.config import Configuration
     from streamdp.service.demo.show import Show
     from streamdp.service.faces import faces_of
     from streamdp.service.logs import set_up
-    from streamdp.service.run import run, run_service
+    from streamdp.service.process import run
+    from streamdp.service.run import run_service
 
     configuration = Configuration.load(path, environment={})
     technology = configuration.technology()
     asyncio.run(_prepare(configuration, technology, refuse=refuse))
+    beside = serve_beside(configuration, single_broker=False)
     show = Show(console, seconds=seconds, address=f"http://{address}")
     with path.with_name("log.json").open("a", encoding="utf-8") as written:
         log = set_up(level="info", style="json", stream=written)
@@ -101,7 +107,7 @@ def _shown(path: Path, console: Console, *, seconds: float, address: str, refuse
                 configuration,
                 technology=technology,
                 log=log,
-                faces=[*faces_of(configuration), show.face],
+                faces=[*faces_of(configuration), beside, show.face],
             )
 
         run(served, log=log)
@@ -174,7 +180,7 @@ def _next(kept: Path | None) -> Iterator[tuple[str, str]]:
     if kept is None:
         yield "streamdp demo --folder shop", "the same, but keeps its files"
     else:
-        yield f"streamdp run --config {kept}", "goes on learning, with the status page"
+        yield f"streamdp run --with-serve --config {kept}", "goes on learning, with the status page"
         yield f"streamdp ledger verify --config {kept}", "recomputes the guarantee from the ledger"
     yield (
         "make example",

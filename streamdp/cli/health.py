@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from streamdp.cli.common import DEFAULT_CONFIG, Config, complain, load
@@ -16,7 +18,12 @@ def register(app: typer.Typer) -> None:
     app.command("health")(health)
 
 
-def health(config: Config = DEFAULT_CONFIG) -> None:
+def health(
+    config: Config = DEFAULT_CONFIG,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Ask `streamdp serve`, in place of `run` or `assemble`.")
+    ] = False,
+) -> None:
     """Ask the process that runs here with this configuration whether it lives (exit code 1 if not).
 
     It asks /healthz where the configuration says that the process listens, TLS included. Without a
@@ -28,13 +35,14 @@ def health(config: Config = DEFAULT_CONFIG) -> None:
     import ssl
     import urllib.request
 
-    http = load(config).tables.http
-    if http.listen is None:
+    tables = load(config).tables
+    table = tables.http if serve else tables.operations
+    if table.listen is None:
         typer.echo("no listener is configured")
         return
-    host, _, port = http.listen.rpartition(":")
+    host, _, port = table.listen.rpartition(":")
     host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104  # read only
-    scheme = "http" if http.certificate_file is None else "https"
+    scheme = "http" if table.certificate_file is None else "https"
     tls = ssl._create_unverified_context()  # noqa: S323  # the name on it is another, the host is us
     url = f"{scheme}://{host}:{port}/healthz"
     opener = urllib.request.build_opener(

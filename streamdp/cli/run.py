@@ -33,17 +33,32 @@ def run(
             help="Also assemble, in this process: embedded files allow only one process.",
         ),
     ] = False,
+    with_serve: Annotated[
+        bool,
+        typer.Option(
+            "--with-serve",
+            help="Also run `streamdp serve` as a child process: for a trial on one machine.",
+        ),
+    ] = False,
 ) -> None:
     """Run the service: events in, private actions out.
 
     SIGTERM or SIGINT drains and ends; SIGHUP rereads the streams' modes. The log goes to standard
-    error, one event a line. Many processes may share the work of a Kafka stream.
+    error, one event a line. Many processes may share the work of a Kafka stream. Probes and metrics
+    are at `operations.listen`; look-ups and the status page are `streamdp serve`'s.
 
     Example: streamdp run --config streamdp.toml
     """
+    from dataclasses import replace
+
     from streamdp.service.run import Work
 
     allowed = seeds(insecure_seed)
     ready = prepared(config, single_broker=single_broker, allowed=allowed)
+    if with_serve:
+        from streamdp.cli._serving import serve_beside
+
+        beside = serve_beside(ready.configuration, single_broker=single_broker)
+        ready = replace(ready, faces=[*ready.faces, beside])
     work = Work.BOTH if with_assemblies else Work.LEARN
     raise typer.Exit(served(ready, work=work, allowed=allowed))

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from streamdp.cli.common import DEFAULT_CONFIG, Config, SingleBroker, load, opened, reaching
-
-if TYPE_CHECKING:
-    from streamdp.ports import Technology
-    from streamdp.service.config import Configuration
-    from streamdp.service.http.knowledge import Knowledge
-    from streamdp.service.worker import EventLog
 
 
 def register(app: typer.Typer) -> None:
@@ -21,51 +13,43 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = False) -> None:
-    """Serve look-ups, metrics and the status page over HTTP, without learning.
+    """Serve look-ups, the status page and metrics over HTTP, without learning.
 
-    Reads only what is published, so it needs no right on input or state. Run as many as you like;
-    `streamdp run` serves too, if its configuration sets `http.listen`.
+    Reads only what is published, so it needs no right on input or state. Run as many as you like.
 
     Example: streamdp serve --config streamdp.toml
     """
     from streamdp.core.errors import InvalidConfig, complaint
-    from streamdp.service.http.checks import check_public
-    from streamdp.service.run import log_of, run
+    from streamdp.serve.knowledge import Bounds, Knowledge
+    from streamdp.serve.listener import Limits, bound
+    from streamdp.serve.process import serve
+    from streamdp.service.listeners import abouts_of, epochs_of_assemblies, serve_credentials
+    from streamdp.service.process import log_of, run
 
     configuration = load(config)
-    if configuration.tables.http.listen is None:
+    http = configuration.tables.http
+    if http.listen is None:
         raise InvalidConfig(
             complaint(
                 f"{config}: http.listen", "missing", expected="host:port to serve at", got="nothing"
             )
         )
-    check_public(configuration)
+    credentials = serve_credentials(configuration)
     technology, log = opened(configuration, single_broker), log_of(configuration)
-    with reaching():
-        run(lambda: _serve(configuration, technology, log), log=log)
+    limits = Limits(
+        most_connections=http.most_connections,
+        requests_per_second=http.requests_per_second,
+        request_seconds=http.request_seconds,
+    )
 
+    async def work() -> None:
+        knowledge = Knowledge(
+            abouts_of(configuration),
+            technology.publications,
+            bounds=Bounds(http.most_keys, http.stale_after),
+            assemblies=epochs_of_assemblies(configuration),
+        )
+        await serve(knowledge, listener, credentials=credentials, limits=limits, log=log)
 
-async def _serve(configuration: Configuration, technology: Technology, log: EventLog) -> None:
-    """Serve until a signal."""
-    import asyncio
-    import signal
-
-    from streamdp.service.http import child
-    from streamdp.service.http.knowledge import Role
-    from streamdp.service.http.server import bound
-    from streamdp.service.http.setup import Setup
-
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-
-    async def signalled(knowledge: Knowledge) -> None:
-        await stop.wait()
-
-    listen = configuration.tables.http.listen
-    assert listen is not None
-    with bound(listen, where="http.listen") as listener:
-        host, port = listener.getsockname()[:2]
-        log.info("http_listening", address=f"{host}:{port}")
-        setup = Setup.of(configuration, technology, Role.SERVES)
-        await child.serve(setup, listener, log=log, until=signalled)
+    with reaching(), bound(http.listen, where="http.listen") as listener:
+        run(work, log=log)

@@ -16,33 +16,19 @@ if TYPE_CHECKING:
 def faces_of(configuration: Configuration) -> Sequence[Face]:
     """The faces of one process, in the order in which they are opened.
 
-    This reads their tokens and certificates, so a command that only checks a configuration refuses
-    what `run` would refuse. It loads no server.
+    This reads the tokens and certificates of all listeners, so a command that only checks a
+    configuration refuses what `run` or `serve` would refuse. It loads no server.
     """
-    faces: list[Face] = []
-    http = configuration.tables.http
-    if http.listen is not None:
-        from streamdp.service.http.checks import check_public
+    table = configuration.tables.operations
+    if (configuration.tables.http.listen, table.listen, table.operator_listen) == (None,) * 3:
+        return []
+    from streamdp.service.listeners import check_listeners
 
-        check_public(configuration)
-        faces.append(_public)
-    if http.operator_listen is not None:
-        from streamdp.service.http.checks import check_apart, check_operator
-
-        check_operator(configuration)
-        if http.listen is not None:
-            check_apart(http.listen, http.operator_listen)
-        faces.append(_operator)
-    return faces
+    check_listeners(configuration)
+    return [_operations] if table.listen or table.operator_listen else []
 
 
-def _public(running: Running) -> AbstractAsyncContextManager[Observe | None]:
-    from streamdp.service.http.process import http_face
+def _operations(running: Running) -> AbstractAsyncContextManager[Observe | None]:
+    from streamdp.service.operations import operations_face
 
-    return http_face(running)
-
-
-def _operator(running: Running) -> AbstractAsyncContextManager[Observe | None]:
-    from streamdp.service.http.operator import operator_face
-
-    return operator_face(running)
+    return operations_face(running)

@@ -21,7 +21,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from streamdp.core.errors import (
     BudgetExceeded,
@@ -37,27 +36,12 @@ from streamdp.core.errors import (
     complaint,
 )
 from streamdp.ports import Partition, Transport
+from streamdp.service.event_log import EventLog as EventLog
+from streamdp.service.event_log import where_raised as where_raised
 from streamdp.service.past import PastOf
 from streamdp.service.settings import LoopSettings
 from streamdp.service.view import Reason, Status, View
 from streamdp.wire.published import Mode
-
-
-class EventLog(Protocol):
-    """Structured logging: an event's name and its fields, none of them from content."""
-
-    def info(self, event: str, **fields: object) -> object:
-        """Log normal operation."""
-        ...
-
-    def warning(self, event: str, **fields: object) -> object:
-        """Log trouble that passes by itself."""
-        ...
-
-    def error(self, event: str, **fields: object) -> object:
-        """Log trouble that somebody must act on."""
-        ...
-
 
 Clock = Callable[[], float]
 Observe = Callable[[str, float], None]
@@ -234,13 +218,3 @@ class Life:
             except Exception:  # noqa: S110  # what the partition halts for says more
                 pass
             raise
-
-
-def where_raised(error: BaseException) -> str:
-    """Where an error was raised, without its text."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return "unknown"
-    return f"{trace.tb_frame.f_globals.get('__name__', '?')}:{trace.tb_lineno}"

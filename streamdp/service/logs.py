@@ -18,8 +18,8 @@ from typing import Any, Literal, TextIO
 
 import structlog
 
+from streamdp.service.event_log import EventLog, where_raised
 from streamdp.service.quarantine import unheard
-from streamdp.service.worker import EventLog, where_raised
 from streamdp.wire.unprotected import NOT_PRIVATE
 
 EVENTS = {
@@ -49,14 +49,18 @@ EVENTS = {
     "stopped": "the process has left all partitions",
     "failed": "the process ends with an error: see `detail` and `exit_code`",
     "insecure_seed": "randomness comes from a seed: nothing is private",
-    "http_listening": "look-ups, metrics and the status page are served at `address`",
-    "connections_bounded": "the limit of open files lowers `most_connections`",
-    "http_ended": "the serving process ended unexpectedly; it is started again",
+    "http_listening": "`serve` answers look-ups and shows the status page at `address`",
+    "operations_listening": "probes and metrics are at `address`",
+    "operations_ended": "probes and metrics ended with an error: a defect",
+    "serve_ended": "the child of `--with-serve` has ended; it is not started again",
+    "credentials_read": "a listener's token or certificate has changed and is used from now on",
+    "credentials_unusable": "changed files of a listener cannot be used; the earlier ones stay",
     "operator_listening": f"{NOT_PRIVATE}: the operator's listener is at `address`",
     "library": "another library's warning, without its content",
     "loop_exception": "an exception in a task that nothing awaited: a defect",
 }
 """Every event's name, and what it means."""
+
 
 Level = Literal["info", "warning", "error"]
 Style = Literal["auto", "json", "text"]

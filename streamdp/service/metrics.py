@@ -1,15 +1,9 @@
-"""The metrics page in Prometheus' text format: a registry of our own, filled with published facts.
+"""Metrics of a process that learns or assembles: its partitions, its steps, its transport.
 
-1. Three tiers. Public: configuration, charges, slots, blocks, lag, ages, durations of public steps.
-   Private estimates: means of what was released with noise, each beside its standard error. The
-   operator's exact figures are never here.
-2. No process, platform or garbage-collection collectors: what they show depends on content.
-3. `most_series` bounds the number of series for any number of keys and partitions: no label is a
-   key, and partitions beyond the bound are merged into one, called ``rest``.
-4. Every series has the label `application`: one Prometheus may watch several, and a stream's name
-   means something in one alone.
-5. Names, units, labels and help follow Prometheus' conventions. Gauges are as of the newest
-   snapshot from the learning process.
+Public: slots, blocks, lag, ages, durations of public steps, as of the newest snapshot. What was
+released and charged is on `streamdp serve`'s page (`streamdp.serve.metrics`, whose rules hold here
+too). `most_series` bounds the page for any number of partitions: those beyond it are merged into
+one, called ``rest``.
 """
 
 from __future__ import annotations
@@ -18,52 +12,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
-from streamdp import __version__
-from streamdp.client import Condition
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.learners import PolicyLearner
-from streamdp.core.regret import ESTIMATES
-from streamdp.service.about import About
+from streamdp.serve.about import About
+from streamdp.serve.families import counter, gauge, histogram
+from streamdp.serve.metrics import certificate, configured
 from streamdp.service.assembling.metrics import Parts, assembling
-from streamdp.service.families import counter, gauge, histogram
-from streamdp.service.history import StreamReleases
-from streamdp.service.serving_metrics import SERIES, listener
 from streamdp.service.status import BUCKETS, STEPS, PartitionStatus, ProcessStatus, StreamStatus
-from streamdp.service.traffic import Traffic
 from streamdp.service.view import Reason, Status
-from streamdp.wire.lines import FALLBACK
-from streamdp.wire.published import Mode
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REST = "rest"
 LOST_SECONDS = 15.0
 """A transport that has not answered a poll for so many seconds counts as down."""
 
 _A_STREAM = 26  # most series of each stream, without its partitions
 _A_PARTITION = 10 + len(Reason)
-_A_PROCESS = SERIES + len(STEPS) * (len(BUCKETS) + 3) + 10  # histograms, build, the process
-
-_PRIVATE = {
-    "block_regret": (
-        "streamdp_private_regret",
-        "Mean over keys of the regret of the latest block, in loss; privately estimated, noisy.",
-    ),
-    "null_share": (
-        "streamdp_private_null_share",
-        "Share of slots with nothing usable, in latest blocks; privately estimated, noisy.",
-    ),
-    "mean_loss": (
-        "streamdp_private_mean_loss",
-        "Mean loss of the actions in force, in latest blocks; privately estimated, noisy.",
-    ),
-    "regret_vs_uniform": (
-        "streamdp_private_regret_vs_uniform",
-        "Mean over keys of the latest block's loss beyond a random action's; private, noisy.",
-    ),
-}
+_A_PROCESS = len(STEPS) * (len(BUCKETS) + 3) + 10  # histograms, build, the process, the certificate
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +36,13 @@ class Facts:
     """The data that a metrics page is made from."""
 
     about: Sequence[About]
-    process: ProcessStatus | None  # None where nothing is learned
-    shown: Mapping[str, StreamReleases] = field(default_factory=dict)
-    conditions: Mapping[str, Condition] = field(default_factory=dict)
-    traffic: Traffic = field(default_factory=Traffic)
+    process: ProcessStatus | None  # None before its first snapshot
     assemblies: Mapping[str, int] = field(default_factory=dict)  # the epoch of each configured one
-
-    @property
-    def application(self) -> str:
-        """The application's name; all streams of a process are of one."""
-        return self.about[0].topics.app
+    expires_at: float | None = None  # the listener's certificate, in seconds since 1970
 
 
-class MetricsPage:
-    """Builds the page."""
+class ProcessMetrics:
+    """The families of the page."""
 
     def __init__(self, facts: Callable[[], Facts], *, most_series: int) -> None:
         streams = len(facts().about) + len(facts().assemblies)
@@ -92,7 +50,7 @@ class MetricsPage:
         if left < 0:
             raise InvalidConfig(
                 complaint(
-                    "http.most_series",
+                    "operations.most_series",
                     f"too few for {streams} streams and assemblies",
                     expected=f"at least {most_series - left}",
                     got=most_series,
@@ -100,93 +58,14 @@ class MetricsPage:
             )
         self._most_partitions = 1 + left // _A_PARTITION // max(1, streams)
         self._facts = facts
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
 
-    def collect(self) -> Iterator[Metric]:
-        """Every family, in the form that prometheus-client asks for."""
+    def families(self) -> Iterator[Metric]:
+        """Every family."""
         facts = self._facts()
-        for family in _families(facts, self._most_partitions):
-            family.samples = [
-                sample._replace(labels={"application": facts.application, **sample.labels})
-                for sample in family.samples
-            ]
-            yield family
-
-    def render(self) -> bytes:
-        """The page."""
-        return generate_latest(self._registry)
-
-
-def _families(facts: Facts, most_partitions: int) -> Iterator[Metric]:
-    """Every family; none of its series says of which application it is."""
-    yield gauge("streamdp_build_info", "The version that runs.", ["version"], [
-        ((__version__,), 1)
-    ])  # fmt: skip
-    yield from _streams(facts)
-    yield from _learning(facts, most_partitions)
-    yield from _estimates(facts)
-    yield from listener(facts.conditions, facts.traffic)
-
-
-def _streams(facts: Facts) -> Iterator[Metric]:
-    """What an event costs, the budgets, and the epochs."""
-    label, releases = ["stream"], facts.shown
-    yield gauge(
-        "streamdp_epsilon_configured",
-        "The most that the stream may charge an event: its action and every estimate.",
-        label,
-        (((stream.name,), float(stream.charge)) for stream in facts.about),
-    )
-    yield gauge(
-        "streamdp_epsilon_charged_max",
-        "The most that any event was charged, by the ledger's newest lines; it does not grow.",
-        label,
-        (((e.name,), float(releases[e.name].charged())) for e in facts.about if e.name in releases),
-    )
-    yield gauge(
-        "streamdp_epsilon_charged_in_epoch",
-        "The same of the configured epoch alone: earlier ones may have had another budget.",
-        label,
-        (
-            ((e.name,), float(releases[e.name].charged_in(e.epoch_of)))
-            for e in facts.about
-            if e.name in releases
-        ),
-    )
-    yield gauge(
-        "streamdp_epsilon_budget",
-        "The most that all streams of the input topic together may charge an event.",
-        label,
-        (((stream.name,), float(stream.budget)) for stream in facts.about),
-    )
-    yield gauge(
-        "streamdp_seeded",
-        "1 if randomness comes from a seed: a test, in which nothing is protected.",
-        label,
-        (((stream.name,), float(stream.seeded)) for stream in facts.about),
-    )
-    modes = {
-        stream.name: mode_of(stream, facts.process, facts.conditions.get(stream.name))
-        for stream in facts.about
-    }
-    yield gauge(
-        "streamdp_mode",
-        "1 for the stream's mode: live, shadow, or fallback.",
-        ["stream", "mode"],
-        (
-            ((name, mode), float(mode == now))
-            for name, now in modes.items()
-            for mode in (*map(str, Mode), FALLBACK)
-        ),
-    )
-    epochs = {**{stream.name: stream.epoch for stream in facts.about}, **facts.assemblies}
-    yield gauge(
-        "streamdp_epoch",
-        "The configuration's epoch; of each stream and assembly, whoever works on it.",
-        label,
-        (((name,), epoch) for name, epoch in epochs.items()),
-    )
+        modes = {about.name: _mode(about, facts.process) for about in facts.about}
+        yield from configured(facts.about, facts.assemblies, modes)
+        yield from _learning(facts, self._most_partitions)
+        yield from certificate(facts.expires_at)
 
 
 def _learning(facts: Facts, most: int) -> Iterator[Metric]:
@@ -269,12 +148,6 @@ def _process(process: ProcessStatus) -> Iterator[Metric]:
         [],
         [((), process.revoked)],
     )
-    yield counter(
-        "streamdp_http_restarts",
-        "How often the serving process ended unexpectedly and was started again.",
-        [],
-        [((), process.listener_restarts)],
-    )
 
 
 def _counters(parts: Parts) -> Iterator[Metric]:
@@ -343,10 +216,8 @@ def _ages(streams: Sequence[StreamStatus]) -> Iterator[tuple[tuple[str, ...], fl
             yield (stream.name,), min(known)
 
 
-def mode_of(about: About, process: ProcessStatus | None, known: Condition | None) -> str:
-    """A stream's mode: by its own line ``fallback``, else what the process or the file says."""
-    if known is not None and known.fallback_mode:
-        return FALLBACK
+def _mode(about: About, process: ProcessStatus | None) -> str:
+    """A stream's mode, as the process works, or as the file says."""
     running = () if process is None else process.streams
     return next((stream.mode for stream in running if stream.name == about.name), about.mode.value)
 
@@ -402,48 +273,3 @@ def _together(one: PartitionStatus, other: PartitionStatus) -> PartitionStatus:
 def _badness(part: PartitionStatus) -> tuple[bool, bool]:
     """Sorts partitions: those that wait are worse than those that work, and halted ones worst."""
     return part.reason is not None, part.status == str(Status.WAITING)
-
-
-def _estimates(facts: Facts) -> Iterator[Metric]:
-    """The released estimates of this process's partitions; when only serving, of all."""
-    for kind, (name, help_) in _PRIVATE.items():
-        readings = []
-        for stream in facts.about:
-            releases = facts.shown.get(stream.name)
-            total = None if releases is None else releases.latest(kind, _own(facts, stream.name))
-            if total is not None and total.keys:
-                a_slot = ESTIMATES[kind].a_slot
-                readings.append((stream.name, total.per_slot() if a_slot else total.per_block()))
-        yield gauge(name, help_, ["stream"], (((s,), r.value) for s, r in readings))
-        yield gauge(
-            f"{name}_stderr",
-            f"Standard error of the noise in {name}.",
-            ["stream"],
-            (((s,), r.standard_error) for s, r in readings),
-        )
-    yield gauge(
-        "streamdp_regret_bound",
-        "The regret that theorems allow the longest block of a stationary world, in loss.",
-        ["stream"],
-        _bounds(facts),
-    )
-
-
-def _bounds(facts: Facts) -> Iterator[tuple[tuple[str, ...], float]]:
-    for stream in facts.about:
-        if isinstance(stream.learner, PolicyLearner):
-            continue  # no theorem applies
-        releases = facts.shown.get(stream.name)
-        parts = [] if releases is None else list(releases.partitions.values())
-        last = max((part.last_slot for part in parts), default=0)
-        if last:
-            length = max(part.longest_block for part in parts)
-            yield (stream.name,), stream.regret_bound(last_slot=last, length=length)
-
-
-def _own(facts: Facts, stream: str) -> list[int] | None:
-    """The partitions whose estimates this process shows; None for all."""
-    if facts.process is None:
-        return None
-    streams = (status for status in facts.process.streams if status.name == stream)
-    return [part.number for status in streams for part in status.partitions]

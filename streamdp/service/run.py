@@ -15,28 +15,23 @@ import asyncio
 import os
 import signal
 import socket
-import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from streamdp import __version__
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Namesakes, Technology
-from streamdp.service.allocation import set_up_memory
 from streamdp.service.config import Configuration, Seeds
 from streamdp.service.ledgers import Ledgers
-from streamdp.service.logs import set_up, watch_loop
 from streamdp.service.loop import Service
 from streamdp.service.quarantine import quarantining
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, View
 from streamdp.service.worker import EventLog, Observe
-
-T = TypeVar("T")
 
 
 class Work(Enum):
@@ -114,36 +109,6 @@ async def run_service(
             return await service.run(ready=running.joined.set)
         except InvalidConfig as error:
             raise TransportRefuses(str(error)) from error
-
-
-def run(work: Callable[[], Awaitable[T]], *, log: EventLog) -> T:
-    """Run on uvloop if it is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        factory = None
-    else:
-        factory = uvloop.new_event_loop
-
-    set_up_memory()
-
-    async def watched() -> T:
-        watch_loop(asyncio.get_running_loop(), log)
-        return await work()
-
-    with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(watched())
-
-
-def log_of(configuration: Configuration) -> EventLog:
-    """The process's log, as configured."""
-    table = configuration.tables.log
-    return set_up(level=table.level, style=table.format)
-
-
-def piped_by_default(configuration: Configuration) -> bool:
-    """Whether the log is JSON only because standard error is not a terminal."""
-    return configuration.tables.log.format == "auto" and not sys.stderr.isatty()
 
 
 def _announce(running: Running) -> None:

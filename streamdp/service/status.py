@@ -1,8 +1,7 @@
-"""The view at one time, as bytes: what a learning process sends the process that serves.
+"""The view at one time, as an immutable value: what the operations listener shows.
 
-`ProcessStatus` holds public facts only, since it is made from the `View` alone. `/metrics`, the
-status page and the probes know nothing else of the learning. Times are ages in seconds, so the two
-processes need not agree on a clock.
+`ProcessStatus` holds public facts only, since it is made from the `View` alone. The listener lives
+in a thread of its own and knows nothing else of the learning.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 
-import msgspec
 from msgspec import Struct
 
 from streamdp.service.view import AssemblyView, PartitionView, Status, StreamView, View
@@ -83,7 +81,6 @@ class ProcessStatus(Struct, frozen=True):
     started_at: float = 0.0  # seconds since 1970
     assigned: int = 0  # partitions, since the start
     revoked: int = 0
-    listener_restarts: int = 0  # of the serving process
     assemblies: list[StreamStatus] = []
     begun: bool = False  # whether every partition that it had at first was taken, now or earlier
 
@@ -114,19 +111,6 @@ class ProcessStatus(Struct, frozen=True):
         """The streams and assemblies that have partitions here."""
         return [*self.streams, *self.assemblies]
 
-    def encode(self) -> bytes:
-        """As bytes."""
-        return _encode(self)
-
-    @classmethod
-    def decode(cls, encoded: bytes) -> ProcessStatus:
-        """From bytes."""
-        return _decoder.decode(encoded)
-
-
-_encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(ProcessStatus)
-
 
 class Steps:
     """Counts how long public steps take."""
@@ -153,9 +137,7 @@ class Steps:
         return None if self._polled_at is None else now - self._polled_at
 
 
-def status_of(
-    view: View, steps: Steps, *, now: float, started_at: float = 0.0, listener_restarts: int = 0
-) -> ProcessStatus:
+def status_of(view: View, steps: Steps, *, now: float, started_at: float = 0.0) -> ProcessStatus:
     """The public status at this moment; `now` is of the clock that the service runs by."""
     return ProcessStatus(
         streams=[_stream(name, shown, now) for name, shown in view.streams.items()],
@@ -164,7 +146,6 @@ def status_of(
         started_at=started_at,
         assigned=view.assigned,
         revoked=view.revoked,
-        listener_restarts=listener_restarts,
         assemblies=[
             StreamStatus(name, ASSEMBLES, _partitions(shown, now), shown.settled)
             for name, shown in view.assemblies.items()

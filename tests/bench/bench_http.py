@@ -2,9 +2,10 @@
 
     python tests/bench/bench_http.py [--json FILE] [--seconds N] [--rounds N]
 
-One `streamdp run` on the embedded log learns from a producer that never stops. In turns, a load
+One `streamdp run` on the embedded log learns from a producer that never stops, and `streamdp serve`
+answers beside it. In turns, a load
 process asks on loopback: the look-up; the smallest route of starlette on the same server (uvicorn
-with h11, under the same guard); the smallest application there can be on that server; a batch of
+with h11); the smallest application there can be on that server; a batch of
 1,000 keys. Ratios compare medians over the rounds. The client's look-ups are timed in memory.
 Targets stand beside what they are for: at least (≥) or at most (≤).
 """
@@ -45,6 +46,7 @@ app = "bench"
 transport = {{ kind = "sqlite", path = "{folder}/log.db", retain = 100000 }}
 topics = {{ events = {{ budget = "1" }} }}
 http = {{ listen = "127.0.0.1:{port}", requests_per_second = 1e9 }}
+operations = {{ listen = "127.0.0.1:{operations}" }}
 [streams.home]
 input = "events"
 start = "latest"
@@ -121,10 +123,9 @@ def load(channel: Connection) -> None:
 
 def smallest(listener: socket.socket, kind: str) -> None:
     """The smallest route, on the server that look-ups are on."""
-    from streamdp.service.http.asgi import Receive, Scope, Send
-    from streamdp.service.http.guard import Limits
-    from streamdp.service.http.server import serving
-    from streamdp.service.traffic import Traffic
+    from streamdp.serve.asgi import Receive, Scope, Send
+    from streamdp.serve.credentials import Credentials, Files
+    from streamdp.serve.listener import server_of
 
     async def bare(scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", b"text/plain"), (b"content-length", b"2")]
@@ -133,8 +134,8 @@ def smallest(listener: socket.socket, kind: str) -> None:
 
     async def serve() -> None:
         app: Any = bare if kind == "bare" else with_starlette()
-        async with serving(app, listener, Limits(100, 60), traffic=Traffic()):
-            await asyncio.Event().wait()
+        server = server_of(app, credentials=Credentials(Files("http")), most_connections=100)
+        await server.serve(sockets=[listener])
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve())
@@ -181,15 +182,17 @@ def process(target: Callable[..., None], *arguments: Any) -> Iterator[None]:
 
 
 @contextmanager
-def service(folder: Path, port: int) -> Iterator[None]:
-    """`streamdp run`, and a producer that never stops."""
+def service(folder: Path, port: int, operations: int) -> Iterator[None]:
+    """`streamdp run`, `streamdp serve`, and a producer that never stops."""
     path = folder / "streamdp.toml"
     actions = ", ".join(f'"action-{n}"' for n in range(ACTIONS))
-    path.write_text(CONFIGURATION.format(folder=folder, port=port, actions=actions))
+    path.write_text(
+        CONFIGURATION.format(folder=folder, port=port, operations=operations, actions=actions)
+    )
     run = "from streamdp.cli import main; main()"
     with (folder / "log").open("w") as log:
         running = subprocess.Popen(
-            [sys.executable, "-c", run, "run", "--config", str(path)], stderr=log
+            [sys.executable, "-c", run, "run", "--with-serve", "--config", str(path)], stderr=log
         )
     try:
         until(lambda: get(port, "/readyz") is not None)
@@ -239,11 +242,11 @@ def measured(*, seconds: float, rounds: int) -> list[dict[str, Any]]:
     """Everything, in turns."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streamdp-")))
-        port = bound().getsockname()[1]
+        port, operations = (bound().getsockname()[1] for _ in range(2))
         bare, framework = stack.enter_context(bound()), stack.enter_context(bound())
         stack.enter_context(process(smallest, bare, "bare"))
         stack.enter_context(process(smallest, framework, "starlette"))
-        stack.enter_context(service(folder, port))
+        stack.enter_context(service(folder, port, operations))
         ours, theirs = multiprocessing.Pipe()
         stack.enter_context(process(load, theirs))
         plain = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -258,7 +261,7 @@ def measured(*, seconds: float, rounds: int) -> list[dict[str, Any]]:
         }
         until(lambda: get(runs["smallest application"][0], "/") is not None)
         until(lambda: get(runs["smallest route of starlette"][0], "/") is not None)
-        begun, slots = time.monotonic(), learned(port)
+        begun, slots = time.monotonic(), learned(operations)
         rates: dict[str, list[float]] = {name: [] for name in runs}
         times: dict[str, list[float]] = {name: [] for name in runs}
         for turn in range(rounds + 1):
@@ -268,7 +271,7 @@ def measured(*, seconds: float, rounds: int) -> list[dict[str, Any]]:
                 if turn:  # the first turn warms up
                     rates[name].append(len(took) / seconds)
                     times[name] += took
-        speed = (learned(port) - slots) / (time.monotonic() - begun)
+        speed = (learned(operations) - slots) / (time.monotonic() - begun)
         ours.send(None)
     return [*_rows(rates, times), {"run": "learned meanwhile", "per_second": round(speed)}]
 

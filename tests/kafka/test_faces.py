@@ -39,7 +39,7 @@ def test_does_the_demonstration_run_on_a_broker(broker: Borrowed, tmp_path: Path
     )
     assert done.returncode == 0, done.stderr
     assert "gained" in done.stdout
-    assert f"streamdp run --config {tmp_path / 'streamdp.toml'}" in done.stdout
+    assert f"streamdp run --with-serve --config {tmp_path / 'streamdp.toml'}" in done.stdout
     kept = demo_topics(broker)
     assert {"streamdp-demo-visits", "streamdp-demo.shelves.ledger"} <= set(kept)
     asked[asked.index("--folder") : asked.index("--listen")] = []
@@ -105,8 +105,7 @@ def test_is_a_dead_broker_noticed_by_an_idle_service_that_goes_on_answering(
     with own_broker() as broker:
         place = make(broker.bootstrap)
         rules = hastened(RULES, tmp_path)
-        scraped = [f"127.0.0.1:{place.port}"]
-        with place.running(), prometheus(scraped, tmp_path, rules=rules) as server:
+        with place.running(), prometheus(place.scraped, tmp_path, rules=rules) as server:
             until(place.ready)
             place.send(events(100))
             until(lambda: b'"published"' in place.get("/v1/streams/home/keys/fr/action")[1])
@@ -116,7 +115,7 @@ def test_is_a_dead_broker_noticed_by_an_idle_service_that_goes_on_answering(
             assert eventually(lambda: server.firing() == {"StreamdpTransportDown"})
             status, answer = place.get("/v1/streams/home/keys/fr/action")
             assert (status, b'"published"' in answer) == (200, True)
-            assert place.get("/healthz")[0] == 200
+            assert place.operations("/healthz")[0] == 200
             assert eventually(lambda: says(server, "streamdp_cache_stale_seconds > 0"))
             broker.start()
             assert eventually(lambda: server.firing() == set())
@@ -140,7 +139,7 @@ def test_does_a_changed_epsilon_stop_a_roll_out_and_not_the_look_ups(
     with place.running():
         until(place.ready)
         labels = f'application="{place.app}",partition="0",stream="home"'
-        assert f"rebuild_progress_ratio{{{labels}}} 1.0" in metrics(place)
+        assert f"rebuild_progress_ratio{{{labels}}} 1.0" in place.operations("/metrics")[1].decode()
         place.send(events(100))
         until(lambda: b'"published"' in place.get("/v1/streams/home/keys/fr/action")[1])
         assert (checked().code, checked().err) == (0, "")
@@ -148,16 +147,11 @@ def test_does_a_changed_epsilon_stop_a_roll_out_and_not_the_look_ups(
     result = checked()
     assert (result.code, "needs a new epoch" in result.err) == (4, True)
     with place.running():
-        until(lambda: b"halted by this configuration" in place.get("/readyz")[1])
-        assert place.get("/readyz")[0] == 503
+        until(lambda: b"halted by this configuration" in place.operations("/readyz")[1])
+        assert place.operations("/readyz")[0] == 503
         until(lambda: b'"published"' in place.get("/v1/streams/home/keys/fr/action")[1])
-        assert place.get("/healthz")[0] == 200
+        assert place.operations("/healthz")[0] == 200
     place.change(epoch="2")
     assert checked().code == 0
     with place.running():
         until(place.ready)
-
-
-def metrics(place: Place) -> str:
-    """The metrics page."""
-    return place.get("/metrics")[1].decode()

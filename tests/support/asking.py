@@ -6,18 +6,22 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
 from streamdp.ports import Publications
-from streamdp.service.about import About
-from streamdp.service.http.app import PublicApp
-from streamdp.service.http.asgi import Message
-from streamdp.service.http.gate import Bucket, Gate
-from streamdp.service.http.guard import Limits
-from streamdp.service.http.knowledge import Bounds, Knowledge, Role
-from streamdp.service.http.server import bound, serving
+from streamdp.serve.about import About
+from streamdp.serve.access import PROBES, Bucket, Gate
+from streamdp.serve.app import PublicApp
+from streamdp.serve.asgi import Message
+from streamdp.serve.credentials import Credentials, Files
+from streamdp.serve.knowledge import Bounds, Knowledge
+from streamdp.serve.listener import Limits, bound, server_of
+from streamdp.serve.metrics import MetricsPage
+from streamdp.serve.traffic import Traffic
+from streamdp.service.metrics import Facts, ProcessMetrics
+from streamdp.service.operations import Operations, Snapshots
 from streamdp.testing.free_ports import free_ports
 from tests.support.publishing import Reader, Topic
 from tests.support.showing import ABOUT
@@ -47,7 +51,6 @@ class Face:
         *,
         about: About = ABOUT,
         more: Sequence[About] = (),
-        role: Role = Role.SERVES,
         token: bytes | None = None,
         rate: float = 1e9,
         clock: Callable[[], float] | None = None,
@@ -55,17 +58,16 @@ class Face:
         self._open(
             lambda: Reader(actions, ledger),
             [about, *more],
-            role=role,
             token=token,
             rate=rate,
             clock=clock,
         )
 
     @classmethod
-    def over(cls, publications: Callable[[], Publications], *, about: About, role: Role) -> Face:
+    def over(cls, publications: Callable[[], Publications], *, about: About) -> Face:
         """Over a transport's own reader."""
         face = cls.__new__(cls)
-        face._open(publications, [about], role=role, token=None, rate=1e9, clock=None)
+        face._open(publications, [about], token=None, rate=1e9, clock=None)
         return face
 
     def _open(
@@ -73,7 +75,6 @@ class Face:
         publications: Callable[[], Publications],
         about: Sequence[About],
         *,
-        role: Role,
         token: bytes | None,
         rate: float,
         clock: Callable[[], float] | None,
@@ -82,15 +83,14 @@ class Face:
         self.knowledge = Knowledge(
             about,
             publications,
-            role=role,
             bounds=Bounds(),
             clock=clock or (lambda: float(next(ticks))),
             retries=(0.001,),
         )
-        public = PublicApp(self.knowledge, most_series=5000, body_seconds=0.2)
+        public = PublicApp(self.knowledge, Credentials(Files("http")), body_seconds=0.2)
         self.gate = Gate(
             public.answer,
-            token=token,
+            token=lambda: token,
             bucket=Bucket(rate, clock or (lambda: 0.0)),
             traffic=self.knowledge.traffic,
         )
@@ -99,36 +99,77 @@ class Face:
         self, target: str, *, method: str = "GET", body: bytes = b"", **headers: str
     ) -> Answer:
         """One request."""
-        sent: list[Message] = []
-        path, _, query = target.partition("?")
-        scope = {
-            "type": "http",
-            "method": method,
-            "raw_path": path.encode(),
-            "query_string": query.encode(),
-            "headers": [
-                (name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()
-            ],
-        }
+        return await asked(self.gate, target, method=method, body=body, **headers)
 
-        async def receive() -> Message:
-            return {"type": "http.request", "body": body}
 
-        async def send(message: Message) -> None:
-            sent.append(message)
+class Process:
+    """The operations listener's application over snapshots."""
 
-        await self.gate(scope, receive, send)
-        fields = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-        return Answer(sent[0]["status"], fields, sent[1]["body"])
+    def __init__(self, snapshots: Snapshots, about: About, *, token: bytes | None = None) -> None:
+        facts = Facts([about], None)
+        families = ProcessMetrics(
+            lambda: replace(facts, process=snapshots.process), most_series=5000
+        ).families
+        self.gate = Gate(
+            Operations(snapshots, MetricsPage(families, application=about.topics.app)).answer,
+            token=lambda: token,
+            bucket=Bucket(1e9, lambda: 0.0),
+            traffic=Traffic(),
+            open_paths=PROBES,
+        )
+
+    async def ask(self, target: str, *, method: str = "GET", **headers: str) -> Answer:
+        """One request."""
+        return await asked(self.gate, target, method=method, body=b"", **headers)
+
+
+async def asked(
+    gate: Gate, target: str, *, method: str = "GET", body: bytes = b"", **headers: str
+) -> Answer:
+    """One request."""
+    sent: list[Message] = []
+    path, _, query = target.partition("?")
+    scope = {
+        "type": "http",
+        "method": method,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "headers": [
+            (name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()
+        ],
+    }
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await gate(scope, receive, send)
+    fields = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return Answer(sent[0]["status"], fields, sent[1]["body"])
+
+
+NO_FILES = Credentials(Files("http"))
+LIMITS = Limits(most_connections=100, requests_per_second=1e9, request_seconds=30)
 
 
 @asynccontextmanager
-async def listening(face: Face, limits: Limits) -> AsyncIterator[tuple[str, int]]:
+async def listening(
+    face: Face, limits: Limits = LIMITS, credentials: Credentials = NO_FILES
+) -> AsyncIterator[tuple[str, int]]:
     """The same on a real socket."""
     with bound("127.0.0.1:0", where="test") as listener:
         host, port = listener.getsockname()
-        async with serving(face.gate, listener, limits, traffic=face.knowledge.traffic):
+        server = server_of(
+            face.gate, credentials=credentials, most_connections=limits.most_connections
+        )
+        serving = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]))
+        try:
             yield host, port
+        finally:
+            server.should_exit = True
+            await serving
 
 
 async def raw(address: tuple[str, int], request: bytes, *, seconds: float = 5.0) -> bytes:

@@ -286,7 +286,11 @@ class Story:
         first = not any(earlier.command in command for earlier in self.running[:-1])
         if kind in READY:
             event = READY[kind] if first else "joined"  # a second one shares, maybe nothing
-            assert running.wait_until(re.compile(rf"\b{event}\b")), f"{command}:\n{running.output}"
+            awaited = [event, "http_listening"] if "--with-serve" in command else [event]
+            for event in awaited:
+                assert running.wait_until(re.compile(rf"\b{event}\b")), (
+                    f"{command}:\n{running.output}"
+                )
 
     def _fork(self, program: str, arguments: list[str], command: str) -> str:
         """What a program prints that has no start of its own."""

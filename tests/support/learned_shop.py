@@ -11,7 +11,8 @@ from pathlib import Path
 
 from streamdp.ports import Key
 from streamdp.service.config import Configuration, Seeds
-from streamdp.service.run import Running, run, run_service
+from streamdp.service.process import run
+from streamdp.service.run import Running, run_service
 from tests.support.services import Lines
 from tests.support.streams import events
 

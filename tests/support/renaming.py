@@ -21,8 +21,9 @@ from streamdp.ports import (
     Transport,
 )
 from streamdp.service.config import Configuration
+from streamdp.service.process import run
 from streamdp.service.protocol import Cut, PartitionWork
-from streamdp.service.run import Running, run, run_service
+from streamdp.service.run import Running, run_service
 from streamdp.service.settings import Pace
 from streamdp.service.view import Reason, Status
 from streamdp.wire.lines import Charge

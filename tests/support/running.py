@@ -13,7 +13,7 @@ from pathlib import Path
 
 from streamdp.ports import Key, Value
 from streamdp.service.config import Configuration
-from tests.support.asking import free_port
+from streamdp.testing.free_ports import free_ports
 from tests.support.forking import Forked, parent
 from tests.support.processes import MAIN
 
@@ -38,6 +38,9 @@ estimates = [
 [http]
 listen = "127.0.0.1:{port}"
 {more}
+[operations]
+listen = "127.0.0.1:{operations_port}"
+{operations_more}
 """
 
 
@@ -52,8 +55,11 @@ class Place:
         scheme: str = "http",
         transport: str = "",
         app: str = "",
+        operations: str = "",
     ) -> None:
-        self.port = free_port()
+        self.port, self.operations_port = free_ports(2)
+        self._operations = operations
+        self._learns = False
         self.app = app or "shop"
         self.input = f"{app}-feedback" if app else "feedback"
         self.folder = folder
@@ -71,6 +77,8 @@ class Place:
             transport=self._transport,
             port=self.port,
             more=self._more,
+            operations_port=self.operations_port,
+            operations_more=self._operations,
             epsilon=epsilon,
         )
         self.path.write_text(text)
@@ -85,8 +93,10 @@ class Place:
 
     @contextmanager
     def running(self, command: str = "run", *, program: str = MAIN) -> Iterator[Forked]:
-        """The command, stopped afterwards by SIGTERM."""
-        arguments = (command, "--config", str(self.path))
+        """The command, stopped afterwards by SIGTERM; `run` with `serve` beside it."""
+        self._learns = command == "run"
+        beside = ("--with-serve",) if self._learns else ()
+        arguments = (command, "--config", str(self.path), *beside)
         with (self.folder / f"{command}.log").open("ab") as log:
             process = parent().start(program, arguments, stderr=log.fileno())
         try:
@@ -106,9 +116,21 @@ class Place:
         asyncio.run(write())
 
     def get(self, path: str) -> tuple[int, bytes]:
-        """One answer, or 0 where nobody answers."""
+        """One answer of `serve`, or 0 where nobody answers."""
+        return self._asked(self.url + path)
+
+    def operations(self, path: str) -> tuple[int, bytes]:
+        """One answer of `run`, or 0 where nobody answers."""
+        return self._asked(f"http://127.0.0.1:{self.operations_port}{path}")
+
+    @property
+    def scraped(self) -> list[str]:
+        """What a Prometheus scrapes."""
+        return [f"127.0.0.1:{self.port}", f"127.0.0.1:{self.operations_port}"]
+
+    def _asked(self, url: str) -> tuple[int, bytes]:
         try:
-            with urllib.request.urlopen(self.url + path, timeout=5) as answer:
+            with urllib.request.urlopen(url, timeout=5) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             return error.code, error.read()
@@ -117,7 +139,8 @@ class Place:
 
     def ready(self) -> bool:
         """Whether it may be asked."""
-        return self.get("/readyz")[0] == 200
+        learns = not self._learns or self.operations("/readyz")[0] == 200
+        return learns and self.get("/readyz")[0] == 200
 
 
 def until(holds: Callable[[], bool]) -> None:

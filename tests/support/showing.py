@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+
+from prometheus_client.core import Metric
 
 import streamdp as sd
 from streamdp.client import Condition, Feed
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.ports import Published
-from streamdp.service.about import About
-from streamdp.service.history import StreamReleases
-from streamdp.service.metrics import Facts
+from streamdp.serve import metrics as published
+from streamdp.serve.about import About
+from streamdp.serve.history import StreamReleases
+from streamdp.serve.traffic import Traffic
+from streamdp.service import metrics as learning
 from streamdp.service.status import PartitionStatus, ProcessStatus, Steps, StreamStatus
-from streamdp.service.traffic import Traffic
 from tests.golden_wire import ACTIONS as FOUR
 from tests.support.publishing import HOME, charge, release
 from tests.support.streams import ACTIONS, spec
@@ -90,9 +93,41 @@ def releases() -> StreamReleases:
     return releases
 
 
+@dataclass(frozen=True)
+class Facts:
+    """All that the two metrics pages are made from."""
+
+    about: Sequence[About]
+    process: ProcessStatus | None = None
+    shown: Mapping[str, StreamReleases] = field(default_factory=dict)
+    conditions: Mapping[str, Condition] = field(default_factory=dict)
+    traffic: Traffic = field(default_factory=Traffic)
+    assemblies: Mapping[str, int] = field(default_factory=dict)
+    expires_at: float | None = 2e9
+
+    def families(self, *, most_series: int = 5000) -> Iterator[Metric]:
+        """Those of the process that learns, and those of the process that serves beyond them."""
+        mine = learning.Facts(self.about, self.process, self.assemblies, self.expires_at)
+        names = set()
+        for family in learning.ProcessMetrics(lambda: mine, most_series=most_series).families():
+            names.add(family.name)
+            yield family
+        theirs = published.Facts(
+            self.about, self.shown, self.conditions, self.traffic, self.assemblies, self.expires_at
+        )
+        yield from (one for one in published.published(theirs) if one.name not in names)
+
+    def render(self, *, most_series: int = 5000) -> bytes:
+        """Both pages as one."""
+        page = published.MetricsPage(
+            lambda: self.families(most_series=most_series), application=self.about[0].topics.app
+        )
+        return page.render()
+
+
 def traffic() -> Traffic:
     """A listener that was asked a little."""
-    asked = Traffic(most=1000, open=2)
+    asked = Traffic()
     for _ in range(5):
         asked.answered(200, method="GET", path=b"/v1/streams/home/keys/fr/action", seconds=0.0002)
     asked.answered(404, method="GET", path=b"/nothing", seconds=0.02)
@@ -100,7 +135,7 @@ def traffic() -> Traffic:
 
 
 def facts(*partitions: PartitionStatus) -> Facts:
-    """All that a metrics page is made from."""
+    """Two processes in good health."""
     condition = Condition(Feed.CURRENT, 0.0, "", keys=3, several=1, beyond=0, refused=0)
     return Facts(
         about=[ABOUT],

@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from streamdp.ports import Partition
-from streamdp.service.about import About
-from streamdp.service.http.knowledge import Role
+from streamdp.serve.about import About
 from streamdp.service.loop import Service
+from streamdp.service.operations import Snapshots
 from streamdp.service.past import alone
 from streamdp.service.spec import StreamSpec
 from streamdp.service.status import Steps, status_of
 from streamdp.service.view import View
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
-from tests.support.asking import Face
+from tests.support.asking import Face, Process
 
 RECORDS, BLOCKS, CHANGED = 60, 12, 47
 
@@ -59,19 +59,23 @@ Asked = Sequence[tuple[str, bytes]]
 async def seen(
     log: MemoryLog, about: About, view: View, lines: Lines, asked: Asked
 ) -> Mapping[str, object]:
-    """Everything that may be seen of it."""
+    """Everything that may be seen of it: of the process that learns, and of one that serves."""
     steps = Steps(lambda: 0.0)
     steps.observe("poll", 0.01)
-    publications = MemoryTechnology(log).publications()
-    face = Face.over(lambda: publications, about=about, role=Role.LEARNS)
     answers: dict[str, object] = {"log": lines.lines}
+    snapshots = Snapshots(lambda: 0.0)
+    snapshots.take(status_of(view, steps, now=5.0))
+    answers["snapshot"] = snapshots.process
+    process = Process(snapshots, about)
+    for target in ("/metrics", "/healthz", "/readyz", "/v1/status", "/nothing"):
+        answer = await process.ask(target)
+        answers[f"operations {target}"] = (answer.status, dict(answer.headers), answer.body)
+    publications = MemoryTechnology(log).publications()
+    face = Face.over(lambda: publications, about=about)
     async with face.knowledge.following():
         await face.knowledge.cache.ready()
         while not face.knowledge.histories["home"].loaded:
             await asyncio.sleep(0)
-        snapshot = status_of(view, steps, now=5.0).encode()
-        face.knowledge.hear(snapshot)
-        answers["snapshot"] = snapshot
         for target, body in asked:
             answer = await face.ask(target, method="POST" if body else "GET", body=body)
             answers[target] = (answer.status, dict(answer.headers), answer.body)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import Metric
 
-from streamdp.service.families import counter, gauge
+from streamdp.serve.families import counter, gauge
 from streamdp.service.status import PartitionStatus
 
 Parts = Sequence[tuple[str, str, PartitionStatus]]

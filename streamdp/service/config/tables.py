@@ -401,7 +401,7 @@ class ServiceTable(BaseModel):
 
 
 class HttpTable(BaseModel):
-    """Where look-ups, metrics and the status page are served, and their limits."""
+    """Where `serve` answers look-ups and shows the status page, and its limits."""
 
     model_config = _CLOSED
 
@@ -413,9 +413,9 @@ class HttpTable(BaseModel):
         default=20_000, description="more are refused (429)"
     )
     most_connections: Count = Field(
-        default=1_000, description="connections beyond them are answered probes and metrics only"
+        default=1_000, description="requests on further connections are refused (503)"
     )
-    request_seconds: Seconds = Field(default=10.0, description="a slower request is cut off")
+    request_seconds: Seconds = Field(default=10.0, description="a slower body is refused (408)")
     stale_after: Seconds | None = Field(
         default=None,
         description="the fallback action answers once the actions topic is lost for so long",
@@ -423,6 +423,17 @@ class HttpTable(BaseModel):
     most_keys: Count = Field(
         default=1_000_000, description="keys of each stream that look-ups know"
     )
+
+
+class OperationsTable(BaseModel):
+    """Where `run` and `assemble` answer probes and metrics, and the operator alone."""
+
+    model_config = _CLOSED
+
+    listen: Address | None = Field(default=None, description="host:port of probes and metrics")
+    token_file: File | None = Field(default=None, description="a bearer token that it asks for")
+    certificate_file: File | None = Field(default=None, description="for TLS")
+    key_file: File | None = Field(default=None, description="the certificate's key")
     most_series: Count = Field(default=5_000, description="series of the metrics page")
     operator_listen: Address | None = Field(
         default=None, description="host:port on loopback for what is NOT PRIVATE"
@@ -459,4 +470,5 @@ class Tables(BaseModel):
     )
     service: ServiceTable = ServiceTable()
     http: HttpTable = HttpTable()
+    operations: OperationsTable = OperationsTable()
     log: LogTable = LogTable()

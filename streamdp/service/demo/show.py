@@ -22,6 +22,7 @@ from rich.live import Live
 
 from streamdp.client import Why
 from streamdp.ports import Producer
+from streamdp.serve.knowledge import Bounds, Knowledge
 from streamdp.service.demo import screen
 from streamdp.service.demo.world import (
     BANNERS,
@@ -32,8 +33,7 @@ from streamdp.service.demo.world import (
     Segment,
     ShopWorld,
 )
-from streamdp.service.http.knowledge import Bounds, Knowledge, Role
-from streamdp.service.http.setup import about_of
+from streamdp.service.listeners import about_of
 from streamdp.service.run import Running
 from streamdp.service.worker import Observe
 from streamdp.wire.feedback import ACTION_HEADER
@@ -51,7 +51,7 @@ LINE_SECONDS = 5.0
 _SEED = 20260529
 
 CONFIGURATION = """\
-# What `streamdp demo` runs: `streamdp run --config {path}` goes on where it stopped.
+# What `streamdp demo` runs: `streamdp run --with-serve --config {path}` goes on where it stopped.
 app = "{app}"
 
 [transport]
@@ -141,7 +141,7 @@ class Show:
         names = (STREAM, BANNER_STREAM)
         about = [about_of(running.configuration, name) for name in names]
         publications = running.technology.publications
-        knowledge = Knowledge(about, publications, role=Role.SERVES, bounds=Bounds())
+        knowledge = Knowledge(about, publications, bounds=Bounds())
         producer = running.technology.producer()
         performing = asyncio.get_running_loop().create_task(
             self._perform(running, knowledge, producer)

@@ -1,4 +1,4 @@
-"""A stream's configuration, as the faces show it before any event."""
+"""A stream's configuration, as pages show it before any event."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class About:
     budget: Fraction  # of the input topic, which all its streams share
     epoch: int
     seeded: bool
-    mode: Mode = Mode.LIVE  # as configured; a running process may have changed it on SIGHUP
+    mode: Mode = Mode.LIVE  # as configured
     fallback: str = NO_FALLBACK
     partition_epochs: Mapping[int, int] = field(default_factory=dict)  # beyond the stream's
     gap: float | None = None  # Δ, if the configuration states one
@@ -49,6 +49,12 @@ class About:
     def charge(self) -> Fraction:
         """The most that this stream charges an event: the action and every estimate."""
         return full_charge(self.learner, self.estimates)
+
+    @property
+    def mechanism(self) -> str:
+        """The name of the mechanism that draws its releases."""
+        learner = self.learner
+        return "discrete_laplace" if isinstance(learner, PolicyLearner) else learner.choose.name
 
     @property
     def scales(self) -> Scales | None:

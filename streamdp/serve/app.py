@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -15,12 +15,15 @@ from itertools import islice
 from re import DOTALL, findall
 from urllib.parse import parse_qsl
 
+from prometheus_client.core import Metric
+
 from streamdp.client.http_wire import encode, in_force, written_key
-from streamdp.service.http.asgi import JSON, Answered, Headers, Receive, Refused, Scope
-from streamdp.service.http.knowledge import Knowledge
-from streamdp.service.http.lookups import Lookups, key_of
-from streamdp.service.http.shown import shown_key, shown_status
-from streamdp.service.metrics import CONTENT_TYPE, MetricsPage
+from streamdp.serve.asgi import JSON, Answered, Headers, Receive, Refused, Scope
+from streamdp.serve.credentials import Credentials
+from streamdp.serve.knowledge import Knowledge
+from streamdp.serve.lookups import Lookups, key_of
+from streamdp.serve.metrics import CONTENT_TYPE, MetricsPage, published
+from streamdp.serve.shown import shown_key, shown_status
 
 MOST_FOUND = 200
 MOST_SCANNED = 200_000
@@ -35,10 +38,13 @@ Route = Callable[[Scope], Answered]
 class PublicApp:
     """Answers every request of the public listener."""
 
-    def __init__(self, knowledge: Knowledge, *, most_series: int, body_seconds: float) -> None:
+    def __init__(
+        self, knowledge: Knowledge, credentials: Credentials, *, body_seconds: float
+    ) -> None:
         self._knowledge = knowledge
+        self._credentials = credentials
         self._lookups = Lookups(knowledge, body_seconds=body_seconds)
-        self._metrics = MetricsPage(knowledge.facts, most_series=most_series)
+        self._metrics = MetricsPage(self._families, application=knowledge.application)
         self._routes: dict[bytes, Route] = {
             b"/": self._page,
             b"/metrics": self._metrics_page,
@@ -65,21 +71,15 @@ class PublicApp:
             200, [(b"content-type", CONTENT_TYPE.encode()), _NO_STORE], self._metrics.render()
         )
 
+    def _families(self) -> Iterator[Metric]:
+        return published(self._knowledge.facts(expires_at=self._credentials.expires_at))
+
     def _health(self, scope: Scope) -> Answered:
-        """Whether it is alive: a long rebuild or a halted partition is no reason to restart."""
-        if self._knowledge.is_alive:
-            return Answered(200, [_TEXT, _NO_STORE], b"alive\n")
-        return Answered(503, [_TEXT, _NO_STORE], b"the learning process is silent\n")
+        return Answered(200, [_TEXT, _NO_STORE], b"alive\n")
 
     def _readiness(self, scope: Scope) -> Answered:
-        knowledge = self._knowledge
-        missing = knowledge.why_not_ready()
-        readiness = {
-            "ready": not missing,
-            "why": missing,
-            "away": knowledge.away(),
-            "halted": knowledge.halted(),
-        }
+        missing = self._knowledge.why_not_ready()
+        readiness = {"ready": not missing, "why": missing}
         return Answered(503 if missing else 200, [JSON, _NO_STORE], encode(readiness))
 
     def _description(self, scope: Scope) -> Answered:
@@ -140,14 +140,14 @@ def _count(written: str) -> int:
 @cache
 def description() -> bytes:
     """The OpenAPI description."""
-    text = files("streamdp.service.http").joinpath("openapi.json").read_text("utf-8")
+    text = files("streamdp.serve").joinpath("openapi.json").read_text("utf-8")
     return json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False).encode()
 
 
 @cache
 def status_page() -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
     """The page, with headers that let it run only its own script and reach only its own origin."""
-    page = files("streamdp.service.http").joinpath("page.html").read_bytes()
+    page = files("streamdp.serve").joinpath("page.html").read_bytes()
     text = page.decode()
     scripts = " ".join(map(_hashed, findall(r"<script>(.*?)</script>", text, DOTALL)))
     styles = " ".join(map(_hashed, findall(r"<style>(.*?)</style>", text, DOTALL)))

@@ -1,10 +1,12 @@
-"""Access: a token, a rate, and the headers of every answer. Plain ASGI around the application.
+"""Access: a token, a rate, and the headers of every answer. Plain ASGI around an application.
 
 The token is compared in constant time, before anything else of the request is looked at. Three
 things need none: the two probes, and the page itself, which holds no data and asks for the token.
 The rate is one token bucket for the whole process. Probes do not count, and a few requests a second
-are kept for metrics, so that look-ups cannot blind an operator. A connection in a reserved place
-(see `guard`) gets a probe or the metrics and nothing else.
+are kept for metrics, so that look-ups cannot blind an operator.
+
+A request with both ``Content-Length`` and ``Transfer-Encoding`` is refused (RFC 9112, 6.1): a proxy
+before us may have found another end of it than we would.
 """
 
 from __future__ import annotations
@@ -13,17 +15,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from hmac import compare_digest
 
-from streamdp.service.http.asgi import Answered, Receive, Refused, Scope, Send, header
-from streamdp.service.traffic import Refusal, Traffic
+from streamdp.serve.asgi import Answered, Receive, Refused, Scope, Send, header
+from streamdp.serve.traffic import Traffic
 
 PROBES = frozenset({b"/healthz", b"/readyz"})
 METRICS = b"/metrics"
 
-RESERVED = "reserved"
-"""The key of a request's `state` that marks a connection in a reserved place."""
-
 _SCRAPES_PER_SECOND = 10.0
-_CLOSE = (b"connection", b"close")
 
 _SAFE = (
     (b"x-content-type-options", b"nosniff"),
@@ -65,13 +63,13 @@ class Gate:
         self,
         answer: Answer,
         *,
-        token: bytes | None,
+        token: Callable[[], bytes | None],
         bucket: Bucket,
         traffic: Traffic,
         open_paths: frozenset[bytes] = PROBES | {b"/"},
     ) -> None:
         self._answer = answer
-        self._expected = None if token is None else b"Bearer " + token
+        self._token = token
         self._bucket = bucket
         self._scrapes = Bucket(_SCRAPES_PER_SECOND, bucket.clock)
         self._traffic = traffic
@@ -82,26 +80,16 @@ class Gate:
         if scope["type"] != "http":
             raise AssertionError("the server passes only HTTP requests on")
         begun, path = self._bucket.clock(), scope["raw_path"]
-        reserved = scope.get("state", {}).get(RESERVED, False)
         try:
-            if reserved:
-                self._check_reserved(path)
+            _check_length(scope)
             self._admit(scope)
             answered = await self._answer(scope, receive)
         except Refused as refused:
             answered = refused.answer()
         answered.headers.extend(_SAFE)
-        if reserved:
-            answered.headers.append(_CLOSE)
         await answered.send(scope, send)
         took = self._bucket.clock() - begun
         self._traffic.answered(answered.status, method=scope["method"], path=path, seconds=took)
-
-    def _check_reserved(self, path: bytes) -> None:
-        """Refuse anything but probes and metrics on a reserved connection."""
-        if path not in PROBES and path != METRICS:
-            self._traffic.refused[Refusal.FULL] += 1
-            raise Refused(503, "the limit of connections is reached", (b"retry-after", b"1"))
 
     def _admit(self, scope: Scope) -> None:
         path = scope["raw_path"]
@@ -109,8 +97,16 @@ class Gate:
             return
         if not (self._bucket.take() or (path == METRICS and self._scrapes.take())):
             raise Refused(429, "too many requests", (b"retry-after", b"1"))
-        if self._expected is None or path in self._open:
+        token = self._token()
+        if token is None or path in self._open:
             return
         given = header(scope, b"authorization") or b""
-        if not compare_digest(given, self._expected):
+        if not compare_digest(given, b"Bearer " + token):
             raise Refused(401, "a bearer token is required", (b"www-authenticate", b"Bearer"))
+
+
+def _check_length(scope: Scope) -> None:
+    """Refuse a request that says in two ways where it ends."""
+    if header(scope, b"transfer-encoding") is None or header(scope, b"content-length") is None:
+        return
+    raise Refused(400, "both Content-Length and Transfer-Encoding", (b"connection", b"close"))

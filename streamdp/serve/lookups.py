@@ -46,8 +46,8 @@ from streamdp.client.http_wire import (
 )
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Key
-from streamdp.service.about import NO_FALLBACK, About
-from streamdp.service.http.asgi import (
+from streamdp.serve.about import NO_FALLBACK, About
+from streamdp.serve.asgi import (
     JSON,
     Answered,
     Receive,
@@ -56,7 +56,7 @@ from streamdp.service.http.asgi import (
     body_of,
     header,
 )
-from streamdp.service.http.knowledge import Knowledge
+from streamdp.serve.knowledge import Knowledge
 
 MOST_BODY = 2 << 20
 """Bytes of a batch: a thousand of the longest keys that streams allow by default, in base64."""

@@ -32,7 +32,7 @@ from streamdp.core.events import OPENING, Key
 from streamdp.core.evidence.experiment import Experiment, Scales
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Published
-from streamdp.service.policy_history import MOST_BLOCKS, PolicyHistory
+from streamdp.serve.policy_history import MOST_BLOCKS, PolicyHistory
 from streamdp.wire.lines import ENDS_BLOCK, CarriedOver, Charge
 from streamdp.wire.published import decode_ledger
 

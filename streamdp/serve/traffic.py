@@ -24,14 +24,6 @@ class RequestKind(StrEnum):
     OTHER = "other"
 
 
-class Refusal(StrEnum):
-    """Why this side ended a connection."""
-
-    FULL = "full"  # no room, or a request that a reserved place does not allow
-    HANDSHAKE = "handshake"  # no TLS, or too late
-    SLOW = "slow"  # a head that does not come, or an answer that is not read
-
-
 @dataclass(slots=True)
 class Durations:
     """How many requests took up to each bound of `SECONDS`, and longer."""
@@ -49,10 +41,7 @@ class Durations:
 class Traffic:
     """The counts of one listener."""
 
-    most: int = 0  # connections that may be open at once, without reserved ones
-    open: int = 0  # open connections, handshakes and reserved ones included
     requests: Counter[str] = field(default_factory=Counter)  # by class of status
-    refused: Counter[Refusal] = field(default_factory=Counter)
     durations: dict[RequestKind, Durations] = field(
         default_factory=lambda: {kind: Durations() for kind in RequestKind}
     )

@@ -20,12 +20,10 @@ from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Key
-from streamdp.service.about import NO_FALLBACK, About
-from streamdp.service.history import KeyHistory, NoisyMean, StreamReleases
-from streamdp.service.http.knowledge import Knowledge
-from streamdp.service.metrics import is_up, mode_of
-from streamdp.service.spec import mechanism
-from streamdp.service.status import StreamStatus
+from streamdp.serve.about import NO_FALLBACK, About
+from streamdp.serve.history import KeyHistory, NoisyMean, StreamReleases
+from streamdp.serve.knowledge import Knowledge
+from streamdp.serve.metrics import mode_of
 
 CONFIDENCE = 0.95
 """The confidence of an experiment's intervals: for all arms and all looks together."""
@@ -36,21 +34,11 @@ MOST_ACTIONS = 100
 
 def shown_status(knowledge: Knowledge) -> dict[str, Any]:
     """The status of everything but keys."""
-    process = knowledge.process
     return {
         "version": __version__,
-        "role": knowledge.role.value,
-        "silent_seconds": round(knowledge.silent_seconds, 1),
-        "transport_up": None if process is None else is_up(process),
         "topics": _topics(knowledge),
         "streams": [_stream(knowledge, about) for about in knowledge.about.values()],
-        "assemblies": [] if process is None else [_assembly(a) for a in process.assemblies],
     }
-
-
-def _assembly(status: StreamStatus) -> dict[str, Any]:
-    """What this process's partitions of an assembly have done: requests only, never outcomes."""
-    return {"name": status.name, "partitions": status.partitions}
 
 
 def shown_key(knowledge: Knowledge, stream: str, key: Key) -> dict[str, Any]:
@@ -115,7 +103,7 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
         "learner": about.learner.recipe,
         "observes": "losses" if about.scales is None else "feedback",
         "schedule": f"{about.learner.schedule.name} {about.learner.schedule.parameter}".strip(),
-        "mechanism": mechanism(about.learner),
+        "mechanism": about.mechanism,
         "actions": list(about.learner.actions[:MOST_ACTIONS]),
         "actions_count": len(about.learner.actions),
         "fallback": None if about.fallback == NO_FALLBACK else about.fallback,
@@ -128,13 +116,7 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
         "blocks": sum(part.blocks for part in releases.partitions.values()),
         "ledger_whole": releases.whole,  # if not, `blocks` may miss some
         "estimates": [_estimate(estimate.name, releases) for estimate in about.estimates],
-        "mode": mode_of(about, knowledge.process, condition),
-        "partitions": [
-            part
-            for running in (knowledge.process.streams if knowledge.process else ())
-            if running.name == about.name
-            for part in running.partitions
-        ],
+        "mode": mode_of(about, condition),
     }
 
 

@@ -1,0 +1,59 @@
+"""`streamdp serve` as an ordinary child process, for a first trial on one machine."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+from streamdp.core.errors import InvalidConfig, complaint
+
+if TYPE_CHECKING:
+    from streamdp.service.config import Configuration
+    from streamdp.service.run import Face, Running
+    from streamdp.service.worker import EventLog, Observe
+
+
+def serve_beside(configuration: Configuration, *, single_broker: bool) -> Face:
+    """A face that runs `streamdp serve` with the same configuration for as long as it lasts."""
+    listen = configuration.tables.http.listen
+    if listen is None:
+        raise InvalidConfig(
+            complaint("http.listen", "missing", expected="host:port to serve at", got="nothing")
+        )
+    operations = configuration.tables.operations
+    from streamdp.service.listeners import check_apart
+
+    for name in ("listen", "operator_listen"):
+        if (address := getattr(operations, name)) is not None:
+            check_apart(listen, address, where=f"operations.{name}")
+
+    def face(running: Running) -> AbstractAsyncContextManager[Observe | None]:
+        return _child(running, single_broker=single_broker)
+
+    return face
+
+
+@asynccontextmanager
+async def _child(running: Running, *, single_broker: bool) -> AsyncIterator[Observe | None]:
+    command = ["serve", "--config", str(running.configuration.path)]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "streamdp", *command, *["--single-broker"][: single_broker],
+        stdin=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    watching = asyncio.get_running_loop().create_task(_ended(process, running.log))
+    try:
+        yield None
+    finally:
+        watching.cancel()
+        with suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+
+
+async def _ended(process: asyncio.subprocess.Process, log: EventLog) -> None:
+    """Log that it ended by itself; a supervisor would start it again, this does not."""
+    code = await process.wait()
+    log.error("serve_ended", exit_code=code)

@@ -1,0 +1,14 @@
+"""What was published, over HTTP: look-ups, choices, the status page, metrics.
+
+    the public topics (actions, ledger) ──► knowledge ──► access ──► uvicorn ──► readers
+
+1. This room reads what anybody may read, the published topics, and nothing else. It imports no
+   engine, no bank and no service, and the process that runs it needs no right on input or state.
+2. It is a plain ASGI application, run by uvicorn with documented options only. Its processes share
+   nothing, so any number of them answer, each for every key.
+3. Nothing is kept for a request, and no log line says what was asked for.
+
+Rooms: `lookups` answers for keys (the hot path), `app` everything else; `access` checks token and
+rate; `credentials` holds token and certificate; `knowledge` holds the data; `listener` runs
+uvicorn; ``page.html`` is the page. `streamdp.service.operations` listens with the same parts.
+"""

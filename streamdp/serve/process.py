@@ -1,0 +1,50 @@
+"""The process behind `streamdp serve`: follows what was published and answers for it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from contextlib import suppress
+
+from streamdp.serve.access import Bucket, Gate
+from streamdp.serve.app import PublicApp
+from streamdp.serve.credentials import Credentials, Log
+from streamdp.serve.knowledge import Knowledge
+from streamdp.serve.listener import Limits, allow_files, end_on_signals, server_of
+
+
+def gate_of(knowledge: Knowledge, *, credentials: Credentials, limits: Limits) -> Gate:
+    """The whole application."""
+    return Gate(
+        PublicApp(knowledge, credentials, body_seconds=limits.request_seconds).answer,
+        token=lambda: credentials.token,
+        # Not the event loop's clock: uvloop's does not move while a request is answered.
+        bucket=Bucket(limits.requests_per_second, time.perf_counter),
+        traffic=knowledge.traffic,
+    )
+
+
+async def serve(
+    knowledge: Knowledge,
+    listener: socket.socket,
+    *,
+    credentials: Credentials,
+    limits: Limits,
+    log: Log,
+) -> None:
+    """Serve until a signal; finish requests that have begun."""
+    allow_files()
+    app = gate_of(knowledge, credentials=credentials, limits=limits)
+    server = server_of(app, credentials=credentials, most_connections=limits.most_connections)
+    end_on_signals(server)
+    host, port = listener.getsockname()[:2]
+    log.info("http_listening", address=f"{host}:{port}")
+    watching = asyncio.get_running_loop().create_task(credentials.watch(log))
+    try:
+        async with knowledge.following():
+            await server.serve(sockets=[listener])
+    finally:
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching

@@ -1,0 +1,351 @@
+"""The operations listener of a process that learns or assembles: a thread with an event loop.
+
+It answers probes and metrics from the newest snapshot of the view, an immutable value that the
+learning loop replaces twice a second. It reads nothing else of the learning, so a long batch or a
+rebuild delays it by the turns of Python's interpreter alone.
+
+    /healthz     alive while the learning loop takes snapshots
+    /readyz      ready once the partitions that the process had at first are taken; says what is not
+    /metrics     the process's own metrics
+    /v1/status   each partition's state as JSON
+
+NOT PRIVATE: the operator's listener. It is a second one in the same thread, on loopback, behind a
+token, off by default. It shows what no public page may: the memory and processor time of the
+process, which bad records can move; how many records it quarantined; and (with ``operator_exact``)
+exact regret and counts of null slots. Each line says NOT PRIVATE, and that decisions taken on it
+leave the guarantee. ``/metrics`` there has memory and processor time, under names that say so too.
+These figures are read in the learning loop, between two of its steps: this listener may wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+
+from streamdp import __version__
+from streamdp.serve.access import METRICS, PROBES, Answer, Bucket, Gate
+from streamdp.serve.asgi import JSON, Answered, Receive, Refused, Scope, encode
+from streamdp.serve.credentials import Credentials
+from streamdp.serve.families import counter, gauge
+from streamdp.serve.listener import bound, server_of
+from streamdp.serve.metrics import CONTENT_TYPE, MetricsPage
+from streamdp.serve.traffic import Traffic
+from streamdp.service.listeners import (
+    abouts_of,
+    epochs_of_assemblies,
+    operations_credentials,
+    operator_credentials,
+)
+from streamdp.service.metrics import Facts, ProcessMetrics, is_up
+from streamdp.service.run import Running
+from streamdp.service.status import ProcessStatus, Steps, status_of
+from streamdp.service.view import Reason
+from streamdp.service.worker import EventLog, Observe, where_raised
+from streamdp.wire.unprotected import NOT_PRIVATE
+
+SNAPSHOT_SECONDS = 0.5
+
+SILENT_SECONDS = 60.0
+"""A learning loop that has taken no snapshot for so many seconds counts as hung."""
+
+MOST_CONNECTIONS = 100
+REQUESTS_PER_SECOND = 100.0
+
+_END_SECONDS = 5.0
+_EACH_LINE = f"{NOT_PRIVATE} (decisions taken on this leave the guarantee): "
+_OF_CONFIGURATION = {Reason.MISMATCH, Reason.CONFIG}
+_NO_STORE = (b"cache-control", b"no-store")
+_NO_STORE_NOT_PRIVATE = (_NO_STORE, (b"streamdp-tier", NOT_PRIVATE.encode()))
+_TEXT = (b"content-type", b"text/plain; charset=utf-8")
+_METRICS_TYPE = (b"content-type", CONTENT_TYPE.encode())
+
+
+class Snapshots:
+    """The newest snapshot: replaced by the learning loop, read by the listener's thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._newest: tuple[float, ProcessStatus | None] = (clock(), None)
+        self._begun = False  # whether every partition that it had at first was taken
+
+    def take(self, status: ProcessStatus) -> None:
+        """Replace the newest snapshot."""
+        self._begun = self._begun or not status.not_begun()
+        self._newest = self._clock(), replace(status, begun=self._begun)
+
+    @property
+    def process(self) -> ProcessStatus | None:
+        """The newest snapshot, if there is one."""
+        return self._newest[1]
+
+    @property
+    def silent_seconds(self) -> float:
+        """Seconds since the newest snapshot."""
+        return self._clock() - self._newest[0]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process can go on without a restart."""
+        return self.silent_seconds < SILENT_SECONDS
+
+    def why_not_ready(self) -> list[str]:
+        """The reasons why this process is not ready; empty if it is.
+
+        It is ready once it has taken every partition that it was given at first, so a roll-out
+        waits for that. A partition that it takes later, or loses with the transport, does not make
+        it unready. A partition that halts because another configuration made its state does: such
+        a roll-out must stop.
+        """
+        process = self.process
+        if process is None:
+            return ["the learning process has not started"]
+        missing = [] if process.begun else process.not_begun()
+        missing += [
+            f"{stream.name}/{part.number} is halted by this configuration"
+            for stream in process.work
+            for part in stream.partitions
+            if part.reason in _OF_CONFIGURATION
+        ]
+        return missing if self.is_alive else [*missing, "the learning process is silent"]
+
+    def halted(self) -> list[str]:
+        """The halted partitions and their reasons; their published actions stay in force."""
+        return [
+            f"{stream.name}/{part.number}: {part.reason}: {part.message}"
+            for stream in ([] if self.process is None else self.process.work)
+            for part in stream.partitions
+            if part.reason is not None
+        ]
+
+
+class Operations:
+    """Answers probes, metrics and the status of the process."""
+
+    def __init__(self, snapshots: Snapshots, metrics: MetricsPage) -> None:
+        self._snapshots = snapshots
+        self._metrics = metrics
+
+    async def answer(self, scope: Scope, receive: Receive) -> Answered:
+        """Any request."""
+        _check_reads(scope)
+        match scope["raw_path"]:
+            case b"/healthz":
+                if self._snapshots.is_alive:
+                    return Answered(200, [_TEXT, _NO_STORE], b"alive\n")
+                return Answered(503, [_TEXT, _NO_STORE], b"the learning process is silent\n")
+            case b"/readyz":
+                missing = self._snapshots.why_not_ready()
+                halted = self._snapshots.halted()
+                away = [] if self._snapshots.process is None else self._snapshots.process.away()
+                readiness = {"ready": not missing, "why": missing, "away": away, "halted": halted}
+                return Answered(503 if missing else 200, [JSON, _NO_STORE], encode(readiness))
+            case b"/metrics":
+                return Answered(200, [_METRICS_TYPE, _NO_STORE], self._metrics.render())
+            case b"/v1/status":
+                return Answered(200, [JSON, _NO_STORE], encode(self._status()))
+        raise Refused(404, "unknown path")
+
+    def _status(self) -> dict[str, object]:
+        process = self._snapshots.process
+        return {
+            "version": __version__,
+            "silent_seconds": round(self._snapshots.silent_seconds, 1),
+            "transport_up": None if process is None else is_up(process),
+            "streams": [] if process is None else process.streams,
+            "assemblies": [] if process is None else process.assemblies,
+        }
+
+
+class Operator:
+    """NOT PRIVATE: answers the operator's requests, with what the learning loop says."""
+
+    def __init__(self, running: Running, loop: asyncio.AbstractEventLoop) -> None:
+        self._running = running
+        self._loop = loop
+
+    async def answer(self, scope: Scope, receive: Receive) -> Answered:
+        """All figures, as text."""
+        _check_reads(scope)
+        if scope["raw_path"] == METRICS:
+            return Answered(200, [_METRICS_TYPE, *_NO_STORE_NOT_PRIVATE], metrics())
+        if scope["raw_path"] != b"/":
+            raise Refused(404, "unknown path")
+        asked = asyncio.run_coroutine_threadsafe(self._lines(), self._loop)
+        text = "".join(f"{_EACH_LINE}{line}\n" for line in await asyncio.wrap_future(asked))
+        return Answered(200, [_TEXT, *_NO_STORE_NOT_PRIVATE], text.encode())
+
+    async def _lines(self) -> list[str]:
+        """The figures at one moment of the learning loop, in which this runs."""
+        now, most = memory_bytes() >> 10, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        lines = [
+            f"process {self._running.worker}: {now} KiB of memory, at most {most} KiB so far;"
+            f" {time.process_time():.1f} seconds of processor time"
+        ]
+        for spec in self._running.specs:
+            if spec.exact is None:
+                lines.append(f"stream {spec.name}: exact figures are off (operator_exact)")
+            else:
+                lines += [f"stream {spec.name}, {line}" for line in spec.exact.lines()]
+            if spec.quarantine is not None:
+                lines.append(f"stream {spec.name}, {spec.quarantine.line()}")
+        return lines
+
+
+@dataclass(frozen=True, slots=True)
+class _Listener:
+    """One of the thread's listeners."""
+
+    server: uvicorn.Server
+    socket: socket.socket
+    credentials: Credentials
+
+
+@asynccontextmanager
+async def operations_face(running: Running) -> AsyncIterator[Observe | None]:
+    """Listen for as long as the block lasts. Taken addresses are reported at once."""
+    table = running.configuration.tables.operations
+    snapshots, steps, started_at = Snapshots(), Steps(time.monotonic), time.time()
+    listeners = []
+    with ExitStack() as stack:
+        if table.listen is not None:
+            credentials = operations_credentials(running.configuration)
+            operations = Operations(snapshots, _page(running, snapshots, credentials))
+            gate = _gate(operations.answer, credentials, open_paths=PROBES)
+            opened = stack.enter_context(bound(table.listen, where="operations.listen"))
+            listeners.append(_listener(gate, opened, credentials))
+            running.log.info("operations_listening", address=_address(opened))
+        if table.operator_listen is not None:
+            credentials = operator_credentials(running.configuration)
+            operator = Operator(running, asyncio.get_running_loop())
+            gate = _gate(operator.answer, credentials, open_paths=frozenset())
+            opened = stack.enter_context(
+                bound(table.operator_listen, where="operations.operator_listen")
+            )
+            listeners.append(_listener(gate, opened, credentials))
+            running.log.warning("operator_listening", address=_address(opened))
+        thread = threading.Thread(
+            target=_listen, args=(listeners, running.log), name="operations", daemon=True
+        )
+        taking = asyncio.get_running_loop().create_task(
+            _take(snapshots, running, steps, started_at), name="operations"
+        )
+        thread.start()
+        try:
+            yield steps.observe
+        finally:
+            taking.cancel()
+            for listener in listeners:
+                listener.server.should_exit = True
+            await asyncio.to_thread(thread.join, _END_SECONDS)
+            with suppress(asyncio.CancelledError):
+                await taking
+
+
+async def _take(snapshots: Snapshots, running: Running, steps: Steps, started_at: float) -> None:
+    """Take a snapshot again and again, in the learning loop."""
+    while True:
+        now = time.monotonic()
+        snapshots.take(status_of(running.view, steps, now=now, started_at=started_at))
+        await asyncio.sleep(SNAPSHOT_SECONDS)
+
+
+def _listen(listeners: Sequence[_Listener], log: EventLog) -> None:
+    """The thread."""
+
+    async def listen() -> None:
+        async with asyncio.TaskGroup() as group:
+            watching = [group.create_task(one.credentials.watch(log)) for one in listeners]
+            served = [
+                group.create_task(one.server.serve(sockets=[one.socket])) for one in listeners
+            ]
+            await asyncio.gather(*served)
+            for task in watching:
+                task.cancel()
+
+    try:
+        asyncio.run(listen())
+    except Exception as error:
+        log.error("operations_ended", detail=type(error).__name__, where=where_raised(error))
+
+
+def _page(running: Running, snapshots: Snapshots, credentials: Credentials) -> MetricsPage:
+    configuration = running.configuration
+    about, epochs = abouts_of(configuration), epochs_of_assemblies(configuration)
+    families = ProcessMetrics(
+        lambda: Facts(about, snapshots.process, epochs, credentials.expires_at),
+        most_series=configuration.tables.operations.most_series,
+    )
+    return MetricsPage(families.families, application=configuration.app)
+
+
+def _gate(answer: Answer, credentials: Credentials, *, open_paths: frozenset[bytes]) -> Gate:
+    return Gate(
+        answer,
+        token=lambda: credentials.token,
+        bucket=Bucket(REQUESTS_PER_SECOND, time.perf_counter),
+        traffic=Traffic(),
+        open_paths=open_paths,
+    )
+
+
+def _listener(gate: Gate, opened: socket.socket, credentials: Credentials) -> _Listener:
+    server = server_of(gate, credentials=credentials, most_connections=MOST_CONNECTIONS)
+    return _Listener(server, opened, credentials)
+
+
+def _address(opened: socket.socket) -> str:
+    host, port = opened.getsockname()[:2]
+    return f"{host}:{port}"
+
+
+def _check_reads(scope: Scope) -> None:
+    if scope["method"] not in ("GET", "HEAD"):
+        raise Refused(405, "only GET and HEAD are allowed", (b"allow", b"GET, HEAD"))
+
+
+def memory_bytes() -> int:
+    """This process's memory now; if the system does not say it, the highest so far."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class _Figures:
+    """The families of the operator's own metrics page."""
+
+    def collect(self) -> Iterator[Metric]:
+        """The families, in the form that prometheus-client asks for."""
+        yield gauge(
+            "streamdp_not_private_memory_bytes",
+            f"{_EACH_LINE}memory of the learning process.",
+            [],
+            [((), memory_bytes())],
+        )
+        yield counter(
+            "streamdp_not_private_processor_seconds",
+            f"{_EACH_LINE}processor time of the learning process.",
+            [],
+            [((), time.process_time())],
+        )
+
+
+def metrics() -> bytes:
+    """The operator's metrics page."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Figures())
+    return generate_latest(registry)

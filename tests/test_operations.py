@@ -1,0 +1,233 @@
+"""Does a process that learns say how it is, whatever it is doing and whoever else asks?"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from streamdp.ports import Partition
+from streamdp.service.config import Configuration
+from streamdp.service.operations import SILENT_SECONDS, Snapshots, operations_face
+from streamdp.service.run import Running
+from streamdp.service.status import PartitionStatus, ProcessStatus, Steps, StreamStatus, status_of
+from streamdp.service.view import Reason, Status, View
+from tests.support.asking import Answer, Process, free_port, raw
+from tests.support.showing import ABOUT, partition, process
+from tests.support.streams import spec
+from tests.support.watched_faces import Lines
+
+
+def asked(snapshots: Snapshots, target: str, **headers: str) -> Answer:
+    """One answer of the operations listener."""
+    return asyncio.run(Process(snapshots, ABOUT).ask(target, **headers))
+
+
+def taken(*statuses: ProcessStatus) -> Snapshots:
+    """Snapshots of a process, one after another."""
+    snapshots = Snapshots(lambda: 0.0)
+    for status in statuses:
+        snapshots.take(status)
+    return snapshots
+
+
+def readiness(snapshots: Snapshots) -> list[str]:
+    """Why a process is not ready; nothing if it is."""
+    answer = asked(snapshots, "/readyz")
+    assert (answer.status == 200) == answer.json["ready"] == (not answer.json["why"])
+    why: list[str] = answer.json["why"]
+    return why
+
+
+NOTHING_YET = ProcessStatus([StreamStatus("home", "live", [], settled=False)], [], None)
+STANDS_BY = ProcessStatus([StreamStatus("home", "live", [], settled=True)], [], 0.1)
+
+
+def test_a_process_without_snapshots_is_not_ready_and_a_silent_one_is_not_alive() -> None:
+    now = [0.0]
+    snapshots = Snapshots(lambda: now[0])
+    assert asked(snapshots, "/healthz").status == 200
+    assert readiness(snapshots) == ["the learning process has not started"]
+    snapshots.take(process())
+    assert readiness(snapshots) == []
+    now[0] += SILENT_SECONDS
+    assert asked(snapshots, "/healthz").status == 503
+    assert readiness(snapshots) == ["the learning process is silent"]
+    snapshots.take(process())
+    assert asked(snapshots, "/healthz").status == 200
+
+
+@pytest.mark.parametrize(
+    ("before", "why"),
+    [
+        (NOTHING_YET, ["home: its partitions are not assigned yet"]),
+        (process(partition(status="taking"), partition(1)), ["home/0 is taking"]),
+        (process(partition(status="rebuilding")), ["home/0 is rebuilding"]),
+        (process(partition(status="retrying", lost=True)), ["home/0 is retrying"]),
+        (
+            process(partition(status="halted", reason="state_mismatch")),
+            ["every partition is halted"],
+        ),
+    ],
+)
+def test_a_process_is_not_ready_before_its_partitions_are_taken(
+    before: ProcessStatus, why: list[str]
+) -> None:
+    assert readiness(taken(before)) == why
+    assert readiness(taken(before, process())) == []
+
+
+def test_a_process_that_stands_by_is_ready() -> None:
+    """There may be more processes than partitions, in a roll-out above all."""
+    assert readiness(taken(NOTHING_YET, STANDS_BY)) == []
+
+
+@pytest.mark.parametrize("status", ["taking", "rebuilding", "retrying"])
+def test_a_process_stays_ready_while_it_takes_more_partitions(status: str) -> None:
+    """A dead broker must not take every process away."""
+    assert after_the_start(partition(), partition(1, status=status)) == []
+    assert after_the_start(partition(status="halted", reason="state_mismatch")) == []
+    taking = taken(process(), process(partition(), partition(1, status=status)))
+    assert asked(taking, "/readyz").json["away"] == [f"home/1 is {status}"]
+
+
+def after_the_start(*parts: PartitionStatus) -> list[str]:
+    """Why a process is not ready whose partitions were all taken before; nothing if it is."""
+    return readiness(taken(process(), process(*parts)))
+
+
+def test_a_process_that_was_ready_stays_so_through_losses_and_halts() -> None:
+    """By the view itself."""
+    made = spec()
+    view, steps, snapshots = View([made]), Steps(lambda: 0.0), Snapshots(lambda: 0.0)
+    at = Partition(made.name, 0)
+
+    def now() -> list[str]:
+        snapshots.take(status_of(view, steps, now=0.0))
+        return readiness(snapshots)
+
+    view.shown(made.name).settled = True
+    view.turn(at, Status.TAKING)
+    assert now() == ["home/0 is taking"]
+    for status in (Status.RUNNING, Status.RETRYING):
+        view.turn(at, status)
+        assert now() == []
+    view.halt(at, Reason.STATE, "the state is gone")
+    assert now() == []
+    assert asked(snapshots, "/readyz").json["halted"] == [
+        "home/0: state_mismatch: the state is gone"
+    ]
+
+
+@pytest.mark.parametrize("reason", ["configuration_mismatch", "invalid_config"])
+def test_a_halt_by_the_configuration_makes_a_process_unready(reason: str) -> None:
+    """At once and also later: the roll-out that brought it must stop."""
+    halted = process(partition(status="halted", reason=reason), partition(1))
+    assert readiness(taken(halted)) == ["home/0 is halted by this configuration"]
+    assert readiness(taken(process(), halted)) == readiness(taken(halted))
+
+
+def test_the_status_names_each_partition_of_streams_and_assemblies() -> None:
+    joins = [StreamStatus("clicks", "assembles", [partition(0, open=7)])]
+    status = asked(taken(structs.replace(process(partition(3)), assemblies=joins)), "/v1/status")
+    ((home,), (clicks,)) = status.json["streams"], status.json["assemblies"]
+    assert [part["number"] for part in home["partitions"]] == [3]
+    assert [part["open"] for part in clicks["partitions"]] == [7]
+    assert status.json["transport_up"] is True
+
+
+def test_other_paths_and_methods_are_refused() -> None:
+    snapshots = taken(process())
+    assert asked(snapshots, "/v1/streams/home/keys/fr/action").status == 404
+    assert asyncio.run(Process(snapshots, ABOUT).ask("/metrics", method="POST")).status == 405
+
+
+def test_metrics_need_the_token_and_probes_do_not() -> None:
+    made = Process(taken(process()), ABOUT, token=b"x" * 16)
+
+    async def ask() -> list[int]:
+        answers = [
+            await made.ask(path) for path in ("/healthz", "/readyz", "/metrics", "/v1/status")
+        ]
+        answers.append(await made.ask("/metrics", authorization="Bearer " + "x" * 16))
+        return [answer.status for answer in answers]
+
+    assert asyncio.run(ask()) == [200, 200, 401, 401, 200]
+
+
+CONFIGURATION = """
+app = "shop"
+transport = {{ kind = "sqlite", path = "{folder}/log.db" }}
+topics = {{ feedback = {{ budget = "1" }} }}
+operations = {{ listen = "127.0.0.1:{port}" }}
+[streams.home]
+input = "feedback"
+start = "earliest"
+actions = ["a", "b", "c"]
+learner = {{ epsilon = "1" }}
+"""
+
+
+@asynccontextmanager
+async def listening(folder: Path) -> AsyncIterator[tuple[str, int]]:
+    """The listener of a process whose learning loop is this one."""
+    port, path = free_port(), folder / "streamdp.toml"
+    path.write_text(CONFIGURATION.format(folder=folder, port=port))
+    configuration = Configuration.load(path, {})
+    specs = configuration.specs()
+    technology = configuration.technology()
+    running = Running(configuration, specs, technology, View(specs), Lines(), "worker")
+    async with operations_face(running):
+        yield "127.0.0.1", port
+
+
+REQUEST = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+def test_probes_and_metrics_are_answered_while_the_learning_loop_is_busy(tmp_path: Path) -> None:
+    """This loop runs Python without a pause until a thread has its answers."""
+    answers: list[bytes] = []
+
+    async def work() -> None:
+        async with listening(tmp_path) as address:
+            await until_taken(address)
+            client = threading.Thread(target=lambda: answers.extend(asked_twice(address)))
+            client.start()
+            turns = 0
+            while client.is_alive():
+                turns += 1
+
+    asyncio.run(work())
+    probe, page = answers
+    assert probe.endswith(b"alive\n")
+    assert b"streamdp_transport_up" in page
+
+
+def asked_twice(address: tuple[str, int]) -> list[bytes]:
+    """What the listener says of its health, and its metrics."""
+    requests = [REQUEST, REQUEST.replace(b"/healthz", b"/metrics")]
+    return [asyncio.run(raw(address, request, seconds=60)) for request in requests]
+
+
+async def until_taken(address: tuple[str, int]) -> None:
+    """Wait for the first snapshot."""
+    ready = REQUEST.replace(b"/healthz", b"/v1/status")
+    while b'"name":"home"' not in await raw(address, ready):
+        await asyncio.sleep(0.01)
+
+
+def test_the_listener_ends_with_its_process_and_connections_that_stay_do_not_hold_it(
+    tmp_path: Path,
+) -> None:
+    async def work() -> set[str]:
+        async with listening(tmp_path) as address:
+            _, writer = await asyncio.open_connection(*address)
+        writer.close()
+        return {thread.name for thread in threading.enumerate()}
+
+    assert "operations" not in asyncio.run(work())
