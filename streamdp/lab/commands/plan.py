@@ -121,15 +121,10 @@ def plan(
     if as_json and markdown:
         raise _refused("--markdown", expected="no --json with it", got="both")
     of_feedback = {"--rate": rate, "--traffic": traffic, "--markdown": markdown or None}
-    if observes is None:
-        observes = "losses"
-        if config is not None:
-            from streamdp.core.learners.feedback import PolicyLearner
-
-            configuration, name = _configured(config, stream, actions, epsilon, learner)
-            if isinstance(configuration.learner(name), PolicyLearner):
-                observes = "feedback"
-    if _is_feedback(observes, of_losses, of_feedback):
+    if observes is None and config is not None:
+        configuration, name = _configured(config, stream, actions, epsilon, learner)
+        observes = _observes(configuration, name)
+    if _is_feedback(observes or "losses", of_losses, of_feedback):
         from streamdp.lab.commands import _feedback_plan
 
         many, exact, text = _asked_of_feedback(actions, epsilon, config, stream, learner)
@@ -162,6 +157,14 @@ def _check_changes(
         target = target_slots if target_regret is None else target_regret
         expected = "no --target-regret and no --target-slots with it"
         raise _refused("--changes-every", expected=expected, got=str(target))
+
+
+def _observes(configuration: Configuration, stream: str) -> str:
+    """What a configured stream observes."""
+    from streamdp.core.learners.feedback import PolicyLearner
+
+    feedback = isinstance(configuration.learner(stream), PolicyLearner)
+    return "feedback" if feedback else "losses"
 
 
 def _is_feedback(

@@ -100,14 +100,14 @@ def answer_of(
     """The mean rewards of the records that were used."""
     rewards = [log.reward[np.sort(np.concatenate(run.places))] for run in met]
     means = np.array([float(seen.mean()) if len(seen) else np.nan for seen in rewards])
-    each = [MeanReward.of_records(seen) for seen in rewards]
+    estimates = [MeanReward.of_records(seen) for seen in rewards]
     return FeedbackAnswer(
         cell=cell,
         estimate=MeanReward(
             float(means.mean()),
-            float(np.mean([seen.low for seen in each])),
-            float(np.mean([seen.high for seen in each])),
-            float(np.mean([seen.clicks for seen in each])),
+            float(np.mean([seen.low for seen in estimates])),
+            float(np.mean([seen.high for seen in estimates])),
+            float(np.mean([seen.clicks for seen in estimates])),
         ),
         by_seed=means,
         course=_course(rewards),
@@ -150,9 +150,9 @@ def _course(rewards: list[Floats]) -> Trajectory:
     if not fewest:
         nothing = np.full(1, np.nan)
         return Trajectory(slots, nothing, nothing, nothing)
-    each = []
+    curves = []
     for seen in rewards:
         total, squares = np.cumsum(seen)[slots - 1], np.cumsum(seen**2)[slots - 1]
         records = WeightedRecords.evenly(slots.astype(np.float64), total, squares)
-        each.append((total / slots, *records.interval()))
-    return Trajectory(slots, *np.mean(each, axis=0))
+        curves.append((total / slots, *records.interval()))
+    return Trajectory(slots, *np.mean(curves, axis=0))
