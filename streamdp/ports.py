@@ -287,6 +287,14 @@ class Transport(Protocol):
         """The oldest retained input offset, as last known; for alerts, never for decisions."""
         ...
 
+    @property
+    def retain(self) -> int | None:
+        """How many input records that no rebuild needs each partition keeps.
+
+        None where the topics' own settings decide.
+        """
+        ...
+
     async def leave(self, partition: Partition) -> None:
         """Give one partition up; never raises for a transport that is already lost."""
         ...

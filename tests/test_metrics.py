@@ -192,6 +192,19 @@ def test_are_more_streams_than_series_refused() -> None:
         many.render(most_series=1000)
 
 
+def test_what_an_input_keeps_is_shown_where_the_transport_trims_it() -> None:
+    """Beside the number it is set to keep; nothing where topics have a retention of their own."""
+    elsewhere, here = PartitionView(), PartitionView()
+    elsewhere.look(first=20, end=100, now=0.0)
+    here.look(first=20, end=100, now=0.0, retain=10)
+    assert (elsewhere.kept, here.kept) == (None, 80)
+    metrics = samples(facts(partition(kept=here.kept, retain=here.retain)))
+    at = {"stream": "home", "partition": "0"}
+    assert of(metrics, "streamdp_input_kept_records", **at) == 80
+    assert of(metrics, "streamdp_input_retain_records", **at) == 10
+    assert not any("input" in name for name, _ in samples(facts(partition())))
+
+
 def test_is_nothing_shown_of_the_process_itself() -> None:
     """Memory and garbage collection depend on content."""
     assert {name.split("_")[0] for name, _ in samples(facts())} == {"streamdp"}

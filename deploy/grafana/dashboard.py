@@ -236,6 +236,7 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "Records that a rebuild reads again, and how many more the input still keeps.",
                 Line(f"max {BY} (streamdp_rebuild_window_records{ONE})", f"{NAME} window"),
                 Line(f"min {BY} (streamdp_retention_headroom_records{ONE})", f"{NAME} headroom"),
+                Line(f"max {BY} (streamdp_input_kept_records{ONE})", f"{NAME} kept"),
             ),
             picture(
                 "Keys",

@@ -27,7 +27,7 @@ LOST_SECONDS = 15.0
 """A transport that has not answered a poll for so many seconds counts as down."""
 
 _A_STREAM = 26  # most series of each stream, without its partitions
-_A_PARTITION = 10 + len(Reason)
+_A_PARTITION = 12 + len(Reason)
 _A_PROCESS = len(STEPS) * (len(BUCKETS) + 3) + 10  # histograms, build, the process, the certificate
 
 
@@ -207,6 +207,22 @@ def _ways_back(parts: Parts) -> Iterator[Metric]:
             if part.headroom is not None
         ),
     )
+    yield gauge(
+        "streamdp_input_kept_records",
+        "Records that the partition's input keeps, needed or not; where the transport trims it.",
+        labels,
+        (((stream, label), part.kept) for stream, label, part in parts if part.kept is not None),
+    )
+    yield gauge(
+        "streamdp_input_retain_records",
+        "Records that the transport is set to keep beyond what rebuilds need (`retain`).",
+        labels,
+        (
+            ((stream, label), part.retain)
+            for stream, label, part in parts
+            if part.retain is not None
+        ),
+    )
 
 
 def _ages(streams: Sequence[StreamStatus]) -> Iterator[tuple[tuple[str, ...], float]]:
@@ -267,6 +283,8 @@ def _together(one: PartitionStatus, other: PartitionStatus) -> PartitionStatus:
         open=one.open + other.open,
         events=one.events + other.events,
         overdue=max(one.overdue, other.overdue),
+        kept=max((part.kept for part in (one, other) if part.kept is not None), default=None),
+        retain=one.retain,
     )
 
 

@@ -53,6 +53,8 @@ class PartitionStatus(Struct, frozen=True):
     open: int = 0  # of an assembly: requests that wait for their deadline
     events: int = 0  # of an assembly: written since this process took the partition
     overdue: float = 0.0  # of an assembly: seconds by which the oldest event is late
+    kept: int | None = None  # records of the input, where the transport trims it
+    retain: int | None = None  # how many of them the transport means to keep
 
 
 class StreamStatus(Struct, frozen=True):
@@ -195,4 +197,6 @@ def _partition(number: int, part: PartitionView, now: float) -> PartitionStatus:
         open=part.open,
         events=part.events,
         overdue=part.overdue(now=now),
+        kept=part.kept,
+        retain=part.retain,
     )

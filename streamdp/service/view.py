@@ -80,6 +80,7 @@ class PartitionView:
     low_water: int = 0
     end_offset: int | None = None
     first_offset: int | None = None
+    retain: int | None = None  # records beyond what rebuilds need, where the transport trims
     keys: int = 0
     keys_refused: int = 0
     slots: int = 0  # learned from since this process took the partition
@@ -102,9 +103,11 @@ class PartitionView:
         """Records that are not durable in the state yet."""
         return None if self.end_offset is None else max(0, self.end_offset - self.position)
 
-    def look(self, *, first: int | None, end: int | None, now: float) -> None:
+    def look(
+        self, *, first: int | None, end: int | None, now: float, retain: int | None = None
+    ) -> None:
         """Note how far the input reaches."""
-        self.first_offset, self.end_offset = first, end
+        self.first_offset, self.end_offset, self.retain = first, end, retain
         ends = self._ends
         while ends and ends[0][1] <= self.position:
             ends.popleft()
@@ -144,6 +147,13 @@ class PartitionView:
         None while nothing was ever deleted: then retention is not near, however short the log is.
         """
         return self.low_water - self.first_offset if self.first_offset else None
+
+    @property
+    def kept(self) -> int | None:
+        """Records that the input keeps, where the transport trims it; also of no use to anybody."""
+        if self.retain is None or self.first_offset is None or self.end_offset is None:
+            return None
+        return self.end_offset - self.first_offset
 
 
 @dataclass(slots=True)

@@ -209,6 +209,7 @@ class Worker:
         part.look(
             first=transport.first_offset(self.partition),
             end=transport.end_offset(self.partition),
+            retain=transport.retain,
             now=self._around.clock(),
         )
         return part

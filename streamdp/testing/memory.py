@@ -275,6 +275,11 @@ class MemoryTransport:
         """The oldest record that is retained."""
         return self._log.input(self._stream(partition).input, partition.number).first
 
+    @property
+    def retain(self) -> int | None:
+        """Everything is kept."""
+        return None
+
     async def leave(self, partition: Partition) -> None:
         """Give one partition up."""
         self._forget(partition)

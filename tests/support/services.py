@@ -251,6 +251,11 @@ class Between:
         """As inside."""
         return self.inner.first_offset(partition)
 
+    @property
+    def retain(self) -> int | None:
+        """As inside."""
+        return self.inner.retain
+
     async def leave(self, partition: Partition) -> None:
         """As inside."""
         await self.inner.leave(partition)

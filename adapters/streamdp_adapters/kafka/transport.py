@@ -274,6 +274,11 @@ class KafkaTransport:
         membership = self._memberships.get(partition.stream)
         return None if membership is None else membership.first_offset(partition.number)
 
+    @property
+    def retain(self) -> int | None:
+        """By the topics' own settings."""
+        return None
+
     async def leave(self, partition: Partition) -> None:
         """Leave one partition."""
         membership = self._memberships.get(partition.stream)

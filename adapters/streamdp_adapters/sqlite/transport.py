@@ -382,6 +382,11 @@ class SqliteTransport:
         head = self._heads.get(partition)
         return head.first if head else None
 
+    @property
+    def retain(self) -> int | None:
+        """By the setting of this name."""
+        return self._settings.retain
+
     # --- giving up --------------------------------------------------------------------------
 
     async def leave(self, partition: Partition) -> None:

@@ -173,6 +173,7 @@ class AssemblyWorker:
         part.look(
             first=self._around.transport.first_offset(self.partition),
             end=self._around.transport.end_offset(self.partition),
+            retain=self._around.transport.retain,
             now=self._around.clock(),
         )
 
