@@ -23,6 +23,7 @@ PUBLIC = {
     "check",
     "ledger show",
     "ledger verify",
+    "mode",
     "send",
     "topics check",
     "topics create",
