@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import streamdp as sd
 from streamdp.core.grid import UNIT
-from streamdp.core.schedule import LAST_SLOT, schedule_of
+from streamdp.core.schedule import LAST_SLOT, dyadic, geometric, restarting, schedule_of
 
 SCHEDULES = [
     sd.dyadic(),
@@ -198,3 +198,12 @@ def test_are_blocks_that_overlap_or_leave_slots_out_refused(
     """P4: a schedule made by hand must tile the slots too, or a slot is read twice or never."""
     with pytest.raises(sd.InvalidConfig, match="schedule mine: blocks do not tile the slots"):
         sd.Schedule("mine", None, prefix, tail)
+
+
+def test_the_length_before_a_block_is_that_of_the_block_before_it() -> None:
+    """Also where blocks grow for ever, and for numbers that no engine reaches."""
+    for schedule in (geometric("5/2"), restarting(20), dyadic()):
+        lengths = schedule.lengths(np.arange(12)).tolist()
+        assert [schedule.length_before(block) for block in range(13)] == [0, *lengths]
+    assert restarting(20).length_before(10**30) in restarting(20).tail
+    assert dyadic().length_before(10**30) == dyadic().prefix[-1]
