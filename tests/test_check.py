@@ -32,6 +32,8 @@ def test_does_check_refuse_what_run_would(tmp_path: Path, streamdp: Streamdp) ->
         listen + f'certificate_file = "{pem}"\nkey_file = "{tmp_path}/none"': "unusable",
         listen + f'certificate_file = "{pem}"': "TLS needs both files",
         operations + f'token_file = "{tmp_path}/none"': "operations.token_file: cannot be read",
+        listen + "most_series = 50": "http.most_series: not a key of `serve`; expected it in the"
+            " table [operations]",
         operations + "most_series = 50": "operations.most_series: too few",
         operator_listen: "operations.operator_token_file: missing",
         operator_listen + f'operator_token_file = "{tmp_path}/none"': "cannot be read",
@@ -49,7 +51,14 @@ def test_does_check_refuse_what_run_would(tmp_path: Path, streamdp: Streamdp) ->
             assert (ended.code, message in ended.err) == (2, True), (command, http, ended.err)
     operator = f'operator_listen = "127.0.0.1:1"\noperator_token_file = "{token}"\n'
     path.write_text(f'{text}{listen}token_file = "{token}"\n{operations}{operator}')
-    assert streamdp("check", "-c", str(path)).code == 0
+    checked = streamdp("check", "-c", str(path))
+    assert checked.code == 0
+    assert f"`streamdp serve` answers look-ups at 127.0.0.1:{port}" in checked.out
+    assert f"answer probes and metrics at 127.0.0.1:{port}" in checked.out
+    path.write_text(text)
+    without = streamdp("check", "-c", str(path)).out
+    assert "http.listen is not set" in without
+    assert "operations.listen is not set" in without
 
 
 @pytest.mark.parametrize(

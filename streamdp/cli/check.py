@@ -87,6 +87,8 @@ def check(
         "topics": _topics(configuration),
         "streams": [_stream(configuration, spec) for spec in ready.specs],
         "assemblies": [_assembly(configuration, spec) for spec in ready.assemblies],
+        "serve_listens": configuration.tables.http.listen,
+        "run_listens": configuration.tables.operations.listen,
     }
     print_json(report) if as_json else _print(report)
 
@@ -258,6 +260,17 @@ def _print(report: dict[str, Any]) -> None:
             typer.echo(f"    {warning}")
     for assembly in report["assemblies"]:
         _print_assembly(assembly)
+    serve, run = report["serve_listens"], report["run_listens"]
+    typer.echo(
+        f"  `streamdp serve` answers look-ups at {serve}"
+        if serve
+        else "  no look-ups over HTTP: http.listen is not set"
+    )
+    typer.echo(
+        f"  `streamdp run` and `assemble` answer probes and metrics at {run}"
+        if run
+        else "  no probes and no metrics of `run`: operations.listen is not set"
+    )
 
 
 def _print_assembly(report: dict[str, Any]) -> None:

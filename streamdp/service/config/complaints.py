@@ -21,6 +21,9 @@ Detail = Mapping[str, Any]
 """One of pydantic's complaints."""
 
 _CROWD = (("crowd",), ("control",), ("crowd_groups",), ("donate",))
+_OPERATIONS = ("most_series", "operator_listen", "operator_token_file", "operator_exact")
+"""Keys of the operations listener: `serve`, which the table http is for, has none of them."""
+
 _TAKEN_OUT = (
     "was taken out: one key with contexts learns across what were keys, and contexts come in the"
     " next version"
@@ -53,6 +56,9 @@ def _line(where: str, detail: Detail, place: Place, model: type[BaseModel]) -> s
     match detail["type"]:
         case "extra_forbidden" if place[0] == "streams" and place[2:] in _CROWD:
             return complaint(where, _TAKEN_OUT, expected=_INSTEAD.format(place[2]), got=place[2])
+        case "extra_forbidden" if place[0] == "http" and place[-1] in _OPERATIONS:
+            expected = "it in the table [operations], which `run` and `assemble` read"
+            return complaint(where, "not a key of `serve`", expected=expected, got=place[-1])
         case "extra_forbidden":
             return complaint(where, "unknown key", expected=_known(model, place), got=place[-1])
         case "missing":
