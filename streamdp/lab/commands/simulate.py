@@ -307,9 +307,11 @@ def _print_tables(tables: Iterable[Table]) -> None:
 
     for title, header, rows in tables:
         table = Drawn(title=title)
-        for name in header:
-            words = name in ("learner", "world")
-            table.add_column(name, justify="left" if words else "right", overflow="fold")
+        for name, cells in zip(header, zip(*rows, strict=True), strict=True):
+            if name in ("learner", "world"):  # names stay whole, numbers are folded at their ±
+                table.add_column(name, no_wrap=True, min_width=max(map(len, cells)))
+            else:
+                table.add_column(name, justify="right", overflow="fold")
         for at, row in enumerate(rows):
             if header[0] in ("ε", "world") and at and row[0] != rows[at - 1][0]:
                 table.add_section()
