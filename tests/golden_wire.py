@@ -33,6 +33,7 @@ LINES = Lines(
     input="feedback",
     actions=ACTIONS,
     mechanism="permute_and_flip",
+    rate=Fraction(1, 4),
     digest="5e1f" * 8,
     version="1.2.3",
     seeded=False,
@@ -48,6 +49,8 @@ REMEMBERING = replace(LINES, memory="twice in a row")
 FEEDBACK = replace(
     LINES,
     mechanism="discrete_laplace",
+    rate=None,
+    scale=Fraction(1 << 21),
     estimates=(),
     observes="feedback",
     learner='{"recipe":"policy_blocks","epsilon":"1/2"}',

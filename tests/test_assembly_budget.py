@@ -110,7 +110,8 @@ def charge(
             last_offset=0 if kind == OPENING else last,
             epsilon=Fraction(0) if kind == OPENING else Fraction(epsilon),
         )  # fmt: skip
-        lines = replace(LINES, stream=name, input=topic, estimates=(), seeded=False)
+        rate = Fraction(epsilon) / 2
+        lines = replace(LINES, stream=name, input=topic, rate=rate, estimates=(), seeded=False)
         value = lines.ledger(release, mode=Mode.LIVE, ordinal=at + 1)
         records.append((name, Published(0, at, b"fr", value)))
     return records

@@ -319,7 +319,7 @@ def replaced(entry: bytes, old: bytes, new: bytes) -> Change:
         (replaced(ACTION, b'"value":1', b'"value":true'), "recorded release .*: damaged"),
         (replaced(ACTION, b'"start":4', b'"start":5'), None),
         (replaced(ACTION, b"\n", b""), "expected 3 lines, got 1"),
-        (replaced(ACTION, b'"epsilon":"1/2","d', b'"epsilon":"1/3","d'), "damaged"),
+        (replaced(ACTION, b'"epsilon":"1/2","r', b'"epsilon":"1/3","r'), "damaged"),
         (replaced(ACTION, b'"ordinal":11,"value"', b'"ordinal":12,"value"'), "damaged"),
         (replaced(ACTION, b'"born":17', b'"born":16'), "damaged"),
         (lambda entries: entries.update({b"checkpoint": b""}), "foreign entry"),

@@ -75,8 +75,14 @@ def test_is_a_sound_ledger_sound() -> None:
         ((Published(0, 7, None, b"no line"),), "unreadable"),
         ((*GOOD[:3], altered(GOOD[3], b'"delta":"0"', b'"delta":"1/10"')),
          "δ is charged, but the promise is pure; expected 0, got 1/10"),
+        ((*GOOD[:3], altered(GOOD[3], b'"epsilon":"1/2"', b'"epsilon":"1/3"')),
+         "block 2 (action) is charged ε = 1/3, but noise of rate 1/4 costs 1/2"),
+        ((*GOOD[:3], altered(GOOD[3], b'"rate":"1/4"', b'"rate":"1/3"')), "costs 2/3"),
+        ((*GOOD[:3], altered(GOOD[3], b'"rate"', b'"rating"')),
+         "block 2 (action) does not name the rate of its noise"),
         ((altered(GOOD[0], b'"delta":"0"', b'"delta":"00/1"'), *GOOD[1:3],
-          altered(GOOD[3], b'"1/2"', b'"' + b"1" * 5000 + b'"')), "ε has 5000 characters"),
+          altered(GOOD[3], b'"1/2"', b'"' + b"1" * 5000 + b'"')),
+         "an exact number has 5000 characters"),
     ],
 )  # fmt: skip
 def test_is_what_breaks_a_ledger_found(records: tuple[Published, ...], said: str) -> None:
@@ -115,6 +121,14 @@ def test_does_an_estimate_add_to_its_block() -> None:
     release = Release(Identity("home", 0, b"fr", 1, 0, 2, "mean_loss"), 0, 4, 8, 3, 6,
                       Fraction(1, 4))  # fmt: skip
     value = lines.ledger(release, mode=Mode.LIVE, ordinal=5)
+    for old, new, said in (
+        (b'"epsilon":"1/4"', b'"epsilon":"1/5"', "but noise of scale 4194304 costs 1/4"),
+        (b'"scale":"4194304"', b'"scale":"4194303"', "costs 1048576/4194303"),
+        (b'"scale":"4194304"', b'"scale":"0"', "does not name the scale of its noise"),
+        (b'"mean_loss"', b'"mean_joy"', "is no estimate over a number of actions"),
+    ):
+        forged = altered(Published(0, 4, b"fr", value), old, new)
+        assert any(said in violation for violation in violations_of(*GOOD, forged))
     verification.read(HOME, [*GOOD, Published(0, 4, b"fr", value)])
     (verdict,) = verification.verdicts(BUDGET, {})
     assert (verdict.highest, verification.violations) == (Fraction(3, 4), [])

@@ -181,6 +181,23 @@ def test_is_what_was_tampered_with_found(
     assert any(said in violation for violation in verification.violations), verification.violations
 
 
+def test_a_charge_that_learner_and_lines_agree_on_is_found_by_the_noise() -> None:
+    """Both say ε = 1, in every line; noise of that scale costs 2."""
+    topics = published()
+    ledger = [
+        replace(
+            record,
+            value=record.value.replace(b'"epsilon":"2"', b'"epsilon":"1"').replace(
+                rb"\"epsilon\":\"2\"", rb"\"epsilon\":\"1\""
+            ),
+        )
+        for record in topics.ledger
+    ]
+    assert ledger != topics.ledger
+    violations = replace(topics, ledger=ledger, actions=[]).verified().violations
+    assert any("noise of scale 524288, its learner's is 1048576" in text for text in violations)
+
+
 @pytest.mark.parametrize("learner", ['["policy_blocks"]', "{", '{"recipe":"policy_blocks"}', "3"])
 def test_is_a_learner_that_is_none_found(learner: str) -> None:
     """In all lines: nothing can be computed, which is no proof."""

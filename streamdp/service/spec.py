@@ -159,6 +159,8 @@ class StreamSpec:
             input=self.topics.input,
             actions=self.learner.actions,
             mechanism=mechanism(self.learner),
+            rate=None if isinstance(self.learner, PolicyLearner) else self.learner.choose.rate,
+            scale=self.learner.sums_scale if isinstance(self.learner, PolicyLearner) else None,
             digest=self.digest,
             version=__version__,
             seeded=self.randomness.seeded,

@@ -8,14 +8,16 @@ For the given streams, these rules are checked:
 4. The charges of all streams and applications that read a record, added exactly, stay within the
    topic's budget. The sum is over slots, so overlapping ranges of records count at their worst.
 5. δ is 0 in every line: the promise is pure DP, and no budget allows for anything else.
-6. Lines drawn from a seed guarantee nothing.
-7. With a memory, the action in force follows from the votes (`standings`). A feedback stream's
+6. The charge of a vote or an estimate is at least what its noise costs: it follows from the rate or
+   scale in the line. That of sums is their learner's, whose scale the line repeats.
+7. Lines drawn from a seed guarantee nothing.
+8. With a memory, the action in force follows from the votes (`standings`). A feedback stream's
    lines name a learner that releases sums, and its policies follow from them
    (`streamdp.wire.retracing`).
-8. What the compacted actions topic still has is what the ledger's lines put in force, and every
+9. What the compacted actions topic still has is what the ledger's lines put in force, and every
    record there has its line (`read_published`).
-9. What openings carry over was public of the key's newest learner (`successions`).
-10. Requests with their outcomes, over all topics that were assembled from them, stay within their
+10. What openings carry over was public of the key's newest learner (`successions`).
+11. Requests with their outcomes, over all topics that were assembled from them, stay within their
    budget, and no request was assembled twice (`assembled`).
 
 Nothing here reads the configuration except budgets: a ledger is proof by itself.
@@ -27,15 +29,17 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import NamedTuple
 
 from msgspec import UNSET
 
+from streamdp.core.calibration import permute_and_flip_charge
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import ACTION, OPENING, SUMS, Identity, Key
 from streamdp.core.ledger import TopicCharge, topic_total
+from streamdp.core.regret import ESTIMATES, estimate
 from streamdp.ports import Published, StreamTopics
 from streamdp.service.assembled import AssembledRequests, PersonsClaim
 from streamdp.service.standings import Follower
@@ -63,7 +67,7 @@ MOST_LISTED = 20
 """Violations of one kind in one place that are listed in full; the rest are counted."""
 
 LONGEST = 1000
-"""Characters of an ε: far more than any charge of ours, fewer than Python refuses (4,300)."""
+"""Characters of an exact number: far more than any of ours, fewer than Python refuses (4,300)."""
 
 _NOTHING = Fraction(0)
 _PART_BYTES = 4  # per action of a policy
@@ -186,7 +190,7 @@ class Verification:
                     self._tell(where, wrong)
                 continue
             if (size := _longest(line)) > LONGEST:
-                self._tell(where, f"ε has {size} characters; expected ≤ {LONGEST}")
+                self._tell(where, f"an exact number has {size} characters; expected ≤ {LONGEST}")
                 continue
             for wrong in _follows(part, line):
                 self._tell(where, wrong)
@@ -327,12 +331,50 @@ def _follows(part: _Part, line: LedgerLine) -> Iterator[str]:
     part.last = max(part.last, line.last_offset)
     if line.delta.partition("/")[0].strip("0"):
         yield f"δ is charged, but the promise is pure; expected 0, got {line.delta[:40]}"
+    yield from _charged_enough(line)
     yield from _tiles(part, line)
 
 
+def _charged_enough(line: Charge) -> Iterator[str]:
+    """Check that a vote or an estimate is charged what its noise costs; sums have a learner."""
+    if line.kind in (OPENING, SUMS):
+        return
+    noise, name = (line.rate, "rate") if line.kind == ACTION else (line.scale, "scale")
+    if noise is UNSET or not Fraction(noise):
+        yield f"block {line.block} ({line.kind}) does not name the {name} of its noise"
+        return
+    if line.kind == ACTION:
+        cost = _cost_of_vote(noise)
+    elif line.kind not in ESTIMATES or line.actions is UNSET:
+        yield f"block {line.block} ({line.kind}) is no estimate over a number of actions"
+        return
+    else:
+        cost = _cost_of_estimate(line.kind, noise, line.actions)
+    if line.charge < cost:
+        yield (
+            f"block {line.block} ({line.kind}) is charged ε = {line.epsilon}, but noise of {name}"
+            f" {noise} costs {cost}"
+        )
+
+
+@lru_cache(maxsize=64)
+def _cost_of_vote(rate: str) -> Fraction:
+    """The ε of a vote at this rate: whichever selection it was, twice the rate."""
+    return permute_and_flip_charge(Fraction(rate))
+
+
+@lru_cache(maxsize=64)
+def _cost_of_estimate(kind: str, scale: str, actions: int) -> Fraction:
+    """The ε of an estimate with noise of this scale."""
+    return estimate(kind, epsilon=1, min_length=1).sensitivity(actions=actions) / Fraction(scale)
+
+
 def _longest(line: LedgerLine) -> int:
-    """The length in characters of a line's ε."""
-    return len(line.epsilon) if isinstance(line, Charge) else 0
+    """The length in characters of a line's longest exact number."""
+    if not isinstance(line, Charge):
+        return 0
+    noise = [number for number in (line.rate, line.scale) if number is not UNSET]
+    return max(map(len, (line.epsilon, *noise)))
 
 
 def _numbered(part: _Part, line: LedgerLine) -> Iterator[str]:

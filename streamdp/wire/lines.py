@@ -162,6 +162,13 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
     stop: Annotated[int, Meta(ge=1, description="First slot after the charged ones.")]
     mechanism: Annotated[str, Meta(description="How it was drawn.")]
     epsilon: Exact
+    rate: (
+        Annotated[Exact, Meta(description="Of a vote: noise units per unit of loss.")] | UnsetType
+    ) = UNSET
+    scale: (
+        Annotated[Exact, Meta(description="Of the noise on sums or an estimate, in 2^-20 loss.")]
+        | UnsetType
+    ) = UNSET
     delta: Exact
     ordinal: Ordinal
     digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]
@@ -176,6 +183,10 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
         Annotated[
             str, Meta(description="Of a feedback stream: recipe and options of its policies.")
         ]
+        | UnsetType
+    ) = UNSET
+    actions: (
+        Annotated[int, Meta(ge=2, description="Of an estimate: how many actions there are.")]
         | UnsetType
     ) = UNSET
     standard_error: (

@@ -24,11 +24,13 @@ A line is a JSON object of a published schema (`streamdp.wire.schemas`). The rul
 8. An opening that was carried over instead of drawn has the mechanism `carried`. It names the
    learner that the key had before, the new learner's first block and, in a feedback stream, the
    history: this line and those after it are enough to compute what is in force.
-9. A ledger line has an *ordinal*: its place among the ledger lines of its partition, from 1 and
+9. A charged line names the rate of the vote's noise, or the scale of the noise on sums or an
+   estimate: its ε follows from it, so one cannot be changed without the other.
+10. A ledger line has an *ordinal*: its place among the ledger lines of its partition, from 1 and
    without a gap. Releases come in the order of the records that ended their blocks, so the ordinal
    is a function of the input's public side. (The number of a commit would not be: how many there
    are depends on the clock, and so on the time that decoding takes.)
-10. An assembly's ledger has lines of another type: which requests may become events of which topic.
+11. An assembly's ledger has lines of another type: which requests may become events of which topic.
    So all ledgers together tell what a request with its outcomes was charged.
 
 Readers ignore fields they do not know, and refuse a `schema` higher than they know.
@@ -40,6 +42,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fractions import Fraction
 from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -95,6 +98,8 @@ class Lines:
     input: str
     actions: tuple[str, ...]
     mechanism: str  # of the selections
+    rate: Fraction | None = None  # of the selections, in noise units per unit of loss
+    scale: Fraction | None = None  # of a feedback stream's noise on sums, in units of 2^-20 loss
     digest: str  # of the stream's configuration
     version: str  # of the library
     seeded: bool
@@ -156,6 +161,7 @@ class Lines:
             **self._named(release, schema=LEDGER_SCHEMA),
             mechanism=self._mechanism(release),
             epsilon=str(release.epsilon),
+            **self._noise(release),
             delta="0",
             input_id=self._input_id,
             ordinal=ordinal,
@@ -227,6 +233,15 @@ class Lines:
             return "uniform" if release.carried is None else CARRIED
         return self.mechanism if release.kind in self.kinds else "discrete_laplace"
 
+    def _noise(self, release: Release) -> dict[str, Any]:
+        """The rate or scale of the draw, which its ε follows from; an opening draws no noise."""
+        if release.kind == OPENING:
+            return {}
+        if release.kind in self._estimates:
+            scale = self._estimates[release.kind].scale(actions=len(self.actions))
+            return {"scale": str(scale)}
+        return {"rate": str(self.rate)} if release.kind == ACTION else {"scale": str(self.scale)}
+
     def _carried(self, release: Release, mode: Mode) -> CarriedOver | UnsetType:
         """What an opening carried over; in shadow mode the history is withheld too."""
         carried = release.carried
@@ -276,7 +291,8 @@ class Lines:
         reading = spec.reading(release.value, length=length)
         fill = INTEGER_WIDTH + FLOAT_WIDTH - _width(release.value) - _width(reading)
         error = _standard_error(spec, len(self.actions), length)
-        return {"standard_error": error, "units": release.value, "estimate": reading}, fill
+        drawn = {"standard_error": error, "units": release.value, "estimate": reading}
+        return {"actions": len(self.actions), **drawn}, fill
 
 
 def decode_action(value: bytes) -> ActionLine:

@@ -6,7 +6,8 @@ ledger arrives at the same 2^24 parts. `Retraced` follows the lines of one learn
 and birth) in their order. A learner whose opening carried a history over begins with that:
 
 1. The learner is the same in all its lines, and one that a recipe makes.
-2. ε, the block's slots and the number of actions are those that this learner releases with.
+2. ε, the noise's scale, the block's slots and the number of actions are those that this learner
+   releases with.
 3. Where the action stands in a header, an action was shown no more often than the block has slots.
 4. After each line, `policy` is what must be in force. After a withheld line (shadow mode) nothing
    can be computed, because its sums are missing.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -107,8 +109,8 @@ class Retraced:
             if line.kind == OPENING:
                 self._open(line)
                 return
-            sums = line.block_sums()
-            yield from self._followed(line, sums)
+            yield from _charged_as(_learner(text, actions=2), line)  # the same for any number
+            yield from self._followed(line, line.block_sums())
         except (InvalidConfig, StateMismatch) as error:
             self._withheld = True  # later policies cannot be computed
             yield f"block {line.block}: {error}"
@@ -181,10 +183,19 @@ def policies_after(
     return made.policy(np.concatenate([states[at] for at in wanted]), blocks)
 
 
-def _released_by(learner: PolicyLearner, line: Charge, sums: BlockSums) -> Iterator[str]:
-    """Yield what is wrong with a line's charge, slots or counts, given its learner."""
+def _charged_as(learner: PolicyLearner, line: Charge) -> Iterator[str]:
+    """Yield what is wrong with a line's charge or the scale of its noise, withheld or not."""
     if line.charge != learner.charge:
         yield f"block {line.block} is charged ε = {line.epsilon}, its learner's is {learner.charge}"
+    if line.scale is UNSET or Fraction(line.scale) != learner.sums_scale:
+        scale = "none" if line.scale is UNSET else line.scale
+        yield (
+            f"block {line.block} has noise of scale {scale}, its learner's is {learner.sums_scale}"
+        )
+
+
+def _released_by(learner: PolicyLearner, line: Charge, sums: BlockSums) -> Iterator[str]:
+    """Yield what is wrong with a line's slots or counts, given its learner."""
     schedule = learner.schedule
     if (line.start, line.stop) != (schedule.start(line.block), schedule.stop(line.block)):
         yield (

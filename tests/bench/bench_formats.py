@@ -99,6 +99,7 @@ def releases(rounds: int) -> list[dict[str, Any]]:
         input="feedback",
         actions=tuple(f"action-{at}" for at in range(10)),
         mechanism="permute_and_flip",
+        rate=Fraction(1, 4),
         digest="5e1f" * 8,
         version="1.2.3",
         seeded=False,
