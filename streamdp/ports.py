@@ -295,6 +295,14 @@ class Transport(Protocol):
         """
         ...
 
+    def group_offset(self, partition: Partition) -> int | None:
+        """The group's offset of a partition that waits to be resumed, as last known; for lag."""
+        ...
+
+    def missing(self) -> Collection[str]:
+        """The inputs that do not exist, as last known; for alerts, never for decisions."""
+        ...
+
     async def leave(self, partition: Partition) -> None:
         """Give one partition up; never raises for a transport that is already lost."""
         ...

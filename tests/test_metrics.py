@@ -11,12 +11,12 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from streamdp.core.errors import InvalidConfig
+from streamdp.core.errors import InvalidConfig, TransportLost
 from streamdp.core.learners import Leader
 from streamdp.core.regret import bound_of
-from streamdp.ports import Partition, Published
+from streamdp.ports import Partition, Published, Records
 from streamdp.serve.history import StreamHistory, StreamReleases
-from streamdp.service.status import BUCKETS, ProcessStatus
+from streamdp.service.status import BUCKETS, ProcessStatus, Steps, status_of
 from streamdp.service.view import PartitionView, Reason, Status, View
 from tests.support.publishing import HOME, charge, release
 from tests.support.showing import ABOUT, LINES, Facts, block, facts, partition, process, releases
@@ -90,10 +90,66 @@ def test_are_durations_counted_up_to_each_bound() -> None:
 def test_is_the_transport_down_when_it_is_silent_or_lost_and_only_then() -> None:
     """A partition that is merely taken, which every rebalance brings, says nothing of it."""
     well = [facts(), facts(partition(status="taking")), facts(partition(status="rebuilding"))]
-    lost = [facts(partition(status=status, lost=True)) for status in ("retrying", "taking")]
+    lost = [facts(partition(status=status, lost="Gone")) for status in ("retrying", "taking")]
     silent = replace(facts(), process=ProcessStatus([], [], 60.0))
     values = [of(samples(fact), "streamdp_transport_up") for fact in (*well, *lost, silent)]
     assert values == [1, 1, 1, 0, 0, 0]
+
+
+def test_the_error_of_a_lost_transport_is_named_by_class_and_topic() -> None:
+    """Of each lost partition, and of the poll; the client library's text goes nowhere."""
+    view, at = View([spec()]), Partition("home", 0)
+    view.inputs = {"home": "home-losses"}
+    try:
+        raise TransportLost("our text") from ConnectionError("a record b'\\x01' at 10.0.0.7")
+    except TransportLost as error:
+        view.retry(at, error.kind)
+    view.lost, view.missing = ("", "NodeNotReadyError"), frozenset({"gone"})
+    status = status_of(view, Steps(lambda: 0.0), now=0.0)
+    assert status.errors == [("", "NodeNotReadyError"), ("home-losses", "ConnectionError")]
+    metrics = samples(replace(facts(), process=status))
+    shown = {labels for name, labels in metrics if name == "streamdp_transport_error"}
+    assert {(dict(labels)["topic"], dict(labels)["error"]) for labels in shown} == {
+        ("", "NodeNotReadyError"),
+        ("home-losses", "ConnectionError"),
+    }
+    assert of(metrics, "streamdp_input_missing", topic="gone") == 1
+
+
+def test_lag_is_shown_while_a_partition_is_taken_and_raises_no_other_alarm() -> None:
+    """By the group's offset; retention's alert has nothing to judge before the state is read."""
+    view, at = View([spec()]), Partition("home", 0)
+    view.turn(at, Status.TAKING)
+    view.part(at).look_ahead(position=None, end=500, now=0.0)
+    assert view.part(at).lag is None
+    view.part(at).look_ahead(position=400, end=500, now=1.0)
+    view.retry(at, "Gone")
+    view.part(at).look_ahead(position=390, end=700, now=31.0)
+    status = status_of(view, Steps(lambda: 0.0), now=31.0)
+    metrics = samples(replace(facts(), process=status))
+    assert of(metrics, "streamdp_lag_records", stream="home", partition="0") == 300
+    assert of(metrics, "streamdp_lag_seconds", stream="home", partition="0") == 30
+    assert of(metrics, "streamdp_rebuild_window_records", stream="home", partition="0") == 0
+    assert not [name for name, _ in metrics if name == "streamdp_retention_headroom_records"]
+
+
+def test_clocks_are_compared_by_fresh_records_in_whole_hours() -> None:
+    """What has waited says nothing, nor does a record without a timestamp."""
+    part, day = PartitionView(), 86_400_000
+
+    def stamp(end: int | None, *timestamps: int) -> float | None:
+        stop = len(timestamps)
+        records = Records(Partition("home", 0), 0, range(stop), [], [], stop, (), timestamps)
+        part.stamp(records, end=end, now=10 * day)
+        return part.clock_ahead
+
+    assert stamp(None, 13 * day) is None
+    assert stamp(2, 13 * day) is None
+    assert stamp(1, 13 * day) is None  # it may be the end of a backlog
+    assert stamp(0) is None
+    assert stamp(2, 0, 12 * day + 1) == 48
+    assert stamp(1, 9 * day) == -24
+    assert stamp(1, 10 * day + 3_599_999) == 0
 
 
 def test_is_a_loss_over_once_the_transport_has_answered() -> None:
@@ -101,10 +157,10 @@ def test_is_a_loss_over_once_the_transport_has_answered() -> None:
     view, at = View([spec()]), Partition("home", 0)
     lost_by_turn = []
     for status in (Status.TAKING, Status.RETRYING, Status.TAKING, Status.REBUILDING):
-        view.turn(at, status)
+        view.retry(at, "Gone") if status is Status.RETRYING else view.turn(at, status)
         lost_by_turn.append(view.part(at).lost)
-    assert lost_by_turn == [False, True, True, False]
-    view.turn(at, Status.RETRYING)
+    assert lost_by_turn == ["", "Gone", "Gone", ""]
+    view.retry(at, "Gone")
     view.halt(at, Reason.STATE, "m")
     assert not view.part(at).lost
 

@@ -274,6 +274,22 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 Line(f"max {BY} (streamdp_epoch{ONE})", NAME),
             ),
             picture(
+                "Errors of the transport, missing inputs",
+                "none",
+                "The class of what keeps a process from the brokers, and the topic if it is known.",
+                Line(f"streamdp_transport_error{ALL}", "{{instance}} {{error}} {{topic}}"),
+                Line(f"streamdp_input_missing{ALL}", "{{topic}} is missing"),
+            ),
+            picture(
+                "Clocks",
+                "h",
+                "How far the newest timestamps of an input are ahead of the process's clock.",
+                Line(
+                    f"max by (application, stream, partition) (streamdp_clock_ahead_hours{ONE})",
+                    PART,
+                ),
+            ),
+            picture(
                 "Seeded",
                 "none",
                 "1 where randomness comes from a seed: a test, in which nothing is protected. In "

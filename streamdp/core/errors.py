@@ -60,6 +60,14 @@ class Superseded(ConfigurationMismatch):
 class TransportLost(StreamdpError):
     """The last step's outcome is unknown: forget what is in memory, then retake the partition."""
 
+    topic = ""
+    """The topic that it is about, where one alone is."""
+
+    @property
+    def kind(self) -> str:
+        """The class of what went wrong below, for labels: never a text of another library."""
+        return type(self.__cause__ or self).__name__
+
 
 class Occupied(TransportLost):
     """A port or a file is not to be had, for another process has it or it is not there yet."""

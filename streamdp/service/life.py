@@ -18,6 +18,7 @@ The work itself is the worker's: learning (`worker`) or joining (`assembling.wor
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,12 +41,17 @@ from streamdp.service.event_log import EventLog as EventLog
 from streamdp.service.event_log import where_raised as where_raised
 from streamdp.service.past import PastOf
 from streamdp.service.settings import LoopSettings
-from streamdp.service.view import Reason, Status, View
+from streamdp.service.view import Reason, View
 from streamdp.wire.published import Mode
 
 Clock = Callable[[], float]
 Observe = Callable[[str, float], None]
 """Receives how long a public step took: its name and seconds."""
+
+
+def wall_clock() -> int:
+    """Milliseconds since 1970, as brokers count them."""
+    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,7 @@ class Surroundings:
     halted: Callable[[Partition, Reason], None]
     give_up: Callable[[StreamdpError], None]
     heard: Callable[[], float]  # when records last came, of any partition
+    now: Callable[[], int]  # milliseconds since 1970
 
 
 _CALM_SECONDS = 60.0
@@ -184,7 +191,7 @@ class Life:
         if isinstance(error, Refused):
             self._around.view.refuse(self.partition, error.named, now=self._around.clock())
         else:
-            self._around.view.turn(self.partition, Status.RETRYING)
+            self._around.view.retry(self.partition, error.kind)
         self._around.log.warning(
             "partition_lost", partition=str(self.partition), detail=str(error), retry_in=seconds
         )

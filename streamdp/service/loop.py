@@ -20,10 +20,11 @@ from contextlib import suppress
 from streamdp.core.errors import DiskFull, Fenced, Occupied, StreamdpError, TransportLost
 from streamdp.ports import Partition, Transport
 from streamdp.service.assembling.spec import AssemblySpec
-from streamdp.service.assembling.worker import AssemblyWorker, check_event_sizes, wall_clock
+from streamdp.service.assembling.worker import AssemblyWorker, check_event_sizes
+from streamdp.service.life import wall_clock
 from streamdp.service.past import PastOf
 from streamdp.service.spec import StreamSpec
-from streamdp.service.view import Reason, Status, View
+from streamdp.service.view import ON_ITS_WAY, Reason, Status, View
 from streamdp.service.worker import (
     Clock,
     EventLog,
@@ -71,6 +72,7 @@ class Service:
         self._transport = transport
         self._settings = settings or LoopSettings()
         self._view = view
+        view.inputs = {spec.name: spec.topics.input for spec in specs}
         self._log = log
         self._modes: dict[str, Mode] = {}
         self._observe = observe
@@ -94,6 +96,7 @@ class Service:
             self._halted,
             self._give_up,
             lambda: self._heard_at,
+            now,
         )
         for stream, mode in (modes or {}).items():
             self._modes[stream] = self._view.streams[stream].mode = mode
@@ -219,6 +222,7 @@ class Service:
                     raise
                 except TransportLost as error:
                     seconds, attempt = self._retry_in(attempt), attempt + 1
+                    self._view.lost = error.topic, error.kind
                     self._log.warning("join_lost", detail=str(error), retry_in=seconds)
                     await self._rest(seconds)
                 finally:
@@ -234,11 +238,13 @@ class Service:
         while not self._draining.is_set():
             try:
                 await self._poll_once()
-                attempt = 0
+                self._view.lost, attempt = None, 0
             except (DiskFull, Fenced):  # a retry would not help
                 raise
             except TransportLost as error:
                 seconds, attempt = self._retry_in(attempt), attempt + 1
+                self._view.lost = error.topic, error.kind
+                self._look()
                 self._log.warning("poll_lost", detail=str(error), retry_in=seconds)
                 await self._rest(seconds)
 
@@ -272,11 +278,22 @@ class Service:
             gathered, timeout = gathered + count, 0.0
             if count < settings.poll_records:
                 break
+        self._look()
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         for worker in list(self._workers.values()):
             worker.apply()
         await self._brake()
+
+    def _look(self) -> None:
+        """Show which inputs are missing, and the lag of partitions that are being taken."""
+        transport, now = self._transport, self._around.clock()
+        self._view.missing = frozenset(transport.missing())
+        for partition, worker in self._workers.items():
+            part = self._view.part(partition)
+            if not worker.at_work and part.status in ON_ITS_WAY:
+                position, end = transport.group_offset(partition), transport.end_offset(partition)
+                part.look_ahead(position=position, end=end, now=now)
 
     async def _brake(self) -> None:
         """Pause polling for a moment, so that commits can take up a burst of releases.

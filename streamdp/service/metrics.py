@@ -26,8 +26,8 @@ REST = "rest"
 LOST_SECONDS = 15.0
 """A transport that has not answered a poll for so many seconds counts as down."""
 
-_A_STREAM = 26  # most series of each stream, without its partitions
-_A_PARTITION = 12 + len(Reason)
+_A_STREAM = 29  # most series of each stream, without its partitions
+_A_PARTITION = 14 + len(Reason)
 _A_PROCESS = len(STEPS) * (len(BUCKETS) + 3) + 10  # histograms, build, the process, the certificate
 
 
@@ -78,6 +78,16 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
     yield from _counters(learning)
     yield from _gauges(learning)
     yield from _ways_back(parts)
+    yield gauge(
+        "streamdp_clock_ahead_hours",
+        "Whole hours by which the input's newest timestamp is ahead of this process's clock.",
+        ["stream", "partition"],
+        (
+            ((stream, label), part.clock_ahead)
+            for stream, label, part in parts
+            if part.clock_ahead is not None
+        ),
+    )
     yield from assembling(_parts(process.assemblies, most))
     yield gauge(
         "streamdp_partition_halted",
@@ -113,6 +123,18 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
     yield gauge("streamdp_transport_up", "1 while the transport answers when asked.", [], [
         ((), float(is_up(process)))
     ])  # fmt: skip
+    yield gauge(
+        "streamdp_transport_error",
+        "1 for an error by which the transport does not answer: its class, and the topic if known.",
+        ["topic", "error"],
+        ((tuple(error), 1.0) for error in process.errors),
+    )
+    yield gauge(
+        "streamdp_input_missing",
+        "1 for an input topic that does not exist, or may not be described.",
+        ["topic"],
+        (((topic,), 1.0) for topic in process.missing),
+    )
     yield from _process(process)
     for step in process.steps:
         about = f"How long a {step.name} took."
@@ -280,6 +302,7 @@ def _together(one: PartitionStatus, other: PartitionStatus) -> PartitionStatus:
         lag_seconds=max(one.lag_seconds, other.lag_seconds),
         lost=one.lost or other.lost,
         refused=one.refused or other.refused,
+        clock_ahead=max((one.clock_ahead, other.clock_ahead), key=lambda hours: abs(hours or 0)),
         open=one.open + other.open,
         events=one.events + other.events,
         overdue=max(one.overdue, other.overdue),

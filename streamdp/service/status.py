@@ -7,11 +7,18 @@ in a thread of its own and knows nothing else of the learning.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from streamdp.service.view import AssemblyView, PartitionView, Status, StreamView, View
+from streamdp.service.view import (
+    ON_ITS_WAY,
+    AssemblyView,
+    PartitionView,
+    Status,
+    StreamView,
+    View,
+)
 
 ASSEMBLES = "assembles"
 """Stands for the mode of an assembly, which has none."""
@@ -25,9 +32,6 @@ BUCKETS = (
 )
 """Upper bounds in seconds: a commit takes 3.5 ms on a healthy broker, and a request to one in
 trouble ends after 40 s."""
-
-
-_ON_ITS_WAY = {Status.TAKING, Status.REBUILDING, Status.RETRYING}
 
 
 class PartitionStatus(Struct, frozen=True):
@@ -48,10 +52,11 @@ class PartitionStatus(Struct, frozen=True):
     blocks: int
     published_ago: float | None
     lag_seconds: float = 0.0
-    lost: bool = False  # the transport was lost and has not answered since
+    lost: str = ""  # the class of the error by which the transport was lost; "" once it answers
     refused: str = ""  # the error's class and topic, while rights or certificates are refused
     open: int = 0  # of an assembly: requests that wait for their deadline
     events: int = 0  # of an assembly: written since this process took the partition
+    clock_ahead: float | None = None  # of the newest timestamp, in whole hours
     overdue: float = 0.0  # of an assembly: seconds by which the oldest event is late
     kept: int | None = None  # records of the input, where the transport trims it
     retain: int | None = None  # how many of them the transport means to keep
@@ -84,6 +89,8 @@ class ProcessStatus(Struct, frozen=True):
     assigned: int = 0  # partitions, since the start
     revoked: int = 0
     assemblies: list[StreamStatus] = []
+    errors: list[tuple[str, str]] = []  # topic and class: why the transport does not answer
+    missing: list[str] = []  # inputs that do not exist
     begun: bool = False  # whether every partition that it had at first was taken, now or earlier
 
     def not_begun(self) -> list[str]:
@@ -105,7 +112,7 @@ class ProcessStatus(Struct, frozen=True):
             f"{stream.name}/{part.number} is {part.status}"
             for stream in self.work
             for part in stream.partitions
-            if part.status in _ON_ITS_WAY
+            if part.status in ON_ITS_WAY
         ]
 
     @property
@@ -152,7 +159,17 @@ def status_of(view: View, steps: Steps, *, now: float, started_at: float = 0.0) 
             StreamStatus(name, ASSEMBLES, _partitions(shown, now), shown.settled)
             for name, shown in view.assemblies.items()
         ],
+        errors=sorted({*_errors(view), *([] if view.lost is None else [view.lost])}),
+        missing=sorted(view.missing),
     )
+
+
+def _errors(view: View) -> Iterator[tuple[str, str]]:
+    """The input and the error of partitions that the transport has lost."""
+    for name in (*view.streams, *view.assemblies):
+        for part in view.shown(name).partitions.values():
+            if part.lost:
+                yield view.inputs.get(name, ""), part.lost
 
 
 def _stream(name: str, shown: StreamView, now: float) -> StreamStatus:
@@ -197,6 +214,7 @@ def _partition(number: int, part: PartitionView, now: float) -> PartitionStatus:
         open=part.open,
         events=part.events,
         overdue=part.overdue(now=now),
+        clock_ahead=part.clock_ahead,
         kept=part.kept,
         retain=part.retain,
     )

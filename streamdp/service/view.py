@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
 from streamdp.core.events import OPENING, Key, Release, Releases
-from streamdp.ports import Partition
+from streamdp.ports import Partition, Records
 from streamdp.wire.published import Mode
 
 if TYPE_CHECKING:  # pages and metrics read the view: their process needs no engine
@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # pages and metrics read the view: their process needs no eng
 _KEPT_ESTIMATES = 512
 _CALM_SECONDS = 60.0  # of work after which nothing is refused any more
 _OVERDUE_SECONDS = 60.0  # the step in which lateness is shown
+_HOUR = 3_600_000  # milliseconds
 _KEPT_ENDS = 256  # notes of the input's end; beyond this every other one is dropped
 
 
@@ -43,6 +44,10 @@ class Status(StrEnum):
     WAITING = "waiting"  # for a process with a later configuration
     HALTED = "halted"
     DRAINED = "drained"
+
+
+ON_ITS_WAY = frozenset({Status.TAKING, Status.REBUILDING, Status.RETRYING})
+"""The stages in which a partition does not learn, and will by itself."""
 
 
 class Reason(StrEnum):
@@ -88,13 +93,15 @@ class PartitionView:
     releases: int = 0
     charge: Fraction = Fraction(0)
     published_at: float | None = None
-    lost: bool = False  # whether the transport was lost and has not answered since
+    lost: str = ""  # the class of the error by which the transport was lost; "" once it answers
     refused: str = ""  # the error's class and topic, if rights or certificates were refused
     refused_at: float = 0.0
+    clock_ahead: float | None = None  # of the input's newest timestamp before ours, in hours
     open: int = 0  # of an assembly: requests that wait for their deadline
     events: int = 0  # of an assembly: written since this process took the partition
     due_at: float | None = None  # of an assembly: when the oldest open request is due
     estimates: deque[ShownEstimate] = field(default_factory=lambda: deque(maxlen=_KEPT_ESTIMATES))
+    _at_end: bool = False  # whether the newest records reached the input's end
     # When the input was seen to reach which offset.
     _ends: deque[tuple[float, int]] = field(default_factory=deque)
 
@@ -117,6 +124,28 @@ class PartitionView:
             kept = list(ends)[::2]
             ends.clear()
             ends.extend(kept)
+
+    def look_ahead(self, *, position: int | None, end: int | None, now: float) -> None:
+        """Note how far input and group are while the partition is taken, as far as both are known.
+
+        So its lag is known before it works: the group's offset follows the state's.
+        """
+        if position is None or end is None:
+            return
+        self.position = max(self.position, position)
+        self.low_water = self.low_water or self.position
+        self.look(first=self.first_offset, end=end, now=now)
+
+    def stamp(self, records: Records, *, end: int | None, now: int) -> None:
+        """Compare the clocks by records that have just come, in whole hours.
+
+        They have if they reach the input's end, as those before them did: others may have waited
+        for any time. `now` is our clock, in milliseconds since 1970. Nothing here depends on when
+        this view was last looked at, which outcomes could move.
+        """
+        fresh, self._at_end = self._at_end, end is not None and records.next_offset >= end
+        if fresh and self._at_end and records.timestamps:
+            self.clock_ahead = float(int((records.timestamps[-1] - now) / _HOUR))
 
     def overdue(self, *, now: float) -> float:
         """Seconds by which an assembly's oldest open request is overdue.
@@ -191,6 +220,9 @@ class View:
     ) -> None:
         self.assigned = 0  # partitions, since the start
         self.revoked = 0
+        self.lost: tuple[str, str] | None = None  # topic and class of the newest poll's error
+        self.missing: frozenset[str] = frozenset()  # inputs that do not exist
+        self.inputs: Mapping[str, str] = {}  # of streams and assemblies, by name
         self.assemblies: Mapping[str, AssemblyView] = {name: AssemblyView() for name in assemblies}
         self.streams: Mapping[str, StreamView] = {
             spec.name: StreamView(spec, mode) for spec in specs
@@ -214,9 +246,13 @@ class View:
         part = self.part(partition)
         part.status, part.reason, part.message = status, None, ""
         if status is not Status.TAKING:  # taking says nothing of the transport yet
-            part.lost = status is Status.RETRYING
-        if part.lost:
-            part.refused = ""
+            part.lost = ""
+
+    def retry(self, partition: Partition, error: str) -> None:
+        """Show that the transport was lost, and the class of the error."""
+        self.turn(partition, Status.RETRYING)
+        self.part(partition).lost = error
+        self.part(partition).refused = ""
 
     def refuse(self, partition: Partition, named: str, *, now: float) -> None:
         """Show that the transport answers, but refuses this process.
@@ -226,7 +262,7 @@ class View:
         before = self.part(partition).refused
         self.turn(partition, Status.RETRYING)
         part = self.part(partition)
-        part.lost, part.refused_at = False, now
+        part.refused_at = now
         part.refused = before if before.startswith(named) else named
 
     def running(self, partition: Partition, work: PartitionWork) -> None:
@@ -245,7 +281,7 @@ class View:
         """Show that the partition has stopped and needs an operator."""
         part = self.part(partition)
         part.status, part.reason, part.message = Status.HALTED, reason, message
-        part.lost, part.refused = False, ""
+        part.lost, part.refused = "", ""
 
     def committed(
         self, partition: Partition, cut: Cut, *, slots: int, keys_refused: int, now: float

@@ -64,6 +64,8 @@ class Worker:
             return
         try:
             self._inbox.append(self._work.read(records))
+            end, now = self._around.transport.end_offset(self.partition), self._around.now()
+            self._around.view.part(self.partition).stamp(records, end=end, now=now)
         except Exception as error:
             self.life.fail(error)
         self._heard_at = self._around.clock()
@@ -133,6 +135,9 @@ class Worker:
         unused = epochs_of_no_partition(self._spec, taken.partitions)
         if unused is not None and self.partition.number == 0:  # one line for all partitions
             around.log.warning("partition_epochs_unused", stream=self._spec.name, detail=unused)
+        around.view.part(self.partition).look_ahead(
+            position=taken.group_offset, end=taken.end_offset, now=around.clock()
+        )
         past = await around.past(self._spec.name, scope(self._spec, self.partition, taken))
         restoring = Restoring(self._spec, self.partition, taken, past=past)
         await self._prove(restoring)

@@ -280,6 +280,14 @@ class MemoryTransport:
         """Everything is kept."""
         return None
 
+    def group_offset(self, partition: Partition) -> int | None:
+        """Not known before a partition is taken, which takes no time here."""
+        return None
+
+    def missing(self) -> Collection[str]:
+        """None: an input is never deleted here."""
+        return ()
+
     async def leave(self, partition: Partition) -> None:
         """Give one partition up."""
         self._forget(partition)

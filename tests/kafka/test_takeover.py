@@ -86,6 +86,7 @@ async def life(site: Site, name: str, *, reached: Reached = no_fault) -> AsyncIt
         halted=lambda partition, reason: None,
         give_up=lambda error: None,
         heard=lambda: 0.0,
+        now=lambda: 0,
     )
     worker = Worker(made, HOME, around)
     task = asyncio.create_task(worker.life.run())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -246,6 +246,14 @@ class Between:
     def end_offset(self, partition: Partition) -> int | None:
         """As inside."""
         return self.inner.end_offset(partition)
+
+    def group_offset(self, partition: Partition) -> int | None:
+        """As inside."""
+        return self.inner.group_offset(partition)
+
+    def missing(self) -> Collection[str]:
+        """As inside."""
+        return self.inner.missing()
 
     def first_offset(self, partition: Partition) -> int | None:
         """As inside."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
@@ -105,6 +105,11 @@ class Group:
         if self._asking is None and time.monotonic() - self._asked >= _ASK_SECONDS:
             self._asked = time.monotonic()
             self._asking = asyncio.create_task(self._ask())
+
+    async def committed(self, places: Iterable[TopicPartition]) -> dict[int, int]:
+        """The group's offsets of partitions that it has any of."""
+        offsets = {place.partition: await self._consumer.committed(place) for place in places}
+        return {number: int(offset) for number, offset in offsets.items() if offset is not None}
 
     def partitions(self) -> set[int]:
         """Every partition of the input that is known now."""

@@ -121,7 +121,10 @@ class Membership:
         self._orphans: dict[int, float] = {}
         self._feeds: dict[int, ResumedPartition] = {}
         self._suspects: list[int] = []
+        self.missing: set[str] = set()  # of the two inputs, by the cluster's newest answer
         self._firsts: dict[int, int] = {}
+        self._ends: dict[int, int] = {}  # of partitions that are not resumed
+        self._committed: dict[int, int] = {}  # the group's offsets of these
         self._errors = 0
         self._silence: StreamdpError | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -358,10 +361,16 @@ class Membership:
         place, feed = self._place(number), self._feeds.get(number)
         if number not in self._given or place not in self._consumer.assignment():
             return None
+        if feed is None and number in self._ends:
+            return self._ends[number]
         end = self._consumer.last_stable_offset(place)
         if feed is not None and end is not None and end == feed.drained:
             return feed.position
         return None if end is None else int(end)
+
+    def group_offset(self, number: int) -> int | None:
+        """The group's offset of a partition that is not resumed."""
+        return self._committed.get(number)
 
     def first_offset(self, number: int) -> int | None:
         """The oldest retained offset in the newest answer."""
@@ -405,7 +414,7 @@ class Membership:
             self._refuse(error)
         elif isinstance(error, troubles.CLIENTS) and not isinstance(error, _OF_A_BATCH):
             self._errors += 1
-            raise troubles.as_ours(self._where, error) from error
+            raise self._ours(error) from error
         elif asked is not None and isinstance(error, UnsupportedCodecError):
             self.pause(asked)
             at = self._partition(asked)
@@ -473,21 +482,42 @@ class Membership:
                 self._check_progress(place, await self._consumer.position(place), passed)
             async with asyncio.timeout(_LOOK_SECONDS):
                 firsts = await self._consumer.beginning_offsets(places or [self._place(0)])
+                await self._look_at_waiting()
         except (KafkaError, TimeoutError):
             await self._ask()  # revoked, without a leader, or no broker
             return
-        self._silence = None
+        self._silence, self.missing = None, set()
+        if self._topics.beside:
+            await self._ask()  # whether that one exists
         self._firsts |= {place.partition: int(first) for place, first in firsts.items()}
 
+    async def _look_at_waiting(self) -> None:
+        """Note how far the input and the group's offset are where nothing is delivered yet."""
+        waiting = [self._place(number) for number in self._given - self._feeds.keys()]
+        if not waiting:
+            return
+        ends = await self._consumer.end_offsets(waiting)
+        self._ends = {place.partition: int(end) for place, end in ends.items()}
+        self._committed = await self._group.committed(waiting)
+
     async def _ask(self) -> None:
-        """Find out whether any broker answers."""
+        """Find out whether any broker answers, and which inputs exist."""
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
-                await self._consumer.topics()
+                there = await self._consumer.topics()
         except (KafkaError, TimeoutError) as error:
-            self._silence = troubles.as_ours(self._where, error)
+            self._silence = self._ours(error)
+            self._silence.__cause__ = error
         else:
             self._silence = None
+            self.missing = {self._topics.input, self._topics.beside} - {"", *there}
+
+    def _ours(self, error: BaseException) -> StreamdpError:
+        """Our error for one of the client's, with the topic."""
+        ours = troubles.as_ours(self._where, error)
+        if isinstance(ours, TransportLost):
+            ours.topic = self._topics.input
+        return ours
 
     def _check_progress(self, place: TopicPartition, position: int, passed: float) -> None:
         """Raise if a partition has lagged without progress for too long."""

@@ -23,7 +23,7 @@ The steps at which a test can interrupt: ``take: fenced``, ``take: owned``, ``ta
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 
 from aiokafka.structs import TopicPartition
@@ -278,6 +278,15 @@ class KafkaTransport:
     def retain(self) -> int | None:
         """By the topics' own settings."""
         return None
+
+    def group_offset(self, partition: Partition) -> int | None:
+        """The group's offset in the newest answer, while the partition is not resumed."""
+        membership = self._memberships.get(partition.stream)
+        return None if membership is None else membership.group_offset(partition.number)
+
+    def missing(self) -> Collection[str]:
+        """The inputs that the cluster's newest answer does not list."""
+        return {name for membership in self._memberships.values() for name in membership.missing}
 
     async def leave(self, partition: Partition) -> None:
         """Leave one partition."""

@@ -32,7 +32,7 @@ at once and its next `poll` raises `Fenced`: it must end, not idle. One thread r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -388,6 +388,14 @@ class SqliteTransport:
         return self._settings.retain
 
     # --- giving up --------------------------------------------------------------------------
+
+    def group_offset(self, partition: Partition) -> int | None:
+        """Not known before a partition is taken, which takes no time here."""
+        return None
+
+    def missing(self) -> Collection[str]:
+        """None: an input is never deleted here."""
+        return ()
 
     async def leave(self, partition: Partition) -> None:
         """Leave one partition."""

@@ -13,7 +13,6 @@ until some have left. Nothing is ever dropped.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -21,14 +20,9 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.ports import PairedTransport, Partition, Records, Transport
 from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.assembling.spec import AssemblySpec
-from streamdp.service.life import Life, Surroundings, check_not_stalled
+from streamdp.service.life import Life, Surroundings, check_not_stalled, wall_clock
 from streamdp.service.past import Scope
 from streamdp.service.view import Status
-
-
-def wall_clock() -> int:
-    """Milliseconds since 1970, as brokers count them."""
-    return time.time_ns() // 1_000_000
 
 
 class AssemblyWorker:
@@ -64,6 +58,8 @@ class AssemblyWorker:
         """Take in requests of this partition, in order."""
         if self._work is not None and self.life.failure is None:
             self._inbox.append(records)
+            end = self._around.transport.end_offset(self.partition)
+            self._around.view.part(self.partition).stamp(records, end=end, now=self._now())
 
     def apply(self) -> None:
         """Read what was delivered; a failure is this partition's alone."""
@@ -115,6 +111,9 @@ class AssemblyWorker:
         around.view.turn(self.partition, Status.TAKING)
         around.log.info("partition_taking", partition=str(self.partition))
         taken = await transport.take(self.partition)
+        around.view.part(self.partition).look_ahead(
+            position=taken.group_offset, end=taken.end_offset, now=around.clock()
+        )
         work = PartitionAssembly(
             self._spec,
             self.partition,
