@@ -141,7 +141,7 @@ class Scenario:
     def await_dead(self, process: Forked) -> None:
         """Wait for a service that dies at a step; kill it if it gets there no more."""
         try:
-            process.wait(timeout=4)
+            process.wait(timeout=8)
         except subprocess.TimeoutExpired:
             process.kill()
         assert process.wait() == -signal.SIGKILL, self.log(process)
