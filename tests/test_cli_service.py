@@ -356,6 +356,19 @@ def test_does_verify_find_what_readers_were_told_and_no_line_tells_of(
     assert "which has no ledger line" in result.out
 
 
+def test_does_verify_find_last_lines_that_were_deleted_with_their_actions(
+    shop: Path, streamdp: Streamdp
+) -> None:
+    """What is left agrees with itself; the state says how many lines were published."""
+    with closing(sqlite3.connect(shop.with_name("shop.published.db"))) as file, file:
+        lines = file.execute("SELECT id, key FROM ledger ORDER BY id").fetchall()
+        file.execute("DELETE FROM ledger WHERE id = ?", (lines[-1][0],))
+        file.execute("DELETE FROM action WHERE key IS ?", (lines[-1][1],))
+    result = streamdp("ledger", "verify", "-c", str(shop))
+    assert (result.code, "NOT PROVEN, see the violations" in result.out) == (1, True)
+    assert "its last lines are gone: it ends with line" in result.out
+
+
 def test_does_verify_refuse_more_than_the_budget(shop: Path, streamdp: Streamdp) -> None:
     """Whatever the configuration says now: exit code 1."""
     text = shop.read_text().replace('budget = "3/4"', 'budget = "1/2"')

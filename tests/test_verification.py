@@ -13,9 +13,11 @@ import pytest
 import streamdp as sd
 from streamdp.core.events import ACTION, OPENING, Identity, Release
 from streamdp.core.evidence import Standing, VoteFilter
-from streamdp.ports import Published, StreamTopics
+from streamdp.ports import LastCommit, Published, StreamTopics
 from streamdp.service.verification import MOST_LISTED, Verification, shortened
+from streamdp.wire.entries import Entries
 from streamdp.wire.published import Mode
+from streamdp.wire.state import Checkpoint, encode_checkpoint
 from tests.support.good_ledger import GOOD, HOME, LINES, line, numbered, opening
 
 BUDGET = {"home-losses": Fraction(1)}
@@ -161,6 +163,47 @@ def test_is_a_flood_of_violations_counted() -> None:
     """The first ones in full."""
     assert shortened(["x"] * 3) == ["x"] * 3
     assert shortened(["x"] * (MOST_LISTED + 5))[-1] == "and 5 more"
+
+
+# -- the state beside the ledger -----------------------------------------------------------------
+
+
+def state(*, published: int, recorded: int, next_offset: int, waiting: int = 0) -> LastCommit:
+    """What the newest commit of the good ledger's partition says."""
+    point = Checkpoint(
+        next_offset=next_offset, low_water=0, rows=1, commit_seq=3, lines_recorded=recorded,
+        lines_published=published, epoch=1, digest="d", partitions=1, began_with=1,
+    )  # fmt: skip
+    place = Entries("home", 0).checkpoint
+    return LastCommit(0, {place: encode_checkpoint(point)}, [b"a line"] * waiting)
+
+
+@pytest.mark.parametrize(
+    ("commit", "said"),
+    [
+        (state(published=4, recorded=4, next_offset=7), ""),
+        (state(published=3, recorded=3, next_offset=3), ""),  # the service has gone on
+        (state(published=4, recorded=6, next_offset=20), ""),  # two lines wait
+        (state(published=5, recorded=5, next_offset=9, waiting=1), ""),  # one is not visible yet
+        (state(published=5, recorded=5, next_offset=9), "line 4, but the state says that 5"),
+        (state(published=4, recorded=4, next_offset=6), "record 6 was read, but the state had"),
+    ],
+)  # fmt: skip
+def test_a_ledger_is_compared_with_the_state(commit: LastCommit, said: str) -> None:
+    """Lines cut off at the end, and records that nobody has read."""
+    verification = Verification()
+    verification.read_state(HOME, commit)
+    verification.read(HOME, GOOD)
+    verification.finish()
+    assert len(verification.violations) == bool(said)
+    assert all(said in violation for violation in verification.violations)
+
+
+def test_a_ledger_that_is_gone_is_found_by_the_state() -> None:
+    verification = Verification()
+    verification.read_state(HOME, state(published=4, recorded=4, next_offset=7))
+    verification.finish()
+    assert "ends with line 0" in verification.violations[0]
 
 
 # -- what is in force ----------------------------------------------------------------------------

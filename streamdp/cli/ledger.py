@@ -145,6 +145,9 @@ def verify(
     unread: list[str] = []
     for configuration in configurations:
         technology = opened(configuration, single_broker)
+        unread += wait_for(
+            partial(_read_state, technology, everything(configuration), verification)
+        )
         unread += wait_for(partial(_read_shown, technology, configuration.topics(), verification))
         wait_for(partial(_read, technology, everything(configuration), verification))
         others = wait_for(partial(_others, technology, configuration.app, read))
@@ -179,6 +182,34 @@ async def _read(
                 verification.read(topics, batch)
     finally:
         await publications.close()
+
+
+async def _read_state(
+    technology: Technology, streams: Sequence[StreamTopics], verification: Verification
+) -> list[str]:
+    """Read how far each partition has come; return why some state could not be read."""
+    from streamdp.core.errors import InvalidConfig, StateMismatch
+    from streamdp.wire.entries import POINT, Entries
+
+    tools, unread = technology.administrator(), list[str]()
+    try:
+        for topics in streams:
+
+            def marks(partition: int, stream: str = topics.stream) -> list[bytes]:
+                return [Entries(stream, partition).checkpoint, POINT]
+
+            there = False
+            try:
+                async for commit in tools.last_commits(topics, marks=marks):
+                    verification.read_state(topics, commit)
+                    there = True
+                if not there:
+                    unread.append(f"{topics.state}: there is none, or you may not see it")
+            except (InvalidConfig, StateMismatch) as error:
+                unread.append(f"{topics.state}: {error}")
+    finally:
+        await tools.close()
+    return unread
 
 
 async def _read_shown(

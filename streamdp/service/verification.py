@@ -20,7 +20,11 @@ For the given streams, these rules are checked:
 11. Requests with their outcomes, over all topics that were assembled from them, stay within their
    budget, and no request was assembled twice (`assembled`).
 
-Nothing here reads the configuration except budgets: a ledger is proof by itself.
+12. No line is missing that a partition's state says is published, and no line charges a record that
+   the state has not reached (`read_state`). A line that is recorded and waits is not missing.
+
+The proof is of what an unaltered ledger says. Whoever may write to ledger, actions and state can
+make them agree.
 """
 
 from __future__ import annotations
@@ -40,10 +44,12 @@ from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import ACTION, OPENING, SUMS, Identity, Key
 from streamdp.core.ledger import TopicCharge, topic_total
 from streamdp.core.regret import ESTIMATES, estimate
-from streamdp.ports import Published, StreamTopics
+from streamdp.ports import LastCommit, Published, StreamTopics
 from streamdp.service.assembled import AssembledRequests, PersonsClaim
+from streamdp.service.assembling.saved import declared_by
 from streamdp.service.standings import Follower
 from streamdp.service.successions import Succession
+from streamdp.wire.entries import POINT, Entries
 from streamdp.wire.lines import (
     ENDS_BLOCK,
     ActionLine,
@@ -58,6 +64,7 @@ from streamdp.wire.lines import (
 )
 from streamdp.wire.published import decode_any_ledger, decode_published
 from streamdp.wire.retracing import Retraced
+from streamdp.wire.state import decode_checkpoint
 
 MOST_COMPARED = 1_000_000
 """Records of a partition's actions topic that are compared with its ledger: the newest ones. A
@@ -142,6 +149,15 @@ class _Part:
     succession: Succession = field(default_factory=Succession)
 
 
+class _Reached(NamedTuple):
+    """What a partition's newest commit says of its ledger."""
+
+    epoch: int
+    published: int  # lines that readers can see
+    recorded: int  # lines that have their final bytes
+    next_offset: int  # no line of this epoch, up to the last recorded one, reads this record
+
+
 class Verification:
     """Reads ledgers, then says what they prove."""
 
@@ -153,6 +169,27 @@ class Verification:
         self._lines: defaultdict[str, int] = defaultdict(int)
         self._seeded: defaultdict[str, int] = defaultdict(int)
         self._assembled = AssembledRequests()
+        self._reached: dict[tuple[str, str, int], _Reached] = {}
+
+    def read_state(self, stream: StreamTopics, commit: LastCommit) -> None:
+        """Read what a partition's newest commit says, before any line of its ledger.
+
+        In this order a running service may add lines, which the commit does not know.
+        """
+        place, waiting = Entries(stream.stream, commit.partition).checkpoint, len(commit.ledger)
+        where = f"state of {stream.stream}/{commit.partition}"
+        if place in commit.state:
+            point = decode_checkpoint(commit.state[place], where=where)
+            reached = _Reached(
+                point.epoch, point.lines_published - waiting, point.lines_recorded,
+                point.next_offset,
+            )  # fmt: skip
+        elif POINT in commit.state:
+            epoch, lines, declared = declared_by(commit.state[POINT], where=where)
+            reached = _Reached(epoch, lines - waiting, lines, declared)
+        else:
+            return
+        self._reached[stream.app, stream.stream, commit.partition] = reached
 
     def read_published(self, stream: StreamTopics, records: Iterable[Published]) -> None:
         """Read a stream's whole actions topic, before any line of its ledger.
@@ -188,16 +225,31 @@ class Verification:
                 at = (stream.app, stream.stream, record.partition)
                 for wrong in self._assembled.read(*at, line):
                     self._tell(where, wrong)
+                part.ordinal = line.ordinal
+                if wrong := self._beyond(stream, line, line.stop - 1):
+                    self._tell(where, wrong)
                 continue
             if (size := _longest(line)) > LONGEST:
                 self._tell(where, f"an exact number has {size} characters; expected ≤ {LONGEST}")
                 continue
             for wrong in _follows(part, line):
                 self._tell(where, wrong)
+            last = line.last_offset if isinstance(line, Charge) else line.next_offset - 1
+            if wrong := self._beyond(stream, line, last):
+                self._tell(where, wrong)
             self._lines[line.input] += 1
             self._seeded[line.input] += line.seeded
             if isinstance(line, Charge):
                 self._book(stream, line)
+
+    def _beyond(self, stream: StreamTopics, line: LedgerLine | Assembled, last: int) -> str:
+        """Say so if a line reads records that the partition's state had not reached."""
+        reached = self._reached.get((stream.app, stream.stream, line.partition))
+        if reached is None or line.epoch != reached.epoch or line.ordinal > reached.recorded:
+            return ""
+        if last < reached.next_offset:
+            return ""
+        return f"record {last} was read, but the state had reached {reached.next_offset} alone"
 
     @property
     def unjudged(self) -> int:
@@ -215,7 +267,15 @@ class Verification:
         )
 
     def finish(self) -> None:
-        """Finish: a published action or policy without a ledger line is a violation."""
+        """Finish: a published action, policy or line that the ledgers lack is a violation."""
+        for (app, stream, number), reached in self._reached.items():
+            lines = self._parts[app, stream, number].ordinal
+            if lines < reached.published:
+                self._tell(
+                    f"{app}.{stream}.ledger partition {number}",
+                    f"its last lines are gone: it ends with line {lines}, but the state says that"
+                    f" {reached.published} were published",
+                )
         for (app, stream, number), part in self._parts.items():
             for identity in part.published:
                 self._tell(

@@ -173,6 +173,19 @@ def _open(spec: AssemblySpec, partition: Partition, taken: Taken, past: Past) ->
     )
 
 
+def declared_by(value: bytes, *, where: str) -> tuple[int, int, int]:
+    """The epoch of a checkpoint, the lines of its ledger, and the first request beyond them."""
+    try:
+        point = msgspec.json.decode(value, type=_Point)
+    except msgspec.MsgspecError:
+        what = "the checkpoint cannot be read"
+        got = f"{len(value)} bytes"
+        raise StateMismatch(
+            complaint(where, what, expected="one of this version", got=got)
+        ) from None
+    return point.epoch, point.lines, point.declared
+
+
 def _others(taken: Taken) -> list[bytes]:
     """The state's entries beside the checkpoint and the fingerprints."""
     return [place for place in taken.state if place not in (POINT, FINGERPRINTS)]
