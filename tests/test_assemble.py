@@ -146,7 +146,7 @@ def test_does_a_halted_assembly_end_the_process_if_told_to(shop: Shop, streamdp:
     shop.path.write_text(text.replace("[service]", '[service]\non_halt = "exit"'))
     checked = streamdp("check", "--with-state", "--config", str(shop.path))
     assert checked.code == 4
-    assert "windows, rules, formats, caps or topics needs a new epoch" in checked.err
+    assert "rules, actions, formats, caps or topics needs a new epoch" in checked.err
     with shop.start("assemble") as second:
         assert second.ended() == 4
     shop.path.write_text(

@@ -456,3 +456,20 @@ def test_is_a_reading_that_is_gone_on_an_app_of_its_own() -> None:
     """Past adds up what other applications did with what they are said to charge, at the higher."""
     history = Past("shop", HALF, Fraction(1, 4), {}, (EpochReading("other", "l", 0, HALF, 5),))
     assert [history.charged(0, at) for at in (5, 6)] == [HALF, Fraction(1, 4)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"requests": "others"}, "its input is others, but that of shop.clicks is requests"),
+        ({"outcomes": "others"}, "its outcomes is others"),
+        ({"output": "others"}, "its output is others"),
+    ],
+)
+def test_a_line_of_an_assembly_names_its_configured_topics(wrong: Any, said: str) -> None:
+    topics = StreamTopics("shop", "clicks", "requests", beside="outcomes", output="events")
+    for of_line, expected in (({}, ""), (wrong, said)):
+        verification = Verification()
+        verification.read(topics, [line(**of_line)[1]])
+        assert len(verification.violations) == bool(expected)
+        assert all(expected in violation for violation in verification.violations)

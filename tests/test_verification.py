@@ -77,6 +77,8 @@ def test_is_a_sound_ledger_sound() -> None:
         ((Published(0, 7, None, b"no line"),), "unreadable"),
         ((*GOOD[:3], altered(GOOD[3], b'"delta":"0"', b'"delta":"1/10"')),
          "δ is charged, but the promise is pure; expected 0, got 1/10"),
+        ((*GOOD[:3], altered(GOOD[3], b'"input":"home-losses"', b'"input":"elsewhere"')),
+         "its input is elsewhere, but that of shop.home is home-losses"),
         ((*GOOD[:3], altered(GOOD[3], b'"epsilon":"1/2"', b'"epsilon":"1/3"')),
          "block 2 (action) is charged ε = 1/3, but noise of rate 1/4 costs 1/2"),
         ((*GOOD[:3], altered(GOOD[3], b'"rate":"1/4"', b'"rate":"1/3"')), "costs 2/3"),
@@ -163,6 +165,17 @@ def test_is_a_flood_of_violations_counted() -> None:
     """The first ones in full."""
     assert shortened(["x"] * 3) == ["x"] * 3
     assert shortened(["x"] * (MOST_LISTED + 5))[-1] == "and 5 more"
+
+
+def test_a_former_stream_s_topic_without_a_budget_is_named() -> None:
+    """It may be gone; a configured stream's line that names another topic is a violation."""
+    verification = Verification()
+    verification.read(StreamTopics("shop", "former", ""), GOOD)
+    assert (verification.violations, verification.uncovered(BUDGET)) == ([], [])
+    verification.read(StreamTopics("shop", "other", ""), [
+        altered(record, b'"input":"home-losses"', b'"input":"gone"') for record in GOOD
+    ])  # fmt: skip
+    assert (verification.violations, verification.uncovered(BUDGET)) == ([], ["gone"])
 
 
 # -- the state beside the ledger -----------------------------------------------------------------

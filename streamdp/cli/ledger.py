@@ -156,6 +156,7 @@ def verify(
         retired += others
     foreign = {topics.app for topics in retired} - {own.app for own in configurations}
     verification.finish()
+    uncovered = verification.uncovered(_budgets(configurations)[0])
     verdicts = verification.verdicts(*_budgets(configurations), foreign=foreign)
     violations = shortened(verification.violations)
     if verification.unjudged and not as_json:
@@ -166,7 +167,7 @@ def verify(
     claims = verification.persons(_budgets(configurations)[1]) if persons else []
     held = {**asdict(verification.compared), "not_read": unread}
     ledgers = [topics.ledger for topics in retired]
-    _report(verdicts, violations, ledgers, held, claims, as_json)
+    _report(verdicts, violations, ledgers, uncovered, held, claims, as_json)
     if violations or not all(verdict.kept for verdict in verdicts):
         raise typer.Exit(ExitCode.WRONG)
 
@@ -283,6 +284,7 @@ def _report(
     verdicts: Sequence[TopicVerdict],
     violations: list[str],
     retired: list[str],
+    uncovered: list[str],
     compared: dict[str, Any],
     claims: Sequence[PersonsClaim],
     as_json: bool,
@@ -294,11 +296,16 @@ def _report(
                 "topics": [_as_dict(verdict, violations) for verdict in verdicts],
                 "violations": violations,
                 "not_configured": retired,
+                "without_budget": uncovered,
                 "compared": compared,
                 "persons": [_claim_as_dict(claim) for claim in claims],
             }
         )
         return
+    for topic in uncovered:
+        typer.echo(
+            f"not judged: {printable(topic)}, which former streams read and no budget covers"
+        )
     for ledger in retired:
         typer.echo(f"also counted: {printable(ledger)}, of a stream that is no longer configured")
     _tell_compared(compared)

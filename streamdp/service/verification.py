@@ -23,6 +23,9 @@ For the given streams, these rules are checked:
 12. No line is missing that a partition's state says is published, and no line charges a record that
    the state has not reached (`read_state`). A line that is recorded and waits is not missing.
 
+13. A configured stream's lines name its input, and an assembly's its topics: both keep theirs for
+   life. So no charge counts for a topic that no budget covers, or for another's budget.
+
 The proof is of what an unaltered ledger says. Whoever may write to ledger, actions and state can
 make them agree.
 """
@@ -220,6 +223,8 @@ class Verification:
             except StateMismatch as error:
                 self._tell(where, str(error))
                 continue
+            for wrong in _of_topics(stream, line):
+                self._tell(where, wrong)
             if isinstance(line, Assembled):
                 self._lines[line.input] += 1
                 at = (stream.app, stream.stream, record.partition)
@@ -284,6 +289,10 @@ class Verification:
                     f" {identity.born}, epoch {identity.epoch}), which has no ledger line",
                 )
             part.published.clear()
+
+    def uncovered(self, budgets: Collection[str]) -> list[str]:
+        """The topics that lines name and no budget covers: of streams that are not configured."""
+        return sorted(topic for topic in self._lines if topic not in budgets)
 
     def verdicts(
         self,
@@ -393,6 +402,19 @@ def _follows(part: _Part, line: LedgerLine) -> Iterator[str]:
         yield f"δ is charged, but the promise is pure; expected 0, got {line.delta[:40]}"
     yield from _charged_enough(line)
     yield from _tiles(part, line)
+
+
+def _of_topics(stream: StreamTopics, line: LedgerLine | Assembled) -> Iterator[str]:
+    """Check that the line names the topics of its stream; what is not configured has none."""
+    named = [("input", line.input, stream.input)]
+    if isinstance(line, Assembled):
+        named += [
+            ("outcomes", line.outcomes, stream.beside),
+            ("output", line.output, stream.output),
+        ]
+    for what, topic, expected in named:
+        if stream.input and topic != expected:
+            yield f"its {what} is {topic}, but that of {stream.app}.{stream.stream} is {expected}"
 
 
 def _charged_enough(line: Charge) -> Iterator[str]:
