@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
 
-from streamdp.service.allocation import YOUNG_OBJECTS
+from streamdp.service.allocation import YOUNG_OBJECTS, without_collecting
 
 PROBE = """
 import gc, json
@@ -29,3 +30,16 @@ def test_does_the_collector_look_only_when_more_stays_than_a_batch() -> None:
     assert frozen > 1000, "what was there at the start is never looked at"
     assert for_a_batch == 0
     assert for_a_heap >= 80_000 // YOUNG_OBJECTS, "cycles are found all the same"
+
+
+def test_the_collector_rests_while_partitions_are_taken_and_passes_over_what_they_brought() -> None:
+    """Takes overlap; the last one to end switches it on again."""
+    rows: list[list[int]] = []
+    before = gc.get_freeze_count()
+    with without_collecting():
+        with without_collecting():
+            rows += [[number] for number in range(1000)]
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() >= before + len(rows)
+    gc.unfreeze()

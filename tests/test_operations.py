@@ -7,20 +7,24 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
 
 from streamdp.ports import Partition
+from streamdp.service import worker
 from streamdp.service.config import Configuration
 from streamdp.service.operations import SILENT_SECONDS, Snapshots, operations_face
+from streamdp.service.protocol import Restoring
 from streamdp.service.run import Running
 from streamdp.service.status import PartitionStatus, ProcessStatus, Steps, StreamStatus, status_of
 from streamdp.service.view import Reason, Status, View
+from streamdp.testing.memory_log import MemoryLog
 from tests.support.asking import Answer, Process, free_port, raw
 from tests.support.showing import ABOUT, partition, process
-from tests.support.streams import spec
-from tests.support.watched_faces import Lines
+from tests.support.streams import events, spec
+from tests.support.watched_faces import RECORDS, Lines, worked
 
 
 def asked(snapshots: Snapshots, target: str, **headers: str) -> Answer:
@@ -231,3 +235,34 @@ def test_the_listener_ends_with_its_process_and_connections_that_stay_do_not_hol
         return {thread.name for thread in threading.enumerate()}
 
     assert "operations" not in asyncio.run(work())
+
+
+def test_the_learning_loop_goes_on_while_a_partition_is_restored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a million keys it takes minutes, and a loop that is silent counts as hung."""
+    begun, let_go = threading.Event(), threading.Event()
+
+    def restoring(*arguments: Any, **named: Any) -> Restoring:
+        begun.set()
+        assert let_go.wait(20)
+        return Restoring(*arguments, **named)
+
+    monkeypatch.setattr(worker, "Restoring", restoring)
+    monkeypatch.setattr(worker, "INLINE_ENTRIES", -1)
+    made, log = spec(), MemoryLog()
+    log.create(made.topics.input, partitions=1)
+    log.append(made.topics.input, events(RECORDS))
+
+    async def turn() -> None:
+        while not begun.is_set():
+            await asyncio.sleep(0)
+        let_go.set()
+
+    async def work() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(turn())
+            working = group.create_task(worked(log, made, Lines()))
+        assert working.result().part(Partition(made.name, 0)).position == RECORDS
+
+    asyncio.run(work())

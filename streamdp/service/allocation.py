@@ -16,6 +16,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 YOUNG_OBJECTS = 50_000
 """Objects that may stay before the collector looks: several batches of records."""
@@ -41,3 +43,25 @@ def set_up_memory() -> None:
         library = ctypes.CDLL(None)
         library.mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
         library.mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
+
+
+_takes = 0  # how many partitions are being taken: all in the event loop's own thread
+
+
+@contextmanager
+def without_collecting() -> Iterator[None]:
+    """Take a partition without the cycle collector, which never looks at what is there afterwards.
+
+    A million keys are millions of objects without cycles. A look at all of them holds up every
+    thread, the operations listener's too, for seconds.
+    """
+    global _takes
+    _takes += 1
+    gc.disable()
+    try:
+        yield
+    finally:
+        _takes -= 1
+        if _takes == 0:
+            gc.freeze()
+            gc.enable()

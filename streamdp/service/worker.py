@@ -15,9 +15,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.ports import Partition, Records, Transport
+from streamdp.service.allocation import without_collecting
 from streamdp.service.life import Clock as Clock
 from streamdp.service.life import EventLog as EventLog
 from streamdp.service.life import Life, check_not_stalled
@@ -34,6 +36,11 @@ from streamdp.service.view import PartitionView, Status
 
 _TOLD_SECONDS = 2.0
 """Seconds between two log lines about the progress of taking or rebuilding."""
+
+
+INLINE_ENTRIES = 10_000
+"""A state of more entries is restored in a thread: a million keys take minutes, and the loop goes
+on. A smaller one takes less than a tenth of a second, and the order of steps stays fixed."""
 
 
 class Worker:
@@ -129,20 +136,23 @@ class Worker:
         around.view.turn(self.partition, Status.TAKING)
         around.log.info("partition_taking", partition=str(self.partition))
         report = self._teller("partition_taking")
-        taken = await around.transport.take(
-            self.partition, progress=lambda entries: report(entries=entries)
-        )
-        unused = epochs_of_no_partition(self._spec, taken.partitions)
-        if unused is not None and self.partition.number == 0:  # one line for all partitions
-            around.log.warning("partition_epochs_unused", stream=self._spec.name, detail=unused)
-        around.view.part(self.partition).look_ahead(
-            position=taken.group_offset, end=taken.end_offset, now=around.clock()
-        )
-        past = await around.past(self._spec.name, scope(self._spec, self.partition, taken))
-        restoring = Restoring(self._spec, self.partition, taken, past=past)
-        await self._prove(restoring)
-        await self._rebuild(restoring)
-        return restoring.finish()
+        with without_collecting():
+            taken = await around.transport.take(
+                self.partition, progress=lambda entries: report(entries=entries)
+            )
+            unused = epochs_of_no_partition(self._spec, taken.partitions)
+            if unused is not None and self.partition.number == 0:  # one line for all partitions
+                around.log.warning("partition_epochs_unused", stream=self._spec.name, detail=unused)
+            around.view.part(self.partition).look_ahead(
+                position=taken.group_offset, end=taken.end_offset, now=around.clock()
+            )
+            past = await around.past(self._spec.name, scope(self._spec, self.partition, taken))
+            apart = len(taken.state) > INLINE_ENTRIES
+            restore = partial(Restoring, self._spec, self.partition, taken, past=past)
+            restoring = await asyncio.to_thread(restore) if apart else restore()
+            await self._prove(restoring)
+            await self._rebuild(restoring)
+            return await asyncio.to_thread(restoring.finish) if apart else restoring.finish()
 
     async def _prove(self, restoring: Restoring) -> None:
         """Check that the input is the one that was read; an expired record proves nothing."""
