@@ -13,6 +13,7 @@ from aiokafka.record.default_records import DefaultRecord
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import TopicPartition
 
+from streamdp_adapters.kafka.decoding import LARGEST
 from streamdp_adapters.kafka.internals import _Unpacked
 from tests.support.record_batches import (
     GOOD,
@@ -136,3 +137,34 @@ def test_data_that_is_no_codec_s_is_no_outcomes() -> None:
     other = signed(batch[:22] + bytes([GZIP]) + batch[23:], first=0)
     assert read(other + batch_of(b"c", first=2), every=False)[1] == 3
     assert values(read(other + batch_of(b"c", first=2), every=False)[0]) == [b"c"]
+
+
+@pytest.mark.parametrize("compression", [GZIP, LZ4, ZSTD])
+def test_a_batch_that_decompresses_to_more_than_the_limit_is_no_outcomes(compression: int) -> None:
+    """Where each record takes a slot it is an error."""
+    bomb = batch_of(bytes(LARGEST), first=1, compression=compression)
+    answer = batch_of(b"a") + bomb + batch_of(b"b", first=2)
+    records, end = read(answer, every=False)
+    assert (values(records), end) == ([b"a", b"b"], 3)
+    with pytest.raises(CorruptRecordException, match="cannot be decompressed"):
+        read(answer, every=True)
+
+
+@pytest.mark.parametrize("compression", [GZIP, SNAPPY, LZ4, ZSTD])
+def test_a_batch_within_the_limit_is_read_as_the_client_reads_it(compression: int) -> None:
+    answer = batch_of(bytes(LARGEST // 4), b"b", compression=compression)
+    answer += batch_of(b"c", b"d", first=2, compression=compression)
+    records, end = read(answer, every=True)
+    assert (values(records), end) == ([record.value for record in client_of(answer)], 4)
+
+
+@pytest.mark.parametrize("every", [True, False])
+def test_times_beyond_64_bits_are_read_as_the_client_reads_them(every: bool) -> None:
+    """Also in a batch that the client cannot decode."""
+
+    def late(batch: bytes) -> bytes:
+        return signed(batch[:27] + struct.pack(">q", 2**63 - 1) + batch[35:], first=0)
+
+    wanted = [record.timestamp for record in read(late(batch_of(b"a", b"b", b"c")), every=True)[0]]
+    records, _ = read(late(batch_of(b"a", b"b", b"c", change=spoilt)), every=every)
+    assert [record.timestamp for record in records] == (wanted if every else wanted[::2])

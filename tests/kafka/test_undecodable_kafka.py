@@ -15,9 +15,10 @@ from streamdp.ports import Partition, Records, StreamTopics, Verdict
 from streamdp.testing.broker import Borrowed
 from streamdp.testing.transport_room import Heard, RoomWorker, rows
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
+from streamdp_adapters.kafka.decoding import LARGEST
 from streamdp_adapters.kafka.transport import KafkaTransport
 from tests.support.kafka_site import Site
-from tests.support.record_batches import GOOD, batch_of, produce, spoilt
+from tests.support.record_batches import GOOD, ZSTD, batch_of, produce, spoilt
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 
@@ -93,6 +94,27 @@ async def test_a_header_name_that_is_not_utf_8_costs_an_outcome_but_no_slot(
         assert [value for batch in beside for value in batch.values] == [b"1", b"3"]
         assert beside[-1].next_offset == 3
         assert worker.heard.failures == []
+
+
+async def test_a_batch_that_decompresses_to_too_much_is_no_outcome_and_stops_an_input(
+    broker: Borrowed, technology: KafkaTechnology, topics: StreamTopics
+) -> None:
+    """The broker takes it: only its compressed size is limited."""
+    bomb = batch_of(bytes(LARGEST), compression=ZSTD)
+    assert len(bomb) < 10_000
+    for topic in (topics.input, topics.beside):
+        for batch in (batch_of(b"1"), bomb, batch_of(b"3")):
+            await produce(broker.bootstrap, topic, batch)
+    async with working(technology, topics) as (worker, transport):
+        beside = [batch async for batch in transport.read_beside(HOME, 0, 3)]
+        assert [value for batch in beside for value in batch.values] == [b"1", b"3"]
+        assert beside[-1].next_offset == 3
+        async with asyncio.timeout(30):
+            while not worker.heard.failures:
+                await transport.poll(max_records=100, timeout=0.1)
+        ((failed, error),) = worker.heard.failures
+        assert failed == HOME
+        assert "larger than 64 MiB decompressed" in str(error)
 
 
 async def test_outcomes_in_a_codec_that_is_missing_are_none_but_input_is_refused(

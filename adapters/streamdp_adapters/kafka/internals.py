@@ -19,6 +19,7 @@ no aborted transaction whose marker was emptied, since its records are gone, so 
 **What the client cannot decode.** It raises without naming the batch, and the iterator of all that
 was fetched of the partition is dead then. So the bytes of each answer are kept until its records
 are handed over, the batch is decoded from them (`decoding`), and a new iterator goes on behind it.
+The client also decompresses without a limit, so it is given batches that are decompressed already.
 
 **Turns.** The client hands over in the order of that dictionary: all of the first partition, then
 all of the next. With 2 MB of small records in each of 32 partitions, the last one waits for a
@@ -47,7 +48,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
@@ -55,14 +56,24 @@ from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.consumer.fetcher import FetchError, FetchResult, PartitionRecords
 from aiokafka.consumer.group_coordinator import GroupCoordinator
-from aiokafka.errors import KafkaError, NodeNotReadyError
+from aiokafka.errors import CorruptRecordException, KafkaError, NodeNotReadyError
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
 from aiokafka.record.default_records import DefaultRecord, DefaultRecordBatch
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
-from streamdp_adapters.kafka.decoding import batch_behind, decoded, end_of
+from streamdp_adapters.kafka.decoding import (
+    CODECS,
+    batch_behind,
+    decoded,
+    decompressed,
+    end_of,
+    frame_end,
+)
+
+if TYPE_CHECKING:
+    from aiokafka.consumer.fetcher import Batches  # of our stubs
 
 R = TypeVar("R")
 
@@ -187,6 +198,8 @@ class _Unpacked:
     def __init__(self, client: PartitionRecords, batches: bytes, *, every: bool) -> None:
         client._consumer_record = _as_decoded
         client._contains_abort_marker = _marks_abort
+        client._records = _Batches(client._records, batches)
+        client._check_crcs = False  # of what was fetched; it would be of what is decompressed
         self._client = client
         self._all = self._unpack(batches, every=every)
 
@@ -214,6 +227,30 @@ class _Unpacked:
                     client.next_fetch_offset = record.offset + 1
                     yield record
             client.next_fetch_offset = end_of(batch)
+
+
+class _Batches:
+    """The batches of one answer, decompressed here instead of by the client."""
+
+    def __init__(self, client: Batches, answer: bytes) -> None:
+        self._client = client
+        self._answer = answer
+        self._at = 0
+
+    def has_next(self) -> bool:
+        """Whether there is another batch."""
+        return self._client.has_next()
+
+    def next_batch(self) -> DefaultRecordBatch:
+        """The next batch, after a check of its checksum."""
+        batch, start = self._client.next_batch(), self._at
+        self._at = frame_end(self._answer, start)
+        if not batch.validate_crc():
+            raise CorruptRecordException("Invalid CRC")
+        codecs = [number for number, has, _ in CODECS.values() if has()]
+        if isinstance(batch, DefaultRecordBatch) and batch.compression_type in codecs:
+            return DefaultRecordBatch(decompressed(self._answer[start : self._at]))
+        return batch
 
 
 def _as_decoded(_: TopicPartition, record: R) -> R:

@@ -55,6 +55,7 @@ from streamdp.core.errors import (
 )
 from streamdp.ports import Listener, Namesakes, Partition, Records, StreamTopics
 from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka.decoding import LARGEST
 from streamdp_adapters.kafka.grouping import Group
 from streamdp_adapters.kafka.internals import lean, to_the_end, waits
 from streamdp_adapters.kafka.namesakes import Name
@@ -73,6 +74,9 @@ _HUNT_MS = 1000  # how long one partition is polled while an error is traced
 _STRIKES = 2
 _ERRORS = 2
 _RESTART_SECONDS = 30.0
+_UNDECODABLE = (
+    f"a batch of the input cannot be decoded, or is larger than {LARGEST >> 20} MiB decompressed"
+)
 _OF_A_BATCH = (CorruptRecordException, UnsupportedCodecError)
 
 
@@ -420,7 +424,7 @@ class Membership:
             at = self._partition(asked)
             self._listener.failed(at, troubles.as_ours(f"partition {at}: input", error))
         elif asked is not None:
-            self._strike(asked, "a batch of the input cannot be decoded")
+            self._strike(asked, _UNDECODABLE)
         else:
             self._suspects = sorted(self._feeds)
 

@@ -14,7 +14,13 @@ class Unpacking(Protocol):
     def next_fetch_offset(self) -> int: ...
     def __iter__(self) -> Iterator[object]: ...
 
+class Batches(Protocol):
+    def has_next(self) -> bool: ...
+    def next_batch(self) -> DefaultRecordBatch: ...
+
 class PartitionRecords:
+    _check_crcs: bool
+    _records: Batches
     _consumer_record: Callable[[TopicPartition, object], object]
     _contains_abort_marker: Callable[[DefaultRecordBatch], bool]
     next_fetch_offset: int
