@@ -473,3 +473,50 @@ def test_a_line_of_an_assembly_names_its_configured_topics(wrong: Any, said: str
         verification.read(topics, [line(**of_line)[1]])
         assert len(verification.violations) == bool(expected)
         assert all(expected in violation for violation in verification.violations)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ((line(stop=4), *charge("home")), ""),
+        ((line(stop=3), *charge("home")), "4 events of events were charged, but its assemblies'"),
+        ((line(stop=0), *charge("home")), "declare 0 requests"),
+        (charge("home"), "declare 0 requests"),
+        ((line(stop=3), line(start=0, stop=3, epoch=2, ordinal=2), *charge("home")),
+         "declare 3 requests"),
+        ((line(stop=2), line("renamed", start=2, stop=4), *charge("home")), ""),
+    ],
+)  # fmt: skip
+def test_no_more_events_are_charged_than_requests_were_declared(
+    lines: Sequence[tuple[str, Published]], said: str
+) -> None:
+    """Lines that declare nothing, a ledger that is gone, a second line from the same start."""
+    verification = Verification(assembled={"events"})
+    for name, record in lines:
+        verification.read(StreamTopics("shop", name, ""), [record])
+    verification.finish()
+    assert len(verification.violations) == bool(said)
+    assert all(said in violation for violation in verification.violations)
+
+
+@pytest.mark.parametrize("count", [20, 200])
+def test_a_key_is_added_up_once_however_many_lines_an_assembly_has(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time is linear in lines: an event's charges are added up once, not for each line."""
+    sums: list[object] = []
+
+    def counted(charges: object) -> Fraction:
+        sums.append(charges)
+        return HALF
+
+    monkeypatch.setattr("streamdp.service.verification.topic_total", counted)
+    verification = Verification()
+    for at in range(count):
+        made = line(start=at, stop=at + 1, ordinal=at + 1)[1]
+        verification.read(StreamTopics("shop", "clicks", ""), [made])
+    for _, record in charge("home", last=9):
+        verification.read(StreamTopics("shop", "home", ""), [record])
+    (verdict,) = verification.verdicts({"requests": Fraction(1)}, {})
+    verification.persons({})
+    assert (verdict.highest, verification.violations, len(sums)) == (HALF, [], 1)

@@ -138,8 +138,8 @@ def verify(
 
     configurations = [load(path) for path in config]
     _check_once(configurations)
-    verification = Verification()
     configured = [topics for app in configurations for topics in everything(app)]
+    verification = Verification(assembled={topics.output for topics in configured} - {""})
     read: set[str] = {topics.ledger for topics in configured}
     retired: list[StreamTopics] = []
     unread: list[str] = []
@@ -149,11 +149,14 @@ def verify(
             partial(_read_state, technology, everything(configuration), verification)
         )
         unread += wait_for(partial(_read_shown, technology, configuration.topics(), verification))
-        wait_for(partial(_read, technology, everything(configuration), verification))
+        wait_for(partial(_read, technology, configuration.topics(), verification))
         others = wait_for(partial(_others, technology, configuration.app, read))
         wait_for(partial(_read, technology, others, verification))
         read |= {topics.ledger for topics in others}
         retired += others
+    for configuration in configurations:  # requests are declared before a stream reads their events
+        technology = opened(configuration, single_broker)
+        wait_for(partial(_read, technology, configuration.assembly_topics(), verification))
     foreign = {topics.app for topics in retired} - {own.app for own in configurations}
     verification.finish()
     uncovered = verification.uncovered(_budgets(configurations)[0])

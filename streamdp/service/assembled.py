@@ -9,12 +9,15 @@
    into, of the highest charge on an event there, once for each assembly, and what was charged for
    the requests themselves (P11). Assemblies that share only outcomes add up at their highest, since
    their offsets cannot be compared.
+4. No partition of a topic that is assembled has more events than requests were declared for it:
+   each request becomes one event at most, and nobody else writes to that topic. So lines that are
+   missing, or that declare less than what became of them, are found by what streams charged.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -65,31 +68,42 @@ class AssembledRequests:
 
     def __init__(self) -> None:
         self._parts: dict[tuple[str, str, int], _Part] = {}
+        self._ways: dict[tuple[str, str, str], None] = {}  # requests, outcomes and output
+        self._claimed: dict[tuple[str, str, str, int | None, int | None], None] = {}
 
     def read(self, app: str, name: str, partition: int, line: Assembled) -> list[str]:
         """Read the next line of a partition of an assembly; return its faults."""
         part = self._parts.setdefault((app, name, partition), _Part(app))
         wrong = list(_follows(part.lines[-1] if part.lines else None, line))
         part.lines.append(line)
+        self._ways[line.input, line.outcomes, line.output] = None
+        if line.stop > line.start:
+            cap = line.persons if isinstance(line.persons, PersonsCap) else None
+            slots = cap.slots if cap and isinstance(cap.slots, int) else None
+            self._claimed[app, name, line.input, cap.most if cap else None, slots] = None
         return wrong
+
+    def declared(self) -> dict[tuple[str, int], int]:
+        """How many requests may have become events of which topic and partition."""
+        declared: defaultdict[tuple[str, int], int] = defaultdict(int)
+        for (_, _, number), part in self._parts.items():
+            for start, stop, _, output in _ranges(part.lines):
+                declared[output, number] += stop - start
+        return declared
+
+    def all_outputs(self) -> set[str]:
+        """Every topic that lines say is assembled."""
+        return {output for _, _, output in self._ways}
 
     def outputs(self, topic: str) -> list[str]:
         """The topics that requests, or outcomes, of a topic were assembled into."""
-        return sorted({line.output for line in self._around(topic)})
+        return sorted({output for _, _, output in self._around(topic)})
 
     def claims(self, highest: Charged) -> list[PersonsClaim]:
         """One claim for each cap that an assembly has had."""
-        claimed: dict[tuple[str, str, str, int | None, int | None], None] = {}
-        for (app, name, _), part in self._parts.items():
-            for line in part.lines:
-                cap = line.persons if isinstance(line.persons, PersonsCap) else None
-                most = cap.most if cap else None
-                slots = cap.slots if cap and isinstance(cap.slots, int) else None
-                if line.stop > line.start:
-                    claimed[app, name, line.input, most, slots] = None
         return [
             PersonsClaim(app, name, requests, most, slots, highest(requests))
-            for app, name, requests, most, slots in claimed
+            for app, name, requests, most, slots in self._claimed
         ]
 
     def highest(
@@ -99,20 +113,26 @@ class AssembledRequests:
 
         `charged`: for the events of a topic; `directly`: for the records of an end.
         """
-        around = list(self._around(topic))
-        inputs = sorted({line.input for line in around})
-        ends = sorted({end for line in around for end in (line.input, line.outcomes)})
-        total = sum((self._through(requests, charged, without) for requests in inputs), Fraction(0))
+        around = self._around(topic)
+        inputs = {requests for requests, _, _ in around}
+        ends = {end for way in around for end in way[:2]}
+        of_events = {output: charged(output) for _, _, output in around}
+        total = Fraction(0)
+        for requests in inputs:
+            total += self._through(requests, of_events, without)
         return total + sum(map(directly, ends), Fraction(0))
 
-    def _through(self, requests: str, charged: Charged, without: Collection[str]) -> Fraction:
+    def _through(
+        self, requests: str, charged: Mapping[str, Fraction], without: Collection[str]
+    ) -> Fraction:
         """The most that a request of one topic was charged through its events."""
         steps: defaultdict[int, list[tuple[int, Fraction]]] = defaultdict(list)
         for (_, _, number), part in self._parts.items():
             if part.app in without:
                 continue
-            for start, stop, output in _ranges(part.lines, requests):
-                steps[number] += [(start, charged(output)), (stop, -charged(output))]
+            for start, stop, named, output in _ranges(part.lines):
+                if named == requests:
+                    steps[number] += [(start, charged[output]), (stop, -charged[output])]
         highest = Fraction(0)
         for steps_of_key in steps.values():
             here = Fraction(0)
@@ -121,26 +141,24 @@ class AssembledRequests:
                 highest = max(highest, here)
         return highest
 
-    def _around(self, topic: str) -> Iterator[Assembled]:
-        """The lines of each way that requests or outcomes connect with a topic."""
-        ways = {(known.input, known.outcomes, known.output): known
-                for part in self._parts.values() for known in part.lines}  # fmt: skip
+    def _around(self, topic: str) -> list[tuple[str, str, str]]:
+        """Each way that requests or outcomes connect with a topic."""
         ends, before = {topic}, 0
         while len(ends) != before:
             before = len(ends)
-            for one, other, _ in ways:
+            for one, other, _ in self._ways:
                 if {one, other} & ends:
                     ends |= {one, other}
-        return (line for way, line in ways.items() if way[0] in ends)
+        return [way for way in self._ways if way[0] in ends]
 
 
-def _ranges(lines: list[Assembled], requests: str) -> Iterator[tuple[int, int, str]]:
-    """Which requests became events of which topic; a line ends where the next one begins."""
+def _ranges(lines: list[Assembled]) -> Iterator[tuple[int, int, str, str]]:
+    """Which requests of which topic became events of which; a line ends where the next begins."""
     for at, line in enumerate(lines):
         after = lines[at + 1].start if at + 1 < len(lines) else line.stop
         stop = min(line.stop, after)
-        if line.input == requests and stop > line.start:
-            yield line.start, stop, line.output
+        if stop > line.start:
+            yield line.start, stop, line.input, line.output
 
 
 def _follows(before: Assembled | None, line: Assembled) -> Iterator[str]:

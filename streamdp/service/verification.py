@@ -49,7 +49,6 @@ from streamdp.core.ledger import TopicCharge, topic_total
 from streamdp.core.regret import ESTIMATES, estimate
 from streamdp.ports import LastCommit, Published, StreamTopics
 from streamdp.service.assembled import AssembledRequests, PersonsClaim
-from streamdp.service.assembling.saved import declared_by
 from streamdp.service.standings import Follower
 from streamdp.service.successions import Succession
 from streamdp.wire.entries import POINT, Entries
@@ -150,6 +149,7 @@ class _Part:
     published: dict[Identity, _PublishedPolicy] = field(default_factory=dict)  # for later lines
     compared: Compared = field(default_factory=Compared)
     succession: Succession = field(default_factory=Succession)
+    slots: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))  # by input
 
 
 class _Reached(NamedTuple):
@@ -164,8 +164,11 @@ class _Reached(NamedTuple):
 class Verification:
     """Reads ledgers, then says what they prove."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, assembled: Collection[str] = ()) -> None:
+        """`assembled`: the topics that configured assemblies write, with or without ledgers."""
         self.violations: list[str] = []
+        self._outputs = set(assembled)
+        self._known: dict[tuple[str, frozenset[str]], Fraction] = {}  # until the next charge
         self._charges: defaultdict[str, defaultdict[tuple[int, Key], list[_OfApp]]]
         self._charges = defaultdict(lambda: defaultdict(list))
         self._parts: defaultdict[tuple[str, str, int], _Part] = defaultdict(_Part)
@@ -188,6 +191,8 @@ class Verification:
                 point.next_offset,
             )  # fmt: skip
         elif POINT in commit.state:
+            from streamdp.service.assembling.saved import declared_by  # loads what joins
+
             epoch, lines, declared = declared_by(commit.state[POINT], where=where)
             reached = _Reached(epoch, lines - waiting, lines, declared)
         else:
@@ -273,6 +278,19 @@ class Verification:
 
     def finish(self) -> None:
         """Finish: a published action, policy or line that the ledgers lack is a violation."""
+        declared, outputs = (
+            self._assembled.declared(),
+            self._outputs | self._assembled.all_outputs(),
+        )
+        for (app, stream, number), part in self._parts.items():
+            for topic, slots in part.slots.items():
+                requests = declared.get((topic, number), 0)
+                if topic in outputs and slots > requests:
+                    self._tell(
+                        f"{app}.{stream}.ledger partition {number}",
+                        f"{slots} events of {topic} were charged, but its assemblies' ledgers"
+                        f" declare {requests} requests",
+                    )
         for (app, stream, number), reached in self._reached.items():
             lines = self._parts[app, stream, number].ordinal
             if lines < reached.published:
@@ -351,6 +369,10 @@ class Verification:
         if line.stop <= line.start or line.last_offset < line.first_offset:
             return
         identity = line.identity
+        self._known.clear()
+        if line.kind in ENDS_BLOCK:  # estimates are of the same slots
+            part = self._parts[stream.app, stream.stream, line.partition]
+            part.slots[line.input] += line.stop - line.start
         charge = TopicCharge(
             topic=line.input,
             partition=line.partition,
@@ -366,6 +388,9 @@ class Verification:
 
     def _highest(self, topic: str, *, without: Collection[str] = ()) -> Fraction:
         """The highest charge on a record; a record has one key, so each key is added up alone."""
+        asked = topic, frozenset(without)
+        if asked in self._known:
+            return self._known[asked]
         highest = Fraction(0)
         for charges in self._charges[topic].values():
             counted = [charge for app, charge in charges if app not in without]
@@ -374,6 +399,7 @@ class Verification:
             except StateMismatch as error:
                 if not without:  # reported once: when no application is left out
                     self._tell(f"topic {topic}", str(error))
+        self._known[asked] = highest
         return highest
 
     def _tell(self, where: str, what: str) -> None:
