@@ -237,6 +237,7 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 Line(f"max {BY} (streamdp_rebuild_window_records{ONE})", f"{NAME} window"),
                 Line(f"min {BY} (streamdp_retention_headroom_records{ONE})", f"{NAME} headroom"),
                 Line(f"max {BY} (streamdp_input_kept_records{ONE})", f"{NAME} kept"),
+                Line(f"max {BY} (streamdp_input_retain_records{ONE})", f"{NAME} to be kept"),
             ),
             picture(
                 "Keys",
@@ -279,6 +280,7 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "The class of what keeps a process from the brokers, and the topic if it is known.",
                 Line(f"streamdp_transport_error{ALL}", "{{instance}} {{error}} {{topic}}"),
                 Line(f"streamdp_input_missing{ALL}", "{{topic}} is missing"),
+                Line(f"max by (error) (streamdp_access_refused{ALL})", "{{error}}"),
             ),
             picture(
                 "Clocks",

@@ -103,7 +103,7 @@ async def serving(*sites: Site) -> AsyncIterator[tuple[View, Lines, asyncio.Task
 async def until(
     view: View, task: asyncio.Task[object], at: Partition, what: Callable[[PartitionView], bool]
 ) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while not what(view.part(at)):
             assert not task.done(), task.exception()
             assert view.part(at).status is not Status.HALTED, view.part(at).message

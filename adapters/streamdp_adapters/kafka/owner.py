@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import TopicAuthorizationFailedError
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from streamdp.core.errors import InvalidConfig, TransportLost, complaint
@@ -216,6 +217,9 @@ class PartitionOwner:
             yield
         except troubles.CLIENTS as error:
             cause = sender_error(self._producer)
+            if isinstance(cause, TopicAuthorizationFailedError) and not cause.args:
+                # The client names every topic but that of offsets.
+                cause = TopicAuthorizationFailedError(self._topics.input)
             if cause is not None:
                 raise cause from error
             raise
