@@ -22,7 +22,6 @@ import numpy as np
 from streamdp.core.evidence import Standing, VoteFilter
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
-from streamdp.service.spec import learner_text
 
 GOLDEN = Path(__file__).parent / "golden" / "arithmetic.json"
 ROWS, BLOCKS, VOTES = 8, 24, 300
@@ -54,7 +53,7 @@ def arithmetics() -> Iterator[tuple[str, str]]:
             for actions in (2, 5, 40):
                 names = [str(action) for action in range(actions)]
                 learner = FEEDBACK_RECIPES[recipe](actions=names, epsilon="1/2", **options)
-                yield f"{learner_text(learner)} of {actions}", of_policies(learner)
+                yield f"{learner.method['learner']} of {actions}", of_policies(learner)
     for actions, since, hazard in ((2, 3, "1/100"), (5, 64, "1/9"), (40, 1, "1/1000")):
         memory = VoteFilter(actions, since, Fraction(hazard))
         yield memory.name, of_votes(memory)

@@ -36,6 +36,7 @@ from tests.support.remembering import remembering
 
 GOLDEN = Path(__file__).parent / "golden" / "corpus.json"
 KEYS: tuple[Key, ...] = (b"fr", None, b"", b"\xff\x00", b"de", b"it", b"late", b"later")
+MANY = tuple(f"action {number}" for number in range(130))
 IDLE = 1000
 """Milliseconds after which keys leave, in the stories of idle keys."""
 
@@ -58,32 +59,44 @@ class Story:
     seed: int = 1
 
 
-def told() -> dict[str, Story]:
+def every_story() -> dict[str, Story]:
     """Every story by its name."""
-    regret, mean = (
-        sd.estimate("block_regret", epsilon="1/4", min_length=3),
-        sd.estimate("mean_loss", epsilon="1/8", min_length=7),
+    return {**stories_of_losses(), **eventful_losses(), **stories_of_feedback()}
+
+
+def filtered() -> sd.Leader:
+    """A learner whose votes are filtered from the first long blocks on."""
+    return sd.remembering_leader(
+        actions=("a", "b", "c"), epsilon="2", schedule="capped 4", hazard="1/9"
     )
-    nulls, uniform = (
-        sd.estimate("null_share", epsilon="1/8", min_length=1),
-        sd.estimate("regret_vs_uniform", epsilon="1/8", min_length=3),
-    )
+
+
+def stories_of_losses() -> dict[str, Story]:
+    """Every recipe, with frames, bad rows, a limit, saves and kills."""
     losses = {f"{name}": learner for name, learner in LEARNERS.items()}
     losses["twice in a row"] = remembering(
         sd.incumbent_leader(actions=("a", "b", "c"), epsilon="1/2", schedule=sd.capped(4))
     )
-    losses["filtered"] = filtered = sd.remembering_leader(
-        actions=("a", "b", "c"), epsilon="2", schedule="capped 4", hazard="1/9"
-    )
-    many = tuple(f"action {number}" for number in range(130))
-    losses["many actions"] = sd.incumbent_leader(actions=many, epsilon="4")
+    losses["filtered"] = filtered()
+    losses["many actions"] = sd.incumbent_leader(actions=MANY, epsilon="4")
     losses["many resampled"] = sd.noisy_leader(
-        actions=many, epsilon="4", noise="laplace", resample="bernoulli"
+        actions=MANY, epsilon="4", noise="laplace", resample="bernoulli"
     )
-    stories = {f"losses: {name}": Story(learner) for name, learner in losses.items()}
+    return {f"losses: {name}": Story(learner) for name, learner in losses.items()}
+
+
+def eventful_losses() -> dict[str, Story]:
+    """A few recipes with estimates, idle keys, withheld releases and epochs."""
+    regret = sd.estimate("block_regret", epsilon="1/4", min_length=3)
+    estimates = (
+        regret,
+        sd.estimate("mean_loss", epsilon="1/8", min_length=7),
+        sd.estimate("null_share", epsilon="1/8", min_length=1),
+        sd.estimate("regret_vs_uniform", epsilon="1/8", min_length=3),
+    )
     some = {
         "incumbent": sd.incumbent_leader(actions=("a", "b", "c"), epsilon="1/2"),
-        "filtered": filtered,
+        "filtered": filtered(),
         "prefix": sd.prefix_softmax(actions=("a", "b", "c"), epsilon="1", cap=None),
         "resampled": sd.noisy_leader(
             actions=("a", "b", "c"), epsilon="1", noise="gumbel", resample="bernoulli"
@@ -92,9 +105,10 @@ def told() -> dict[str, Story]:
     other = sd.remembering_leader(
         actions=("new", "c", "a"), epsilon="2", schedule="capped 8", hazard="1/9"
     )
+    stories: dict[str, Story] = {}
     for name, learner in some.items():
         stories |= {
-            f"estimates: {name}": Story(learner, estimates=(regret, mean, nulls, uniform)),
+            f"estimates: {name}": Story(learner, estimates=estimates),
             f"idle: {name}": Story(learner, idle=True, slots=600),
             f"idle, withheld, estimates: {name}": Story(
                 learner, idle=True, shadow=True, estimates=(regret,), slots=600, seed=2
@@ -104,21 +118,21 @@ def told() -> dict[str, Story]:
                 learner, next_learner=replace(other, bonus=learner.bonus), idle=True, slots=700
             ),
         }
-    make = FEEDBACK_RECIPES
+    return stories
+
+
+def stories_of_feedback() -> dict[str, Story]:
+    """Every recipe of feedback; some with idle keys, withheld releases and epochs."""
+    make, actions = FEEDBACK_RECIPES, ("a", "b", "c")
     feedback = {
         **POLICIES,
-        "many arms": make["policy_blocks"](actions=many, epsilon="2", schedule="capped 64"),
+        "many arms": make["policy_blocks"](actions=MANY, epsilon="2", schedule="capped 64"),
     }
-    stories |= {
-        f"feedback: {name}": Story(learner, observes="feedback")
-        for name, learner in feedback.items()
-    }
+    stories = {f"feedback: {name}": Story(of, observes="feedback") for name, of in feedback.items()}
     blocks = {
-        "blocks": make["policy_blocks"](actions=("a", "b", "c"), epsilon="1/2"),
-        "value": make["policy_blocks"](actions=("a", "b", "c"), epsilon="2", played="value"),
-        "weights": make["policy_weights"](
-            actions=("a", "b", "c"), epsilon="1", schedule="capped 4"
-        ),
+        "blocks": make["policy_blocks"](actions=actions, epsilon="1/2"),
+        "value": make["policy_blocks"](actions=actions, epsilon="2", played="value"),
+        "weights": make["policy_weights"](actions=actions, epsilon="1", schedule="capped 4"),
     }
     then = make["policy_elimination"](actions=("c", "new", "a"), epsilon="1", schedule="capped 8")
     for name, of in blocks.items():
@@ -350,7 +364,7 @@ def known() -> dict[str, str]:
 
 def main(names: list[str]) -> None:
     """Write the golden file; with names, print the lines of these stories."""
-    stories = told()
+    stories = every_story()
     if not names:
         made = {name: digests(story) for name, story in stories.items()}
         GOLDEN.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")

@@ -7,34 +7,50 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from streamdp.core.engine.quiet import Quiet
+from streamdp.core.engine.plan import Alone
 from streamdp.core.events import LossBatch
 from streamdp.core.grid import UNIT
+from streamdp.core.kinds.losses import LossAdder, LossContents
+from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.learners import learner_of
 from streamdp.lab.audit import TOLERANCE
 from streamdp.lab.audit.exposure import engine_subject, slots_alone
 from streamdp.lab.audit.transcripts import worst_ratios
-
-take = Quiet.take
-
-
-def counts_twice(self: Quiet, batch: LossBatch, row: int) -> None:
-    before = self._bank.sums[row].copy()
-    take(self, batch, row)
-    self._bank.sums[row] += self._bank.sums[row] - before
+from tests.support.engine_mutants import with_contents
 
 
-def clips_nothing(self: Quiet, batch: LossBatch, row: int) -> None:
-    before = self._bank.sums[row].copy()
-    take(self, batch, row)
-    finite = np.nan_to_num(batch.losses[0].astype(np.float64), nan=0.5)
-    self._bank.sums[row] = before + np.rint(finite * UNIT).astype(np.int64)
+def counts_twice(patch: pytest.MonkeyPatch) -> None:
+    def twice(self: LossAdder, slots: BatchSlots, added: LossContents) -> None:
+        added.sums = added.sums * (1 + inside(slots))
+
+    with_contents(patch, twice)
 
 
-def loses_nulls(self: Quiet, batch: LossBatch, row: int) -> None:
+def clips_nothing(patch: pytest.MonkeyPatch) -> None:
+    def unclipped(self: LossAdder, slots: BatchSlots, added: LossContents) -> None:
+        assert isinstance(slots.batch, LossBatch)
+        if inside(slots):
+            finite = np.nan_to_num(slots.batch.losses.astype(np.float64), nan=0.5)
+            added.sums = np.rint(finite * UNIT).astype(np.int64)
+
+    with_contents(patch, unclipped)
+
+
+def loses_nulls(patch: pytest.MonkeyPatch) -> None:
     """The slot is undone, as if its record were not there: later blocks move."""
-    take(self, batch, row)
-    self._bank.slots[row] -= int(np.isnan(batch.losses).any())
+    note = Alone.note
+
+    def losing(self: Alone, slots: BatchSlots) -> None:
+        note(self, slots)
+        assert isinstance(slots.batch, LossBatch)
+        self._bank.slots[slots.rows] -= int(np.isnan(slots.batch.losses).any())
+
+    patch.setattr(Alone, "note", losing)
+
+
+def inside(slots: BatchSlots) -> bool:
+    """Whether these slots are one that ends no block."""
+    return len(slots.batch.index) == 1 and not slots.segments.closes[0]
 
 
 @pytest.mark.parametrize(
@@ -42,10 +58,10 @@ def loses_nulls(self: Quiet, batch: LossBatch, row: int) -> None:
 )
 def test_a_slot_alone_that_is_taken_wrongly_is_caught(
     monkeypatch: pytest.MonkeyPatch,
-    takes: Callable[[Quiet, LossBatch, int], None],
+    takes: Callable[[pytest.MonkeyPatch], None],
     at_least: float,
 ) -> None:
-    """Slots inside a block that come alone go a way of their own, which one design takes."""
+    """BatchSlots inside a block that come alone go a way of their own, which one design takes."""
     learner = learner_of({"recipe": "incumbent_leader", "epsilon": "1"}, actions=["a", "b"])
     (alone,) = slots_alone(learner)
 
@@ -54,5 +70,5 @@ def test_a_slot_alone_that_is_taken_wrongly_is_caught(
         return max(worst_ratios(subject(alone), learner.choose).values())
 
     assert worst_ratio() <= 1 + TOLERANCE
-    monkeypatch.setattr(Quiet, "take", takes)
+    takes(monkeypatch)
     assert worst_ratio() >= at_least

@@ -20,13 +20,10 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy
-from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 import streamdp as sd
 from streamdp import cli
-from streamdp.core.bank import Bank
-from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import LossBatch
 from streamdp.core.learners import Leader, incumbent_leader, learner_of
@@ -49,6 +46,7 @@ from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.formats import Format
 from streamdp_adapters.sqlite import Settings, Sqlite
+from tests.support.kind_mutants import keeps_sums
 
 pytestmark = pytest.mark.slow
 
@@ -157,15 +155,7 @@ def test_is_a_dropped_record_refuted(monkeypatch: Patch) -> None:
 
 def test_is_a_block_that_is_not_reset_refuted(monkeypatch: Patch) -> None:
     """An event is in the sums of the next block too: both releases together tell more than ε."""
-    begin = LossBlocks._begin_next
-
-    def carrying(self: LossBlocks, rows: NDArray[np.int64], actions: NDArray[np.int64]) -> None:
-        bank: Bank = self._bank
-        kept = bank.sums[rows].copy()
-        begin(self, rows, actions)
-        bank.sums[rows] = kept
-
-    monkeypatch.setattr(LossBlocks, "_begin_next", carrying)
+    keeps_sums(monkeypatch)
     bound = proven(HONEST, runs=2500, confidence=PATIENT, which=slice(1))[0]
     assert "before" in bound.event
     assert bound.epsilon > 1

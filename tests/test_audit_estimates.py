@@ -12,17 +12,18 @@ from numpy.typing import NDArray
 
 from streamdp.core import calibration
 from streamdp.core.arrays import Ints
-from streamdp.core.bank import Bank
-from streamdp.core.engine import Engine, draws, rebuild, recorded
+from streamdp.core.engine import Engine, rebuild, recorded
 from streamdp.core.engine.charges import Tariff
 from streamdp.core.engine.draws import Fresh, FromRecord
-from streamdp.core.events import LossBatch
+from streamdp.core.events import ACTION, LossBatch
+from streamdp.core.kinds import losses
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness
-from streamdp.core.regret import ESTIMATES, Estimate, estimate, estimates
+from streamdp.core.regret import ESTIMATES, Estimate, estimate
 from streamdp.lab.audit import Memo, audit_learner
 from streamdp.lab.audit.sampler import sample_estimates
+from tests.support.engine_mutants import Votes, with_votes
 
 pytestmark = pytest.mark.slow
 
@@ -110,7 +111,7 @@ def test_a_rounded_statistic_needs_a_rounded_sensitivity() -> None:
 
 def test_an_estimate_that_is_not_charged_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def action_only(self: Tariff, lengths: Ints) -> Iterator[tuple[Fraction, NDArray[np.bool_]]]:
-        yield self.action, np.ones(len(lengths), dtype=np.bool_)
+        yield self.releases[0].epsilon, np.ones(len(lengths), dtype=np.bool_)
 
     asked = estimate("block_regret", epsilon="1/2", min_length=SECOND)
     memo = sound_but_for_ratios(asked)
@@ -130,7 +131,7 @@ def test_an_estimate_for_blocks_that_losses_choose_is_caught(
 
     asked = estimate("block_regret", epsilon="1/2", min_length=SECOND)
     memo = sound_but_for_ratios(asked)
-    monkeypatch.setattr(estimates.Estimate, "statistic", hides_zero)
+    monkeypatch.setattr(Estimate, "statistic", hides_zero)
     assert not audited(asked, memo=memo)[0]
 
 
@@ -149,7 +150,7 @@ def scaled(noise: Fraction) -> Breaks:
         def drawn(scale: Fraction, bits: Bits) -> Ints:
             return discrete_laplace(scale * noise, bits) if noise else np.zeros(bits.rows, np.int64)
 
-        patch.setattr(draws, "discrete_laplace", drawn)
+        patch.setattr(losses, "discrete_laplace", drawn)
 
     return breaks
 
@@ -160,9 +161,9 @@ def purposes(purpose: Callable[[int], int]) -> Breaks:
     def breaks(patch: pytest.MonkeyPatch) -> None:
         bits = Fresh.bits
 
-        def shared(self: Fresh, bank: Bank, rows: Ints, asked: int, indices: Ints) -> Bits:
+        def shared(self: Fresh, asked: int, rows: Ints, indices: Ints) -> Bits:
             own = purpose(asked) if asked >= Purpose.NOISE else asked
-            return bits(self, bank, rows, own, indices)
+            return bits(self, own, rows, indices)
 
         patch.setattr(Fresh, "bits", shared)
 
@@ -173,22 +174,21 @@ def blocks_share(patch: pytest.MonkeyPatch) -> None:
     """The noise of every block is the first one's."""
     bits = Fresh.bits
 
-    def shared(self: Fresh, bank: Bank, rows: Ints, asked: int, indices: Ints) -> Bits:
-        return bits(self, bank, rows, asked, indices * 0 if asked >= Purpose.NOISE else indices)
+    def shared(self: Fresh, asked: int, rows: Ints, indices: Ints) -> Bits:
+        return bits(self, asked, rows, indices * 0 if asked >= Purpose.NOISE else indices)
 
     patch.setattr(Fresh, "bits", shared)
 
 
 def of_the_next_action(patch: pytest.MonkeyPatch) -> None:
     """What the action that is selected at the block's end would have lost in it."""
-    actions = Fresh.actions
 
-    def and_in_force(self: Fresh, bank: Bank, rows: Ints) -> Ints:
-        chosen = actions(self, bank, rows)
-        bank.action[rows] = chosen
+    def and_in_force(self: Fresh, rows: Ints, votes: Votes) -> Ints:
+        chosen = votes(self, rows)
+        self.bank.public["action"][rows] = chosen
         return chosen
 
-    patch.setattr(Fresh, "actions", and_in_force)
+    with_votes(patch, and_in_force)
 
 
 def noise_fits() -> bool:
@@ -288,11 +288,14 @@ def test_a_rebuilt_engine_reads_estimates_back() -> None:
 def test_an_estimate_that_is_drawn_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two draws of one estimate cost 2 ε_m, while the ledger says ε_m."""
 
-    def drawn_again(self: FromRecord, bank: Bank, rows: Ints, which: int) -> Ints:
-        tags, index = np.zeros((len(rows), 16), np.uint8), np.zeros(len(rows), np.int64)
-        NoDraws().bits("s", Purpose.NOISE + which, tags, index)
-        return rows
+    released = FromRecord.released
 
-    monkeypatch.setattr(FromRecord, "estimate", drawn_again)
+    def drawn_again(self: FromRecord, name: str, rows: Ints) -> Ints:
+        if name != ACTION:
+            tags, index = np.zeros((len(rows), 16), np.uint8), np.zeros(len(rows), np.int64)
+            NoDraws().bits("s", Purpose.NOISE, tags, index)
+        return released(self, name, rows)
+
+    monkeypatch.setattr(FromRecord, "released", drawn_again)
     with pytest.raises(AssertionError, match="a release is drawn again"):
         rebuilt()

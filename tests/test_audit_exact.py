@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from streamdp.core import calibration
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.engine import machine
-from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import LossBatch, Releases
 from streamdp.core.grid import UNIT
@@ -49,6 +48,7 @@ from streamdp.lab.audit.reader import WindowReader, exact_sum
 from streamdp.lab.audit.sweep import sweep_wide
 from streamdp.lab.audit.transcripts import worst_ratios
 from streamdp.lab.commands.audit import SHIPPED
+from tests.support.kind_mutants import folds_what_it_drew_from, keeps_sums
 from tests.support.structures import one_of_each, structure
 
 pytestmark = pytest.mark.slow
@@ -361,14 +361,7 @@ def broken(sound: None, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_a_block_that_is_not_reset_is_caught(broken: pytest.MonkeyPatch) -> None:
-    begin_next = LossBlocks._begin_next
-
-    def keeps_sums(self: LossBlocks, rows: Ints, actions: Ints) -> None:
-        kept = self._bank.sums[rows].copy()
-        begin_next(self, rows, actions)
-        self._bank.sums[rows] = kept
-
-    broken.setattr(LossBlocks, "_begin_next", keeps_sums)
+    keeps_sums(broken)
     assert reaches(incumbent(), 1.4)
 
 
@@ -377,11 +370,7 @@ def test_a_memory_that_reads_sums_is_caught(broken: pytest.MonkeyPatch) -> None:
     learner = shipped({"recipe": "remembering_leader", "schedule": "capped 1", "bonus": "2"})
     assert worst(learner) <= 1 + TOLERANCE
 
-    def reads_sums(self: LossBlocks, rows: Ints, votes: Ints, lengths: Ints) -> Ints:
-        best: Ints = self._bank.sums[rows].argmin(axis=1)
-        return best
-
-    broken.setattr(LossBlocks, "_remember", reads_sums)
+    folds_what_it_drew_from(broken)
     assert reaches(learner, 1.3)
 
 
@@ -429,7 +418,7 @@ def test_records_that_matter_by_content_are_caught(
 
 def test_a_record_that_is_counted_twice_is_caught(broken: pytest.MonkeyPatch) -> None:
     """The audit offers every batch twice; an engine that takes it spends an event in two blocks."""
-    broken.setattr(machine, "checked", lambda batch, *, learner, position: batch)
+    broken.setattr(machine, "check_order", lambda batch, *, position: None)
     assert reaches(incumbent(), 1.4)
 
 

@@ -75,7 +75,7 @@ def saves_losers_first(patch: pytest.MonkeyPatch) -> None:
     """Rows saved in the order of what is in them."""
 
     def by_content(self: Bank, most: int) -> NDArray[np.int64]:
-        return np.argsort(-self.sums[: len(self)].sum(axis=1), kind="stable")[:most]
+        return np.argsort(-self.private["sums"][: len(self)].sum(axis=1), kind="stable")[:most]
 
     patch.setattr(Bank, "longest_unsaved", by_content)
 
@@ -97,12 +97,12 @@ def tells_values_in_errors(patch: pytest.MonkeyPatch) -> None:
     read = FromRecord._read
 
     def quoting(
-        self: FromRecord, bank: Bank, rows: NDArray[np.int64], kind: str
+        self: FromRecord, kind: str, rows: NDArray[np.int64], blocks: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         try:
-            return read(self, bank, rows, kind)
+            return read(self, kind, rows, blocks)
         except Exception as error:
-            raise type(error)(f"{error}; sums {bank.sums[rows].tolist()}") from None
+            raise type(error)(f"{error}; sums {self.bank.private['sums'][rows].tolist()}") from None
 
     patch.setattr(FromRecord, "_read", quoting)
 

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
-from streamdp.core.arrays import Ints
-from streamdp.core.engine.losses import LossBlocks
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.randomness import SystemRandomness
 from streamdp.lab.audit import (
@@ -30,6 +28,7 @@ from streamdp.lab.audit import (
 from streamdp.lab.audit.long_blocks import each_misdeed, slot_by_slot
 from streamdp.lab.commands.audit import SHIPPED
 from tests.support.engine_mutants import INCUMBENT, MUTANTS, Mutant
+from tests.support.kind_mutants import folds_what_it_drew_from
 from tests.support.remembering import remembering
 
 pytestmark = pytest.mark.slow
@@ -119,12 +118,7 @@ def test_is_what_is_in_force_recomputed_from_releases(monkeypatch: pytest.Monkey
     learner = remembering(shipped(INCUMBENT))
     assert misdeeds(learner, longest=64) == []
 
-    def peeking(self: LossBlocks, rows: Ints, votes: Ints, lengths: Ints) -> Ints:
-        public = remember(self, rows, votes, lengths)
-        return np.where(lengths >= 16, self._bank.sums[rows].argmin(axis=1), public)
-
-    remember = LossBlocks._remember
-    monkeypatch.setattr(LossBlocks, "_remember", peeking)
+    folds_what_it_drew_from(monkeypatch, shortest=16)
     flaws = misdeeds(learner, longest=64)
     assert any("a release does not say what is in force after it" in what for what in flaws)
     assert any("the bonus is not what earlier releases say" in what for what in flaws)

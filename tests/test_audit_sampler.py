@@ -12,14 +12,14 @@ import pytest
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
-from streamdp.core.bank import Bank
-from streamdp.core.engine import losses
 from streamdp.core.engine.draws import Fresh
+from streamdp.core.kinds import windows
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness, SystemRandomness
 from streamdp.lab.audit import Chi2, sample
 from streamdp.lab.audit.sampler import chi2
 from streamdp.lab.commands.audit import SHIPPED
+from tests.support.engine_mutants import Votes, with_votes
 from tests.support.structures import one_of_each
 
 Tags = NDArray[np.uint8]
@@ -92,22 +92,22 @@ def test_a_window_of_another_law_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
     def shortest(bits: Bits, n: Ints) -> Ints:
         return np.zeros_like(n)
 
-    monkeypatch.setattr(losses, "uniform_integers", shortest)
+    monkeypatch.setattr(windows, "uniform_integers", shortest)
     assert not sample(learner, randomness=SeededRandomness(5), samples=20_000).passed
 
 
 def test_a_bonus_for_the_wrong_action_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     learner = shipped(SHIPPED[0], actions=3)
-    actions = Fresh.actions
 
-    def shifted(self: Fresh, bank: Bank, rows: Ints) -> Ints:
-        kept = bank.action[rows].copy()
-        bank.action[rows] = (kept + 1) % 3
-        chosen = actions(self, bank, rows)
-        bank.action[rows] = kept
+    def shifted(self: Fresh, rows: Ints, votes: Votes) -> Ints:
+        action = self.bank.public["action"]
+        kept = action[rows].copy()
+        action[rows] = (kept + 1) % 3
+        chosen = votes(self, rows)
+        action[rows] = kept
         return chosen
 
-    monkeypatch.setattr(Fresh, "actions", shifted)
+    with_votes(monkeypatch, shifted)
     assert not sample(learner, randomness=SeededRandomness(5), samples=20_000).passed
 
 

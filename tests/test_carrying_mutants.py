@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from streamdp.core import snapshot
-from streamdp.core.engine import waves
+from streamdp.core.engine import Engine
 from streamdp.core.events import Carried, Key
 from streamdp.core.evidence import VoteFilter
 from streamdp.core.evidence.carrying import Passage
@@ -120,22 +120,7 @@ def begins_with_a_memory_of_its_own(patch: pytest.MonkeyPatch) -> None:
     def elsewhere(self: Any, actions: Any, lengths: Any) -> Any:
         return sure(self, (actions + 1) % self.actions, lengths)
 
-    patch.setattr("streamdp.core.engine.losses.LossBlocks.born", _born_sure_of(elsewhere))
-
-
-def _born_sure_of(sure: Any) -> Any:
-    from streamdp.core.engine.losses import LossBlocks
-
-    born = LossBlocks.born
-
-    def other(self: Any, rows: Any, draws: Any, carried: Any) -> Any:
-        result = born(self, rows, draws, carried)
-        for at in carried:
-            length = self._learner.schedule.lengths(self._bank.block[rows[[at]]])
-            self._bank.remembered[rows[[at]]] = sure(self._learner.memory, result[0][[at]], length)
-        return result
-
-    return other
+    patch.setattr(VoteFilter, "sure_of", elsewhere)
 
 
 CASES = [(name, made) for name, (_, _, learners) in MUTANTS.items() for made in learners]
@@ -162,13 +147,13 @@ def test_does_the_open_block_of_a_broken_variant_leave_a_trace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A learner that begins with the open sums of the one before: what P9 forbids shows."""
-    give_birth = waves.Applier._give_birth
+    give_birth = Engine._give_birth
     kept: dict[Key, Any] = {}
 
     def keeping(self: Any, plan: Any, draws: Any) -> Any:
         wave = give_birth(self, plan, draws)
-        for row in wave.rows.tolist():
-            self._bank.sums[row] += kept.get(self._bank.keys[row], 0)
+        for row in wave.ended.rows.tolist():
+            self._bank.private["sums"][row] += kept.get(self._bank.keys[row], 0)
         return wave
 
     ledgers = []
@@ -187,7 +172,7 @@ def test_does_the_open_block_of_a_broken_variant_leave_a_trace(
             for key, row in read_state(store.state, stream="home", partition=0).rows.items()
         }
         with monkeypatch.context() as broken:
-            broken.setattr(waves.Applier, "_give_birth", keeping)
+            broken.setattr(Engine, "_give_birth", keeping)
             live(store, stream(leader(MORE), epoch=2), 120)
         ledgers.append([record.value for record in store.ledger])
     assert ledgers[0] != ledgers[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
@@ -11,7 +12,8 @@ import pytest
 
 import streamdp as sd
 from streamdp.core.engine import Engine, NotPrivate, rebuild, recorded
-from streamdp.core.engine.feedback import FeedbackBlocks
+from streamdp.core.engine.draws import Draws
+from streamdp.core.engine.releasing import Ended, Wave
 from streamdp.core.events import NO_ARM, OPENING, SUMS, FeedbackBatch, Key, LossBatch, Release
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT
@@ -133,7 +135,7 @@ def test_noise_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many rows close at once: their draws do not depend on how many are drawn together."""
     batch = replace(log(64), keys=[b"%d" % key for key in range(64)], index=np.arange(64))
     whole = list(engine(blocks()).apply_batch(batch))
-    monkeypatch.setattr("streamdp.core.engine.draws._WORDS", 40)
+    monkeypatch.setattr("streamdp.core.kinds.feedback._WORDS", 40)
     assert list(engine(blocks()).apply_batch(batch)) == whole
 
 
@@ -305,15 +307,13 @@ def test_a_policy_never_reads_an_open_sum(monkeypatch: pytest.MonkeyPatch) -> No
 
     quiet, later = policies(engine(blocks(schedule="capped 64")))
     assert quiet == later
-    learned = FeedbackBlocks.close
+    close = Engine._close
 
-    def reading(self: FeedbackBlocks, ended: object, draws: object) -> object:
-        exact = self._bank.sums[ended.rows].copy()  # type: ignore[attr-defined]
-        yield from learned(self, ended, draws)  # type: ignore[arg-type]
-        kept = self._bank.remembered[ended.rows].view(np.float64)  # type: ignore[attr-defined]
-        kept[:, 3:] += exact / UNIT
-        self._bank.remembered[ended.rows] = kept.view(np.int64)  # type: ignore[attr-defined]
+    def reading(self: Engine, ended: Ended, draws: Draws) -> Iterator[Wave]:
+        exact = self._bank.private["sums"][ended.rows].copy()
+        yield from close(self, ended, draws)
+        self._bank.public["remembered"][ended.rows, 3:] += exact / UNIT
 
-    monkeypatch.setattr(FeedbackBlocks, "close", reading)
+    monkeypatch.setattr(Engine, "_close", reading)
     with pytest.raises(AssertionError, match="a policy is a function of releases"):
         check_feedback_learner(blocks())

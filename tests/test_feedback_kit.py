@@ -10,19 +10,16 @@ import numpy as np
 import pytest
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.engine import draws, feedback
 from streamdp.core.engine.draws import FromRecord
-from streamdp.core.engine.feedback import FeedbackBlocks
-from streamdp.core.engine.plan import Plan
-from streamdp.core.engine.quiet import QuietFeedback
-from streamdp.core.events import FeedbackBatch
 from streamdp.core.evidence.policy import PARTS, Policy
 from streamdp.core.evidence.policy_posterior import NoiseVariance
 from streamdp.core.evidence.policy_rules import Intervals
-from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner, learner
+from streamdp.core.kinds import feedback
+from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.noise import discrete_laplaces
 from streamdp.core.randomness import Bits
 from streamdp.lab.kits.feedback_learners import check_feedback_learner
+from tests.support.feedback_mutants import with_batch
 
 Change = Callable[[Policy], Policy]
 
@@ -85,8 +82,8 @@ def test_noise_that_is_too_small_for_its_charge_is_caught(
     played: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scales follow from the sensitivity; a claim of half of it is a charge of half the price."""
-    half = {kind: sensitivity / 2 for kind, sensitivity in learner._SENSITIVITY.items()}
-    monkeypatch.setattr(learner, "_SENSITIVITY", half)
+    half = {kind: sensitivity / 2 for kind, sensitivity in feedback._SENSITIVITY.items()}
+    monkeypatch.setattr(feedback, "_SENSITIVITY", half)
     with pytest.raises(AssertionError, match="a replaced content costs at most the charge"):
         check_feedback_learner(sound(played=played))
 
@@ -116,15 +113,10 @@ def test_gains_that_are_not_clipped_are_caught(monkeypatch: pytest.MonkeyPatch) 
 
 def test_an_unknown_arm_that_counts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the arm before the last: what names nothing known must add to nothing."""
-    added = FeedbackBlocks.added
-
-    def counting(self: FeedbackBlocks, plan: Plan) -> object:
-        assert isinstance(plan.batch, FeedbackBatch)
-        played = np.clip(plan.batch.played, None, 2).astype(np.int32)
-        return added(self, replace(plan, batch=replace(plan.batch, played=played)))
-
-    monkeypatch.setattr(FeedbackBlocks, "added", counting)
-    monkeypatch.setattr(QuietFeedback, "row", lambda self, batch: None)  # the only way
+    with_batch(
+        monkeypatch,
+        lambda slots, batch: replace(batch, played=np.clip(batch.played, None, 2).astype(np.int32)),
+    )
     with pytest.raises(AssertionError, match="unknown arms are null and gains are clipped"):
         check_feedback_learner(sound())
 
@@ -133,19 +125,20 @@ def test_noise_of_another_law_is_caught(monkeypatch: pytest.MonkeyPatch) -> None
     def wider(scale: Fraction, bits: Bits, count: int, *, position: int = 0) -> Ints:
         return discrete_laplaces(scale * 11 / 10, bits, count, position=position)
 
-    monkeypatch.setattr(draws, "discrete_laplaces", wider)
+    monkeypatch.setattr(feedback, "discrete_laplaces", wider)
     with pytest.raises(AssertionError, match="noise follows the law of its scale"):
         check_feedback_learner(sound())
 
 
 def test_a_rebuild_that_forgets_a_sum_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    sums = FromRecord.sums
+    released = FromRecord.released
 
-    def forgetting(self: FromRecord, bank: object, rows: Ints) -> tuple[Ints, Ints]:
-        gains, shown = sums(self, bank, rows)  # type: ignore[arg-type]
-        return gains, shown * 0
+    def forgetting(self: FromRecord, name: str, rows: Ints) -> Ints:
+        drawn = released(self, name, rows)
+        drawn[:, 3:] = 0  # the counts
+        return drawn
 
-    monkeypatch.setattr(FromRecord, "sums", forgetting)
+    monkeypatch.setattr(FromRecord, "released", forgetting)
     with pytest.raises(Exception, match=r"drawn over other records|goes on as it would|in force"):
         check_feedback_learner(sound())
 

@@ -12,7 +12,6 @@ from streamdp.core.engine import row_layout
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import SUMS, BlockSums
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
-from streamdp.service.spec import learner_text
 from streamdp.wire import state
 from streamdp.wire.lines import Charge, PolicyLine, from_base64
 from streamdp.wire.published import (
@@ -81,13 +80,13 @@ def test_every_length_is_a_function_of_the_number_of_actions(mode: Mode) -> None
 def test_the_documents_say_how_large_lines_and_rows_are(actions: int) -> None:
     """The table of sizes, in kB to one place, for a short key and short names."""
     learner = policy_blocks(actions=[f"a{at}" for at in range(actions)], epsilon="1/2")
-    lines = replace(FEEDBACK, actions=learner.actions, learner=learner_text(learner))
+    lines = replace(FEEDBACK, actions=learner.actions, learner=learner.method["learner"])
     nothing = np.zeros(actions, dtype=np.int64)
     drawn = replace(SUMMED, sums=BlockSums.of(nothing, nothing), policy=bytes(4 * actions))
     sizes = (
         len(lines.ledger(drawn, mode=Mode.LIVE, ordinal=9)),
         len(lines.action(drawn, mode=Mode.LIVE) or b""),
-        row_layout(learner, (), epoch=1).size,
+        row_layout(learner, epoch=1).size,
     )
     row = " | ".join(f"{size / 1000:.1f} kB" for size in sizes)
     assert f"| {actions:,} | {row} |" in (ROOT / "docs" / "feedback.md").read_text()

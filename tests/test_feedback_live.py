@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamdp.core.engine.plan import Batch
-from streamdp.core.learners.feedback.learner import PLAYED, Played
+from streamdp.core.events import Batch
+from streamdp.core.kinds.feedback import PLAYED, Played
 from streamdp.ports import Partition, Published, Technology
 from streamdp.service.batches import decode
 from streamdp.testing.judge import Evidence, judge, judge_counts

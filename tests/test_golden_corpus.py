@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.golden_corpus import digests, known, told
+from tests.golden_corpus import digests, every_story, known
 
 pytestmark = pytest.mark.slow
 
-STORIES = told()
+STORIES = every_story()
 
 
 def test_has_the_corpus_a_record_of_every_story() -> None:

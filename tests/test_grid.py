@@ -18,6 +18,8 @@ from streamdp.core.grid import (
     Quantiser,
     as_float32,
     as_vector,
+    centred_gain,
+    centred_gains,
     column_sums,
     grid_sums,
     quantise,
@@ -188,3 +190,17 @@ def test_does_anything_become_rows_of_float32(losses: object, wanted: object) ->
 def test_is_a_vector_one_row(losses: object) -> None:
     """One event's losses become what they become among others."""
     np.testing.assert_array_equal(as_vector(losses, actions=2), as_float32(losses, actions=2))
+
+
+@given(st.one_of(st.floats(), st.floats(-0.1, 1.1), st.sampled_from([2.0**-21, 3 * 2.0**-21])))
+def test_one_gain_is_what_it_is_in_an_array(loss: float) -> None:
+    (expected,) = centred_gains(as_float32([loss], actions=1)[:, 0])
+    assert centred_gain(loss) == expected
+
+
+@given(st.lists(st.floats(width=32), min_size=1, max_size=9))
+def test_a_single_row_is_quantised_like_many(losses: list[float]) -> None:
+    row = np.array([losses], dtype=np.float32)
+    grid, null = quantise(row)
+    alone, bad = Quantiser(len(losses)).single(row)
+    assert (alone.tolist(), bad.tolist()) == (grid.tolist(), null.tolist())

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import streamdp as sd
-from streamdp.core.engine import NotPrivate, idleness, machine, waves
+from streamdp.core.engine import NotPrivate, machine
 from streamdp.core.engine.idleness import Idleness
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Key
@@ -409,21 +409,23 @@ def test_is_a_block_that_was_left_open_and_selected_from_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The sums of the learner that was dropped go into the next one's first block."""
-    drop, give_birth = machine.Engine._drop, waves.Applier._give_birth
+    drop, give_birth = machine.Engine._drop, machine.Engine._give_birth
     kept: dict[Key, Any] = {}
 
     def keeping(self: Any, before: int) -> None:
-        kept.update(zip(self._bank.keys, 1000 * self._bank.sums[: len(self)], strict=True))
+        kept.update(
+            zip(self._bank.keys, 1000 * self._bank.private["sums"][: len(self)], strict=True)
+        )
         drop(self, before)
 
     def adding(self: Any, plan: Any, draws: Any) -> Any:
         wave = give_birth(self, plan, draws)
-        for row in wave.rows.tolist():
-            self._bank.sums[row] += kept.get(self._bank.keys[row], 0)
+        for row in wave.ended.rows.tolist():
+            self._bank.private["sums"][row] += kept.get(self._bank.keys[row], 0)
         return wave
 
     monkeypatch.setattr(machine.Engine, "_drop", keeping)
-    monkeypatch.setattr(waves.Applier, "_give_birth", adding)
+    monkeypatch.setattr(machine.Engine, "_give_birth", adding)
     assert ledger_with(leader(), b"a") != ledger_with(leader(), b"b")
 
 
@@ -431,7 +433,7 @@ def test_is_carrying_from_an_earlier_learner_of_the_key_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What a key carried over once is carried again, though it has learned since."""
-    known_of, first = idleness.known_of, dict[Key, Any]()
+    known_of, first = machine.Engine.known, dict[Key, Any]()
 
     def early(*of: Any, **more: Any) -> Any:
         for key, known in known_of(*of, **more):
@@ -439,6 +441,6 @@ def test_is_carrying_from_an_earlier_learner_of_the_key_caught(
 
     store, of = of_two(leader()), idles(leader())
     with monkeypatch.context() as broken:
-        broken.setattr(machine, "known_of", early)
+        broken.setattr(machine.Engine, "known", early)
         live(store, of, store.end)
     assert any("the key's newest learner" in violation for violation in verified(store, of))

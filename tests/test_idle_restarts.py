@@ -93,10 +93,10 @@ class Kept:
 
 def state(of: sd.Engine) -> dict[str, Any]:
     """All that an engine is, by key."""
-    bank = of._bank
+    bank, held = of._bank, of._bank.columns()
     columns = ("born", "slots", "block", "action", "sums", "seen", "first_offset")
     members: dict[str, Any] = {
-        name: {key: getattr(bank, name)[row].tolist() for row, key in enumerate(bank.keys)}
+        name: {key: held[name][row].tolist() for row, key in enumerate(bank.keys)}
         for name in columns
     }
     assert of.idleness is not None
@@ -206,7 +206,7 @@ def sums(of: sd.Engine) -> dict[Key, Any]:
     """What each key's open block holds, and since when."""
     bank = of._bank
     return {
-        key: (bank.born[row], bank.slots[row], bank.block[row], bank.sums[row].tolist())
+        key: (bank.born[row], bank.slots[row], bank.block[row], bank.private["sums"][row].tolist())
         for row, key in enumerate(bank.keys)
     }
 

@@ -11,8 +11,8 @@ import pytest
 import scipy
 
 import streamdp as sd
-from streamdp.core.engine.resampling import resampled
 from streamdp.core.grid import UNIT
+from streamdp.core.kinds.resampled import resampled
 from streamdp.core.learners.leader import written
 from streamdp.core.randomness import Purpose
 from tests.golden_engine import ACTIONS, FILES, GOLDEN, LEARNERS, text
@@ -190,7 +190,7 @@ def test_are_prefix_windows_uniform_on_the_later_half(block: int) -> None:
     names = [b"%d" % key for key in range(keys)]
     machine.apply_batch(sd.LossBatch(names, index, losses, np.arange(len(index))))
     length = int(schedule.lengths(np.array([block]))[0])
-    drawn = np.bincount(machine._bank.window[:keys], minlength=length + 1)
+    drawn = np.bincount(machine._bank.private["window"][:keys], minlength=length + 1)
     if length == 1:
         assert drawn.tolist() == [0, keys]
         return
@@ -210,8 +210,8 @@ def test_does_exactly_the_window_count() -> None:
     for slot in range(1, 15):
         machine.apply(b"k", [1, 0, 0])
         if slot >= 8:
-            window, into = int(machine._bank.window[0]), slot - 7
-            assert machine._bank.sums[0].tolist() == [min(window, into) * UNIT, 0, 0]
+            window, into = int(machine._bank.private["window"][0]), slot - 7
+            assert machine._bank.private["sums"][0].tolist() == [min(window, into) * UNIT, 0, 0]
             assert 5 <= window <= 9
 
 

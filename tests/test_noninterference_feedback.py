@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamdp.core.engine.draws import Fresh
 from streamdp.core.events import FeedbackBatch
 from streamdp.ports import Records, Value
 from streamdp.service.protocol import PartitionWork
 from tests.support.feedback_mutants import MUTANTS
 from tests.support.feedback_neighbours import FeedbackCourse, sums_by_script
+from tests.support.kind_mutants import releases_exact_sums
 from tests.support.leaks import (
     compresses_rows,
     expect_caught,
@@ -147,7 +147,7 @@ def drops_bad_records(patch: Patch) -> None:
 
 def publishes_the_sums(patch: Patch) -> None:
     """Sums without noise."""
-    patch.setattr(Fresh, "sums", lambda self, bank, rows: (bank.sums[rows], bank.shown[rows]))
+    releases_exact_sums(patch)
 
 
 def counts_what_it_refuses(patch: Patch) -> None:

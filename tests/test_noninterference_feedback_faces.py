@@ -14,10 +14,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from streamdp.core.engine.draws import Fresh
 from streamdp.serve.about import About
 from streamdp.testing.memory_log import MemoryLog
 from tests.support.feedback_neighbours import FeedbackCourse, sums_by_script
+from tests.support.kind_mutants import releases_exact_sums
 from tests.support.watched_faces import RECORDS, Lines, seen, worked
 
 pytestmark = pytest.mark.slow
@@ -90,7 +90,7 @@ def test_do_neighbouring_inputs_look_the_same(name: str, monkeypatch: pytest.Mon
 
 def test_would_sums_without_noise_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant releases what was observed: the experiment tells of it."""
-    monkeypatch.setattr(Fresh, "sums", lambda self, bank, rows: (bank.sums[rows], bank.shown[rows]))
+    releases_exact_sums(monkeypatch)
     one = asyncio.run(observed(CONTENTS["a loss"]))
     other = asyncio.run(observed(CONTENTS["another"]))
     differing = {what for what in one[0] if one[0][what] != other[0][what]}

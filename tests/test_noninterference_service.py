@@ -16,11 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from streamdp.core.bank import Bank
 from streamdp.core.engine import Engine
-from streamdp.core.engine.draws import Fresh
 from streamdp.core.events import LossBatch
 from streamdp.ports import Records, Value
 from streamdp.service.logs import watch_loop
@@ -29,6 +26,8 @@ from streamdp.service.view import View
 from streamdp.service.worker import Worker
 from streamdp.wire import published, recording
 from streamdp.wire.published import Mode
+from tests.support.engine_mutants import with_votes
+from tests.support.kind_mutants import releases_scripted_estimates
 from tests.support.leaks import (
     bad_slots,
     compresses_rows,
@@ -93,10 +92,7 @@ MEMORY: list[tuple[str, dict[str, Value], int]] = [
 def estimates_by_script(monkeypatch: Patch) -> None:
     """An estimate is a charged release: what is drawn comes from a script here."""
 
-    def estimate(self: Fresh, bank: Bank, rows: NDArray[np.int64], which: int) -> object:
-        return bank.block[rows] * 1000 + which
-
-    monkeypatch.setattr(Fresh, "estimate", estimate)
+    releases_scripted_estimates(monkeypatch)
 
 
 @pytest.mark.parametrize(("format_", "contents", "at"), MEMORY)
@@ -180,7 +176,7 @@ def shows_the_engine(patch: Patch) -> None:
     def telling(self: View, partition: object, cut: Cut, **more: object) -> None:
         committed(self, partition, cut, **more)  # type: ignore[arg-type]
         bank = working[0].engine._bank
-        self.part(partition).message = str(bank.sums[: len(bank)].sum())  # type: ignore[arg-type]
+        self.part(partition).message = str(bank.private["sums"][: len(bank)].sum())  # type: ignore[arg-type]
 
     patch.setattr(Worker, "_commit", watched)
     patch.setattr(View, "committed", telling)
@@ -230,15 +226,12 @@ def saves_more_for_bad_records(patch: Patch) -> None:
 def publishes_the_sums(patch: Patch) -> None:
     """A selection that is none: the best action so far, without noise."""
 
-    def best(self: Fresh, bank: Bank, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.asarray(bank.sums[rows].argmin(axis=1))
-
-    patch.setattr(Fresh, "actions", best)
+    with_votes(patch, lambda self, rows, votes: self.bank.private["sums"][rows].argmin(axis=1))
 
 
 def shows_what_is_kept(patch: Patch) -> None:
     """An object of the state that says in its repr what it holds."""
-    patch.setattr(Engine, "__repr__", lambda self: f"Engine({self._bank.sums.tolist()})")
+    patch.setattr(Engine, "__repr__", lambda self: f"Engine({self._bank.private['sums'].tolist()})")
     live = Worker._live
 
     async def showing(self: Worker) -> None:

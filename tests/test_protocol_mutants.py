@@ -146,7 +146,7 @@ def in_force_forgotten(patch: Patch) -> None:
 
     def amnesiac(self: Rebuilding, *, position: int, rows: int) -> Engine:
         engine = finish(self, position=position, rows=rows)
-        engine._bank.action[: len(engine)] = 0
+        engine._bank.public["action"][: len(engine)] = 0
         return engine
 
     patch.setattr(Rebuilding, "finish", amnesiac)

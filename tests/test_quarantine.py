@@ -21,10 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 import structlog
-from numpy.typing import NDArray
 
-from streamdp.core.bank import Bank
-from streamdp.core.engine.draws import Fresh
 from streamdp.core.errors import StateMismatch, TransportLost
 from streamdp.core.events import LossBatch
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
@@ -41,6 +38,7 @@ from streamdp.wire.formats import Format, configure
 from streamdp.wire.published import Mode
 from streamdp.wire.quarantined import MOST_REASON, MOST_VALUE, Quarantined, read_quarantined
 from streamdp_adapters.sqlite import Settings, Sqlite
+from tests.support.kind_mutants import releases_scripted_estimates
 from tests.support.loss_batches import made_of
 from tests.support.neighbours import Course, Observed, differences, on_memory
 from tests.support.services import Room
@@ -319,10 +317,7 @@ def same(technology: Technology) -> Technology:
 def estimates_by_script(monkeypatch: pytest.MonkeyPatch) -> None:
     """An estimate is a charged release: what is drawn comes from a script here."""
 
-    def estimate(self: Fresh, bank: Bank, rows: NDArray[np.int64], which: int) -> object:
-        return bank.block[rows] * 1000 + which
-
-    monkeypatch.setattr(Fresh, "estimate", estimate)
+    releases_scripted_estimates(monkeypatch)
 
 
 def lives(aside: Callable[[Technology], Technology] | None, at: int) -> list[Observed]:

@@ -213,11 +213,10 @@ _LONG_BLOCK = 1 << 16
 
 def _warnings(spec: StreamSpec) -> list[str]:
     """Warnings for settings that are allowed but unusual, such as a slow schedule."""
-    from streamdp.core.learners import Leader
 
     schedule = spec.learner.schedule
     if schedule.longest is None:
-        losses = isinstance(spec.learner, Leader)
+        losses = spec.learner.played is None
         better = "; remembering_leader follows within a few blocks" if losses else ""
         return [
             "blocks grow for ever: if the best action changes, the stream follows only after about"

@@ -200,7 +200,7 @@ def _rows(spec: StreamSpec, saved: SavedState) -> dict[str, Any]:
     from streamdp.core.engine import row_layout
     from streamdp.core.grid import UNIT
 
-    layout = row_layout(spec.learner, spec.estimates, epoch=spec.epoch)
+    layout = row_layout(spec.kind, epoch=spec.epoch)
     rows: dict[str, Any] = {}
     for key, row in saved.rows.items():
         name = "(no key)" if key is None else key.decode(errors="backslashreplace")

@@ -1,39 +1,33 @@
 """The state of many learners as arrays, one row per key.
 
 The bank holds each learner's state at one position of the log and nothing else. It draws nothing
-and charges nothing: `engine` does. Sums are int64 and exact; see `grid` for why they cannot
-overflow.
+and charges nothing: `engine` does.
 
 Columns, one entry per row; adding rows may replace the arrays:
 
     key, born          who the learner is: a record's key and the offset of its first record
     slots              how many slots it has taken
     block              the block that its next slot, or its latest open one, belongs to
-    window             how many slots of that block count; only for randomly drawn windows
-    action             the action in force
-    remembered         what the learner's memory keeps of earlier votes; public
     first_offset       the first record of the open block
     first_unsaved      the first record that its latest save does not hold (`CLEAN`: none)
-    sums               the window's sums of the open block, K wide; in feedback streams the sums of
-                       centred gains of the whole block
-    shown              feedback streams: how often the open block showed each arm, K wide
-    totals, nulls      the sums of the whole block, and how many of its slots were null; only where
-                       estimates are released
     seen               the partition's newest time when the key's latest record came; this and
                        `unsaved_time` only in streams whose keys go idle
     unsaved_time       the partition's newest time when `first_unsaved` came
     tags               the address of its random bits; only under seeded randomness
+    private, public    the kind's own columns by name: what the open block's slots added up to, and
+                       what is kept of releases
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import repeat
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Field, Ints
 from streamdp.core.columns import Column
 from streamdp.core.events import Key
 
@@ -45,68 +39,77 @@ _FIRST_ROWS = 64
 _AT_ONCE = 1 << 14  # rows moved at once
 
 
+class Gathered(Mapping[str, NDArray[Any]]):
+    """Some rows of columns; each column is gathered when it is asked for."""
+
+    __slots__ = ("_columns", "_rows")
+
+    def __init__(self, columns: Mapping[str, NDArray[Any]], rows: Ints) -> None:
+        self._columns, self._rows = columns, rows
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """A column's entries: a new array."""
+        gathered: NDArray[Any] = self._columns[name][self._rows]
+        return gathered
+
+    def __iter__(self) -> Any:
+        """The names."""
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        """How many columns."""
+        return len(self._columns)
+
+
 class Bank:
     """Rows in arrays that grow as keys come."""
 
     __slots__ = (
-        "_columns", "_rows", "action", "block", "born", "first_offset", "first_unsaved", "keys",
-        "nulls", "remembered", "seen", "shown", "slots", "sums", "tags", "totals", "unsaved_time",
-        "window",
+        "_columns", "_kinds", "_rows", "block", "born", "first_offset", "first_unsaved", "keys",
+        "private", "public", "seen", "slots", "tags", "unsaved_time",
     )  # fmt: skip
 
-    action: NDArray[np.int32]
     block: Ints
     born: Ints
     first_offset: Ints
     first_unsaved: Ints
-    nulls: Ints
-    remembered: NDArray[np.int32] | Ints
     seen: Ints
-    shown: Ints
     slots: Ints
-    sums: Ints
     tags: NDArray[np.uint8]
-    totals: Ints
     unsaved_time: Ints
-    window: Ints
 
     def __init__(
         self,
-        actions: int,
         *,
-        windows: str,
-        whole: str,
-        tagged: str,
-        remembered: int = 0,
-        observes: str = "losses",
-        ages: str = "never",
+        private: Sequence[Field],
+        public: Sequence[Field],
+        tagged: bool = False,
+        aging: bool = False,
     ) -> None:
-        """`windows`: "drawn" or "fixed"; `whole`: "counted" or "summed"; `tagged`: "seeded" or not;
-        `remembered`: how many integers the learner's memory keeps of each key; `observes`: "losses"
-        or "feedback"; `ages`: "idle" where the rows of idle keys are dropped, or "never".
+        """`tagged`: under seeded randomness; `aging`: where the rows of idle keys are dropped.
 
-        A column that these choices make unnecessary has width 0.
+        A column that is not needed has width 0.
         """
-        wide = actions if whole == "summed" else 0
-        self._columns = {
-            "action": Column(np.int32, ()),
-            "block": Column(np.int64, ()),
-            "born": Column(np.int64, ()),
-            "first_offset": Column(np.int64, ()),
-            "first_unsaved": Column(np.int64, ()),
-            "nulls": Column(np.int64, () if wide else (0,)),
-            "remembered": Column(np.int64 if observes == "feedback" else np.int32, (remembered,)),
-            "seen": Column(np.int64, () if ages == "idle" else (0,)),
-            "shown": Column(np.int64, (actions if observes == "feedback" else 0,)),
-            "slots": Column(np.int64, ()),
-            "sums": Column(np.int64, (actions,)),
-            "tags": Column(np.uint8, (16 if tagged == "seeded" else 0,)),
-            "totals": Column(np.int64, (wide,)),
-            "unsaved_time": Column(np.int64, () if ages == "idle" else (0,)),
-            "window": Column(np.int64, () if windows == "drawn" else (0,)),
-        }
         self.keys: list[Key] = []
         self._rows: dict[Key, int] = {}
+        self.private: dict[str, NDArray[Any]] = {}
+        self.public: dict[str, NDArray[Any]] = {}
+        one, none = (), (0,)
+        self._columns = {
+            "block": Column(np.int64, one),
+            "born": Column(np.int64, one),
+            "first_offset": Column(np.int64, one),
+            "first_unsaved": Column(np.int64, one),
+            "seen": Column(np.int64, one if aging else none),
+            "slots": Column(np.int64, one),
+            "tags": Column(np.uint8, (16 if tagged else 0,)),
+            "unsaved_time": Column(np.int64, one if aging else none),
+        }
+        self._kinds = [
+            (of, field.name, Column(field.dtype, field.shape))
+            for of, fields in ((self.private, private), (self.public, public))
+            for field in fields
+        ]
         self._grow(_FIRST_ROWS)
 
     def __len__(self) -> int:
@@ -117,10 +120,14 @@ class Bank:
         """Show the number of rows, never their content."""
         return f"Bank({len(self)} rows)"
 
-    @property
-    def kept(self) -> frozenset[str]:
-        """The names of the columns in use."""
-        return frozenset(name for name, column in self._columns.items() if 0 not in column.shape)
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Every column in use by name."""
+        own = {name: getattr(self, name) for name in self._columns}
+        return {
+            name: column
+            for name, column in {**own, **self.public, **self.private}.items()
+            if 0 not in column.shape[1:]
+        }
 
     def row(self, key: Key) -> int | None:
         """The row of a key, if it has one."""
@@ -147,8 +154,7 @@ class Bank:
     def keep(self, rows: Ints) -> None:
         """Keep only these rows (in ascending order), renumber them, and clear all others."""
         before, count = len(self.keys), len(rows)
-        for name in self.kept:
-            column = getattr(self, name)
+        for column in self.columns().values():
             for first in range(0, count, _AT_ONCE):  # a row moves to its place or before it
                 some = rows[first : first + _AT_ONCE]
                 column[first : first + len(some)] = column[some]
@@ -188,10 +194,15 @@ class Bank:
             self._grow(max(rows, int(room * _GROWTH) + _FIRST_ROWS))
 
     def _grow(self, room: int) -> None:
+        """Make room; a referenced array cannot grow in place."""
         for name, column in self._columns.items():
-            setattr(self, name, None)  # a referenced array cannot grow in place
+            setattr(self, name, None)
             column.grow(room)
             setattr(self, name, column.array)
+        for of, name, column in self._kinds:
+            of.pop(name, None)
+            column.grow(room)
+            of[name] = column.array
 
 
 def first_places(index: Ints, keys: int) -> Ints:

@@ -13,6 +13,7 @@ slots (`schedule.LAST_SLOT`), so an int64 sum cannot overflow and no code has to
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -45,13 +46,15 @@ def as_float32(losses: object, *, actions: int) -> NDArray[np.float32]:
     True
     """
     try:
-        with np.errstate(over="ignore", invalid="ignore"):
-            numbers = np.asarray(losses)
-            if numbers.dtype.kind not in _NUMBERS:
-                raise TypeError
-            rows = numbers.astype(np.float64)
-            clipped = np.minimum(np.maximum(rows, 0.0), 1.0)
-            rows = np.where(np.isfinite(rows), clipped, np.nan).astype(np.float32)
+        numbers = np.asarray(losses)
+        if numbers.dtype.kind not in _NUMBERS:
+            raise TypeError
+        if numbers.dtype.kind == "O" or numbers.dtype.itemsize > 8:
+            with np.errstate(over="ignore", invalid="ignore"):
+                numbers = numbers.astype(np.float64)
+        exact = numbers.astype(np.float64, copy=False)
+        clipped = np.minimum(np.maximum(exact, 0.0), 1.0)
+        rows = np.where(np.isfinite(exact), clipped, np.nan).astype(np.float32)
     except (TypeError, ValueError, OverflowError):
         rows = np.empty((0,), dtype=np.float32)
     if rows.ndim == 1:
@@ -217,6 +220,14 @@ class Quantiser:
         shifted[null] = _NULL_SHIFTED
         return shifted, null
 
+    def single(self, losses: NDArray[np.float32]) -> tuple[Ints, Bools]:
+        """One row on the grid, and whether it was null: `shift` without what many rows need."""
+        null = ~np.logical_and.reduce(np.isfinite(losses), axis=1)
+        shifted = np.minimum(np.maximum(losses + _EIGHT, _EIGHT), _NINE)
+        if null[0]:
+            shifted[:] = _NULL_SHIFTED
+        return (shifted.view(np.int32) - _EIGHT_AS_BITS).astype(np.int64), null
+
 
 def column_sums(quantiser: Quantiser, losses: NDArray[np.float32]) -> tuple[Ints, Bools]:
     """Exact sums over rows of any number of float32 losses, and which rows were null."""
@@ -256,3 +267,14 @@ def centred_gains(losses: NDArray[np.float32]) -> Ints:
     """
     grid, _ = quantise(losses.reshape(-1, 1))
     return NULL - grid[:, 0]
+
+
+def centred_gain(loss: float) -> int:
+    """The gain of one loss: what `centred_gains` says of it, without an array.
+
+    >>> [centred_gain(loss) / UNIT for loss in (0.25, 7.0, np.nan)]
+    [0.25, -0.5, 0.0]
+    """
+    if not isfinite(loss):
+        return 0
+    return NULL - round(float(np.float32(min(max(loss, 0.0), 1.0))) * UNIT)  # half to even, as rint

@@ -98,6 +98,9 @@ class Adder:
         self, losses: NDArray[np.float32], grouped: Grouped, begin: Ints, length: Ints
     ) -> tuple[Ints, Bools]:
         """Exact sums of each segment's first `length` slots; which slots of the batch were null."""
+        if len(losses) == 1:  # there is nothing to lay out
+            values, null = self._quantiser.single(losses)
+            return values if length[0] else np.zeros_like(values), null
         into = _Sums(
             losses=losses,
             sums=np.zeros((len(begin), self._actions), dtype=np.int64),

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -99,8 +100,9 @@ def encode(layout: Layout, bank: Bank, rows: Ints, *, valid_at: int) -> list[tup
     table["magic"], table["version"], table["min_reader"] = _MAGIC, layout.version, layout.version
     table["digest"] = np.void(layout.digest)
     table["epoch"], table["valid_at"] = layout.epoch, valid_at
-    for name in bank.kept.intersection(_SAVED):  # the others stay 0
-        table[name] = getattr(bank, name)[rows].reshape(table[name].shape)
+    for name, column in bank.columns().items():  # other fields stay 0
+        if name in _SAVED:
+            table[name] = _as_integers(column[rows]).reshape(table[name].shape)
     keys = [bank.keys[row] for row in rows.tolist()]
     return [(key, _sealed(key, row.tobytes())) for key, row in zip(keys, table, strict=True)]
 
@@ -117,9 +119,10 @@ def load(layout: Layout, bank: Bank, saved: Sequence[tuple[Key, bytes]]) -> Ints
             )
         )
     _check_ranges(layout, table)
-    for name in bank.kept.intersection(_SAVED):
-        column = getattr(bank, name)
-        column[rows] = table[name].reshape(column[rows].shape)
+    for name, column in bank.columns().items():
+        if name in _SAVED:
+            into = _as_integers(column)
+            into[rows] = table[name].reshape(into[rows].shape)
     return table["valid_at"].astype(np.int64)
 
 
@@ -143,6 +146,11 @@ def public_columns(layout: Layout, saved: Sequence[tuple[Key, bytes]]) -> Public
     )
     seen = table["seen"].reshape(len(table), layout.seen).sum(axis=1)
     return PublicColumns(born, block, action, remembered, seen)
+
+
+def _as_integers(column: NDArray[Any]) -> NDArray[Any]:
+    """Floats as the bits of integers: rows hold integers only."""
+    return column.view(np.int64) if column.dtype == np.float64 else column
 
 
 def _sealed(key: Key, body: bytes) -> bytes:

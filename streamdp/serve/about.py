@@ -53,8 +53,7 @@ class About:
     @property
     def mechanism(self) -> str:
         """The name of the mechanism that draws its releases."""
-        learner = self.learner
-        return "discrete_laplace" if isinstance(learner, PolicyLearner) else learner.choose.name
+        return self.learner.mechanism
 
     @property
     def scales(self) -> Scales | None:
@@ -68,8 +67,7 @@ class About:
     def source(self) -> Source:
         """What a cache needs to follow this stream's actions."""
         names = Names(self.learner.actions, self.salt)
-        feedback = isinstance(self.learner, PolicyLearner)
-        return Source(self.topics, self.fallback, names if feedback else None)
+        return Source(self.topics, self.fallback, names if self.learner.played else None)
 
     def regret_bound(self, *, last_slot: int, length: int) -> float:
         """A bound on the estimated regret of a block of this length, in a stationary world.

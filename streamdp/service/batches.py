@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
-from streamdp.core.engine.plan import Batch
-from streamdp.core.events import FeedbackBatch, LossBatch, numbered
+from streamdp.core.events import Batch, FeedbackBatch, LossBatch, numbered
 from streamdp.ports import Key, Records, Value
 from streamdp.wire.feedback import FeedbackFormat, Observed, observe
 from streamdp.wire.formats import Format

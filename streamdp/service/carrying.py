@@ -34,7 +34,6 @@ from streamdp.core.errors import StateMismatch
 from streamdp.core.events import OPENING, After, Carried, Key, Release
 from streamdp.core.evidence.carrying import STAYS_AWAY, Known, Passage
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
-from streamdp.core.evidence.policy_rules import keeps_a_posterior
 from streamdp.core.learners import Learner, PolicyLearner
 from streamdp.core.learners.feedback.learner import feedback_learner_of
 from streamdp.core.schedule import Schedule
@@ -170,8 +169,8 @@ def _age(recorded: Recorded) -> tuple[int, int]:
 def _passage(learner: Learner, before: EpochLearner) -> Passage:
     """How to get from an epoch's learner to this one."""
     histories = False
-    if before.learner and isinstance(learner, PolicyLearner):
-        histories = keeps_a_posterior(_policy_learner(before).rule, learner.rule)
+    if before.learner and learner.evidence.carries == "posterior":
+        histories = _policy_learner(before).evidence.carries == "posterior"
     return Passage(
         actions_before=before.actions,
         actions_now=learner.actions,

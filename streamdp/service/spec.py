@@ -16,7 +16,8 @@ from streamdp import __version__
 from streamdp.core.engine import configuration_digest, row_layout
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import Carried, Key
-from streamdp.core.learners import Learner, PolicyLearner
+from streamdp.core.kinds.kind import Kind
+from streamdp.core.learners import Learner
 from streamdp.core.learners.leader import written
 from streamdp.core.randomness import Randomness
 from streamdp.core.regret import Estimate, full_charge
@@ -69,7 +70,7 @@ class StreamSpec:
         if self.estimates:
             from streamdp.core.engine.charges import tariff  # loads the bank
 
-            tariff(self.learner, self.estimates, budget=self.share)
+            tariff(self.kind, budget=self.share)
         if self.idle is not None and not self.topics.headers:
             raise InvalidConfig(
                 complaint(
@@ -101,7 +102,7 @@ class StreamSpec:
         Counts of actions from payloads are protected; counts from headers are published.
         """
         learner, format_ = self.learner, self.format
-        wanted = (learner.played, learner.actions) if isinstance(learner, PolicyLearner) else None
+        wanted = None if learner.played is None else (learner.played, learner.actions)
         read = format_.feedback if isinstance(format_, FeedbackFormat) else None
         if wanted != (None if read is None else (read.played, read.actions)):
             raise InvalidConfig(
@@ -114,6 +115,11 @@ class StreamSpec:
                     else f"{len(read.actions)} actions, played = {read.played}",
                 )
             )
+
+    @cached_property
+    def kind(self) -> Kind:
+        """What the stream learns: the learner, with the stream's estimates."""
+        return self.learner.with_estimates(self.estimates)
 
     @property
     def name(self) -> str:
@@ -133,7 +139,7 @@ class StreamSpec:
     def digest(self) -> str:
         """A hash of all that state and releases depend on; another one needs a new epoch."""
         parts = {
-            "learner": configuration_digest(self.learner, self.estimates),
+            "learner": configuration_digest(self.kind),
             "format": dict(sorted(self.format.settings().items())),
             "input": self.topics.input,
             "seeded": self.randomness.seeded,
@@ -158,22 +164,22 @@ class StreamSpec:
             stream=self.name,
             input=self.topics.input,
             actions=self.learner.actions,
-            mechanism=mechanism(self.learner),
-            rate=None if isinstance(self.learner, PolicyLearner) else self.learner.choose.rate,
-            scale=self.learner.sums_scale if isinstance(self.learner, PolicyLearner) else None,
+            mechanism=self.learner.mechanism,
+            rate=self.learner.noise_parameters["rate"],
+            scale=self.learner.noise_parameters["scale"],
             digest=self.digest,
             version=__version__,
             seeded=self.randomness.seeded,
             estimates=self.estimates,
-            memory="" if isinstance(self.learner, PolicyLearner) else self.learner.memory.name,
-            observes="feedback" if isinstance(self.learner, PolicyLearner) else "losses",
-            learner=learner_text(self.learner) if isinstance(self.learner, PolicyLearner) else "",
+            observes="losses" if self.learner.played is None else "feedback",
+            memory=self.learner.method["memory"],
+            learner=self.learner.method["learner"],
             schedule=written(self.learner.schedule),
         )
 
     def epoch_learner(self, *, carries: bool, noted_from: int | UnsetType = UNSET) -> EpochLearner:
         """What the rows of an epoch with this learner mean, for later epochs."""
-        layout, schedule = row_layout(self.learner, self.estimates, epoch=0), self.learner.schedule
+        layout, schedule = row_layout(self.kind, epoch=0), self.learner.schedule
         return EpochLearner(
             carries=carries,
             actions=list(self.learner.actions),
@@ -182,7 +188,7 @@ class StreamSpec:
             totals=layout.wide,
             remembered=layout.remembered,
             shown=layout.shown,
-            learner=learner_text(self.learner) if isinstance(self.learner, PolicyLearner) else "",
+            learner=self.learner.method["learner"],
             noted_from=noted_from,
             settings=self.settings,
         )
@@ -205,7 +211,7 @@ class StreamSpec:
     def row_bytes(self) -> int:
         """The bytes of a saved row."""
         time = 0 if self.idle is None else 8
-        return row_layout(self.learner, self.estimates, epoch=self.epoch).size + time
+        return row_layout(self.kind, epoch=self.epoch).size + time
 
     @cached_property
     def largest_value(self) -> int:
@@ -243,13 +249,3 @@ class StreamSpec:
             withheld=withheld,
             idle=self.idle,
         )
-
-
-def mechanism(learner: Learner) -> str:
-    """The name of the mechanism that draws a learner's releases."""
-    return "discrete_laplace" if isinstance(learner, PolicyLearner) else learner.choose.name
-
-
-def learner_text(learner: PolicyLearner) -> str:
-    """A feedback learner's recipe and options as text, for `feedback_learner_of`."""
-    return json.dumps(learner.to_config(), separators=(",", ":"))

@@ -31,9 +31,9 @@ from streamdp.core.events import OPENING, After
 from streamdp.core.evidence.carrying import STAYS_AWAY, moved
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
 from streamdp.core.evidence.policy_rules import keeps_a_posterior
+from streamdp.core.kinds.names import MOST_ACTIONS
 from streamdp.core.learners import PolicyLearner
 from streamdp.core.learners.feedback.learner import feedback_learner_of
-from streamdp.core.learners.leader import MOST_ACTIONS
 from streamdp.service.standings import schedule_in
 from streamdp.wire.lines import CarriedOver, Carries, Charge, from_base64
 from streamdp.wire.published import CARRIED

@@ -24,8 +24,7 @@ from dataclasses import dataclass, field, replace
 from msgspec import UNSET
 
 from streamdp.core.engine import Engine
-from streamdp.core.engine.plan import Batch
-from streamdp.core.events import OPENING, Identity
+from streamdp.core.events import OPENING, Batch, Identity
 from streamdp.ports import Partition, Published
 from streamdp.wire.lines import (
     ENDS_BLOCK,

@@ -23,13 +23,12 @@ from streamdp.core.arrays import Ints
 from streamdp.core.bank import CLEAN, Bank
 from streamdp.core.engine import Engine
 from streamdp.core.engine.draws import Fresh
-from streamdp.core.engine.losses import LossBlocks
-from streamdp.core.engine.plan import Batch, Plan
-from streamdp.core.engine.quiet import Inside, Quiet
 from streamdp.core.engine.rebuilding import Rebuilding
-from streamdp.core.engine.waves import Applier
-from streamdp.core.events import Key, LossBatch, Releases
+from streamdp.core.events import ACTION, Batch, Key, LossBatch, Releases
 from streamdp.core.grid import UNIT, Quantiser, quantise
+from streamdp.core.kinds.kind import BitsOf
+from streamdp.core.kinds.losses import LossAdder, LossContents
+from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.ledger import Ledger
 from streamdp.core.noise import discrete_laplace
@@ -88,33 +87,56 @@ def mutant(
 
 @mutant(PREFIX, said="other sums than its window's")
 def shortens_the_window_of_a_block_that_begins_with_a_null(patch: pytest.MonkeyPatch) -> None:
-    windows = LossBlocks._windows
+    windows = LossAdder._windows
 
-    def short(self: LossBlocks, plan: Plan) -> Ints:
-        drawn, cut = windows(self, plan), plan.segments
-        assert isinstance(plan.batch, LossBatch)
-        first = plan.batch.losses[plan.grouped.places(cut.begin)]
+    def short(self: LossAdder, slots: BatchSlots, bits: BitsOf) -> Ints:
+        drawn, cut = windows(self, slots, bits), slots.segments
+        assert isinstance(slots.batch, LossBatch)
+        first = slots.batch.losses[slots.grouped.places(cut.begin)]
         null = (cut.into == 0) & ~np.isfinite(first).all(axis=1)
-        shortest = self._learner.schedule.lengths(cut.block) // 2 + 1
+        shortest = self._leader.schedule.lengths(cut.block) // 2 + 1
         return np.where(null, shortest, drawn)
 
-    patch.setattr(LossBlocks, "_windows", short)
+    patch.setattr(LossAdder, "_windows", short)
+
+
+Votes = Callable[[Fresh, Ints], Ints]
+"""The votes of some rows."""
+
+
+def with_votes(patch: pytest.MonkeyPatch, changed: Callable[[Fresh, Ints, Votes], Ints]) -> None:
+    """Change the votes of rows: `changed` gets them and what votes as shipped."""
+    released = Fresh.released
+
+    def votes(self: Fresh, rows: Ints) -> Ints:
+        return released(self, ACTION, rows)[:, 0]
+
+    def other(self: Fresh, name: str, rows: Ints) -> Ints:
+        if name != ACTION:
+            return released(self, name, rows)
+        return changed(self, rows, votes)[:, None]
+
+    patch.setattr(Fresh, "released", other)
+
+
+def lengths_of(self: Fresh, rows: Ints) -> Ints:
+    """The lengths of the blocks that these rows are in."""
+    return self.kind.schedule.lengths(self.bank.block[rows])
 
 
 @mutant(INCUMBENT, said="the bonus is not what earlier releases say")
 def favours_the_best_of_long_blocks(patch: pytest.MonkeyPatch) -> None:
     """The bonus goes to the action with the least raw sum, in blocks of 40 slots and more."""
-    actions = Fresh.actions
 
-    def favouring(self: Fresh, bank: Bank, rows: Ints) -> Ints:
-        kept = bank.action[rows].copy()
-        long = self.learner.schedule.lengths(bank.block[rows]) >= 40
-        bank.action[rows] = np.where(long, bank.sums[rows].argmin(axis=1), kept)
-        chosen = actions(self, bank, rows)
-        bank.action[rows] = kept
+    def favouring(self: Fresh, rows: Ints, votes: Votes) -> Ints:
+        action, sums = self.bank.public["action"], self.bank.private["sums"]
+        kept = action[rows].copy()
+        action[rows] = np.where(lengths_of(self, rows) >= 40, sums[rows].argmin(axis=1), kept)
+        chosen = votes(self, rows)
+        action[rows] = kept
         return chosen
 
-    patch.setattr(Fresh, "actions", favouring)
+    with_votes(patch, favouring)
 
 
 @mutant(INCUMBENT, said="words of system bits come twice", layer="bits")
@@ -149,33 +171,34 @@ def ignores_runners_up_in_other_chunks(patch: pytest.MonkeyPatch) -> None:
 @mutant(INCUMBENT, said="other sums than its window's")
 def fills_a_null_with_the_vector_before(patch: pytest.MonkeyPatch) -> None:
     """Imputation from the thirteenth slot on: one event reaches two slots (P2)."""
-    add = LossBlocks.added
+    contents = LossAdder.contents
 
-    def filling(self: LossBlocks, plan: Plan) -> object:
-        assert isinstance(plan.batch, LossBatch)
-        losses = plan.batch.losses.copy()
-        order = plan.grouped.places(np.arange(len(losses)))
-        key = np.repeat(np.arange(len(plan.grouped.counts)), plan.grouped.counts)
-        null = ~np.isfinite(losses[order]).all(axis=1) & (plan.slots[order] > 12)
+    def filling(self: LossAdder, slots: BatchSlots, bits: BitsOf) -> LossContents:
+        batch = slots.batch
+        assert isinstance(batch, LossBatch)
+        losses = batch.losses.copy()
+        order = slots.grouped.places(np.arange(len(losses)))
+        key = np.repeat(np.arange(len(slots.grouped.counts)), slots.grouped.counts)
+        null = ~np.isfinite(losses[order]).all(axis=1) & (slots.numbers[order] > 12)
         same = np.diff(key, prepend=-1) == 0
         for place in np.flatnonzero(null & same).tolist():
             losses[order[place]] = losses[order[place - 1]]
-        return add(self, replace(plan, batch=replace(plan.batch, losses=losses)))
+        return contents(self, replace(slots, batch=replace(batch, losses=losses)), bits)
 
-    patch.setattr(LossBlocks, "added", filling)
+    patch.setattr(LossAdder, "contents", filling)
 
 
 @mutant(INCUMBENT, said="other sums than its window's")
 def adds_long_blocks_in_floats(patch: pytest.MonkeyPatch) -> None:
     """Sums of single precision stall beyond 2**24 grid units."""
-    advance = Applier._advance
+    add = LossContents.add
 
-    def stalling(self: Applier, plan: Plan, which: Ints, *rest: object) -> object:
-        yield from advance(self, plan, which, *rest)  # type: ignore[arg-type]
-        rows = plan.segment_rows[which]
-        self._bank.sums[rows] = self._bank.sums[rows].astype(np.float32).astype(np.int64)
+    def stalling(self: LossContents, which: object, rows: Ints) -> None:
+        add(self, which, rows)
+        sums = self.private["sums"]
+        sums[rows] = sums[rows].astype(np.float32).astype(np.int64)
 
-    patch.setattr(Applier, "_advance", stalling)
+    patch.setattr(LossContents, "add", stalling)
 
 
 @mutant(INCUMBENT, said="thousands of slots: block .*: the selection read other sums")
@@ -208,19 +231,19 @@ def nulls_large_frames_whole(patch: pytest.MonkeyPatch) -> None:
 @mutant(INCUMBENT, said="other sums than its window's")
 def stretches_sums_of_long_blocks(patch: pytest.MonkeyPatch) -> None:
     """A rate that adapts: differences are doubled where all of them are small (P2, P9)."""
-    actions = Fresh.actions
 
-    def stretching(self: Fresh, bank: Bank, rows: Ints) -> Ints:
-        kept = bank.sums[rows].copy()
+    def stretching(self: Fresh, rows: Ints, votes: Votes) -> Ints:
+        sums = self.bank.private["sums"]
+        kept = sums[rows].copy()
         least = kept.min(axis=1, keepdims=True)
         near = (kept - least).max(axis=1) < 4 * UNIT
-        near &= self.learner.schedule.lengths(bank.block[rows]) >= 16
-        bank.sums[rows] = np.where(near[:, None], 2 * (kept - least), kept)
-        chosen = actions(self, bank, rows)
-        bank.sums[rows] = kept
+        near &= lengths_of(self, rows) >= 16
+        sums[rows] = np.where(near[:, None], 2 * (kept - least), kept)
+        chosen = votes(self, rows)
+        sums[rows] = kept
         return chosen
 
-    patch.setattr(Fresh, "actions", stretching)
+    with_votes(patch, stretching)
 
 
 # -- who it happens to ----------------------------------------------------------------------------
@@ -234,7 +257,7 @@ def lets_late_keys_inherit_sums(patch: pytest.MonkeyPatch) -> None:
     def inheriting(self: Bank, keys: list[Key], born: Ints) -> Ints:
         rows = add(self, keys, born)
         late = rows[rows >= 64]
-        self.sums[late] = self.sums[late - 64]
+        self.private["sums"][late] = self.private["sums"][late - 64]
         return rows
 
     patch.setattr(Bank, "add", inheriting)
@@ -243,28 +266,26 @@ def lets_late_keys_inherit_sums(patch: pytest.MonkeyPatch) -> None:
 @mutant(LAPLACE, said="the release is not what was selected")
 def gives_the_null_key_no_noise(patch: pytest.MonkeyPatch) -> None:
     """In blocks of 16 slots and more."""
-    actions = Fresh.actions
 
-    def noiseless(self: Fresh, bank: Bank, rows: Ints) -> Ints:
-        keyless = np.array([bank.keys[row] is None for row in rows.tolist()])
-        keyless &= self.learner.schedule.lengths(bank.block[rows]) >= 16
-        best = bank.sums[rows].argmin(axis=1)
-        return np.where(keyless, best, actions(self, bank, rows))
+    def noiseless(self: Fresh, rows: Ints, votes: Votes) -> Ints:
+        keyless = np.array([self.bank.keys[row] is None for row in rows.tolist()])
+        keyless &= lengths_of(self, rows) >= 16
+        best = self.bank.private["sums"][rows].argmin(axis=1)
+        return np.where(keyless, best, votes(self, rows))
 
-    patch.setattr(Fresh, "actions", noiseless)
+    with_votes(patch, noiseless)
 
 
 @mutant(INCUMBENT, said="the release is not what was selected|another value")
 def keeps_the_action_in_force_in_a_tie(patch: pytest.MonkeyPatch) -> None:
     """For certain, in blocks of 16 slots and more: another event breaks the tie."""
-    actions = Fresh.actions
 
-    def keeping(self: Fresh, bank: Bank, rows: Ints) -> Ints:
-        tied = np.ptp(bank.sums[rows], axis=1) == 0
-        tied &= self.learner.schedule.lengths(bank.block[rows]) >= 16
-        return np.where(tied, bank.action[rows], actions(self, bank, rows))
+    def keeping(self: Fresh, rows: Ints, votes: Votes) -> Ints:
+        tied = np.ptp(self.bank.private["sums"][rows], axis=1) == 0
+        tied &= lengths_of(self, rows) >= 16
+        return np.where(tied, self.bank.public["action"][rows], votes(self, rows))
 
-    patch.setattr(Fresh, "actions", keeping)
+    with_votes(patch, keeping)
 
 
 # -- saves and rebuilds ---------------------------------------------------------------------------
@@ -277,11 +298,11 @@ def saves_the_leader_as_the_action_in_force(patch: pytest.MonkeyPatch) -> None:
 
     def leading(self: Engine, *, most: int | None = None) -> list[tuple[Key, bytes]]:
         bank = self._bank
-        kept = bank.action.copy()
-        begun = bank.slots > 20
-        bank.action[begun] = bank.sums[begun].argmin(axis=1)
+        action = bank.public["action"]
+        kept, begun = action.copy(), bank.slots > 20
+        action[begun] = bank.private["sums"][begun].argmin(axis=1)
         rows = save(self, most=most)
-        bank.action[:] = kept
+        action[:] = kept
         return rows
 
     patch.setattr(Engine, "save", leading)
@@ -295,7 +316,8 @@ def rounds_the_sums_that_it_loads(patch: pytest.MonkeyPatch) -> None:
     def rounding(layout: Layout, bank: Bank, saved: list[tuple[Key, bytes]]) -> Ints:
         valid_at = load(layout, bank, saved)
         rows = np.flatnonzero(bank.slots[: len(bank)] > 11)
-        bank.sums[rows] = (bank.sums[rows] + UNIT // 2) // UNIT * UNIT
+        sums = bank.private["sums"]
+        sums[rows] = (sums[rows] + UNIT // 2) // UNIT * UNIT
         return valid_at
 
     patch.setattr(snapshot, "load", rounding)
@@ -320,19 +342,21 @@ def lets_long_blocks_go_free(patch: pytest.MonkeyPatch) -> None:
 @mutant(INCUMBENT, said="not the block's statistic with the noise", estimates=ESTIMATES)
 def halves_the_noise_of_long_blocks(patch: pytest.MonkeyPatch) -> None:
     """The mean of two draws is taken for one, in blocks of 30 slots and more."""
-    exact = Fresh.estimate
+    released = Fresh.released
 
-    def quieter(self: Fresh, bank: Bank, rows: Ints, which: int) -> Ints:
-        spec = self.estimates[which]
-        if self.learner.schedule.lengths(bank.block[rows]).min() < 30:
-            return exact(self, bank, rows, which)
-        nulls, in_force = bank.nulls[rows], bank.action[rows].astype(np.int64)
-        statistic = spec.statistic(bank.totals[rows], action=in_force, nulls=nulls)
-        bits = self.bits(bank, rows, Purpose.NOISE + which, bank.block[rows])
-        scale = spec.scale(actions=len(self.learner.actions))
-        return statistic + discrete_laplace(scale / 2, bits)
+    def quieter(self: Fresh, name: str, rows: Ints) -> Ints:
+        assert isinstance(self.kind, Leader)
+        if name == ACTION or lengths_of(self, rows).min() < 30:
+            return released(self, name, rows)
+        (which,) = (at for at, of in enumerate(self.kind.estimates) if of.name == name)
+        spec, bank = self.kind.estimates[which], self.bank
+        nulls, in_force = bank.private["nulls"][rows], bank.public["action"][rows].astype(np.int64)
+        statistic = spec.statistic(bank.private["totals"][rows], action=in_force, nulls=nulls)
+        bits = self.bits(Purpose.NOISE + which, rows, bank.block[rows])
+        scale = spec.scale(actions=len(self.kind.actions))
+        return (statistic + discrete_laplace(scale / 2, bits))[:, None]
 
-    patch.setattr(Fresh, "estimate", quieter)
+    patch.setattr(Fresh, "released", quieter)
 
 
 # -- the system's bits ----------------------------------------------------------------------------
@@ -341,20 +365,19 @@ def halves_the_noise_of_long_blocks(patch: pytest.MonkeyPatch) -> None:
 @mutant(INCUMBENT, said="not selected from exactly once|the release is not what was selected")
 def draws_again_where_the_worst_won(patch: pytest.MonkeyPatch) -> None:
     """Once, in blocks of 7 slots and more, under the system's bits only."""
-    actions = Fresh.actions
 
-    def insisting(self: Fresh, bank: Bank, rows: Ints) -> Ints:
-        chosen = actions(self, bank, rows)
+    def insisting(self: Fresh, rows: Ints, votes: Votes) -> Ints:
+        chosen = votes(self, rows)
         if self.randomness.seeded:
             return chosen
-        worst = chosen == bank.sums[rows].argmax(axis=1)
-        worst &= self.learner.schedule.lengths(bank.block[rows]) >= 7
+        worst = chosen == self.bank.private["sums"][rows].argmax(axis=1)
+        worst &= lengths_of(self, rows) >= 7
         again = np.flatnonzero(worst)
         if len(again):
-            chosen[again] = actions(self, bank, rows[again])
+            chosen[again] = votes(self, rows[again])
         return chosen
 
-    patch.setattr(Fresh, "actions", insisting)
+    with_votes(patch, insisting)
 
 
 @mutant(INCUMBENT, said="words of system bits come twice|asks for", layer="bits")
@@ -391,17 +414,16 @@ def gives_rows_beyond_a_block_the_bits_of_the_first(patch: pytest.MonkeyPatch) -
 @mutant(INCUMBENT, said="another value")
 def is_good_while_it_is_watched(patch: pytest.MonkeyPatch) -> None:
     """The best of blocks of 16 slots and more wins for certain, if the choice is a shipped one."""
-    actions = Fresh.actions
 
-    def posing(self: Fresh, bank: Bank, rows: Ints) -> Ints:
-        chosen = actions(self, bank, rows)
-        assert isinstance(self.learner, Leader)
-        if not isinstance(self.learner.choose, PermuteAndFlip | Exponential):
+    def posing(self: Fresh, rows: Ints, votes: Votes) -> Ints:
+        chosen = votes(self, rows)
+        assert isinstance(self.kind, Leader)
+        if not isinstance(self.kind.choose, PermuteAndFlip | Exponential):
             return chosen
-        long = self.learner.schedule.lengths(bank.block[rows]) >= 16
-        return np.where(long, bank.sums[rows].argmin(axis=1), chosen)
+        best = self.bank.private["sums"][rows].argmin(axis=1)
+        return np.where(lengths_of(self, rows) >= 16, best, chosen)
 
-    patch.setattr(Fresh, "actions", posing)
+    with_votes(patch, posing)
 
 
 @mutant(INCUMBENT, said="tie in their first words", layer="races")
@@ -423,70 +445,80 @@ LATE = 100
 """Slots of a block that an audit of single slots near its middle does not reach."""
 
 
-def into(quiet: Quiet, row: int) -> int:
-    """How many slots of its block come before the row's next one."""
-    inside: Inside = quiet._inside
-    start, _ = inside.bounds(int(quiet._bank.block[row]))
-    return int(quiet._bank.slots[row]) + 1 - start
+Adding = Callable[[LossAdder, BatchSlots, LossContents], None]
+
+
+def lone_and_late(slots: BatchSlots) -> bool:
+    """Whether these slots are one, late in a block that it does not end."""
+    cut = slots.segments
+    return len(slots.batch.index) == 1 and bool(cut.into[0] >= LATE and not cut.closes[0])
+
+
+def with_contents(patch: pytest.MonkeyPatch, changed: Adding) -> None:
+    """Change what batches add to sums."""
+    contents = LossAdder.contents
+
+    def other(self: LossAdder, slots: BatchSlots, bits: BitsOf) -> LossContents:
+        added = contents(self, slots, bits)
+        changed(self, slots, added)
+        return added
+
+    patch.setattr(LossAdder, "contents", other)
 
 
 @mutant(INCUMBENT, said="other sums than its window's", longest=256)
 def counts_late_events_twice_that_come_alone(patch: pytest.MonkeyPatch) -> None:
     """An event that is a batch of its own, from the hundredth slot of a block on: 2 ε."""
-    add = Quiet._add
 
-    def twice(self: Quiet, row: int, losses: NDArray[np.uint32], null: NDArray[np.bool_]) -> None:
-        if into(self, row) >= LATE:
-            self._bank.sums[row] += losses
-        add(self, row, losses, null)
+    def twice(self: LossAdder, slots: BatchSlots, added: LossContents) -> None:
+        added.sums = added.sums * (1 + lone_and_late(slots))
 
-    patch.setattr(Quiet, "_add", twice)
+    with_contents(patch, twice)
 
 
 @mutant(INCUMBENT, said="other sums than its window's", layer="alone", longest=256)
 def imputes_late_nulls_that_come_alone(patch: pytest.MonkeyPatch) -> None:
     """The mean of the block so far stands for a null: what others said counts again (P2)."""
-    add = Quiet._add
 
-    def imputing(
-        self: Quiet, row: int, losses: NDArray[np.uint32], null: NDArray[np.bool_]
-    ) -> None:
-        late = into(self, row)
-        mean = (self._bank.sums[row] // max(1, late)).astype(losses.dtype)
-        add(self, row, mean if null[0] and late >= LATE else losses, null)
+    def imputing(self: LossAdder, slots: BatchSlots, added: LossContents) -> None:
+        assert isinstance(slots.batch, LossBatch)
+        if lone_and_late(slots) and not np.isfinite(slots.batch.losses).all():
+            added.sums = self._private["sums"][slots.rows] // slots.segments.into[0]
 
-    patch.setattr(Quiet, "_add", imputing)
+    with_contents(patch, imputing)
 
 
 @mutant(PREFIX, said="other sums than its window's", layer="alone", longest=256)
 def reads_late_events_behind_the_window_that_come_alone(patch: pytest.MonkeyPatch) -> None:
-    counts = Quiet._counts
+    def reading(self: LossAdder, slots: BatchSlots, added: LossContents) -> None:
+        assert isinstance(slots.batch, LossBatch)
+        if lone_and_late(slots):
+            added.sums = quantise(slots.batch.losses)[0]
 
-    def reading(self: Quiet, row: int) -> bool:
-        return into(self, row) >= LATE or counts(self, row)
-
-    patch.setattr(Quiet, "_counts", reading)
+    with_contents(patch, reading)
 
 
 @mutant(INCUMBENT, said="other sums than its window's", layer="alone", longest=256)
 def counts_an_event_twice_that_comes_alone_behind_a_save(patch: pytest.MonkeyPatch) -> None:
     """The first one after its row was saved, late in a block."""
-    take = Quiet.take
+    step = Engine._step
 
-    def twice(self: Quiet, batch: Batch, row: int) -> None:
-        before, saved = self._bank.sums[row].copy(), self._bank.first_unsaved[row] == CLEAN
-        late = into(self, row) >= LATE
-        take(self, batch, row)
-        if saved and late:
-            self._bank.sums[row] += self._bank.sums[row] - before
+    def twice(self: Engine, batch: Batch, *rest: object, **options: object) -> object:
+        bank, row = self._bank, self._bank.row(batch.keys[0]) if len(batch.index) == 1 else None
+        saved = row is not None and bank.first_unsaved[row] == CLEAN
+        before = None if row is None else bank.private["sums"][row].copy()
+        waves = step(self, batch, *rest, **options)  # type: ignore[arg-type]
+        if row is not None and saved and not waves and lone_and_late(self._alone.slots):
+            bank.private["sums"][row] += bank.private["sums"][row] - before
+        return waves
 
-    patch.setattr(Quiet, "take", twice)
+    patch.setattr(Engine, "_step", twice)
 
 
 @mutant(INCUMBENT, said="other sums than its window's", layer="alone", longest=256)
 def reads_late_events_again_that_come_alone_in_a_rebuild(patch: pytest.MonkeyPatch) -> None:
     """An event that a rebuild reads alone counts twice: a crash makes 2 ε of it."""
-    feed, take = Rebuilding.feed, Quiet.take
+    feed = Rebuilding.feed
     feeding: list[object] = []
 
     def fed(self: Rebuilding, batch: Batch) -> None:
@@ -494,47 +526,37 @@ def reads_late_events_again_that_come_alone_in_a_rebuild(patch: pytest.MonkeyPat
         feed(self, batch)
         feeding.clear()
 
-    def twice(self: Quiet, batch: Batch, row: int) -> None:
-        before, late = self._bank.sums[row].copy(), into(self, row) >= LATE
-        take(self, batch, row)
-        if feeding and late:
-            self._bank.sums[row] += self._bank.sums[row] - before
+    def twice(self: LossAdder, slots: BatchSlots, added: LossContents) -> None:
+        added.sums = added.sums * (1 + bool(feeding and lone_and_late(slots)))
 
     patch.setattr(Rebuilding, "feed", fed)
-    patch.setattr(Quiet, "take", twice)
+    with_contents(patch, twice)
 
 
 @mutant(INCUMBENT, said="other sums than its window's", layer="alone", longest=256)
 def counts_a_run_twice_behind_events_that_come_alone(patch: pytest.MonkeyPatch) -> None:
     """Two events of a key in one batch, late in a block, if the one before them came alone."""
-    take, advance = Quiet.take, Applier._advance
-    alone: dict[Bank, set[int]] = {}
+    alone: dict[LossAdder, set[int]] = {}
 
-    def noting(self: Quiet, batch: Batch, row: int) -> None:
-        alone.setdefault(self._bank, set()).add(row)
-        take(self, batch, row)
-
-    def twice(self: Applier, plan: Plan, which: Ints, added: object, *rest: object) -> object:
-        rows, bank = plan.segment_rows[which], self._bank
-        known = alone.setdefault(bank, set())
-        late = (plan.segments.into[which] >= LATE) & ~plan.segments.closes[which]
-        late &= (plan.segments.length[which] > 1) & np.isin(rows, list(known))
+    def twice(self: LossAdder, slots: BatchSlots, added: LossContents) -> None:
+        rows, cut, known = slots.segment_rows, slots.segments, alone.setdefault(self, set())
+        if len(slots.batch.index) == 1:
+            known.update(rows.tolist())
+            return
+        late = (cut.into >= LATE) & ~cut.closes & (cut.length > 1) & np.isin(rows, list(known))
         known.difference_update(rows.tolist())
-        before = bank.sums[rows[late]].copy()
-        yield from advance(self, plan, which, added, *rest)  # type: ignore[arg-type]
-        bank.sums[rows[late]] += bank.sums[rows[late]] - before
+        added.sums[late] *= 2
 
-    patch.setattr(Quiet, "take", noting)
-    patch.setattr(Applier, "_advance", twice)
+    with_contents(patch, twice)
 
 
 @mutant(INCUMBENT, said="not selected from exactly once|the release is not what was selected")
 def releases_the_best_of_late_blocks(patch: pytest.MonkeyPatch) -> None:
     """Without noise, from the hundredth block of a key on: an infinite ε."""
-    actions = Fresh.actions
 
-    def noiseless(self: Fresh, bank: Bank, rows: Ints) -> Ints:
-        chosen = actions(self, bank, rows)
-        return np.where(bank.block[rows] >= LATE, bank.sums[rows].argmin(axis=1), chosen)
+    def noiseless(self: Fresh, rows: Ints, votes: Votes) -> Ints:
+        chosen = votes(self, rows)
+        best = self.bank.private["sums"][rows].argmin(axis=1)
+        return np.where(self.bank.block[rows] >= LATE, best, chosen)
 
-    patch.setattr(Fresh, "actions", noiseless)
+    with_votes(patch, noiseless)

@@ -10,7 +10,7 @@ run: the scale that is printed for Hybrid-UCB, advice that is protected, a δ be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from hashlib import blake2b
@@ -24,15 +24,18 @@ from streamdp.client import Answer, choosing
 from streamdp.core import calibration
 from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
-from streamdp.core.engine import draws
+from streamdp.core.engine import Engine
 from streamdp.core.engine.draws import Draws, Fresh
-from streamdp.core.engine.feedback import FeedbackBlocks
-from streamdp.core.engine.plan import Batch, Heritage, Plan, plan
-from streamdp.core.engine.waves import Ended, Wave
-from streamdp.core.events import NO_ARM, FeedbackBatch, Key
+from streamdp.core.engine.plan import Heritage, Plan, plan
+from streamdp.core.engine.releasing import Ended, Wave
+from streamdp.core.events import NO_ARM, Batch, FeedbackBatch, Key
 from streamdp.core.evidence.policy import PARTS
-from streamdp.core.grid import NULL, UNIT
-from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner, learner
+from streamdp.core.grid import NULL
+from streamdp.core.kinds import feedback
+from streamdp.core.kinds.feedback import FeedbackAdder, FeedbackContents
+from streamdp.core.kinds.kind import BitsOf
+from streamdp.core.kinds.slots import BatchSlots
+from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.noise import discrete_laplaces
 from streamdp.core.randomness import Bits
 from streamdp.core.schedule import Schedule
@@ -68,9 +71,48 @@ def mutant(said: str, *, layer: str = "short", **options: str) -> Callable[[Patc
     return registered
 
 
+Adding = Callable[[BatchSlots, FeedbackContents], None]
+Closing = Callable[[Engine, Ended, Callable[[], list[Wave]]], list[Wave]]
+
+
+def with_contents(patch: pytest.MonkeyPatch, changed: Adding) -> None:
+    """Change what batches add to sums and counts."""
+    contents = FeedbackAdder.contents
+
+    def other(self: FeedbackAdder, slots: BatchSlots, bits: BitsOf) -> FeedbackContents:
+        added = contents(self, slots, bits)
+        changed(slots, added)
+        return added
+
+    patch.setattr(FeedbackAdder, "contents", other)
+
+
+def with_batch(
+    patch: pytest.MonkeyPatch, changed: Callable[[BatchSlots, FeedbackBatch], FeedbackBatch]
+) -> None:
+    """Change a batch before it is added, with the places of its slots as they are."""
+    contents = FeedbackAdder.contents
+
+    def other(self: FeedbackAdder, slots: BatchSlots, bits: BitsOf) -> FeedbackContents:
+        assert isinstance(slots.batch, FeedbackBatch)
+        return contents(self, replace(slots, batch=changed(slots, slots.batch)), bits)
+
+    patch.setattr(FeedbackAdder, "contents", other)
+
+
+def with_closing(patch: pytest.MonkeyPatch, changed: Closing) -> None:
+    """Change what happens where blocks end: `changed` gets what closes them as shipped."""
+    close = Engine._close
+
+    def other(self: Engine, ended: Ended, drawn: Draws) -> list[Wave]:
+        return changed(self, ended, lambda: list(close(self, ended, drawn)))
+
+    patch.setattr(Engine, "_close", other)
+
+
 @mutant("log-ratio 3 > 1", played="value")
 def adds_noise_of_one_over_epsilon_though_counts_are_content(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(learner._SENSITIVITY, "value", Fraction(1))
+    patch.setattr(feedback, "_SENSITIVITY", {"value": Fraction(1)})
 
 
 @mutant("log-ratio 2 > 1")
@@ -82,26 +124,23 @@ def adds_half_the_noise(patch: pytest.MonkeyPatch) -> None:
 @mutant("log-ratio 1.333 > 1", played="value")
 def sums_gains_that_are_not_centred(patch: pytest.MonkeyPatch) -> None:
     """Rewards in [0, 1]: leaving one arm and entering another moves two sums by 1 each."""
-    added = FeedbackBlocks.added
 
-    def uncentred(self: FeedbackBlocks, planned: Plan) -> object:
-        sums = added(self, planned)
-        return replace(sums, gains=sums.gains + NULL)
+    def uncentred(slots: BatchSlots, added: FeedbackContents) -> None:
+        added.gains = added.gains + NULL
 
-    patch.setattr(FeedbackBlocks, "added", uncentred)
+    with_contents(patch, uncentred)
 
 
 @mutant("log-ratio 2 > 1")
 def reads_the_loss_of_an_arm_that_was_not_shown(patch: pytest.MonkeyPatch) -> None:
     """As with a counterfactual in the content: every arm's sum moves."""
-    close = FeedbackBlocks.close
 
-    def all_arms(self: FeedbackBlocks, ended: Ended, drawn: Draws) -> Iterator[Wave]:
-        sums = self._bank.sums[ended.rows].sum(axis=1, keepdims=True)
-        self._bank.sums[ended.rows] = sums
-        yield from close(self, ended, drawn)
+    def all_arms(engine: Engine, ended: Ended, close: Callable[[], list[Wave]]) -> list[Wave]:
+        sums = engine._bank.private["sums"]
+        sums[ended.rows] = sums[ended.rows].sum(axis=1, keepdims=True)
+        return close()
 
-    patch.setattr(FeedbackBlocks, "close", all_arms)
+    with_closing(patch, all_arms)
 
 
 @mutant("log-ratio inf > 1")
@@ -130,68 +169,56 @@ def ends_a_block_when_enough_was_usable(patch: pytest.MonkeyPatch) -> None:
 @mutant("log-ratio .* > 1")
 def keeps_the_sums_of_the_block_before(patch: pytest.MonkeyPatch) -> None:
     """One observation in two released sums, or more."""
-    close = FeedbackBlocks.close
 
-    def keeping(self: FeedbackBlocks, ended: Ended, drawn: Draws) -> Iterator[Wave]:
-        kept = self._bank.sums[ended.rows].copy()
-        yield from close(self, ended, drawn)
-        self._bank.sums[ended.rows] = kept
+    def keeping(engine: Engine, ended: Ended, close: Callable[[], list[Wave]]) -> list[Wave]:
+        sums = engine._bank.private["sums"]
+        kept = sums[ended.rows].copy()
+        waves = close()
+        sums[ended.rows] = kept
+        return waves
 
-    patch.setattr(FeedbackBlocks, "close", keeping)
+    with_closing(patch, keeping)
 
 
 @mutant("log-ratio inf > 1")
 def counts_usable_events_instead_of_shown_ones(patch: pytest.MonkeyPatch) -> None:
     """Counts are exact because they are public; those of usable events are not."""
-    added = FeedbackBlocks.added
 
-    def usable(self: FeedbackBlocks, planned: Plan) -> object:
-        batch = planned.batch
-        assert isinstance(batch, FeedbackBatch)
+    def usable(slots: BatchSlots, batch: FeedbackBatch) -> FeedbackBatch:
         played = np.where(batch.gain == 0, NO_ARM, batch.played).astype(np.int32)
-        return added(self, replace(planned, batch=replace(batch, played=played)))
+        return replace(batch, played=played)
 
-    patch.setattr(FeedbackBlocks, "added", usable)
+    with_batch(patch, usable)
 
 
 @mutant("log-ratio .* > 1")
 def does_not_clip_gains(patch: pytest.MonkeyPatch) -> None:
-    from streamdp.core.engine import feedback
-
     patch.setattr(feedback, "NULL", 10**13)
 
 
 @mutant("other sums than the log's", layer="stories")
 def imputes_a_null_from_the_slot_before(patch: pytest.MonkeyPatch) -> None:
     """From the thirteenth slot on: beyond what streams are enumerated for."""
-    added = FeedbackBlocks.added
 
-    def imputing(self: FeedbackBlocks, planned: Plan) -> object:
-        batch, late = planned.batch, planned.slots > 24
-        assert isinstance(batch, FeedbackBatch)
-        played = batch.played.copy()
+    def imputing(slots: BatchSlots, batch: FeedbackBatch) -> FeedbackBatch:
+        late, played = slots.numbers > 24, batch.played.copy()
         for at in np.flatnonzero((played == NO_ARM) & late).tolist():
             played[at] = played[at - 1]
-        return added(self, replace(planned, batch=replace(batch, played=played)))
+        return replace(batch, played=played)
 
-    patch.setattr(FeedbackBlocks, "added", imputing)
+    with_batch(patch, imputing)
 
 
 @mutant("a policy is not what its releases say", layer="stories")
 def reads_an_exact_sum_for_the_policy(patch: pytest.MonkeyPatch) -> None:
-    close = FeedbackBlocks.close
+    def reading(engine: Engine, ended: Ended, close: Callable[[], list[Wave]]) -> list[Wave]:
+        best = engine._bank.private["sums"][ended.rows].argmax(axis=1)
+        (wave,) = close()
+        policy = np.zeros_like(wave.in_force)
+        policy[np.arange(len(best)), best] = PARTS
+        return [replace(wave, in_force=policy)]
 
-    def reading(self: FeedbackBlocks, ended: Ended, drawn: Draws) -> Iterator[Wave]:
-        exact = self._bank.sums[ended.rows] / UNIT
-        for wave in close(self, ended, drawn):
-            columns = wave.feedback
-            assert columns is not None
-            best = exact.argmax(axis=1)
-            policy = np.zeros_like(columns.policy)
-            policy[np.arange(len(best)), best] = 1 << 24
-            yield replace(wave, feedback=replace(columns, policy=policy))
-
-    patch.setattr(FeedbackBlocks, "close", reading)
+    with_closing(patch, reading)
 
 
 @mutant("noise does not follow the law of its scale")
@@ -199,7 +226,7 @@ def draws_with_half_the_scale_that_it_says(patch: pytest.MonkeyPatch) -> None:
     def smaller(scale: Fraction, bits: Bits, count: int, *, position: int = 0) -> Ints:
         return discrete_laplaces(scale / 2, bits, count, position=position)
 
-    patch.setattr(draws, "discrete_laplaces", smaller)
+    patch.setattr(feedback, "discrete_laplaces", smaller)
 
 
 @mutant("noises of two numbers are not independent")
@@ -207,15 +234,15 @@ def draws_once_for_all_arms(patch: pytest.MonkeyPatch) -> None:
     def once(scale: Fraction, bits: Bits, count: int, *, position: int = 0) -> Ints:
         return np.repeat(discrete_laplaces(scale, bits, 1, position=position), count, axis=1)
 
-    patch.setattr(draws, "discrete_laplaces", once)
+    patch.setattr(feedback, "discrete_laplaces", once)
 
 
 @mutant("noises of two numbers are not independent")
 def draws_the_same_in_every_block(patch: pytest.MonkeyPatch) -> None:
     bits = Fresh.bits
 
-    def same(self: Fresh, bank: Bank, rows: Ints, purpose: int, indices: Ints) -> Bits:
-        return bits(self, bank, rows, purpose, indices * 0)
+    def same(self: Fresh, purpose: int, rows: Ints, indices: Ints) -> Bits:
+        return bits(self, purpose, rows, indices * 0)
 
     patch.setattr(Fresh, "bits", same)
 
@@ -223,13 +250,15 @@ def draws_the_same_in_every_block(patch: pytest.MonkeyPatch) -> None:
 @mutant("noise does not follow the law of its scale")
 def adds_no_noise_to_an_arm_that_was_not_shown(patch: pytest.MonkeyPatch) -> None:
     """A zero scale: whether an arm has noise tells what is in it."""
-    sums = Fresh.sums
+    released = Fresh.released
 
-    def sparing(self: Fresh, bank: Bank, rows: Ints) -> tuple[Ints, Ints]:
-        gains, shown = sums(self, bank, rows)
-        return np.where(bank.shown[rows] == 0, 0, gains), shown
+    def sparing(self: Fresh, name: str, rows: Ints) -> Ints:
+        drawn, shown = released(self, name, rows), self.bank.private["shown"][rows]
+        arms = shown.shape[1]
+        drawn[:, :arms] = np.where(shown == 0, 0, drawn[:, :arms])
+        return drawn
 
-    patch.setattr(Fresh, "sums", sparing)
+    patch.setattr(Fresh, "released", sparing)
 
 
 # -- draws from a policy -------------------------------------------------------------------------

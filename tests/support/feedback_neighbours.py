@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from streamdp.core.arrays import Ints
-from streamdp.core.bank import Bank
 from streamdp.core.engine.draws import Fresh
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
@@ -30,15 +29,15 @@ from tests.support.streams import feedback_spec
 def sums_by_script(patch: pytest.MonkeyPatch, script: int = 0) -> None:
     """Whatever was observed, these are the sums that are released."""
 
-    def sums(self: Fresh, bank: Bank, rows: Ints) -> tuple[Ints, Ints]:
-        assert isinstance(self.learner, PolicyLearner)
-        cells = np.arange(len(ACTIONS)) + bank.block[rows][:, None] * (5 + script)
+    def sums(self: Fresh, name: str, rows: Ints) -> Ints:
+        assert isinstance(self.kind, PolicyLearner)
+        cells = np.arange(len(ACTIONS)) + self.bank.block[rows][:, None] * (5 + script)
         gains = (cells * 37 % 23 - 11) * UNIT // 3 * 10**script
-        if self.learner.counts_scale is None:
-            return gains, bank.shown[rows].astype(np.int64)
-        return gains, cells * 13 % 7 - 2
+        exact = self.kind.counts_scale is None
+        shown = self.bank.private["shown"][rows] if exact else cells * 13 % 7 - 2
+        return np.concatenate([gains, shown], axis=1)
 
-    patch.setattr(Fresh, "sums", sums)
+    patch.setattr(Fresh, "released", sums)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Broken variants of the engine's feedback that only long stories, or a look at bits, can show.
 
-They are wrong only where blocks are long, slots come alone, engines are rebuilt, keys go idle,
-numbers are very many, or bits are the system's. An audit that enumerates and samples
+They are wrong only where blocks are long, slots come alone, engines are rebuilt, keys go idle, keys
+have a crowd, numbers are very many, or bits are the system's. An audit that enumerates and samples
 short blocks passes them all. The layers are `stories` and `wide` (`audit.feedback_blocks`) and
 `bits` (`audit.system_bits`).
 """
@@ -18,16 +18,15 @@ import pytest
 from streamdp.core import snapshot
 from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
-from streamdp.core.engine import Engine, Rebuilding, feedback, idleness
+from streamdp.core.engine import Engine, Rebuilding
 from streamdp.core.engine.draws import Fresh, FromRecord
-from streamdp.core.engine.feedback import FeedbackBlocks
-from streamdp.core.engine.plan import Batch, Plan
-from streamdp.core.engine.quiet import Inside, QuietFeedback
-from streamdp.core.engine.releasing import Releasing
-from streamdp.core.engine.waves import Wave
-from streamdp.core.events import NO_ARM, FeedbackBatch, Key, Releases
+from streamdp.core.engine.plan import Alone
+from streamdp.core.engine.releasing import Releasing, Wave
+from streamdp.core.events import NO_ARM, Batch, FeedbackBatch, Key, Releases
 from streamdp.core.evidence.carrying import Known
 from streamdp.core.evidence.policy import PARTS, Policy
+from streamdp.core.kinds.feedback import FeedbackContents
+from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.noise import discrete_laplaces
 from streamdp.core.randomness import (
@@ -39,7 +38,7 @@ from streamdp.core.randomness import (
 )
 from streamdp.core.snapshot import Layout
 from tests.support.engine_mutants import MUTANTS as ENGINE_MUTANTS
-from tests.support.feedback_mutants import MUTANTS, mutant
+from tests.support.feedback_mutants import MUTANTS, mutant, with_batch, with_contents
 
 __all__ = ["MUTANTS"]
 
@@ -49,71 +48,70 @@ _LATE = 4  # blocks before this one are short enough to be enumerated or sampled
 _OTHER = "other sums than the log's with the noise that was drawn"
 
 
-def _late(bank: Bank, rows: Ints) -> Ints:
+def _late(self: Fresh, rows: Ints) -> Ints:
     """Which rows end a late block, as a column of 0 and 1."""
-    return (bank.block[rows] >= _LATE).astype(np.int64)[:, None]
+    return (self.bank.block[rows] >= _LATE).astype(np.int64)[:, None]
 
 
-def _with_sums(
-    patch: pytest.MonkeyPatch, changed: Callable[[Fresh, Bank, Ints, Ints], Ints]
-) -> None:
+def _with_noise(patch: pytest.MonkeyPatch, changed: Callable[[Fresh, Ints, Ints], Ints]) -> None:
     """Change the noise of released sums: `changed` gets its rows, and returns other noise."""
-    sums = Fresh.sums
+    released = Fresh.released
 
-    def other(self: Fresh, bank: Bank, rows: Ints) -> tuple[Ints, Ints]:
-        gains, shown = sums(self, bank, rows)
-        exact = bank.sums[rows]
-        return exact + changed(self, bank, rows, gains - exact), shown
+    def other(self: Fresh, name: str, rows: Ints) -> Ints:
+        drawn, exact = released(self, name, rows), self.bank.private["sums"][rows]
+        arms = exact.shape[1]
+        drawn[:, :arms] = exact + changed(self, rows, drawn[:, :arms] - exact)
+        return drawn
 
-    patch.setattr(Fresh, "sums", other)
+    patch.setattr(Fresh, "released", other)
 
 
 @story(f"by turns: block .*{_OTHER}")
 def releases_late_blocks_without_noise(patch: pytest.MonkeyPatch) -> None:
-    _with_sums(patch, lambda self, bank, rows, noise: noise * (1 - _late(bank, rows)))
+    _with_noise(patch, lambda self, rows, noise: noise * (1 - _late(self, rows)))
 
 
 @story(f"by turns: block .*{_OTHER}")
 def gives_the_null_key_no_noise(patch: pytest.MonkeyPatch) -> None:
-    def keyed(self: Fresh, bank: Bank, rows: Ints, noise: Ints) -> Ints:
-        kept: Ints = noise * np.array([[bank.keys[row] is not None] for row in rows.tolist()])
+    def keyed(self: Fresh, rows: Ints, noise: Ints) -> Ints:
+        kept: Ints = noise * np.array([[self.bank.keys[row] is not None] for row in rows.tolist()])
         return kept
 
-    _with_sums(patch, keyed)
+    _with_noise(patch, keyed)
 
 
 @story(f"by turns: block .*{_OTHER}")
 def gives_the_last_arm_no_noise_in_late_blocks(patch: pytest.MonkeyPatch) -> None:
-    def sparing(self: Fresh, bank: Bank, rows: Ints, noise: Ints) -> Ints:
+    def sparing(self: Fresh, rows: Ints, noise: Ints) -> Ints:
         last = np.arange(noise.shape[1]) == noise.shape[1] - 1
-        kept: Ints = noise * (1 - _late(bank, rows) * last)
+        kept: Ints = noise * (1 - _late(self, rows) * last)
         return kept
 
-    _with_sums(patch, sparing)
+    _with_noise(patch, sparing)
 
 
 @story(f"slot by slot: block .*{_OTHER}")
 def draws_late_blocks_again_where_noise_is_large(patch: pytest.MonkeyPatch) -> None:
     """Under the system's bits: the smaller of two draws, in long blocks."""
 
-    def smaller(self: Fresh, bank: Bank, rows: Ints, noise: Ints) -> Ints:
-        if self.randomness.seeded or not _late(bank, rows).any():
+    def smaller(self: Fresh, rows: Ints, noise: Ints) -> Ints:
+        if self.randomness.seeded or not _late(self, rows).any():
             return noise
-        bits = self.bits(bank, rows, Purpose.NOISE, bank.block[rows])
-        assert isinstance(self.learner, PolicyLearner)
-        assert self.learner.sums_scale is not None
-        again = discrete_laplaces(self.learner.sums_scale, bits, noise.shape[1])
+        bits = self.bits(Purpose.NOISE, rows, self.bank.block[rows])
+        assert isinstance(self.kind, PolicyLearner)
+        assert self.kind.sums_scale is not None
+        again = discrete_laplaces(self.kind.sums_scale, bits, noise.shape[1])
         return np.where(np.abs(again) < np.abs(noise), again, noise)
 
-    _with_sums(patch, smaller)
+    _with_noise(patch, smaller)
 
 
 @mutant("long blocks: noise does not follow the law of its scale")
 def gives_late_blocks_noise_while_it_is_watched(patch: pytest.MonkeyPatch) -> None:
-    def posing(self: Fresh, bank: Bank, rows: Ints, noise: Ints) -> Ints:
-        return noise * (1 - _late(bank, rows) * isinstance(self.randomness, SystemRandomness))
+    def posing(self: Fresh, rows: Ints, noise: Ints) -> Ints:
+        return noise * (1 - _late(self, rows) * isinstance(self.randomness, SystemRandomness))
 
-    _with_sums(patch, posing)
+    _with_noise(patch, posing)
 
 
 @story(f"by turns: block .*{_OTHER}")
@@ -130,35 +128,37 @@ def nulls_frames_whole(patch: pytest.MonkeyPatch) -> None:
 
 @story("unwatched and in one batch: other releases")
 def gives_late_blocks_noise_while_it_is_witnessed(patch: pytest.MonkeyPatch) -> None:
-    def posing(self: Fresh, bank: Bank, rows: Ints, noise: Ints) -> Ints:
-        return noise * (1 - _late(bank, rows) * isinstance(self.randomness, SeededRandomness))
+    def posing(self: Fresh, rows: Ints, noise: Ints) -> Ints:
+        return noise * (1 - _late(self, rows) * isinstance(self.randomness, SeededRandomness))
 
-    _with_sums(patch, posing)
+    _with_noise(patch, posing)
 
 
 @story("noise is not drawn exactly once for each release")
 def adds_the_noise_of_the_block_before(patch: pytest.MonkeyPatch) -> None:
     """The difference of two releases is then exact."""
-    sums, kept = Fresh.sums, dict[int, Ints]()
+    released, kept = Fresh.released, dict[int, Ints]()
 
-    def repeating(self: Fresh, bank: Bank, rows: Ints) -> tuple[Ints, Ints]:
-        late = bool(_late(bank, rows).any())
+    def repeating(self: Fresh, name: str, rows: Ints) -> Ints:
+        private = self.bank.private
+        late = bool(_late(self, rows).any())
         if late and all(row in kept for row in rows.tolist()):
             noise = np.stack([kept[row] for row in rows.tolist()])
-            return bank.sums[rows] + noise, bank.shown[rows]
-        gains, shown = sums(self, bank, rows)
-        kept.update(zip(rows.tolist(), gains - bank.sums[rows], strict=True))
-        return gains, shown
+            return np.hstack([private["sums"][rows] + noise, private["shown"][rows]])
+        drawn, exact = released(self, name, rows), private["sums"][rows]
+        noise = drawn[:, : exact.shape[1]] - exact
+        kept.update(zip(rows.tolist(), noise, strict=True))
+        return drawn
 
-    patch.setattr(Fresh, "sums", repeating)
+    patch.setattr(Fresh, "released", repeating)
 
 
 @story("random words come twice")
 def draws_late_blocks_from_the_bits_of_the_first(patch: pytest.MonkeyPatch) -> None:
     bits = Fresh.bits
 
-    def first(self: Fresh, bank: Bank, rows: Ints, purpose: int, indices: Ints) -> Bits:
-        return bits(self, bank, rows, purpose, np.where(indices < _LATE, indices, 0))
+    def first(self: Fresh, purpose: int, rows: Ints, indices: Ints) -> Bits:
+        return bits(self, purpose, rows, np.where(indices < _LATE, indices, 0))
 
     patch.setattr(Fresh, "bits", first)
 
@@ -177,78 +177,90 @@ def gives_later_parts_of_a_draw_the_bits_of_the_first(patch: pytest.MonkeyPatch)
 @story(f"slot by slot: block .*{_OTHER}")
 def counts_a_lone_slot_tenfold(patch: pytest.MonkeyPatch) -> None:
     """One event inside a block costs ten times its charge."""
-    take = QuietFeedback.take
 
-    def ten_times(self: QuietFeedback, batch: Batch, row: int) -> None:
-        before = self._bank.sums[row].copy()
-        take(self, batch, row)
-        self._bank.sums[row] += 9 * (self._bank.sums[row] - before)
+    def ten_times(slots: BatchSlots, added: FeedbackContents) -> None:
+        added.gains = added.gains * (10 if _inside_alone(slots) else 1)
 
-    patch.setattr(QuietFeedback, "take", ten_times)
+    with_contents(patch, ten_times)
+
+
+def _inside_alone(slots: BatchSlots) -> bool:
+    """Whether these slots are one that ends no block."""
+    return len(slots.batch.index) == 1 and not slots.segments.closes[0]
 
 
 @story(f"slot by slot: block .*{_OTHER}")
 def does_not_clip_the_gain_of_a_lone_slot(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("streamdp.core.engine.quiet.NULL", 10**13)
+    def unclipped(slots: BatchSlots, added: FeedbackContents) -> None:
+        assert isinstance(slots.batch, FeedbackBatch)
+        if _inside_alone(slots):
+            added.gains = slots.batch.gain * added.shows
+
+    with_contents(patch, unclipped)
 
 
 @story(f"slot by slot: block .*{_OTHER}")
 def weights_lone_slots_by_propensity(patch: pytest.MonkeyPatch) -> None:
     """By 1/p, before the noise: p is the chance that the action had, which falls in a block."""
-    take = QuietFeedback.take
 
-    def weighted(self: QuietFeedback, batch: Batch, row: int) -> None:
-        before = self._bank.sums[row].copy()
-        take(self, batch, row)
-        weight = 1 + int(self._bank.slots[row]) // 8
-        self._bank.sums[row] += (weight - 1) * (self._bank.sums[row] - before)
+    def weighted(slots: BatchSlots, added: FeedbackContents) -> None:
+        if _inside_alone(slots):
+            added.gains = added.gains * (1 + (slots.taken[0] + 1) // 8)
 
-    patch.setattr(QuietFeedback, "take", weighted)
+    with_contents(patch, weighted)
 
 
 @story(f"slot by slot: block .*{_OTHER}")
 def imputes_a_lone_null_from_the_slot_before(patch: pytest.MonkeyPatch) -> None:
-    take, before = QuietFeedback.take, [NO_ARM]
+    before = [NO_ARM]
 
-    def imputing(self: QuietFeedback, batch: Batch, row: int) -> None:
-        assert isinstance(batch, FeedbackBatch)
+    def imputing(slots: BatchSlots, batch: FeedbackBatch) -> FeedbackBatch:
+        if not _inside_alone(slots):
+            return batch
         if batch.played[0] == NO_ARM:
             batch = replace(batch, played=np.array(before, dtype=np.int32))
         before[:] = batch.played.tolist()
-        take(self, batch, row)
+        return batch
 
-    patch.setattr(QuietFeedback, "take", imputing)
+    with_batch(patch, imputing)
 
 
 @story(f"slot by slot: block .*{_OTHER}")
 def counts_twice_a_lone_slot_that_ends_its_block(patch: pytest.MonkeyPatch) -> None:
-    """From the third block on. Such a slot goes the way of all batches."""
-    added = FeedbackBlocks.added
+    """From the third block on."""
 
-    def twice(self: FeedbackBlocks, planned: Plan) -> object:
-        sums = added(self, planned)
-        lone = len(planned.batch.index) == 1 and planned.segments.block[0] > 2
-        return replace(sums, gains=sums.gains * 2) if lone else sums
+    def twice(slots: BatchSlots, added: FeedbackContents) -> None:
+        cut = slots.segments
+        lone = len(slots.batch.index) == 1 and cut.block[0] > 2 and cut.closes[0]
+        added.gains = added.gains * (2 if lone else 1)
 
-    patch.setattr(FeedbackBlocks, "added", twice)
+    with_contents(patch, twice)
 
 
 @story("slot by slot: a block is not released exactly once")
 def drops_a_lone_null(patch: pytest.MonkeyPatch) -> None:
     """A slot that shows no known action is not taken: all later blocks move (P1)."""
-    take = QuietFeedback.take
+    note = Alone.note
 
-    def dropping(self: QuietFeedback, batch: Batch, row: int) -> None:
-        assert isinstance(batch, FeedbackBatch)
-        if batch.played[0] != NO_ARM:
-            take(self, batch, row)
+    def dropping(self: Alone, slots: BatchSlots) -> None:
+        assert isinstance(slots.batch, FeedbackBatch)
+        if slots.batch.played[0] != NO_ARM:
+            note(self, slots)
 
-    patch.setattr(QuietFeedback, "take", dropping)
+    patch.setattr(Alone, "note", dropping)
 
 
 @story("slot by slot: block .*: it names other slots or records than its own")
 def names_no_record_that_begins_a_block_alone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Inside, "begins", lambda self, row: False)
+    note = Alone.note
+
+    def forgetful(self: Alone, slots: BatchSlots) -> None:
+        row = int(slots.rows[0])
+        before = self._bank.first_offset[row]
+        note(self, slots)
+        self._bank.first_offset[row] = before
+
+    patch.setattr(Alone, "note", forgetful)
 
 
 @story(f"slot by slot: block .*{_OTHER}|refuses to go on")
@@ -259,10 +271,11 @@ def counts_lone_slots_twice_when_it_reads_them_again(patch: pytest.MonkeyPatch) 
     def twice(self: Rebuilding, batch: Batch) -> None:
         bank = self._bank
         row = bank.row(batch.keys[0])
-        before = None if row is None else (int(bank.slots[row]), bank.sums[row].copy())
+        sums = bank.private["sums"]
+        before = None if row is None else (int(bank.slots[row]), sums[row].copy())
         feed(self, batch)
         if row is not None and before is not None and bank.slots[row] == before[0] + 1:
-            bank.sums[row] += bank.sums[row] - before[1]
+            sums[row] += sums[row] - before[1]
 
     patch.setattr(Rebuilding, "feed", twice)
 
@@ -271,8 +284,8 @@ def counts_lone_slots_twice_when_it_reads_them_again(patch: pytest.MonkeyPatch) 
 def draws_again_what_it_rebuilds(patch: pytest.MonkeyPatch) -> None:
     """Later policies follow from sums that nobody recorded: each block is drawn from twice."""
 
-    def sums(self: FromRecord, bank: Bank, rows: Ints) -> tuple[Ints, Ints]:
-        return fresh[-1].sums(bank, rows)
+    def released(self: FromRecord, name: str, rows: Ints) -> Ints:
+        return fresh[-1].released(name, rows)
 
     def begin(self: Rebuilding, engine: Engine, **rest: object) -> None:
         fresh.append(engine._fresh)
@@ -282,7 +295,7 @@ def draws_again_what_it_rebuilds(patch: pytest.MonkeyPatch) -> None:
     begins: Callable[..., None] = Rebuilding.__init__
     patch.setattr(Rebuilding, "__init__", begin)
     patch.setattr(Rebuilding, "_check_records", lambda self, release: None)
-    patch.setattr(FromRecord, "sums", sums)
+    patch.setattr(FromRecord, "released", released)
 
 
 @story("refuses to go on")
@@ -302,9 +315,9 @@ def lets_new_rows_inherit_the_sums_of_dropped_ones(patch: pytest.MonkeyPatch) ->
     keep = Bank.keep
 
     def keeping(self: Bank, rows: Ints) -> None:
-        sums = self.sums[: len(self)].copy()
+        sums = self.private["sums"][: len(self)].copy()
         keep(self, rows)
-        self.sums[len(rows) : len(sums)] = sums[len(rows) :]
+        self.private["sums"][len(rows) : len(sums)] = sums[len(rows) :]
 
     patch.setattr(Bank, "keep", keeping)
 
@@ -312,18 +325,18 @@ def lets_new_rows_inherit_the_sums_of_dropped_ones(patch: pytest.MonkeyPatch) ->
 @story("idle keys: a key carries over another history")
 def carries_over_what_the_open_block_held(patch: pytest.MonkeyPatch) -> None:
     """The policy that a key comes back to follows from sums that were never released."""
-    known_of = idleness.known_of
+    known = Engine.known
 
-    def knowing(
-        learner: PolicyLearner, bank: Bank, rows: Ints, *, epoch: int
-    ) -> Iterator[tuple[Key, Known]]:
-        known = known_of(learner, bank, rows, epoch=epoch)
-        for row, (key, kept) in zip(rows.tolist(), known, strict=True):
+    def knowing(self: Engine, rows: Ints | None = None) -> Iterator[tuple[Key, Known]]:
+        assert rows is not None
+        assert isinstance(self.kind, PolicyLearner)
+        private = self._bank.private
+        for row, (key, kept) in zip(rows.tolist(), known(self, rows), strict=True):
             assert kept.history is not None
-            learned = learner.learned(kept.history[None], bank.sums[[row]], bank.shown[[row]])
-            yield key, replace(kept, history=learned[0])
+            open_ = private["sums"][[row]], private["shown"][[row]]
+            yield key, replace(kept, history=self.kind.learned(kept.history[None], *open_)[0])
 
-    patch.setattr("streamdp.core.engine.machine.known_of", knowing)
+    patch.setattr(Engine, "known", knowing)
 
 
 @story("idle keys: a key does not open exactly once")
@@ -333,7 +346,7 @@ def drops_only_keys_whose_open_sums_are_small(patch: pytest.MonkeyPatch) -> None
 
     def dropping(self: Engine, before: int) -> None:
         bank = self._bank
-        large = np.abs(bank.sums[: len(bank)]).max(axis=1) > 1 << 20
+        large = np.abs(bank.private["sums"][: len(bank)]).max(axis=1) > 1 << 20
         bank.seen[: len(bank)][large] = before
         drop(self, before)
 
@@ -343,16 +356,17 @@ def drops_only_keys_whose_open_sums_are_small(patch: pytest.MonkeyPatch) -> None
 @story("the policy in force is not the one that was released")
 def answers_by_open_sums(patch: pytest.MonkeyPatch) -> None:
     """What a client is told follows from sums without noise; what is released does not."""
+    in_force = Engine.policy
 
-    in_force = feedback.in_force
-
-    def answering(learner: PolicyLearner, bank: Bank, rows: Ints) -> Policy:
-        policy, sums = in_force(learner, bank, rows), bank.sums[rows]
+    def answering(self: Engine, key: Key) -> Policy | None:
+        policy, row = in_force(self, key), self._bank.row(key)
+        if row is None or policy is None or not self._bank.private["sums"][row].any():
+            return policy
         best = np.zeros_like(policy)
-        best[np.arange(len(rows)), sums.argmax(axis=1)] = PARTS
-        return np.where(sums.any(axis=1, keepdims=True), best, policy)
+        best[self._bank.private["sums"][row].argmax()] = PARTS
+        return best
 
-    patch.setattr(feedback, "in_force", answering)
+    patch.setattr(Engine, "policy", answering)
 
 
 @story("it says another charge than the learner's")

@@ -76,7 +76,7 @@ def saves_losers_first(patch: Patch) -> None:
 
     def by_content(self: Bank, most: int) -> NDArray[np.int64]:
         rows = np.flatnonzero(self.first_unsaved[: len(self)] != CLEAN)
-        return rows[np.argsort(-self.sums[rows].sum(axis=1), kind="stable")][:most]
+        return rows[np.argsort(-self.private["sums"][rows].sum(axis=1), kind="stable")][:most]
 
     patch.setattr(Bank, "longest_unsaved", by_content)
 
@@ -89,7 +89,7 @@ def quotes_sums_in_errors(patch: Patch) -> None:
         try:
             return finish(self, position=position, rows=rows)
         except StateMismatch as error:
-            raise StateMismatch(f"{error}; sums {self._bank.sums.sum()}") from None
+            raise StateMismatch(f"{error}; sums {self._bank.private['sums'].sum()}") from None
 
     patch.setattr(Rebuilding, "finish", quoting)
 

@@ -1,8 +1,10 @@
 """The state machine: apply, save, rebuild. One module for each step that a batch goes through.
 
-`plan` lays a batch out over rows and blocks, `charges` says what a block costs, `waves` applies and
-`draws` releases, `machine` is the engine that holds them together, `rebuilding` restores it,
-`layout` says what saved rows look like, and `operator` is NOT PRIVATE.
+`plan` lays a batch out over rows and blocks, `charges` says what a block costs, `draws` says where
+releases come from, `releasing` makes columns of them, `machine` is the engine that holds these
+together, `idleness` says which keys leave, `rebuilding` restores an engine, `layout` says what
+saved rows look like, and `operator` is NOT PRIVATE. What is kept, drawn and put in force is the
+kind's (`core.kinds`).
 
 A name is imported at its first use: a command that only checks a configuration needs the layout of
 its rows but no engine.
@@ -15,12 +17,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from streamdp.core.engine.charges import Charges, Tariff
-    from streamdp.core.engine.draws import Drawn, Kept, Recorded, recorded
     from streamdp.core.engine.idleness import Ages
     from streamdp.core.engine.layout import configuration_digest, row_layout
     from streamdp.core.engine.machine import Engine
     from streamdp.core.engine.operator import NotPrivate
     from streamdp.core.engine.rebuilding import Rebuilding, rebuild
+    from streamdp.core.kinds.recorded import Drawn, Kept, Recorded, recorded
 
 __all__ = [
     "Ages",
@@ -39,15 +41,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "charges": ("Charges", "Tariff"),
-    "draws": ("Drawn", "Kept", "Recorded", "recorded"),
-    "idleness": ("Ages",),
-    "layout": ("configuration_digest", "row_layout"),
-    "machine": ("Engine",),
-    "operator": ("NotPrivate",),
-    "rebuilding": ("Rebuilding", "rebuild"),
+    "streamdp.core.kinds.recorded": ("Drawn", "Kept", "Recorded", "recorded"),
+    "streamdp.core.engine.charges": ("Charges", "Tariff"),
+    "streamdp.core.engine.idleness": ("Ages",),
+    "streamdp.core.engine.layout": ("configuration_digest", "row_layout"),
+    "streamdp.core.engine.machine": ("Engine",),
+    "streamdp.core.engine.operator": ("NotPrivate",),
+    "streamdp.core.engine.rebuilding": ("Rebuilding", "rebuild"),
 }
-"""The module of each name. No module may have the name of a member: it would hide the member."""
+"""The module of each name. No module here may have the name of a member: it would hide that."""
 
 
 def __getattr__(name: str) -> object:
@@ -55,6 +57,6 @@ def __getattr__(name: str) -> object:
     home = next((module for module, names in _HOMES.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    member: object = getattr(import_module(f"{__name__}.{home}"), name)
+    member: object = getattr(import_module(home), name)
     globals()[name] = member
     return member

@@ -1,12 +1,12 @@
 """What each block is charged, and the ledger's answers by key.
 
-A block's action and the estimates that are released of it are charged to its slots together,
-before any of them is drawn. What a block is charged follows from its length alone.
+A block's releases are charged to its slots together, before any of them is drawn. What a block is
+charged follows from its length alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -16,9 +16,8 @@ from streamdp.core.arrays import Bools, Ints
 from streamdp.core.bank import Bank
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import Key
-from streamdp.core.learners import Learner, PolicyLearner
+from streamdp.core.kinds.kind import BlockRelease, Kind
 from streamdp.core.ledger import Ledger, Run
-from streamdp.core.regret import Estimate
 from streamdp.core.schedule import Schedule
 
 _AT_ONCE = 1 << 20  # blocks at a time: where they are short there may be very many
@@ -26,26 +25,22 @@ _AT_ONCE = 1 << 20  # blocks at a time: where they are short there may be very m
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """The charge of a block by its length: for its action or sums, and for each estimate due.
+    """The charge of a block by its length."""
 
-    `action` is the charge for the action, or for all arms' sums together.
-    """
-
-    action: Fraction
-    estimates: tuple[Estimate, ...]
+    releases: tuple[BlockRelease, ...]
 
     def highest(self) -> Fraction:
         """The most that any slot can be charged."""
-        return self.action + sum((estimate.epsilon for estimate in self.estimates), Fraction(0))
+        return sum((release.epsilon for release in self.releases), Fraction(0))
 
     def of_lengths(self, lengths: Ints) -> Iterator[tuple[Fraction, Bools]]:
         """Each charge that occurs, the shortest blocks' first, and which blocks pay it."""
-        borders = sorted({1, *(estimate.min_length for estimate in self.estimates)})
+        borders = sorted({release.shortest for release in self.releases})
         for low, high in zip(borders, [*borders[1:], np.iinfo(np.int64).max], strict=True):
             which = (lengths >= low) & (lengths < high)
-            extra = (spec.epsilon for spec in self.estimates if spec.due(np.array([low]))[0])
             if which.any():
-                yield sum(extra, self.action), which
+                due = (release.epsilon for release in self.releases if release.shortest <= low)
+                yield sum(due, Fraction(0)), which
 
     def of_first(self, blocks: int, schedule: Schedule) -> Iterator[tuple[Fraction, int, int]]:
         """The charges of the first blocks, as runs [begin, end) of blocks that cost the same."""
@@ -60,27 +55,17 @@ class Tariff:
                 yield charges[kind[run[0]]][0], int(numbers[run[0]]), int(numbers[run[-1]]) + 1
 
 
-def tariff(
-    learner: Learner, estimates: Sequence[Estimate], *, budget: Fraction | None
-) -> Tariff | None:
+def tariff(kind: Kind, *, budget: Fraction | None) -> Tariff | None:
     """The charges of a stream; `InvalidConfig` if they exceed its share of the budget."""
-    if isinstance(learner, PolicyLearner) and estimates:
-        raise InvalidConfig(
-            complaint(
-                "estimates",
-                "not on a feedback stream: its sums are released as they are",
-                expected="none",
-                got=[estimate.name for estimate in estimates],
-            )
-        )
-    if learner.charge is None:
-        if budget is not None or estimates:
+    others = [release.name for release in kind.releases[1:]]
+    if kind.charge is None:
+        if budget is not None or others:
             raise InvalidConfig(
                 complaint(
                     "learner",
-                    f"{learner.recipe} is not private",
+                    f"{kind.recipe} is not private",
                     expected="no budget, no estimates",
-                    got=f"budget {budget}, {len(estimates)} estimates",
+                    got=f"budget {budget}, {len(others)} estimates",
                 )
             )
         return None
@@ -88,12 +73,11 @@ def tariff(
         raise InvalidConfig(
             complaint("budget", "missing", expected='for example "1.0"', got=budget)
         )
-    names = [estimate.name for estimate in estimates]
-    if len(set(names)) != len(names):
+    if len(set(others)) != len(others):
         raise InvalidConfig(
-            complaint("estimates", "a name twice", expected="distinct names", got=names)
+            complaint("estimates", "a name twice", expected="distinct names", got=others)
         )
-    charges = Tariff(learner.charge, tuple(estimates))
+    charges = Tariff(kind.releases)
     if charges.highest() > budget:
         raise InvalidConfig(
             complaint(

@@ -28,21 +28,18 @@ records reach it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
 from streamdp.core.arrays import Ints
-from streamdp.core.bank import Bank
-from streamdp.core.engine.feedback import history
-from streamdp.core.engine.plan import Batch, part_of
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.events import After, FeedbackColumns, Key, Releases
-from streamdp.core.evidence.carrying import Known, Passage
-from streamdp.core.learners import Learner, PolicyLearner
+from streamdp.core.events import Batch, Key
+from streamdp.core.evidence.carrying import Passage
+from streamdp.core.kinds.kind import Kind
 
 
 class Ages(NamedTuple):
@@ -122,7 +119,7 @@ class Idleness:
             return batch
         times = np.maximum.accumulate(np.maximum(batch.times, self.newest or 0))
         self.newest = int(times[-1])
-        return replace(batch, times=times)
+        return batch.timed(times)
 
     def parts(self, batch: Batch) -> Iterator[tuple[Batch, int | None]]:
         """Cut the batch where periods begin; with each part, keys idle since when must go first."""
@@ -138,7 +135,7 @@ class Idleness:
             if periods[first] > self._period:
                 self._period = int(periods[first])
                 before = self.dropped_before()
-            yield part_of(batch, slice(first, end)), before
+            yield batch.part(slice(first, end)), before
             first = end
 
     def reaches(self, time: int) -> bool:
@@ -152,51 +149,9 @@ class Idleness:
         """Keys whose latest record came before this time are away."""
         return (self._period - 1) * self.idle
 
-    def passage(self, learner: Learner) -> Passage:
+    def passage(self, kind: Kind) -> Passage:
         """What a key that comes back carries over: to the same learner, at the length reached."""
         if self._passage is None:
-            actions, schedule = learner.actions, learner.schedule
-            self._passage = Passage(actions, actions, schedule, schedule, histories=True)
+            names, blocks = kind.actions, kind.schedule
+            self._passage = Passage(names, names, blocks, blocks, histories=True)
         return self._passage
-
-
-def known_of(
-    learner: Learner, bank: Bank, rows: Ints, *, epoch: int
-) -> Iterator[tuple[Key, Known]]:
-    """The public columns of some rows; no sum is read."""
-    policies = isinstance(learner, PolicyLearner)
-    histories = history(bank, rows) if policies else None
-    columns = (rows, bank.born[rows], bank.block[rows], bank.action[rows])
-    for at, (row, born, block, action) in enumerate(
-        zip(*(c.tolist() for c in columns), strict=True)
-    ):
-        kept = None if histories is None else histories[at]
-        yield bank.keys[row], Known(After(epoch, born, block), action, kept)
-
-
-def joined(released: Sequence[Releases], *, nothing: Releases) -> Releases:
-    """Releases of several parts of a batch, one after the other."""
-    some = [part for part in released if len(part)]
-    if len(some) < 2:
-        return some[0] if some else nothing
-
-    def column(name: str) -> Ints:
-        return np.concatenate([getattr(part, name) for part in some])
-
-    in_force = [part.in_force for part in some if part.in_force is not None]
-    carried = {at: of for part in some for at, of in (part.carried or {}).items()}
-    return replace(
-        some[0],
-        keys=[key for part in some for key in part.keys],
-        in_force=np.concatenate(in_force) if in_force else None,
-        feedback=FeedbackColumns.joined(part.feedback for part in some),
-        carried=carried or None,
-        born=column("born"),
-        block=column("block"),
-        kind=column("kind").astype(np.uint8),
-        value=column("value"),
-        start=column("start"),
-        stop=column("stop"),
-        first_offset=column("first_offset"),
-        last_offset=column("last_offset"),
-    )

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
 from streamdp.core import snapshot
-from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
-from streamdp.core.learners import Learner, PolicyLearner
-from streamdp.core.regret import Estimate
+from streamdp.core.kinds.kind import Kind
 
 
-def remembered(learner: Learner) -> int:
-    """How many numbers about earlier releases a row keeps."""
-    if isinstance(learner, PolicyLearner):
-        return KEPT_PER_ARM * len(learner.actions)
-    return learner.memory.width
-
-
-def configuration_digest(learner: Learner, estimates: Iterable[Estimate]) -> str:
+def configuration_digest(kind: Kind) -> str:
     """A fingerprint of everything that a row's state and releases depend on."""
-    charges = [f"{e.name} {e.epsilon} {e.min_length}" for e in estimates]
-    return sha256("\n".join([learner.digest(), *charges]).encode()).hexdigest()
+    charges = [f"{of.name} {of.epsilon} {of.shortest}" for of in kind.releases[1:]]
+    return sha256("\n".join([kind.digest(), *charges]).encode()).hexdigest()
 
 
-def row_layout(learner: Learner, estimates: Sequence[Estimate], *, epoch: int) -> snapshot.Layout:
+def row_layout(kind: Kind, *, epoch: int) -> snapshot.Layout:
     """The layout of a configuration's saved rows."""
-    actions = len(learner.actions)
+    widths = {field.name: sum(field.shape) for field in (*kind.fields, *kind.evidence.fields)}
     return snapshot.Layout(
-        digest=bytes.fromhex(configuration_digest(learner, estimates))[:16],
+        digest=bytes.fromhex(configuration_digest(kind))[:16],
         epoch=epoch,
-        actions=actions,
-        wide=actions if estimates else 0,
-        remembered=remembered(learner),
-        shown=actions if isinstance(learner, PolicyLearner) else 0,
+        actions=len(kind.actions),
+        wide=widths.get("totals", 0),
+        remembered=widths.get("remembered", 0),
+        shown=widths.get("shown", 0),
     )

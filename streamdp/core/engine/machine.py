@@ -1,4 +1,4 @@
-"""The state machine around a bank: losses or feedback in, releases out. Pure: no clock, no file.
+"""The state machine around a bank: slots in, releases out. Pure: no clock, no file.
 
 What one batch does, in this order:
 
@@ -6,9 +6,8 @@ What one batch does, in this order:
    numbers alone. Nothing has changed yet.
 2. *Charge* (P6). The ledger books every block that will end, or refuses and nothing changes.
 3. *Apply.* New rows are born and draw their openings; each segment is added to its row; where a
-   block ends its releases are drawn, the r-th blocks of all keys together. `losses` does this for
-   sums of losses and a private choice, `feedback` for sums of gains, noise and a policy; the
-   learner decides which.
+   block ends its releases are drawn, the r-th blocks of all keys together. What is added, drawn and
+   put in force is the kind's (`core.kinds.kind`); the engine knows none of them.
 
 Releases come in the order of the records that ended their blocks. How a stream of records is cut
 into batches changes nothing.
@@ -21,39 +20,45 @@ moved on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, MutableMapping, Sequence, Set
+from collections.abc import Callable, Container, Iterator, MutableMapping, Sequence, Set
 from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 
 from streamdp.core import snapshot
-from streamdp.core.arrays import Ints
-from streamdp.core.bank import CLEAN, Bank
+from streamdp.core.arrays import Bools, Columns, Ints
+from streamdp.core.bank import CLEAN, Bank, Gathered
 from streamdp.core.calibration import parse_epsilon
-from streamdp.core.engine import feedback
 from streamdp.core.engine.arguments import (
     check_action,
-    check_learner,
     check_offset,
     check_place,
     check_randomness,
 )
 from streamdp.core.engine.charges import Charges, tariff
 from streamdp.core.engine.draws import Draws, Fresh
-from streamdp.core.engine.idleness import Ages, Idleness, Leaving, joined, known_of
-from streamdp.core.engine.layout import remembered, row_layout
-from streamdp.core.engine.losses import LossBlocks
+from streamdp.core.engine.idleness import Ages, Idleness, Leaving
+from streamdp.core.engine.layout import row_layout
 from streamdp.core.engine.operator import NotPrivate
-from streamdp.core.engine.plan import Batch, check_keys, checked, plan
-from streamdp.core.engine.quiet import Quiet, QuietFeedback
-from streamdp.core.engine.releasing import Releasing
-from streamdp.core.engine.waves import Applier, Blocks, Wave
+from streamdp.core.engine.plan import Alone, Plan, check_keys, check_order, plan
+from streamdp.core.engine.releasing import Ended, Releasing, Wave
 from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
-from streamdp.core.events import NO_ARM, Carried, FeedbackBatch, Key, LossBatch, Releases
+from streamdp.core.events import (
+    NO_ARM,
+    After,
+    Batch,
+    Carried,
+    FeedbackBatch,
+    Key,
+    LossBatch,
+    Releases,
+)
+from streamdp.core.evidence.carrying import Known
 from streamdp.core.evidence.policy import Policy
-from streamdp.core.grid import as_float32, as_single, as_vector, centred_gains
-from streamdp.core.learners import Leader, Learner, PolicyLearner
+from streamdp.core.grid import as_single, as_vector, centred_gain
+from streamdp.core.kinds.kind import Kind
+from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.ledger import Ledger
 from streamdp.core.randomness import Randomness
 from streamdp.core.regret import Estimate
@@ -88,7 +93,7 @@ class Engine:
         *,
         stream: str,
         partition: int,
-        learner: Learner,
+        learner: Kind,
         budget: str | Fraction | int | None,
         randomness: Randomness,
         epoch: int = 1,
@@ -104,70 +109,41 @@ class Engine:
         `engine.idleness`. Batches then need times.
         """
         share = None if budget is None else parse_epsilon(budget, "budget")
-        check_learner(
-            learner, Leader | PolicyLearner, recipe='incumbent_leader(actions=…, epsilon="0.5")'
-        )
+        if isinstance(learner, type) or not hasattr(learner, "with_estimates"):
+            expected = 'what a recipe makes, such as incumbent_leader(actions=…, epsilon="0.5")'
+            got = type(learner).__name__
+            raise InvalidConfig(
+                complaint("learner", "no learner for this engine", expected=expected, got=got)
+            )
         check_randomness(randomness)
         check_place(stream, partition=partition, epoch=epoch)
         if not 1 <= limit <= MOST_ROWS:
             raise InvalidConfig(complaint("limit", "rows", expected=f"1 … {MOST_ROWS}", got=limit))
+        kind = learner.with_estimates(estimates)
         self.stream, self.partition, self.epoch, self.limit = stream, partition, epoch, limit
-        self.learner, self.estimates = learner, tuple(estimates)
+        self.learner, self.kind = learner, kind
+        self._arms = {name: arm for arm, name in enumerate(kind.actions)}
         self.position = 0
         self.slots_refused = 0
+        self._evidence = kind.evidence
+        self._tariff = tariff(kind, budget=share)
+        self._ledger = None if share is None else Ledger(share)
+        self._bank = bank = Bank(
+            private=kind.fields, public=self._evidence.fields,
+            tagged=randomness.seeded, aging=idle is not None,
+        )  # fmt: skip
         self._heritage = {} if heritage is None else heritage
         self._halfway = False
-        self._tariff = tariff(learner, self.estimates, budget=share)
-        self._ledger = None if share is None else Ledger(share)
-        windowed = isinstance(learner, Leader) and learner.window == "random_prefix"
-        self._bank = Bank(
-            len(learner.actions),
-            windows="drawn" if windowed else "fixed",
-            whole="summed" if self.estimates else "counted",
-            tagged="seeded" if randomness.seeded else "system",
-            remembered=remembered(learner),
-            observes="feedback" if isinstance(learner, PolicyLearner) else "losses",
-            ages="never" if idle is None else "idle",
-        )
         self._not_private = not_private
         self._idleness = None if idle is None else Idleness(idle)
         self._leaving = Leaving()
+        self._adder = kind.adder(bank.private, bank.public, watching=not_private)
+        self._alone = Alone(bank, kind.schedule)
         self._releasing = Releasing(
-            stream=stream, partition=partition, epoch=epoch, learner=learner,
-            estimates=self.estimates, bank=self._bank,
-        )  # fmt: skip
+            stream=stream, partition=partition, epoch=epoch, kind=kind, bank=bank
+        )
         self._fresh = Fresh(
-            stream, partition, epoch, learner, self.estimates, randomness, self._heritage, withheld
-        )
-        self._quiet: Quiet | QuietFeedback
-        self._applier = Applier(
-            schedule=learner.schedule,
-            blocks=self._blocks(not_private),
-            bank=self._bank,
-            fresh=self._fresh,
-        )
-
-    def _blocks(self, not_private: NotPrivate | None) -> Blocks:
-        """The part of the engine that the kind of learner decides."""
-        learner, bank = self.learner, self._bank
-        if isinstance(learner, PolicyLearner):
-            if not_private is not None:
-                raise InvalidConfig(
-                    complaint(
-                        "not_private", "on a feedback stream", expected="none", got="exact totals"
-                    )
-                )
-            self._quiet = QuietFeedback(learner=learner, bank=bank)
-            return feedback.FeedbackBlocks(learner=learner, bank=bank)
-        self._quiet = Quiet(
-            learner=learner, bank=bank, counts_whole=self.estimates, not_private=not_private
-        )
-        return LossBlocks(
-            learner=learner,
-            estimates=self.estimates,
-            bank=bank,
-            fresh=self._fresh,
-            not_private=not_private,
+            stream, partition, epoch, kind, bank, randomness, self._heritage, withheld
         )
 
     def __repr__(self) -> str:
@@ -181,6 +157,8 @@ class Engine:
     def __contains__(self, key: object) -> bool:
         """Whether a key has a learner."""
         return isinstance(key, bytes | None) and self._bank.row(key) is not None
+
+    # -- slots in --------------------------------------------------------------------------------
 
     def apply(self, key: Key, losses: object, *, offset: int | None = None) -> Releases:
         """One slot: an event of `key`, whose losses are a vector of K numbers in [0, 1].
@@ -206,15 +184,14 @@ class Engine:
         no text, and a loss of a type that is no number, are mistakes in the call and refused.
         """
         check_action(action)
-        number = as_float32([as_single(loss)], actions=1)[:, 0]
-        arms = {name: arm for arm, name in enumerate(self.learner.actions)}
+        arm = self._arms.get(action, NO_ARM) if action else NO_ARM
         at = self.position if offset is None else check_offset(offset)
         return self.apply_batch(
             FeedbackBatch(
                 keys=[key],
                 index=_ONE_SLOT,
-                played=np.array([arms.get(action, NO_ARM) if action else NO_ARM], dtype=np.int32),
-                gain=centred_gains(number),
+                played=np.array([arm], dtype=np.int32),
+                gain=np.array([centred_gain(as_single(loss))], dtype=np.int64),
                 offsets=np.array([at], dtype=np.int64),
             )
         )
@@ -222,43 +199,241 @@ class Engine:
     def apply_batch(
         self, batch: Batch, *, noting: Callable[[Releases], None] | None = None
     ) -> Releases:
-        """Many slots; the result is exactly that of applying them one by one, 50 times as fast.
+        """Many slots; the result is exactly that of applying them one by one, and much faster.
 
         The slots of one record must come in one batch: the position moves past the last record.
         `noting` is called with releases before their keys may be dropped and open again, so that
         the caller can bring `withheld` up to date.
         """
-        batch = checked(batch, learner=self.learner, position=self.position)
-        self._check_whole()
-        if self._idleness is None:
-            released = self._drawn(batch, noting)
-        else:
-            released = self._between_drops(self._idleness, self._timed(batch), noting)
+        batch = self._checked(batch)
+        released = []
+        for part in self._parts(batch):
+            releases = self._releasing.of(
+                self._step(part, self._fresh, limit=self.limit, read=part)
+            )
+            if noting is not None:
+                noting(releases)
+            released.append(releases)
         self._halfway = False
-        return released
+        return released[0] if len(released) == 1 else self._releasing.joined(released)
 
-    def _drawn(self, batch: Batch, noting: Callable[[Releases], None] | None) -> Releases:
-        """Apply slots between which no row is dropped."""
-        released = self._releasing.of(self._step(batch, self._fresh, limit=self.limit, read=batch))
-        if noting is not None:
-            noting(released)
-        return released
+    def _checked(self, batch: Batch) -> Batch:
+        """The batch as the kind reads it; refuse one of another kind, and old records."""
+        batch = self.kind.checked(batch)
+        check_order(batch, position=self.position)
+        self._check_whole()
+        return batch
 
-    def _between_drops(
-        self, idleness: Idleness, batch: Batch, noting: Callable[[Releases], None] | None
-    ) -> Releases:
-        """Apply a batch in parts, between which rows are dropped.
+    def _parts(self, batch: Batch) -> Iterator[Batch]:
+        """The batch in parts, between which the rows of idle keys are dropped.
 
         When a part is refused, time has gone on, the parts before it are in the rows, and their
         draws are lost (P5): the engine must be rebuilt.
         """
+        if self._idleness is None:
+            yield batch
+            return
         self._halfway = True
-        released = []
-        for part, before in idleness.parts(batch):
+        for part, before in self._idleness.parts(self._timed(batch)):
             if before is not None:
                 self._drop(before)
-            released.append(self._drawn(part, noting))
-        return joined(released, nothing=self._releasing.nothing)
+            yield part
+
+    def _step(self, batch: Batch, draws: Draws, *, limit: int, read: Batch) -> list[Wave]:
+        """Plan, charge, apply; move the position past everything in `read`."""
+        waves: list[Wave] = []
+        slots = self._alone.lay_out(batch) if len(batch.index) == 1 else None
+        if slots is not None:
+            self._halfway = True
+            self._adder.contents(slots, self._fresh.bits).add(slice(None), slots.rows)
+            self._alone.note(slots)
+        else:
+            planned = self._plan(batch, draws, limit=limit)
+            self._charge(planned)
+            self._halfway = True
+            waves += self._apply(planned, draws)
+            self.slots_refused += planned.refused
+        if len(read.offsets):
+            self.position = int(read.offsets[-1]) + 1
+        return waves
+
+    def _plan(self, batch: Batch, draws: Draws, *, limit: int) -> Plan:
+        """The plan of a batch; nothing changes yet."""
+        away = NOBODY if self._idleness is None else self._idleness.away
+        schedule = self.kind.schedule
+        return plan(self._bank, schedule, batch, limit=limit, heritage=draws.carried, away=away)
+
+    def _charge(self, planned: Plan) -> None:
+        """Book every block that will end."""
+        segments, ends = planned.slots.segments, np.flatnonzero(planned.slots.segments.closes)
+        self._grow_ledger(len(self._bank) + len(planned.new))
+        self._book(planned.slots.segment_rows[ends], segments.block[ends])
+
+    def _apply(self, planned: Plan, draws: Draws) -> Iterator[Wave]:
+        """Apply a plan whose charges are booked; yield what was drawn."""
+        if len(planned.new):
+            yield self._give_birth(planned, draws)
+        slots = planned.slots
+        if not len(slots.segments.of):
+            return
+        contents, bank, segments = (
+            self._adder.contents(slots, self._fresh.bits), self._bank, slots.segments,
+        )  # fmt: skip
+        of_segments = slots.segment_rows
+        for which in slots.waves():
+            rows, into = of_segments[which], segments.into[which]
+            begins = into == 0
+            if np.count_nonzero(begins):
+                at = segments.begin[which][begins]
+                bank.first_offset[rows[begins]] = slots.offsets_at(at)
+            bank.block[rows] = segments.block[which]
+            bank.slots[rows] += segments.length[which]
+            contents.add(which, rows)
+            closes = segments.closes[which]
+            if np.count_nonzero(closes):
+                yield from self._close(self._ended(slots, which, closes), draws)
+        self._mark_unsaved(slots)
+
+    def _give_birth(self, planned: Plan, draws: Draws) -> Wave:
+        """The openings of new rows; a row that carries over draws none."""
+        bank, batch, carried = self._bank, planned.slots.batch, planned.carried
+        schedule, evidence = self.kind.schedule, self._evidence
+        keys = [batch.keys[key] for key in planned.new.tolist()]
+        rows = bank.add(keys, planned.born)
+        self._fresh.tag(rows)
+        for at, inherited in carried.items():
+            bank.block[rows[at]] = inherited.block
+        begin = schedule.starts(bank.block[rows])
+        bank.slots[rows] = begin - 1
+        released = draws.openings(rows)
+        self._put(rows, evidence.opened(released))
+        lengths = schedule.lengths(bank.block[rows])
+        if carried:
+            which = np.fromiter(carried, dtype=np.int64, count=len(carried))
+            self._put(rows[which], evidence.resumed(list(carried.values()), lengths[which]))
+            released[which, 0] = [known.action for known in carried.values()]
+        in_force = evidence.in_force(Gathered(bank.public, rows), lengths)
+        place = np.searchsorted(batch.offsets, planned.born)
+        if batch.times is not None:
+            bank.unsaved_time[rows] = batch.times[place]
+        for key in keys:  # what they carried over is in their rows now
+            self._heritage.pop(key, None)
+            if self._idleness is not None:
+                self._idleness.away.discard(key)
+                self._leaving.forget(key)
+        named = {(keys[at], int(planned.born[at])): known for at, known in carried.items()}
+        born = Ended(rows, np.zeros_like(rows), begin, begin, planned.born, planned.born, place)
+        return Wave(0, born, released, in_force, named or None)
+
+    def _ended(self, slots: BatchSlots, which: slice | Ints, closes: Bools) -> Ended:
+        """The blocks that these segments end."""
+        segments, schedule = slots.segments, self.kind.schedule
+        rows, blocks = slots.segment_rows[which][closes], segments.block[which][closes]
+        last = (segments.begin[which] + segments.length[which])[closes] - 1
+        place = slots.grouped.places(last)
+        return Ended(
+            rows=rows,
+            block=blocks,
+            start=schedule.starts(blocks),
+            stop=schedule.stops(blocks),
+            first_offset=self._bank.first_offset[rows],
+            last_offset=slots.batch.offsets[place],
+            place=place,
+        )
+
+    def _close(self, ended: Ended, draws: Draws) -> Iterator[Wave]:
+        """Draw the releases of blocks that end, fold them, and begin the next blocks.
+
+        All draws come before the fold: what is in force during a block is what its draws know.
+        """
+        bank, evidence, rows, lengths = (
+            self._bank, self._evidence, ended.rows, ended.stop - ended.start,
+        )  # fmt: skip
+        drawn = []
+        for code, release in enumerate(self.kind.releases, start=1):
+            due = release.due(lengths)
+            if due.any():
+                drawn.append((code, due, draws.released(release.name, rows[due])))
+        self._put(rows, evidence.fold(Gathered(bank.public, rows), drawn[0][2], lengths))
+        next_lengths = self.kind.schedule.lengths(ended.block + 1)
+        in_force = evidence.in_force(Gathered(bank.public, rows), next_lengths)
+        for field in self.kind.fields:
+            if field.cleared:
+                bank.private[field.name][rows] = 0
+        bank.block[rows] += 1
+        for code, due, released in drawn:
+            yield Wave(code, ended.only(due), released, in_force[due])
+
+    def _put(self, rows: Ints, public: Columns) -> None:
+        """Store public columns of some rows."""
+        for name, column in public.items():
+            self._bank.public[name][rows] = column
+
+    def _mark_unsaved(self, slots: BatchSlots) -> None:
+        """Remember the first record that the latest save of each touched row does not hold."""
+        bank, rows, times = self._bank, slots.rows, slots.batch.times
+        clean = bank.first_unsaved[rows] == CLEAN
+        if times is None and not np.count_nonzero(clean):
+            return
+        ends = np.cumsum(slots.grouped.counts)
+        if times is not None:
+            bank.seen[rows] = times[slots.grouped.places(ends - 1)]
+        if np.count_nonzero(clean):
+            begins = (ends - slots.grouped.counts)[clean]
+            bank.first_unsaved[rows[clean]] = slots.offsets_at(begins)
+            if times is not None:
+                bank.unsaved_time[rows[clean]] = times[slots.grouped.places(begins)]
+
+    def skip_to(self, position: int) -> None:
+        """Move past offsets that hold no records (control records, a first start)."""
+        if position < self.position:
+            raise InvalidConfig(
+                complaint("position", "backwards", expected=f"≥ {self.position}", got=position)
+            )
+        self.position = position
+
+    # -- what is in force ------------------------------------------------------------------------
+
+    def policy(self, key: Key) -> Policy | None:
+        """The policy in force for a key of a feedback stream; None if it has no learner."""
+        check_keys([key])
+        if self._evidence.answers != "policy":
+            raise InvalidConfig(
+                complaint("policy", "of a stream of losses", expected="action(key)", got="policy")
+            )
+        return self._in_force(key)
+
+    def action(self, key: Key) -> str | None:
+        """The action in force for a key; None if it has no learner."""
+        check_keys([key])
+        if self._evidence.answers != "action":
+            raise InvalidConfig(
+                complaint("action", "of a feedback stream", expected="policy(key)", got="action")
+            )
+        number = self._in_force(key)
+        return None if number is None else self.learner.actions[int(number)]
+
+    def _in_force(self, key: Key) -> Policy | None:
+        row = self._bank.row(key)
+        if row is None:
+            return None
+        rows = np.array([row])
+        lengths = self.kind.schedule.lengths(self._bank.block[rows])
+        in_force: Policy = self._evidence.in_force(Gathered(self._bank.public, rows), lengths)[0]
+        return in_force
+
+    def slots(self, key: Key) -> int:
+        """How many slots a key has taken; public."""
+        check_keys([key])
+        row = self._bank.row(key)
+        return 0 if row is None else int(self._bank.slots[row])
+
+    @property
+    def ledger(self) -> Charges:
+        """The charges, by key."""
+        return Charges(self._ledger, self._bank)
+
+    # -- idle keys -------------------------------------------------------------------------------
 
     def _timed(self, batch: Batch) -> Batch:
         """The batch with the newest time at each of its slots."""
@@ -292,8 +467,8 @@ class Engine:
         unsaved = rows[bank.first_unsaved[rows] != CLEAN]
         saved = snapshot.encode(self.layout, bank, unsaved, valid_at=self.position)
         self._leaving.add(saved, bank.first_unsaved[unsaved], bank.unsaved_time[unsaved])
-        for key, known in known_of(self.learner, bank, rows, epoch=self.epoch):
-            carried = self._idleness.passage(self.learner).carried(known)
+        for key, known in self.known(rows):
+            carried = self._idleness.passage(self.kind).carried(known)
             assert carried is not None, "the same learner has all of its actions"
             self._idleness.away.add(key)
             self._heritage[key] = carried
@@ -304,54 +479,14 @@ class Engine:
         if self._not_private is not None:
             self._not_private.keep(kept)
 
-    def skip_to(self, position: int) -> None:
-        """Move past offsets that hold no records (control records, a first start)."""
-        if position < self.position:
-            raise InvalidConfig(
-                complaint("position", "backwards", expected=f"≥ {self.position}", got=position)
-            )
-        self.position = position
-
-    def policy(self, key: Key) -> Policy | None:
-        """The policy in force for a key of a feedback stream; None if it has no learner."""
-        check_keys([key])
-        if not isinstance(self.learner, PolicyLearner):
-            raise InvalidConfig(
-                complaint("policy", "of a stream of losses", expected="action(key)", got="policy")
-            )
-        row = self._bank.row(key)
-        if row is None:
-            return None
-        rows = np.array([row])
-        policy: Policy = feedback.in_force(self.learner, self._bank, rows)[0]
-        return policy
-
-    def action(self, key: Key) -> str | None:
-        """The action in force for a key; None if it has no learner."""
-        check_keys([key])
-        if isinstance(self.learner, PolicyLearner):
-            raise InvalidConfig(
-                complaint("action", "of a feedback stream", expected="policy(key)", got="action")
-            )
-        row = self._bank.row(key)
-        return None if row is None else self.learner.actions[int(self._bank.action[row])]
-
-    def slots(self, key: Key) -> int:
-        """How many slots a key has taken; public."""
-        check_keys([key])
-        row = self._bank.row(key)
-        return 0 if row is None else int(self._bank.slots[row])
-
-    @property
-    def ledger(self) -> Charges:
-        """The charges, by key."""
-        return Charges(self._ledger, self._bank)
-
-    @property
-    def layout(self) -> snapshot.Layout:
-        """The layout of saved rows; all have one width."""
-        layout = row_layout(self.learner, self.estimates, epoch=self.epoch)
-        return layout if self._idleness is None else replace(layout, seen=1)
+    def known(self, rows: Ints | None = None) -> Iterator[tuple[Key, Known]]:
+        """What the keys of some rows (or of all) may carry over: public columns only."""
+        bank = self._bank
+        some = np.arange(len(bank)) if rows is None else rows
+        at = zip(some.tolist(), bank.born[some].tolist(), bank.block[some].tolist(), strict=True)
+        kept = self._evidence.known(Gathered(bank.public, some))
+        for (row, born, block), (action, history) in zip(at, kept, strict=True):
+            yield bank.keys[row], Known(After(self.epoch, born, block), action, history)
 
     @property
     def idleness(self) -> Idleness | None:
@@ -383,6 +518,14 @@ class Engine:
         """Whether a key has a learner, or had one and is away."""
         return key in self or (self._idleness is not None and key in self._idleness.away)
 
+    # -- saving ----------------------------------------------------------------------------------
+
+    @property
+    def layout(self) -> snapshot.Layout:
+        """The layout of saved rows; all have one width."""
+        layout = row_layout(self.kind, epoch=self.epoch)
+        return layout if self._idleness is None else replace(layout, seen=1)
+
     def low_water(self) -> int:
         """The oldest record that a rebuild from the saved rows would read again."""
         low = self._bank.low_water(self.position)
@@ -391,7 +534,7 @@ class Engine:
     def open_since(self, *, end: int | None = None) -> int:
         """The oldest record of any open block, or `end` (by default the position); public."""
         bank, rows = self._bank, slice(len(self._bank))
-        begun = bank.slots[rows] >= self.learner.schedule.starts(bank.block[rows])
+        begun = bank.slots[rows] >= self.kind.schedule.starts(bank.block[rows])
         last = self.position if end is None else end
         return int(bank.first_offset[rows][begun].min(initial=last))
 
@@ -418,47 +561,6 @@ class Engine:
         self._bank.first_unsaved[rows] = CLEAN
         return [*dropped, *saved]
 
-    def _step(self, batch: Batch, draws: Draws, *, limit: int, read: Batch) -> list[Wave]:
-        """Plan, charge, apply; move the position past everything in `read`."""
-        waves = [] if self._took_quietly(batch) else self._planned(batch, draws, limit=limit)
-        if len(read.offsets):
-            self.position = int(read.offsets[-1]) + 1
-        return waves
-
-    def _took_quietly(self, batch: Batch) -> bool:
-        """Add the batch at once if it is one slot that begins and ends nothing; return whether."""
-        row = self._quiet.row(batch)
-        if row is None:
-            return False
-        self._halfway = True
-        self._quiet.take(batch, row)
-        return True
-
-    def _planned(self, batch: Batch, draws: Draws, *, limit: int) -> list[Wave]:
-        """The general way: for slots that begin or end something, and batches of several slots."""
-        away = NOBODY if self._idleness is None else self._idleness.away
-        planned = plan(
-            self._bank, self.learner.schedule, batch, limit=limit, heritage=draws.carried, away=away
-        )
-        charged = np.flatnonzero(planned.segments.closes)
-        self._grow_ledger(len(self._bank) + len(planned.new))
-        self._book(planned.segment_rows[charged], planned.segments.block[charged])
-        self._halfway = True
-        waves = list(self._applier.apply(planned, draws))
-        self._forget_heritage(batch.keys[key] for key in planned.new.tolist())
-        self.slots_refused += planned.refused
-        return waves
-
-    def _forget_heritage(self, opened: Iterable[Key]) -> None:
-        """Forget what these keys carried over: it is in their rows now."""
-        if not self._heritage and self._idleness is None:
-            return
-        for key in opened:
-            self._heritage.pop(key, None)
-            if self._idleness is not None:
-                self._idleness.away.discard(key)
-                self._leaving.forget(key)
-
     def _check_whole(self) -> None:
         """Refuse to use an engine that holds half a batch (P4)."""
         if self._halfway:
@@ -471,15 +573,17 @@ class Engine:
                 )
             )
 
+    # -- charges ---------------------------------------------------------------------------------
+
     def _grow_ledger(self, rows: int) -> None:
         if self._ledger is not None:
             self._ledger.grow(max(0, rows - len(self._ledger)))
 
     def _book(self, accounts: Ints, blocks: Ints) -> None:
         """Charge blocks before anything is drawn from them (P6)."""
-        if self._ledger is None or self._tariff is None:
+        if self._ledger is None or self._tariff is None or not len(accounts):
             return
-        starts, stops = self.learner.schedule.starts(blocks), self.learner.schedule.stops(blocks)
+        starts, stops = self.kind.schedule.starts(blocks), self.kind.schedule.stops(blocks)
         for epsilon, which in self._tariff.of_lengths(stops - starts):
             self._ledger.book(accounts[which], starts[which], stops[which], epsilon=epsilon)
 
@@ -488,7 +592,7 @@ class Engine:
         self._grow_ledger(len(self._bank))
         if self._ledger is None or self._tariff is None:
             return
-        ended, schedule = self._bank.block[: len(self._bank)], self.learner.schedule
+        ended, schedule = self._bank.block[: len(self._bank)], self.kind.schedule
         for epsilon, begin, end in self._tariff.of_first(int(ended.max(initial=0)), schedule):
             accounts = np.flatnonzero(ended > begin)
             stops = schedule.starts(np.minimum(ended[accounts], end))

@@ -29,12 +29,12 @@ import numpy as np
 from streamdp.core import snapshot
 from streamdp.core.arrays import Bools, Ints
 from streamdp.core.bank import CLEAN
-from streamdp.core.engine.draws import FromRecord, Recorded, recorded
+from streamdp.core.engine.draws import FromRecord
 from streamdp.core.engine.idleness import Ages
 from streamdp.core.engine.machine import MOST_ROWS, Engine
-from streamdp.core.engine.plan import Batch, checked, only
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import OPENING, Key, Release
+from streamdp.core.events import OPENING, Batch, Key, Release
+from streamdp.core.kinds.recorded import Recorded, recorded
 from streamdp.core.schedule import LAST_SLOT
 
 
@@ -61,13 +61,13 @@ class Rebuilding:
         self._bank = engine._bank
         rows, releases = _newest(engine, rows, releases)
         self._releases = releases
-        self._record = FromRecord(engine.estimates, releases)
+        self._record = FromRecord(engine.kind, self._bank, releases)
         self._born = {name.key: name.born for name in releases if name.kind == OPENING}
         self._valid_at = snapshot.load(engine.layout, self._bank, rows)
         self._saved = [key for key, _ in rows]
         self._seen = _seen(engine, rows, ages)
         self._check_blocks()
-        engine._fresh.tag(self._bank, np.arange(len(rows)))
+        engine._fresh.tag(np.arange(len(rows)))
         self._bank.first_unsaved[: len(rows)] = CLEAN
         if engine.idleness is not None and ages is not None:
             self._bank.seen[: len(rows)] = self._seen
@@ -85,10 +85,9 @@ class Rebuilding:
     def feed(self, batch: Batch) -> None:
         """Apply records again, in order; each goes only to rows that were saved before it."""
         engine = self._engine
-        batch = checked(batch, learner=engine.learner, position=engine.position)
-        engine._check_whole()
-        batch = engine._timed(batch)
-        wanted = only(batch, self._wanted(batch))
+        batch = engine._timed(engine._checked(batch))
+        want = self._wanted(batch)
+        wanted = batch if want.all() else batch.part(want)
         waves = engine._step(wanted, self._record, limit=MOST_ROWS, read=batch)
         for release in engine._releasing.of(waves):
             self._check_records(release)
@@ -166,7 +165,7 @@ class Rebuilding:
         slots, block = (
             column[: len(self._bank)] for column in (self._bank.slots, self._bank.block)
         )
-        expected = self._engine.learner.schedule.blocks_of(slots + 1)
+        expected = self._engine.kind.schedule.blocks_of(slots + 1)
         wrong = (slots > LAST_SLOT) | (block != expected)
         if wrong.any():
             row = int(wrong.argmax())

@@ -1,10 +1,12 @@
 """How good a learner is, as far as this may be shown.
 
 `bounds` holds what theorems promise: functions of public numbers only, which may be shown anywhere.
-`estimates` holds measurements: noisy releases, charged to their slots like any other release. Exact
-regret is neither: only an operator sees it.
+Estimates (`core.kinds.estimates`) are measurements: noisy releases, charged to their slots like any
+other release. Exact regret is neither: only an operator sees it.
 """
 
+from streamdp.core.kinds.estimates import ESTIMATES, Estimate, estimate
+from streamdp.core.kinds.kind import full_charge, shares
 from streamdp.core.regret.bounds import (
     Bound,
     bound_of,
@@ -15,7 +17,6 @@ from streamdp.core.regret.bounds import (
     prefix_softmax_minimax,
     resampled_leader_bound,
 )
-from streamdp.core.regret.estimates import ESTIMATES, Estimate, estimate, full_charge, shares
 
 __all__ = [
     "ESTIMATES",

@@ -7,7 +7,7 @@ stream is run with every action that could have been in force and with every out
 learner's own tosses (windows, resampled bits). All runs are keys of one engine; frames alternate
 between one and three slots, and each batch is offered twice, the second time to be refused. In one
 small design each slot of the last block, except its last, is a batch of its own: an engine has a
-short way for slots that lie inside a block (`engine.quiet`).
+layout of its own for them (`engine.plan.Alone`).
 """
 
 from __future__ import annotations

@@ -267,8 +267,7 @@ def _policies(run: FeedbackRun) -> Iterator[str]:
     """Check each release's policy, by the history of its key's releases up to it."""
     learner = run.learner
     known: dict[Key, Floats] = defaultdict(lambda: learner.nothing_known(1))
-    histories: list[Floats] = []
-    blocks: list[int] = []
+    rows: list[tuple[Floats, int, bytes | None]] = []
     for release in run.releases:
         key, block, carried = release.key, 0, release.carried
         if release.sums is not None:
@@ -281,13 +280,10 @@ def _policies(run: FeedbackRun) -> Iterator[str]:
             block = carried.block
             if carried.history != known[key].astype("<f8").tobytes():
                 yield "a key carries over another history than its releases say"
-        histories.append(known[key])
-        blocks.append(block)
-    if not run.releases:
-        return
+        rows.append((known[key], block, release.policy))
+    histories, blocks, said = zip(*rows, strict=True)
     policies = learner.policy(np.concatenate(histories), np.array(blocks))
-    said = [release.policy for release in run.releases]
-    if [policy.astype("<u4").tobytes() for policy in policies] != said:
+    if [policy.astype("<u4").tobytes() for policy in policies] != list(said):
         yield "a policy is not what its releases say"
 
 

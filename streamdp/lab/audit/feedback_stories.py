@@ -6,8 +6,8 @@ that leave in the middle of a block and come back; and one with so many actions 
 in parts.
 
 A telling cuts a story into batches: of different sizes, or slot by slot, for which an engine has a
-short way (`engine.quiet`). After some batches a row is saved, after others the engine is rebuilt
-from the oldest record that it needs, with the same cuts.
+layout of its own (`engine.plan.Alone`). After some batches a row is saved, after others the engine
+is rebuilt from the oldest record that it needs, with the same cuts.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from numpy.random import default_rng  # noqa: TID251 - contents are made up: no 
 
 from streamdp.core.arrays import Ints
 from streamdp.core.engine import Engine, Rebuilding, recorded
-from streamdp.core.engine.draws import Drawn, Kept
 from streamdp.core.events import NO_ARM, FeedbackBatch, Key, Release
 from streamdp.core.grid import NULL
+from streamdp.core.kinds.recorded import Drawn, Kept
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.randomness import Randomness
 from streamdp.core.schedule import Schedule

@@ -4,8 +4,8 @@ A `Story` is N keys with T slots each. Together they have a null loss at every p
 each place, with alternating kinds of unusable content), blocks whose first or last slot is null,
 values outside [0, 1], ties, and sums that are as far apart as a block allows. A `Telling` cuts a
 story into batches: keys are born at different times, records are single vectors or frames, and
-after some batches the engine is saved and rebuilt. An engine has a short way for a batch of one
-slot (`engine.quiet`): `told_slot_by_slot` goes that way at every place of every block.
+after some batches the engine is saved and rebuilt. An engine has a layout of its own for a batch of
+one slot (`engine.plan.Alone`): `told_slot_by_slot` takes it at every place of every block.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import numpy as np
 
 from streamdp.core.arrays import Ints, Words
 from streamdp.core.engine import Engine, Rebuilding, recorded
-from streamdp.core.engine.draws import Drawn, Kept
 from streamdp.core.events import ACTION, OPENING, Key, LossBatch, Releases
+from streamdp.core.kinds.recorded import Drawn, Kept
 from streamdp.core.learners import Leader
 from streamdp.core.ledger import Run
 from streamdp.core.randomness import Purpose, Randomness

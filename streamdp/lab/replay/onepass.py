@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
-from streamdp.core.engine.resampling import resampled
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.kinds.resampled import resampled
 from streamdp.core.randomness import Purpose
 from streamdp.core.segments import Grouped, group
 from streamdp.lab.replay.cuts import Bench, CutPlan, Rows

@@ -390,7 +390,7 @@ class Configuration:
         """NOT PRIVATE: exact totals, if the operator asked for them; None for a feedback stream."""
         from streamdp.service.exact import ExactTotals
 
-        if not self.tables.operations.operator_exact or isinstance(learner, PolicyLearner):
+        if not self.tables.operations.operator_exact or learner.played is not None:
             return None
         return ExactTotals(len(learner.actions))
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from importlib import import_module
 from pkgutil import iter_modules
 
+from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.learners.feedback.learner import (
     FEEDBACK_RECIPES,
-    PolicyLearner,
     feedback_learner_of,
     feedback_recipe,
 )

@@ -18,8 +18,8 @@ from fractions import Fraction
 
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.evidence.policy_rules import BestArm
+from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.learners.feedback.learner import (
-    PolicyLearner,
     feedback_recipe,
     read_played,
     read_share,

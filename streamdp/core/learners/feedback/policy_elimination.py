@@ -15,8 +15,8 @@ from fractions import Fraction
 
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.evidence.policy_rules import Intervals
+from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.learners.feedback.learner import (
-    PolicyLearner,
     feedback_recipe,
     read_played,
     read_share,

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from streamdp.core.evidence.policy_rules import BestArm
-from streamdp.core.learners.feedback.learner import PolicyLearner, feedback_recipe
+from streamdp.core.kinds.feedback import PolicyLearner
+from streamdp.core.learners.feedback.learner import feedback_recipe
 from streamdp.core.learners.leader import read_actions, read_schedule
 from streamdp.core.schedule import Schedule
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamdp.core.evidence.policy_rules import UpperBound
-from streamdp.core.learners.feedback.learner import PolicyLearner, feedback_recipe
+from streamdp.core.kinds.feedback import PolicyLearner
+from streamdp.core.learners.feedback.learner import feedback_recipe
 from streamdp.core.learners.leader import read_actions, read_schedule
 from streamdp.core.schedule import Schedule
 

@@ -9,8 +9,8 @@ from numpy.random import Generator, default_rng  # noqa: TID251 - losses are mad
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
-from streamdp.core.engine.resampling import resampled
 from streamdp.core.grid import quantise
+from streamdp.core.kinds.resampled import resampled
 from streamdp.core.learners import Leader
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness
 from streamdp.lab.papers.claims import ClaimResult, Effort, Measured, Z, verdict

@@ -15,7 +15,7 @@ slots, whatever window or resampling the learner itself uses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
@@ -26,7 +26,6 @@ from streamdp.core import calibration
 from streamdp.core.arrays import Bools, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.grid import UNIT
-from streamdp.core.learners import Learner, PolicyLearner
 from streamdp.core.noise import standard_deviation
 
 
@@ -164,14 +163,3 @@ def estimate(name: str, *, epsilon: str | Fraction | int, min_length: int | str)
     """The estimate of this name, from a user or a configuration; ε and length have no default."""
     length = int(min_length) if str(min_length).isdecimal() else 0
     return Estimate(name, calibration.parse_epsilon(epsilon, "estimate.epsilon"), length)
-
-
-def shares(learner: Learner, estimates: Iterable[Estimate]) -> dict[str, Fraction]:
-    """The most that an event is charged for the action (or all sums), and for each estimate."""
-    drawn = "sums" if isinstance(learner, PolicyLearner) else "action"
-    return {drawn: learner.charge or Fraction(0)} | {e.name: e.epsilon for e in estimates}
-
-
-def full_charge(learner: Learner, estimates: Iterable[Estimate]) -> Fraction:
-    """The most that an event is charged in total."""
-    return sum(shares(learner, estimates).values(), Fraction(0))

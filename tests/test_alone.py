@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 import streamdp as sd
 from streamdp.core.bank import CLEAN
 from streamdp.core.engine import Rebuilding, recorded
-from streamdp.core.engine.quiet import Quiet, QuietFeedback
+from streamdp.core.engine.plan import Alone
 from streamdp.core.events import FeedbackBatch, LossBatch
+from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from tests.support.strategies import ACTIONS, cut, learners, logs
 
@@ -24,8 +23,14 @@ ESTIMATES = [
     sd.estimate("block_regret", epsilon="1/4", min_length=2),
     sd.estimate("null_share", epsilon="1/4", min_length=1),
 ]
-HELD = ("slots", "block", "window", "sums", "totals", "nulls", "first_offset", "first_unsaved")
 Seen = list[object]
+
+
+def held(machine: sd.Engine) -> Seen:
+    """Every column."""
+    return [
+        (name, column[: len(machine)].tolist()) for name, column in machine._bank.columns().items()
+    ]
 
 
 def engine(learner: sd.Leader, estimates: list[sd.Estimate], operator: sd.NotPrivate) -> sd.Engine:
@@ -44,7 +49,7 @@ def alone(learner: sd.Leader, log: LossBatch, estimates: list[sd.Estimate], ever
     for number, batch in enumerate(cut(log, range(len(log.offsets)))):
         seen += list(machine.apply_batch(batch))
         seen += [machine.position, machine.low_water(), operator.latest_nulls.tolist()]
-        seen += [getattr(machine._bank, name)[: len(machine)].tolist() for name in HELD]
+        seen += held(machine)
         if number % every == 0:
             seen += machine.save(most=1)
     seen += [*machine.ledger.export(), *machine.save(), machine.slots_refused]
@@ -56,7 +61,7 @@ def alone(learner: sd.Leader, log: LossBatch, estimates: list[sd.Estimate], ever
 def by_the_long_way(monkeypatch: pytest.MonkeyPatch, fold: Callable[[], Seen]) -> Seen:
     """The same with every slot planned, charged and laid out in waves."""
     with monkeypatch.context() as patch:
-        patch.setattr(Quiet, "row", lambda self, batch: None)
+        patch.setattr(Alone, "lay_out", lambda self, batch: None)
         return fold()
 
 
@@ -74,18 +79,19 @@ def test_is_a_slot_alone_what_it_is_by_the_long_way(
 
 @pytest.mark.slow
 @given(learners(), logs())
-def test_is_a_slot_alone_quiet_by_public_numbers(learner: sd.Leader, log: LossBatch) -> None:
-    """Quiet are the slots that begin and end nothing, by key, slot number and schedule alone."""
+def test_which_slots_are_laid_out_alone_follows_from_public_numbers(
+    learner: sd.Leader, log: LossBatch
+) -> None:
+    """Those that begin no row and end no block: by key, slot number and schedule alone."""
     taken: list[bool] = []
 
-    def watched(quiet: Quiet, batch: LossBatch) -> int | None:
-        row = plain(quiet, batch)
-        taken.append(row is not None)
-        return row
+    def watched(self: Alone, batch: LossBatch) -> BatchSlots | None:
+        slots = _lay_out(self, batch)
+        taken.append(slots is not None)
+        return slots
 
-    plain = Quiet.row
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Quiet, "row", watched)
+        patch.setattr(Alone, "lay_out", watched)
         machine = engine(learner, [], sd.NotPrivate(len(ACTIONS)))
         for batch in cut(log, range(len(log.offsets))):
             machine.apply_batch(batch)
@@ -97,10 +103,8 @@ def test_is_a_slot_alone_quiet_by_public_numbers(learner: sd.Leader, log: LossBa
         if not known and len(slots) > 4:  # beyond the limit of keys
             del slots[key]
         slot = slots.get(key, 1)
-        block = learner.schedule.block_of(slot)
-        begins = slot == learner.schedule.start(block) and learner.window == "random_prefix"
-        ends = slot + 1 == learner.schedule.stop(block)
-        expected.append(known and not begins and not ends and learner.resample == "none")
+        ends = slot + 1 == learner.schedule.stop(learner.schedule.block_of(slot))
+        expected.append(known and not ends)
     assert taken == expected
 
 
@@ -130,71 +134,64 @@ def test_is_a_rebuild_slot_by_slot_the_engine_that_was(
     for name in sorted(known | ({"sums"} if learner.window != "random_prefix" else set())):
         if learner.resample == "none" or name != "sums":  # bits that nobody saw are drawn anew
             mine, theirs = (
-                getattr(either._bank, name)[: len(machine)] for either in (machine, rebuilt)
+                either._bank.columns()[name][: len(machine)] for either in (machine, rebuilt)
             )
             np.testing.assert_array_equal(mine, theirs, err_msg=name)
 
 
 # -- broken ways, which the comparison above must catch -------------------------------------------
 
-Add = Callable[[Quiet, int, NDArray[np.uint32], NDArray[np.bool_]], None]
-_add, _take, _row = Quiet._add, Quiet.take, Quiet.row
+_lay_out, _note = Alone.lay_out, Alone.note
 
 
-def _twice(quiet: Quiet, row: int, losses: NDArray[np.uint32], null: NDArray[np.bool_]) -> None:
-    _add(quiet, row, losses, null)
-    quiet._bank.sums[row] += losses
+def _never_unsaved(self: Alone, slots: BatchSlots) -> None:
+    row = slots.rows[0]
+    before = self._bank.first_unsaved[row]
+    _note(self, slots)
+    self._bank.first_unsaved[row] = before
 
 
-def _drops_nulls(
-    quiet: Quiet, row: int, losses: NDArray[np.uint32], null: NDArray[np.bool_]
-) -> None:
-    if not null[0]:
-        _add(quiet, row, losses, null)
+def _late_unsaved(self: Alone, slots: BatchSlots) -> None:
+    row = slots.rows[0]
+    clean = self._bank.first_unsaved[row] == CLEAN
+    _note(self, slots)
+    self._bank.first_unsaved[row] += int(clean)
 
 
-def _beyond_the_window(quiet: Quiet, row: int) -> bool:
-    return True
+def _no_first_offset(self: Alone, slots: BatchSlots) -> None:
+    row = slots.rows[0]
+    before = self._bank.first_offset[row]
+    _note(self, slots)
+    self._bank.first_offset[row] = before
 
 
-def _within_less(quiet: Quiet, row: int) -> bool:
-    start, _ = quiet._inside.bounds(int(quiet._bank.block[row]))
-    drawn = quiet._learner.window == "random_prefix"
-    return not drawn or bool(quiet._bank.slots[row] + 2 - start < quiet._bank.window[row])
+def _counts_twice(self: Alone, slots: BatchSlots) -> None:
+    _note(self, slots)
+    self._bank.slots[slots.rows] += 1
 
 
-def _never_unsaved(quiet: Quiet, batch: LossBatch, row: int) -> None:
-    before = quiet._bank.first_unsaved[row]
-    _take(quiet, batch, row)
-    quiet._bank.first_unsaved[row] = before
+def _one_further(self: Alone, batch: Any) -> BatchSlots | None:
+    slots = _lay_out(self, batch)
+    if slots is not None:
+        slots.segments.into[0] += 1
+    return slots
 
 
-def _late_unsaved(quiet: Quiet, batch: LossBatch, row: int) -> None:
-    clean = quiet._bank.first_unsaved[row] == CLEAN
-    _take(quiet, batch, row)
-    quiet._bank.first_unsaved[row] += int(clean)
+def _passes_ends(self: Alone, batch: Any) -> BatchSlots | None:
+    row = self._bank.row(batch.keys[int(batch.index[0])])
+    if row is None:
+        return None
+    self.slots.batch, self.slots.rows[0] = batch, row
+    return self.slots
 
 
-def _no_first_offset(quiet: Quiet, batch: LossBatch, row: int) -> None:
-    before = quiet._bank.first_offset[row]
-    _take(quiet, batch, row)
-    quiet._bank.first_offset[row] = before
-
-
-def _takes_ends(quiet: Quiet, batch: LossBatch) -> int | None:
-    row = quiet._bank.row(batch.keys[0])
-    return row if len(batch.index) == 1 and row is not None else None
-
-
-MUTANTS: dict[str, tuple[str, Any]] = {
-    "a slot counted twice": ("_add", _twice),
-    "a null slot left out": ("_add", _drops_nulls),
-    "a slot beyond the window counted": ("_counts", _beyond_the_window),
-    "a window that is one slot short": ("_counts", _within_less),
-    "a change that no save sees": ("take", _never_unsaved),
-    "a change that a save sees too late": ("take", _late_unsaved),
-    "a block that forgets its first record": ("take", _no_first_offset),
-    "the end of a block passed over": ("row", _takes_ends),
+MUTANTS: dict[str, tuple[Any, str, Any]] = {
+    "a change that no save sees": (Alone, "note", _never_unsaved),
+    "a change that a save sees too late": (Alone, "note", _late_unsaved),
+    "a block that forgets its first record": (Alone, "note", _no_first_offset),
+    "a slot counted twice": (Alone, "note", _counts_twice),
+    "a slot that is taken for the next one": (Alone, "lay_out", _one_further),
+    "the end of a block passed over": (Alone, "lay_out", _passes_ends),
 }
 
 
@@ -216,13 +213,11 @@ def test_is_every_broken_way_caught(name: str, monkeypatch: pytest.MonkeyPatch) 
 
     long = by_the_long_way(monkeypatch, fold)
     assert fold() == long
-    monkeypatch.setattr(Quiet, *MUTANTS[name])
+    monkeypatch.setattr(*MUTANTS[name])
     assert fold() != long
 
 
 # -- the same of a feedback stream -----------------------------------------------------------------
-
-FEEDBACK_HELD = ("slots", "block", "sums", "shown", "remembered", "first_offset", "first_unsaved")
 
 
 def shown_log(slots: int, *, seed: int = 5) -> FeedbackBatch:
@@ -249,72 +244,33 @@ def feedback_alone(played: str, log: FeedbackBatch) -> Seen:
         columns = (log.index[one], log.played[one], log.gain[one], log.offsets[one])
         seen += list(machine.apply_batch(FeedbackBatch(log.keys, *columns)))
         seen += [machine.position, machine.low_water()]
-        seen += [getattr(machine._bank, name)[: len(machine)].tolist() for name in FEEDBACK_HELD]
+        seen += held(machine)
         if at % 4 == 0:
             seen += machine.save(most=1)
     return [*seen, *machine.ledger.export(), *machine.save(), machine.slots_refused]
-
-
-def feedback_by_the_long_way(monkeypatch: pytest.MonkeyPatch, fold: Callable[[], Seen]) -> Seen:
-    """The same with every slot planned, charged and laid out in waves."""
-    with monkeypatch.context() as patch:
-        patch.setattr(QuietFeedback, "row", lambda self, batch: None)
-        return fold()
 
 
 @pytest.mark.parametrize("played", ["header", "value"])
 def test_is_a_slot_of_feedback_alone_what_it_is_by_the_long_way(
     played: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Releases, charges, rows, saves and low-water marks: equal; and the quiet way is taken."""
+    """Releases, charges, rows, saves and low-water marks: equal; and slots are laid out alone."""
     log, taken = shown_log(150), []
 
-    def watched(quiet: QuietFeedback, batch: FeedbackBatch, row: int) -> None:
-        taken.append(row)
-        _take_shown(quiet, batch, row)
+    def watched(self: Alone, slots: BatchSlots) -> None:
+        taken.append(slots.rows[0])
+        _note(self, slots)
 
-    long = feedback_by_the_long_way(monkeypatch, lambda: feedback_alone(played, log))
-    monkeypatch.setattr(QuietFeedback, "take", watched)
+    long = by_the_long_way(monkeypatch, lambda: feedback_alone(played, log))
+    monkeypatch.setattr(Alone, "note", watched)
     assert feedback_alone(played, log) == long
     assert 60 < len(taken) < 110  # of 150: the others begin or end something, or get no row
 
 
-_take_shown, _row_shown = QuietFeedback.take, QuietFeedback.row
-
-
-def _unclipped(quiet: QuietFeedback, batch: FeedbackBatch, row: int) -> None:
-    _take_shown(quiet, replace(batch, gain=batch.gain * 0), row)
-    if 0 <= batch.played[0] < len(ACTIONS):
-        quiet._bank.sums[row, batch.played[0]] += batch.gain[0]
-
-
-def _counts_nobody_for_the_first(quiet: QuietFeedback, batch: FeedbackBatch, row: int) -> None:
-    known = 0 <= batch.played[0] < len(ACTIONS)
-    _take_shown(quiet, batch if known else replace(batch, played=batch.played * 0), row)
-
-
-def _drops_unusable(quiet: QuietFeedback, batch: FeedbackBatch, row: int) -> None:
-    _take_shown(quiet, batch, row)
-    if not batch.gain[0] and 0 <= batch.played[0] < len(ACTIONS):
-        quiet._bank.shown[row, batch.played[0]] -= 1
-
-
-def _passes_ends(quiet: QuietFeedback, batch: FeedbackBatch) -> int | None:
-    return quiet._bank.row(batch.keys[int(batch.index[0])])
-
-
-FEEDBACK_MUTANTS: dict[str, tuple[str, Any]] = {
-    "a gain that is not clipped": ("take", _unclipped),
-    "a slot of no arm counted for the first": ("take", _counts_nobody_for_the_first),
-    "usable slots counted instead of shown ones": ("take", _drops_unusable),
-    "the end of a block passed over": ("row", _passes_ends),
-}
-
-
-@pytest.mark.parametrize("name", FEEDBACK_MUTANTS)
+@pytest.mark.parametrize("name", MUTANTS)
 def test_is_every_broken_way_of_feedback_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the comparison above."""
     log = shown_log(60)
-    long = feedback_by_the_long_way(monkeypatch, lambda: feedback_alone("header", log))
-    monkeypatch.setattr(QuietFeedback, *FEEDBACK_MUTANTS[name])
+    long = by_the_long_way(monkeypatch, lambda: feedback_alone("header", log))
+    monkeypatch.setattr(*MUTANTS[name])
     assert feedback_alone("header", log) != long

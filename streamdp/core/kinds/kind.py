@@ -1,0 +1,174 @@
+"""The interface of a kind: what a stream keeps of its events, draws from it, and puts in force.
+
+A kind is a frozen value. It says
+
+1. which *private* columns a key's row has, and what a batch's slots add to them (`adder`);
+2. which releases a block ends with, what each costs, and how it is drawn (`draw`): the only
+   function that sees private columns and random bits together;
+3. which *evidence* its releases are: a value of `core.evidence`, which holds the public columns and
+   computes what is in force. It cannot import what a private sum or noise is made of, and gets
+   released numbers only. That is why publishing what is in force costs nothing.
+
+Everything else (slots, blocks, charges, frames, limits, saving, rebuilding, idle keys, withheld
+releases) is the engine's, written once for all kinds.
+
+Privacy: a kind states its own argument: the relation, its ε and the sensitivity behind it. The
+engine adds that every slot lies in one block, that the block is charged before anything is drawn
+from it, and that `draw` is called once for each release (P4, P5, P6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Protocol
+
+from streamdp.core.arrays import Bools, Columns, Field, Ints
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.events import Batch
+from streamdp.core.evidence.evidence import InForce, PublicEvidence
+from streamdp.core.kinds.estimates import Estimate
+from streamdp.core.kinds.recorded import Kept
+from streamdp.core.kinds.slots import BatchSlots
+from streamdp.core.randomness import Bits
+from streamdp.core.schedule import Schedule
+
+BitsOf = Callable[[int, Ints, Ints], Bits]
+"""The bits of a purpose for some rows, one draw each, at these indices (blocks or slots)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRelease:
+    """One release at the end of a block, of `width` integers."""
+
+    name: str  # `action`, `sums`, or an estimate's
+    epsilon: Fraction  # charged to each slot of the block; 0 where nothing is private
+    width: int
+    shortest: int = 1  # blocks of fewer slots do not have it
+
+    def due(self, lengths: Ints) -> Bools:
+        """Which blocks have it: a function of public lengths."""
+        return lengths >= self.shortest
+
+
+class Watching(Protocol):
+    """Takes exact totals. NOT PRIVATE: see `core.engine.operator`."""
+
+    latest_nulls: Bools
+
+    def observe(self, rows: Ints, actions: Ints, totals: Ints, nulls: Ints) -> None:
+        """Add the totals of some rows while these actions were in force."""
+        ...
+
+
+class Contents(Protocol):
+    """What the slots of a batch add to private columns."""
+
+    def add(self, which: Any, rows: Ints) -> None:
+        """Add these segments, which are of different rows, to their rows."""
+        ...
+
+
+class SlotAdder(Protocol):
+    """Reads batches for one engine; keeps its working memory between them."""
+
+    def contents(self, slots: BatchSlots, bits: BitsOf) -> Contents:
+        """What these slots add; nothing changes yet."""
+        ...
+
+
+class Kind(Protocol):
+    """What a stream learns, as a frozen value."""
+
+    @property
+    def recipe(self) -> str:
+        """The name of the recipe that made it."""
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """The names of the actions."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """Where blocks end."""
+
+    @property
+    def charge(self) -> Fraction | None:
+        """What the first release costs each slot of a block; None: not private."""
+
+    @property
+    def mechanism(self) -> str:
+        """The name of the mechanism that draws the first release, for the ledger."""
+
+    @property
+    def noise_parameters(self) -> Mapping[str, Fraction | None]:
+        """The `rate` of its selection, or the `scale` of the noise on its sums, for the ledger."""
+
+    @property
+    def method(self) -> Mapping[str, str]:
+        """How what is in force follows from releases, for the ledger: a memory, or a learner.
+
+        The name under `memory` or `learner` (the other one is "") restores the evidence.
+        """
+
+    @property
+    def played(self) -> str | None:
+        """Where a record's action stands, `header` or `value`; None where all losses are seen."""
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The private columns of a row."""
+
+    @property
+    def releases(self) -> tuple[BlockRelease, ...]:
+        """What a block ends with. The first one is evidence; the others are only published."""
+
+    @property
+    def evidence(self) -> PublicEvidence:
+        """What the first release is evidence of: the public columns, and what is in force."""
+
+    def with_estimates(self, estimates: Sequence[Estimate]) -> Kind:
+        """The same kind, releasing these estimates too; refuse what it cannot release."""
+
+    def checked(self, batch: Batch) -> Batch:
+        """The batch as this kind reads it; refuse one of another type or shape, never content."""
+
+    def adder(
+        self, private: Columns, public: Columns, *, watching: Watching | None = None
+    ) -> SlotAdder:
+        """What adds batches to these columns; of public columns it reads what is in force."""
+
+    def opening(self, rows: int, bits: Callable[[int], Bits]) -> Ints:
+        """The openings of new rows, R × the first release's width: no data, no charge."""
+
+    def draw(
+        self, name: str, private: Columns, public: Columns, bits: Callable[[int], Bits]
+    ) -> Ints:
+        """Draw the release of this name for R rows whose block has ended: R × its width."""
+
+    def columns(self, released: Ints, in_force: InForce) -> Mapping[str, Any]:
+        """Columns of `Releases` for n releases (n × width) and what is in force after each."""
+
+    def read(self, name: str, kept: Sequence[Kept]) -> Ints:
+        """Recorded releases of one name as they were drawn: R × width; the inverse of `columns`."""
+
+    def digest(self) -> str:
+        """A fingerprint of everything that state and privacy depend on, estimates aside."""
+
+
+def check_even(batch: Batch, slots: int) -> None:
+    """Refuse a batch whose columns are of different lengths."""
+    if not slots == len(batch.index) == len(batch.offsets):
+        got = f"{len(batch.index)} and {len(batch.offsets)}"
+        raise InvalidConfig(complaint("batch", "uneven columns", expected=slots, got=got))
+
+
+def shares(kind: Kind, estimates: Sequence[Estimate] = ()) -> dict[str, Fraction]:
+    """The most that an event is charged for each release, with these estimates."""
+    return {of.name: of.epsilon for of in kind.with_estimates(estimates).releases}
+
+
+def full_charge(kind: Kind, estimates: Sequence[Estimate] = ()) -> Fraction:
+    """The most that an event is charged in total."""
+    return sum(shares(kind, estimates).values(), Fraction(0))

@@ -1,0 +1,318 @@
+"""Streams of losses: sums of a window, a private choice at each block's end, and estimates.
+
+Privacy: ε-DP for replacing one event's loss vector, given earlier releases, with ε = `charge` for
+the vote and each estimate's own ε beside it. Sensitivity: a vector in [0, 1]^K enters one sum, of
+one block, so the difference of two actions' sums moves by at most 2 (`calibration`); an estimate's
+is stated with it. Why: a vote is one selection by the learner's mechanism, whose prior follows from
+earlier releases; an estimate is a statistic with discrete Laplace noise. Votes and estimates of a
+block add up, and the ledger books both before either is drawn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from hashlib import sha256
+from typing import Any, Literal
+
+import numpy as np
+
+from streamdp.core.arrays import Columns, Field, Floats, Ints
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.events import ACTION, Batch, LossBatch
+from streamdp.core.evidence.evidence import InForce
+from streamdp.core.evidence.memory import NEWEST, Memory
+from streamdp.core.evidence.votes import Votes
+from streamdp.core.grid import as_rows
+from streamdp.core.kinds.estimates import Estimate
+from streamdp.core.kinds.kind import BitsOf, BlockRelease, Watching, check_even
+from streamdp.core.kinds.names import read_actions
+from streamdp.core.kinds.recorded import Kept
+from streamdp.core.kinds.resampled import resampled
+from streamdp.core.kinds.slots import BatchSlots
+from streamdp.core.kinds.windows import WINDOWS, Window, prefixes
+from streamdp.core.noise import discrete_laplace
+from streamdp.core.randomness import Bits, Purpose, uniform_integers
+from streamdp.core.schedule import Schedule
+from streamdp.core.segments import Adder
+from streamdp.core.selection import Mechanism, Prior
+
+Resample = Literal["none", "bernoulli"]
+
+
+@dataclass(frozen=True)
+class Leader:
+    """A full-information block learner: schedule + window + selection (+ resampling and memory).
+
+    `window` says which losses of a block count. `charge` is what the ledger books for each slot of
+    a block; None means that the learner is not private. `bonus` is the head start of the action in
+    force in the next selection, in noise units: a public prior, since the action in force follows
+    from earlier releases. `memory` computes the action in force from the newest vote, or from more
+    votes.
+    """
+
+    actions: tuple[str, ...]
+    schedule: Schedule
+    window: Window
+    resample: Resample
+    choose: Mechanism
+    charge: Fraction | None
+    bonus: Fraction = Fraction(0)
+    memory: Memory = NEWEST
+    recipe: str = "leader"
+    options: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    """As given to the recipe, as text; not compared: "0.5" and "1/2" make equal learners."""
+    estimates: tuple[Estimate, ...] = ()
+    """What is released of a block beside the vote; a stream's configuration adds them."""
+
+    def __post_init__(self) -> None:
+        """Refuse a learner that no engine could run."""
+        object.__setattr__(self, "actions", read_actions(self.actions))
+        if self.charge is not None and self.charge <= 0:
+            raise InvalidConfig(
+                complaint(self.recipe, "no charge", expected="> 0", got=self.charge)
+            )
+        if self.charge is not None and not WINDOWS[self.window].cleared:
+            raise InvalidConfig(
+                complaint(
+                    self.recipe,
+                    "a running window reads slots again",
+                    expected="no charge",
+                    got=self.charge,
+                )
+            )
+
+    # -- as a value ------------------------------------------------------------------------------
+
+    @property
+    def private(self) -> bool:
+        """Whether the learner is private."""
+        return self.charge is not None
+
+    @property
+    def remembers(self) -> bool:
+        """Whether another action than the newest vote may be in force."""
+        return bool(self.memory.name)
+
+    def with_estimates(self, estimates: Sequence[Estimate]) -> Leader:
+        """The same learner, releasing these estimates."""
+        return replace(self, estimates=tuple(estimates)) if estimates else self
+
+    def prior(self, in_force: Ints) -> Prior | None:
+        """The prior of selections while these actions are in force."""
+        return Prior.incumbent(in_force, self.bonus) if self.bonus else None
+
+    def log_probabilities(self, sums: Ints, *, in_force: int) -> Floats:
+        """The exact law of a selection from a window's K sums, for audits and tests.
+
+        Sums are on the grid and, where losses are resampled, of the resampled losses.
+        """
+        return self.choose.log_probabilities(sums, self.prior(np.array([in_force])))
+
+    def to_config(self) -> dict[str, str]:
+        """The learner's table in a configuration file; `learner_of` reads it back."""
+        return {"recipe": self.recipe, **dict(self.options)}
+
+    def digest(self) -> str:
+        """A fingerprint of everything that the learner's state and privacy depend on."""
+        parts: dict[str, object] = {
+            "recipe": self.recipe,
+            "actions": self.actions,
+            "schedule": [self.schedule.name, self.schedule.prefix, self.schedule.tail],
+            "window": self.window,
+            "resample": self.resample,
+            "choose": [self.choose.name, str(self.choose.rate)],
+            "charge": str(self.charge),
+            "bonus": str(self.bonus),
+        }
+        if self.remembers:
+            parts["memory"] = self.memory.name
+        return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def __str__(self) -> str:
+        """One line for tables and logs."""
+        options = ", ".join(f"{name}={value}" for name, value in self.options)
+        return f"{self.recipe}({options}) of {len(self.actions)} actions"
+
+    @property
+    def mechanism(self) -> str:
+        """The selection's name."""
+        return self.choose.name
+
+    @property
+    def noise_parameters(self) -> dict[str, Fraction | None]:
+        """The selection's rate."""
+        return {"rate": self.choose.rate, "scale": None}
+
+    @property
+    def method(self) -> dict[str, str]:
+        """The memory's name."""
+        return {"memory": self.memory.name, "learner": ""}
+
+    @property
+    def played(self) -> None:
+        """Nowhere: all losses are seen."""
+        return None
+
+    # -- as a kind -------------------------------------------------------------------------------
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The window's sums; where estimates are released, sums and nulls of the whole block."""
+        window, shape = WINDOWS[self.window], (len(self.actions),)
+        fields = [Field("sums", np.int64, shape, cleared=window.cleared)]
+        if window.drawn:
+            fields.append(Field("window", np.int64, cleared=False))  # how many slots count
+        if self.estimates:
+            fields += [Field("totals", np.int64, shape), Field("nulls", np.int64)]
+        return tuple(fields)
+
+    @property
+    def releases(self) -> tuple[BlockRelease, ...]:
+        """The vote, and the estimates."""
+        return (
+            BlockRelease(ACTION, self.charge or Fraction(0), 1),
+            *(BlockRelease(of.name, of.epsilon, 1, of.min_length) for of in self.estimates),
+        )
+
+    @property
+    def evidence(self) -> Votes:
+        """Votes, with the learner's memory."""
+        return Votes(self.memory)
+
+    def checked(self, batch: Batch) -> LossBatch:
+        """The batch, its losses as float32."""
+        if not isinstance(batch, LossBatch):
+            got = type(batch).__name__
+            raise InvalidConfig(
+                complaint("batch", "of another kind", expected="LossBatch", got=got)
+            )
+        if batch.losses.dtype != np.float32:
+            batch = replace(batch, losses=as_rows(batch.losses, actions=len(self.actions)))
+        slots, actions = len(batch.losses), len(self.actions)
+        if batch.losses.shape != (slots, actions):
+            got, expected = f"{batch.losses.shape} {batch.losses.dtype}", f"n × {actions} float32"
+            raise InvalidConfig(complaint("batch.losses", "shape", expected=expected, got=got))
+        check_even(batch, slots)
+        return batch
+
+    def adder(
+        self, private: Columns, public: Columns, *, watching: Watching | None = None
+    ) -> LossAdder:
+        """Adds losses to sums."""
+        return LossAdder(self, private, public, watching)
+
+    def opening(self, rows: int, bits: Callable[[int], Bits]) -> Ints:
+        """Uniform over the actions: no data, no charge."""
+        return uniform_integers(bits(Purpose.OPENING), np.full(rows, len(self.actions)))[:, None]
+
+    def draw(
+        self, name: str, private: Columns, public: Columns, bits: Callable[[int], Bits]
+    ) -> Ints:
+        """The private choice from the window's sums, or an estimate."""
+        in_force = public["action"].astype(np.int64)
+        if name == ACTION:
+            bits_of = bits(Purpose.SELECTION)
+            return self.choose.select(private["sums"], bits_of, self.prior(in_force))[:, None]
+        which = [estimate.name for estimate in self.estimates].index(name)
+        of = self.estimates[which]
+        exact = of.statistic(private["totals"], action=in_force, nulls=private["nulls"])
+        scale = of.scale(actions=len(self.actions))
+        noisy: Ints = exact + discrete_laplace(scale, bits(Purpose.NOISE + which))
+        return noisy[:, None]
+
+    def columns(self, released: Ints, in_force: InForce) -> Mapping[str, Any]:
+        """Each release is one number; with a memory the action in force is told too."""
+        return {
+            "value": released[:, 0],
+            "in_force": in_force if self.remembers else None,
+            "actions": self.actions,
+        }
+
+    def read(self, name: str, kept: Sequence[Kept]) -> Ints:
+        """The recorded numbers."""
+        return np.array([release.value for release in kept], dtype=np.int64)[:, None]
+
+
+class LossAdder:
+    """Adds the losses of batches to the sums of rows."""
+
+    __slots__ = ("_adder", "_leader", "_private", "_public", "_watching")
+
+    def __init__(
+        self, leader: Leader, private: Columns, public: Columns, watching: Watching | None
+    ) -> None:
+        self._leader, self._private, self._public = leader, private, public
+        self._watching = watching
+        self._adder = Adder(len(leader.actions))
+
+    def contents(self, slots: BatchSlots, bits: BitsOf) -> LossContents:
+        """The sums of each segment: over its window, and where needed over all its slots."""
+        leader, segments, grouped, batch = (
+            self._leader, slots.segments, slots.grouped, slots.batch,
+        )  # fmt: skip
+        assert isinstance(batch, LossBatch)
+        windows, counted = None, segments.length
+        if WINDOWS[leader.window].drawn:
+            windows = self._windows(slots, bits)
+            counted = np.clip(windows - segments.into, 0, segments.length)
+        losses, changed = batch.losses, leader.resample == "bernoulli"
+        if changed:
+            losses = resampled(losses, bits(Purpose.RESAMPLE, slots.slot_rows, slots.numbers))
+        sums, nulls = self._adder.sums(losses, grouped, segments.begin, counted)
+        contents = LossContents(self._private, self._public, sums, windows)
+        if not leader.estimates and self._watching is None:
+            return contents
+        contents.totals = sums
+        if changed or windows is not None:
+            contents.totals, nulls = self._adder.sums(
+                batch.losses, grouped, segments.begin, segments.length
+            )
+        in_order = nulls[grouped.places(np.arange(len(nulls)))].astype(np.int64)
+        contents.nulls = np.add.reduceat(in_order, segments.begin)
+        if self._watching is not None:
+            self._watching.latest_nulls = nulls
+            contents.watching = self._watching
+        return contents
+
+    def _windows(self, slots: BatchSlots, bits: BitsOf) -> Ints:
+        """How many slots of each segment's block count; drawn here for blocks that begin."""
+        segments, rows = slots.segments, slots.segment_rows
+        windows: Ints = self._private["window"][rows]
+        begins = np.flatnonzero(segments.into == 0)
+        if len(begins):
+            blocks = segments.block[begins]
+            drawn = bits(Purpose.WINDOW, rows[begins], blocks)
+            windows[begins] = prefixes(self._leader.schedule.lengths(blocks), drawn)
+        return windows
+
+
+@dataclass(slots=True, repr=False)
+class LossContents:
+    """What the segments of a batch add: to the window's sums, and over all their slots."""
+
+    private: Columns
+    public: Columns
+    sums: Ints  # S × K
+    windows: Ints | None  # S: how many slots of its block count, where that is drawn
+    totals: Ints | None = None  # S × K, for estimates or an operator
+    nulls: Ints | None = None  # S
+    watching: Watching | None = None
+
+    def add(self, which: Any, rows: Ints) -> None:
+        """Add these segments to their rows."""
+        private = self.private
+        if self.windows is not None:
+            private["window"][rows] = self.windows[which]
+        private["sums"][rows] += self.sums[which]
+        if self.totals is None or self.nulls is None:
+            return
+        totals, nulls = self.totals[which], self.nulls[which]
+        if "totals" in private:
+            private["totals"][rows] += totals
+            private["nulls"][rows] += nulls
+        if self.watching is not None:
+            in_force = self.public["action"][rows].astype(np.int64)
+            self.watching.observe(rows, in_force, totals, nulls)

@@ -1,0 +1,215 @@
+"""Does what is in force follow from releases alone, whatever the kind?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streamdp as sd
+from streamdp.core.arrays import Columns, Ints
+from streamdp.core.bank import Gathered
+from streamdp.core.engine import Rebuilding, plan
+from streamdp.core.events import ACTION, OPENING, FeedbackBatch, Key, LossBatch
+from streamdp.core.evidence.votes import Votes
+from streamdp.core.grid import UNIT
+from streamdp.core.kinds.kind import Kind
+from streamdp.core.kinds.losses import Leader
+from streamdp.core.kinds.recorded import Drawn, Kept, recorded
+from streamdp.core.randomness import Bits
+from tests.golden_engine import LEARNERS, POLICIES, log, shown_log
+from tests.support.remembering import remembering
+
+KINDS: dict[str, Kind] = {**LEARNERS, **POLICIES}
+PRIVATE = {name: kind for name, kind in KINDS.items() if kind.charge is not None}
+KEYS: list[Key] = [b"fr", None, b"\xff"]
+
+
+def engine(kind: Kind, seed: str = "kinds") -> sd.Engine:
+    """A seeded engine of this kind."""
+    return sd.Engine(
+        stream="home", partition=0, learner=kind, randomness=sd.SeededRandomness(seed),
+        budget=None if kind.charge is None else "9",
+    )  # fmt: skip
+
+
+def log_of(kind: Kind) -> LossBatch | FeedbackBatch:
+    """Forty slots of three keys."""
+    policies = kind.evidence.answers == "policy"
+    return (shown_log if policies else log)(len(kind.actions))
+
+
+def neighbour_of(batch: LossBatch | FeedbackBatch) -> Any:
+    """The same records with other contents everywhere."""
+    if isinstance(batch, LossBatch):
+        return replace(batch, losses=batch.losses[::-1].copy())
+    return replace(batch, gain=UNIT // 2 - np.abs(batch.gain))
+
+
+def answers(machine: sd.Engine) -> list[Any]:
+    """What is in force for each key."""
+    if machine.kind.evidence.answers == "action":
+        return [machine.action(key) for key in KEYS]
+    policies = [machine.policy(key) for key in KEYS]
+    return [None if policy is None else policy.tolist() for policy in policies]
+
+
+def rebuilt_over_a_neighbour(kind: Kind) -> tuple[list[Any], list[Any]]:
+    """What is in force live, and after a rebuild that reads other contents and these releases."""
+    batch, machine = log_of(kind), engine(kind)
+    releases = recorded(machine.apply_batch(batch))
+    rebuilding = Rebuilding(engine(kind, "others"), rows=[], releases=releases)
+    rebuilding.feed(neighbour_of(batch))
+    again = rebuilding.finish(position=machine.position, rows=len(machine))
+    return answers(machine), answers(again)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_is_in_force_is_the_same_for_other_contents_with_the_same_releases(name: str) -> None:
+    live, again = rebuilt_over_a_neighbour(KINDS[name])
+    assert live == again
+
+
+@dataclass(frozen=True)
+class Peeking(Leader):
+    """A broken kind: it remembers sums where it draws, and its evidence puts in force the best."""
+
+    seen: list[Ints] = field(default_factory=list, compare=False)
+
+    def draw(
+        self, name: str, private: Columns, public: Columns, bits: Callable[[int], Bits]
+    ) -> Ints:
+        """The vote as shipped; its sums are kept."""
+        self.seen[:] = [private["sums"]]
+        return super().draw(name, private, public, bits)
+
+    @property
+    def evidence(self) -> Votes:
+        """Votes that know the sums."""
+        return PeekingVotes(self.memory, seen=self.seen)
+
+
+@dataclass(frozen=True)
+class PeekingVotes(Votes):
+    """Evidence that shares a list with a kind's draws."""
+
+    seen: list[Ints] = field(default_factory=list)
+
+    def fold(self, public: Columns, released: Ints, lengths: Ints) -> Columns:
+        """The best of the sums that were drawn from."""
+        now = super().fold(public, released, lengths)
+        return {**now, "action": self.seen.pop().argmin(axis=1)} if self.seen else now
+
+
+def test_a_kind_that_folds_sums_that_it_remembers_is_caught() -> None:
+    """The imports of evidence forbid it; a rebuild, which draws nothing, shows it."""
+    sound = remembering(sd.incumbent_leader(actions=("a", "b", "c"), epsilon="1/2"))
+    parts: dict[str, Any] = {of.name: getattr(sound, of.name) for of in fields(sound)}
+    live, again = rebuilt_over_a_neighbour(sound)
+    assert live == again
+    with pytest.raises(sd.StateMismatch, match="another action was in force"):
+        rebuilt_over_a_neighbour(Peeking(**parts))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_evidence_alone_arrives_at_what_is_in_force(name: str) -> None:
+    """Anybody who has the releases of a key computes what the engine says."""
+    kind = KINDS[name]
+    machine, evidence = engine(kind), kind.evidence
+    releases = list(machine.apply_batch(log_of(kind)))
+    for key, said in zip(KEYS, answers(machine), strict=True):
+        public = {of.name: np.zeros((1, *of.shape), dtype=of.dtype) for of in evidence.fields}
+        block = 0
+        for release in (release for release in releases if release.key == key):
+            ((name_of, kept),) = recorded([release]).items()
+            drawn = kind.read(name_of.kind, [kept])
+            if release.kind == OPENING:
+                public |= evidence.opened(drawn)
+            else:
+                length = np.array([release.stop - release.start])
+                public |= evidence.fold(public, drawn, length)
+                block = release.identity.block + 1
+        lengths = kind.schedule.lengths(np.array([block]))
+        (in_force,) = evidence.in_force(public, lengths)
+        expected = (
+            kind.actions[int(in_force)] if evidence.answers == "action" else in_force.tolist()
+        )
+        assert said == expected
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_recorded_releases_are_read_back_as_they_were_drawn(name: str) -> None:
+    """`read` is the inverse of `columns`, for each of a kind's releases and for openings."""
+    kind = KINDS[name]
+    rng = np.random.default_rng(1)
+    for release in kind.releases:
+        drawn = rng.integers(0, len(kind.actions), (4, release.width))
+        in_force: Any = np.zeros((4, len(kind.actions)), dtype=np.uint32)
+        if kind.evidence.answers == "action":
+            in_force = drawn[:, 0]
+        columns = kind.columns(drawn, in_force)
+        feedback = columns.get("feedback")
+        kept = [
+            Kept(
+                int(columns["value"][at]), 0, 0,
+                sums=None if feedback is None else feedback.sums(at),
+            )
+            for at in range(4)
+        ]  # fmt: skip
+        assert kind.read(release.name, kept).tolist() == drawn.tolist()
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_the_first_release_is_the_only_evidence(name: str) -> None:
+    """Its charge is the kind's, and every block has it."""
+    kind = PRIVATE[name]
+    first, *others = kind.releases
+    assert first.epsilon == kind.charge
+    assert first.shortest == 1
+    assert others == []
+    assert kind.with_estimates([]) == kind
+
+
+def test_estimates_are_further_releases_of_a_stream_of_losses() -> None:
+    regret = sd.estimate("block_regret", epsilon="1/4", min_length=3)
+    kind = LEARNERS[next(iter(LEARNERS))].with_estimates([regret])
+    assert [(of.name, str(of.epsilon), of.shortest) for of in kind.releases] == [
+        (ACTION, "1/2", 1), ("block_regret", "1/4", 3),
+    ]  # fmt: skip
+    assert {of.name for of in kind.fields} == {"sums", "totals", "nulls"}
+    with pytest.raises(sd.InvalidConfig, match="not on a feedback stream"):
+        next(iter(POLICIES.values())).with_estimates([regret])
+
+
+def test_a_recorded_release_has_its_name() -> None:
+    machine = engine(next(iter(LEARNERS.values())))
+    names = recorded(machine.apply(b"fr", [0.1, 0.2, 0.3]))
+    assert list(names) == [Drawn(b"fr", 0, 0, OPENING), Drawn(b"fr", 0, 0, ACTION)]
+
+
+def test_columns_of_some_rows_are_gathered_by_name() -> None:
+    columns = {"sums": np.arange(8).reshape(4, 2), "nulls": np.arange(4)}
+    some = Gathered(columns, np.array([3, 1]))
+    assert {name: column.tolist() for name, column in some.items()} == {
+        "sums": [[6, 7], [2, 3]], "nulls": [3, 1],
+    }  # fmt: skip
+    assert len(some) == 2
+
+
+def test_a_row_laid_out_alone_in_very_many_blocks_is_what_it_is_in_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bounds of few blocks are remembered at a time."""
+    monkeypatch.setattr(plan, "_BLOCKS_REMEMBERED", 3)
+    kind = sd.incumbent_leader(actions=("a", "b", "c"), epsilon="1/2", schedule=sd.capped(4))
+    batch = log(3)
+    alone, together = engine(kind), engine(kind)
+    one_by_one = [
+        release
+        for at in range(len(batch.index))
+        for release in alone.apply_batch(batch.part(slice(at, at + 1)))
+    ]
+    assert one_by_one == list(together.apply_batch(batch))
