@@ -25,7 +25,7 @@ from streamdp.serve.families import gauge
 from tests.conftest import ROOT
 
 TOUCHED = {
-    "_batches", "_client", "_closed", "_commit_refresh_task", "_consumer_record",
+    "_batches", "_check_crcs", "_client", "_closed", "_commit_refresh_task", "_consumer_record",
     "_contains_abort_marker", "_coordination_task", "_coordinator", "_drain_waiter",
     "_fetch_task", "_fetcher",
     "_heartbeat_task", "_maybe_do_transactional_request", "_message_accumulator",
