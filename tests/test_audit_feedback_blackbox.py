@@ -20,8 +20,8 @@ import pytest
 from typer.testing import CliRunner
 
 from streamdp import cli
-from streamdp.core.engine import draws
 from streamdp.core.events import FeedbackBatch
+from streamdp.core.kinds import feedback as kind
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.noise import discrete_laplaces
 from streamdp.core.randomness import SeededRandomness
@@ -225,7 +225,7 @@ def test_does_the_command_fail_for_a_service_that_proves_more(
 ) -> None:
     """An eighth of the noise: under system bits so few runs miss it less than once in 10⁶."""
     monkeypatch.setattr(
-        draws, "discrete_laplaces", lambda scale, *of: discrete_laplaces(scale / 8, *of)
+        kind, "discrete_laplaces", lambda scale, *of: discrete_laplaces(scale / 8, *of)
     )
     code, out = run("audit", "--config", str(configured), *QUICK)
     (result,) = json.loads(out)

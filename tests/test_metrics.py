@@ -258,7 +258,7 @@ def test_what_an_input_keeps_is_shown_where_the_transport_trims_it() -> None:
     at = {"stream": "home", "partition": "0"}
     assert of(metrics, "streamdp_input_kept_records", **at) == 80
     assert of(metrics, "streamdp_input_retain_records", **at) == 10
-    assert not any("input" in name for name, _ in samples(facts(partition())))
+    assert not any("input" in name for name, _ in samples(facts(partition(kept=None, retain=None))))
 
 
 def test_is_nothing_shown_of_the_process_itself() -> None:

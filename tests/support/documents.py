@@ -268,7 +268,7 @@ class Story:
             if event.keys() & {"item", "categories", "truth"}:
                 jsonschema.validate(event, schema("outcome"))
                 continue
-            kinds = {name: name for name in ("action", "policy")}
+            kinds = {name: name for name in ("action", "mode", "policy")}
             kinds |= dict.fromkeys(("charge", "epoch"), "ledger")
             jsonschema.validate(event, schema(kinds.get(event.get("type"), f"event-{layout}")))
 
