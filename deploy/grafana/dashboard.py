@@ -279,11 +279,11 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 "none",
                 "The class of what keeps a process from the brokers, and the topic if it is known.",
                 Line(
-                    f"streamdp_transport_error{ALL} or vector(0)",
+                    f"streamdp_transport_error{ALL}",
                     "{{instance}} {{error}} {{topic}}",
                 ),
-                Line(f"streamdp_input_missing{ALL} or vector(0)", "{{topic}} is missing"),
-                Line(f"max by (error) (streamdp_access_refused{ALL}) or vector(0)", "{{error}}"),
+                Line(f"streamdp_input_missing{ALL}", "{{topic}} is missing"),
+                Line(f"max by (error) (streamdp_access_refused{ALL})", "{{error}}"),
             ),
             picture(
                 "Clocks",
