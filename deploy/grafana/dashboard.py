@@ -287,10 +287,10 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
             ),
             picture(
                 "Clocks",
-                "h",
+                "s",
                 "How far the newest timestamps of an input are ahead of the process's clock.",
                 Line(
-                    f"max by (application, stream, partition) (streamdp_clock_ahead_hours{ONE})",
+                    f"max by (application, stream, partition) (streamdp_clock_ahead_seconds{ONE})",
                     PART,
                 ),
             ),

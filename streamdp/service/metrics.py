@@ -79,11 +79,11 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
     yield from _gauges(learning)
     yield from _ways_back(parts)
     yield gauge(
-        "streamdp_clock_ahead_hours",
-        "Whole hours by which the input's newest timestamp is ahead of this process's clock.",
+        "streamdp_clock_ahead_seconds",
+        "By which the input's newest timestamp is ahead of this process's clock, in whole hours.",
         ["stream", "partition"],
         (
-            ((stream, label), part.clock_ahead)
+            ((stream, label), part.clock_ahead * 3600)
             for stream, label, part in parts
             if part.clock_ahead is not None
         ),

@@ -45,7 +45,7 @@ def partition(number: int = 0, **other: object) -> PartitionStatus:
         "number": number, "status": "running", "reason": None, "message": "", "progress": 1.0,
         "position": 1000, "low_water": 900, "lag": 0, "headroom": 10_000, "keys": 3,
         "keys_refused": 0, "slots": 1000, "blocks": 9, "published_ago": 12.0,
-        "kept": 20_000, "retain": 1_000_000,
+        "kept": 20_000, "retain": 1_000_000, "clock_ahead": 0.0,
     }  # fmt: skip
     return PartitionStatus(**{**good, **other})  # type: ignore[arg-type]
 
