@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import streamdp as sd
+from streamdp.core import engine as engine_room
 from streamdp.core.events import Key, LossBatch
 from streamdp.core.grid import UNIT, quantise
 from streamdp.core.randomness import Bits
@@ -540,3 +541,23 @@ def test_does_the_low_water_mark_say_what_must_be_read_again() -> None:
     assert [key for key, _ in machine.save()] == [b"a"]
     assert machine.save() == []
     assert machine.low_water() == machine.position == 4
+
+
+def test_the_engine_s_names_are_imported_at_their_first_use() -> None:
+    for name in engine_room.__all__:
+        assert engine_room.__getattr__(name) is getattr(engine_room, name)
+    with pytest.raises(AttributeError, match="no attribute 'Motor'"):
+        _ = engine_room.Motor
+
+
+def test_a_batch_names_the_slots_that_a_quarantine_looks_at() -> None:
+    """NOT PRIVATE: only a quarantine asks for sums that are no number and for unusable events."""
+    offsets = np.arange(3)
+    losses = np.array([[0, 1], [np.nan, 1], [np.inf, 0]], dtype=np.float32)
+    batch = sd.LossBatch([b"k"], np.zeros(3, dtype=np.int64), losses, offsets)
+    assert batch.suspicious().tolist() == [False, True, True]
+    played, gain = np.zeros(3, dtype=np.int32), np.zeros(3, dtype=np.int64)
+    shown = sd.FeedbackBatch.by_key([b"k"] * 3, played, gain, offsets)
+    assert not shown.suspicious().any()
+    unusable = replace(shown, unusable=np.array([False, True, False]))
+    assert unusable.suspicious().tolist() == [False, True, False]

@@ -114,7 +114,7 @@ async def test_a_batch_that_decompresses_to_too_much_is_no_outcome_and_stops_an_
                 await transport.poll(max_records=100, timeout=0.1)
         ((failed, error),) = worker.heard.failures
         assert failed == HOME
-        assert "larger than 64 MiB decompressed" in str(error)
+        assert "decompressed larger than 64 MiB, cannot be decoded at offset" in str(error)
 
 
 async def test_outcomes_in_a_codec_that_is_missing_are_none_but_input_is_refused(

@@ -75,7 +75,8 @@ _STRIKES = 2
 _ERRORS = 2
 _RESTART_SECONDS = 30.0
 _UNDECODABLE = (
-    f"a batch of the input cannot be decoded, or is larger than {LARGEST >> 20} MiB decompressed"
+    f"a batch of the input, damaged or decompressed larger than {LARGEST >> 20} MiB,"
+    " cannot be decoded"
 )
 _OF_A_BATCH = (CorruptRecordException, UnsupportedCodecError)
 

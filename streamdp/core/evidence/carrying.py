@@ -23,7 +23,7 @@ import contract of this package keeps open sums out of reach.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -103,12 +103,3 @@ def moved(history: Floats, moves: Ints, *, actions: int) -> Floats:
     stays = moves != STAYS_AWAY
     renumbered[:, moves[stays]] = history[:, stays]
     return renumbered
-
-
-def history_of(carried: Mapping[int, Carried], *, rows: int, actions: int) -> Floats:
-    """The histories (R × 2 × K) that new rows begin with: zeros where nothing is carried."""
-    histories = np.zeros((rows, KEPT_PER_ARM, actions))
-    for row, known in carried.items():
-        assert known.history is not None, "a feedback stream carries over a history"
-        histories[row] = np.frombuffer(known.history, "<f8").reshape(KEPT_PER_ARM, actions)
-    return histories

@@ -98,11 +98,6 @@ class PolicyLearner:
         """Whether the learner is private."""
         return self.charge is not None
 
-    @property
-    def estimates(self) -> tuple[Estimate, ...]:
-        """None: a feedback stream's sums are released as they are."""
-        return ()
-
     def with_estimates(self, estimates: Sequence[Estimate]) -> PolicyLearner:
         """The learner itself; refuse estimates."""
         if estimates:
