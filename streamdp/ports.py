@@ -53,7 +53,7 @@ Reached = Callable[[str, "Partition"], None]
 """Called at each step of a transport's protocol: here a test kills, raises or waits."""
 
 
-class Namesakes(Enum):
+class StaticMembership(Enum):
     """How a worker that starts treats an earlier worker of the same name."""
 
     STRANGERS = "strangers"  # as another worker: names only appear in messages
@@ -70,7 +70,7 @@ class StreamTopics:
     quarantined: bool = False  # whether unusable records are quarantined
     largest_value: int = 0  # the most bytes of a value in derived topics; 0 if not known
     headers: bool = False  # whether the input's records come with their headers and timestamps
-    beside: str = ""  # a second input, whose partition p belongs to partition p of the first
+    second_input: str = ""  # a second input, whose partition p belongs to partition p of the first
     output: str = ""  # the topic to whose partition p the commits of partition p write records
 
     @property
@@ -145,10 +145,10 @@ class Taken:
     remarks: Mapping[int, str] = field(default_factory=dict)  # of all partitions; see `Commit`
     input_id: str | None = None  # tells the input from another topic of its name, if there are ids
     owner: str | None = None  # the worker that took it last, if known
-    beside_first: int = 0  # the oldest retained record of the second input
-    beside_end: int = 0  # where its next record will go
-    beside_offset: int | None = None  # the group's offset in it: evidence, never trusted
-    beside_id: str | None = None
+    second_input_first: int = 0  # the oldest retained record of the second input
+    second_input_end: int = 0  # where its next record will go
+    second_input_offset: int | None = None  # the group's offset in it: evidence, never trusted
+    second_input_id: str | None = None
     later_ledger_line: bytes | None = None  # the newest after the state was read, by a look alone
 
 
@@ -171,7 +171,7 @@ class Commit:
     ledger: Sequence[tuple[Key, bytes]] = field(default=(), repr=False)
     low_water: int | None = None  # older input is not needed again; a transport may delete it
     remark: str = ""  # kept beside the group's offset, for every worker that takes a partition
-    beside: int | None = None  # older records of the second input are not needed again
+    second_input: int | None = None  # older records of the second input are not needed again
     records: Sequence[Written] = field(default=(), repr=False)  # to the output, in this order
 
 
@@ -328,7 +328,7 @@ class PairedTransport(Transport, Protocol):
         """
         ...
 
-    async def stop_beside(self, partition: Partition, start: int, *, timestamp: int) -> int:
+    async def stop_second_input(self, partition: Partition, start: int, *, timestamp: int) -> int:
         """The offset of the second input before which all records older than `timestamp` lie.
 
         This is the offset of the first record from `start` on that is not older (milliseconds since
@@ -339,10 +339,12 @@ class PairedTransport(Transport, Protocol):
         """
         ...
 
-    def read_beside(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
+    def read_second_input(
+        self, partition: Partition, start: int, stop: int
+    ) -> AsyncIterator[Records]:
         """Read the offsets [start, stop) of the second input in batches, as `read` does.
 
-        `stop` lies within the input: at most what `stop_beside` or a take returned. The batches
+        `stop` lies within the input: at most what `stop_second_input` or a take returned. The batches
         follow each other without a gap, and the last one's `next_offset` is `stop`. Records that
         are no longer retained are left out, and so are those that cannot be decoded: whether there
         are such records may depend on what this input contains.
@@ -522,7 +524,9 @@ class Technology(Protocol):
         """Refuse names and sizes that nothing here can ever hold, without connecting."""
         ...
 
-    def transport(self, *, worker: str, namesakes: Namesakes = Namesakes.STRANGERS) -> Transport:
+    def transport(
+        self, *, worker: str, static_membership: StaticMembership = StaticMembership.STRANGERS
+    ) -> Transport:
         """A transport for the service; `worker` names the process in messages and owner records."""
         ...
 
@@ -558,7 +562,7 @@ def check_names(streams: Sequence[StreamTopics]) -> None:
 
 def check_paired(stream: StreamTopics, partitions: Mapping[str, int]) -> None:
     """Refuse a second input or an output whose partitions do not match those of the first input."""
-    names = [stream.input, stream.beside, stream.output]
+    names = [stream.input, stream.second_input, stream.output]
     if not all(names) or len(set(names)) != len(names):
         raise InvalidConfig(
             complaint(

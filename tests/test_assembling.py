@@ -60,14 +60,14 @@ from tests.support.visits import (
 
 def test_is_one_way_out_said_wherever_requests_or_outcomes_made_again_are_noticed() -> None:
     """At a taking, by id or end, while outcomes are read, and by what watches meanwhile."""
-    watched = recreated(TOPICS, AT, TOPICS.beside, known="one", now="two")
+    watched = recreated(TOPICS, AT, TOPICS.second_input, known="one", now="two")
     said = [str(watched), str(beyond(str(AT)))]
     taken = replace(TAKEN, state={b"checkpoint": saved_point()})
     for change in (
         replace(taken, input_id="requests 2"),
-        replace(taken, beside_id="outcomes 2"),
+        replace(taken, second_input_id="outcomes 2"),
         replace(taken, end_offset=6),
-        replace(taken, beside_end=2),
+        replace(taken, second_input_end=2),
     ):
         with pytest.raises(StateMismatch) as halted:
             PartitionAssembly(SPEC, AT, change, NOWHERE)
@@ -110,7 +110,7 @@ def test_do_requests_that_nobody_has_read_keep_what_they_need() -> None:
 
     async def run() -> list[Written]:
         log = MemoryLog()
-        for topic in (TOPICS.input, TOPICS.beside, TOPICS.output):
+        for topic in (TOPICS.input, TOPICS.second_input, TOPICS.output):
             log.create(topic, partitions=1)
         headers = [[("streamdp-request", b"r")]]
         log.now = 1000
@@ -121,7 +121,7 @@ def test_do_requests_that_nobody_has_read_keep_what_they_need() -> None:
             await go_on(work, transport, far)
         log.now = 1000 + WINDOW  # appended long ago, and delivered only now
         log.append(TOPICS.input, [(b"k", None)], headers=headers, partition=0)
-        log.append(TOPICS.beside, [(b"k", b'{"reward": 1}')], headers=headers, partition=0)
+        log.append(TOPICS.second_input, [(b"k", b'{"reward": 1}')], headers=headers, partition=0)
         await work.round(far)
         assert work.history == 0
         while work.open or work.position < 2:
@@ -173,7 +173,7 @@ def test_requests_that_are_too_large_take_their_slots() -> None:
     async def run() -> list[Written]:
         log = MemoryLog()
         log.largest_value = 100_000
-        for topic in (TOPICS.input, TOPICS.beside, TOPICS.output):
+        for topic in (TOPICS.input, TOPICS.second_input, TOPICS.output):
             log.create(topic, partitions=1)
         named = [("streamdp-request", b"r")]
         long = [*named, ("x", b"y" * 100_000)]
@@ -193,8 +193,10 @@ def test_requests_that_are_too_large_take_their_slots() -> None:
 class ReadsLess(MemoryTransport):
     """Leaves out the end of what was asked for."""
 
-    def read_beside(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
-        return super().read_beside(partition, start, stop - 1)
+    def read_second_input(
+        self, partition: Partition, start: int, stop: int
+    ) -> AsyncIterator[Records]:
+        return super().read_second_input(partition, start, stop - 1)
 
 
 def test_outcomes_that_are_missing_are_noticed_and_not_counted_in_public() -> None:
@@ -202,11 +204,11 @@ def test_outcomes_that_are_missing_are_noticed_and_not_counted_in_public() -> No
 
     async def run() -> str:
         log = MemoryLog()
-        for topic in (TOPICS.input, TOPICS.beside, TOPICS.output):
+        for topic in (TOPICS.input, TOPICS.second_input, TOPICS.output):
             log.create(topic, partitions=1)
         headers = [[("streamdp-request", b"r")]]
         log.append(TOPICS.input, [(b"k", None)], headers=headers)
-        log.append(TOPICS.beside, [(b"k", None)] * 7, headers=headers * 7)
+        log.append(TOPICS.second_input, [(b"k", None)] * 7, headers=headers * 7)
         transport = ReadsLess(log, worker="test")
         await transport.join([TOPICS], Heard())
         work = PartitionAssembly(SPEC, AT, await transport.take(AT), transport)
@@ -226,20 +228,20 @@ def test_outcomes_that_retention_has_deleted_are_no_outcomes(has_ids: bool, rest
 
     async def run(trim: int) -> list[Written]:
         log = MemoryLog(has_ids=has_ids)
-        for topic in (TOPICS.input, TOPICS.beside, TOPICS.output):
+        for topic in (TOPICS.input, TOPICS.second_input, TOPICS.output):
             log.create(topic, partitions=1)
         technology = MemoryTechnology(log)
         work, transport = await taken_over(technology, SPEC)
         for name in (b"r", b"s"):
             headers = [[("streamdp-request", name)]]
             log.append(TOPICS.input, [(b"k", None)], headers=headers)
-            log.append(TOPICS.beside, [(b"k", b'{"reward": 1}')] * 3, headers=headers * 3)
+            log.append(TOPICS.second_input, [(b"k", b'{"reward": 1}')] * 3, headers=headers * 3)
             while work.position < (1 if name == b"r" else 2):
                 await go_on(work, transport, 0)
             if name == b"r":
                 await go_on(work, transport, 5000)
                 log.now += 4000
-        log.trim(TOPICS.beside, 0, before=trim)
+        log.trim(TOPICS.second_input, 0, before=trim)
         if restarts:
             await transport.close()
             work, transport = await taken_over(technology, SPEC)
@@ -267,12 +269,12 @@ Change = Callable[[Taken], Taken]
         (StateMismatch, "rolled back", lambda t: replace(t, group_offset=8)),
         (StateMismatch, "no longer retained.*request 5", lambda t: replace(t, first_offset=6)),
         (StateMismatch, "truncated", lambda t: replace(t, end_offset=6)),
-        (StateMismatch, "truncated.*an end of outcomes", lambda t: replace(t, beside_end=2)),
+        (StateMismatch, "truncated.*an end of outcomes", lambda t: replace(t, second_input_end=2)),
         (StateMismatch, "recreated", lambda t: replace(t, input_id="requests 2")),
         (
             StateMismatch,
             "outcomes with topic id",
-            lambda t: replace(t, beside_id="outcomes 2"),
+            lambda t: replace(t, second_input_id="outcomes 2"),
         ),
         (StateMismatch, "fewer partitions", lambda t: replace(t, partitions=1)),
         (StateMismatch, "cannot be read", lambda t: replace(t, state={b"checkpoint": b"{}"})),
@@ -309,7 +311,7 @@ def test_another_configuration_needs_a_new_epoch() -> None:
 
 
 def test_a_first_start_begins_where_it_is_told() -> None:
-    fresh = replace(TAKEN, state={}, group_offset=None, beside_offset=None)
+    fresh = replace(TAKEN, state={}, group_offset=None, second_input_offset=None)
     assert PartitionAssembly(SPEC, AT, fresh, NOWHERE).position == 2
     latest = replace(SPEC, start=Start.LATEST)
     assert PartitionAssembly(latest, AT, fresh, NOWHERE).position == 9

@@ -12,8 +12,8 @@ import pytest
 from streamdp.core.errors import InvalidConfig, TransportLost
 from streamdp.ports import Partition, Records, Taken, Written
 from streamdp.service.assembling.worker import AssemblyWorker
+from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
-from streamdp.service.past import alone
 from streamdp.service.view import Reason, Status, View
 from streamdp.testing.faults import Dice
 from streamdp.testing.memory import MemoryTransport
@@ -65,7 +65,7 @@ def test_workers_that_come_and_go_emit_each_request_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "expired", [(TOPICS.input,), (TOPICS.beside,), (TOPICS.input, TOPICS.beside)]
+    "expired", [(TOPICS.input,), (TOPICS.second_input,), (TOPICS.input, TOPICS.second_input)]
 )
 def test_does_a_quiet_assembly_survive_retention(expired: Sequence[str]) -> None:
     """Nothing comes for longer than logs are kept; the next start goes on, and joins as ever."""
@@ -92,7 +92,7 @@ def test_does_a_quiet_assembly_survive_retention(expired: Sequence[str]) -> None
         repeated, clicks = _clicked(at=201 * WINDOW + 500)
         requests, outcomes = requests + repeated, outcomes + clicks
         both = Logs([*first.requests, *requests], [*first.outcomes, *outcomes])
-        for topic, records in ((TOPICS.input, requests), (TOPICS.beside, outcomes)):
+        for topic, records in ((TOPICS.input, requests), (TOPICS.second_input, outcomes)):
             for group.log.now, key, headers, value in records:
                 group.log.append(topic, [(key, value)], headers=[headers], partition=0)
         group.now = 210 * WINDOW
@@ -199,7 +199,7 @@ def test_a_consumer_that_stalls_in_silence_is_taken_again() -> None:
         group.log.append(TOPICS.input, [(b"k", None)], headers=headers, partition=0)
         group.now = 2 * WINDOW
         service = Service(
-            [SPEC], Deaf(group.log, worker="lone"), past=alone,
+            [SPEC], Deaf(group.log, worker="lone"), by_others=alone,
             view=View([], assemblies=[SPEC.name]), log=log,
             settings=replace(SETTINGS, stall_seconds=0.05), now=lambda: group.now,
         )  # fmt: skip

@@ -22,9 +22,9 @@ from streamdp.core.events import ACTION, OPENING, Identity, Release
 from streamdp.ports import LastCommit, Published, StreamTopics
 from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.assembling.saved import encode_point
+from streamdp.service.charges_by_others import ChargesByOthers, EpochReading, Scope
 from streamdp.service.config import Configuration
 from streamdp.service.ledgers import Ledgers
-from streamdp.service.past import EpochReading, Past, Scope
 from streamdp.service.verification import Verification
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.lines import Assembled
@@ -142,15 +142,15 @@ class Shelf:
     async def close(self) -> None: ...
 
 
-def past(
+def by_others(
     folder: Path, asked: str, *lines: tuple[str, Published], tables: str, budget: str = "1/2"
-) -> Past:
+) -> ChargesByOthers:
     """What an assembly or a stream is told of the others."""
     path = folder / "shop.toml"
     path.write_text(CONFIG.format(budget=budget) + tables)
     shelf: Any = Shelf(*lines)
     ledgers = Ledgers(Configuration.load(path, {}), shelf)
-    return asyncio.run(ledgers.past(asked, Scope.ALL))
+    return asyncio.run(ledgers.by_others(asked, Scope.ALL))
 
 
 HOME = stream("home")
@@ -163,13 +163,13 @@ RENAMED = HOME + assembly("renamed")
 
 def test_does_a_lone_assembly_begin_at_the_beginning(tmp_path: Path) -> None:
     """Its own ledger is no other's."""
-    assert past(tmp_path, "clicks", line(), tables=CLICKS).begin(0, 0) == 0
+    assert by_others(tmp_path, "clicks", line(), tables=CLICKS).begin(0, 0) == 0
 
 
 def test_does_a_renamed_assembly_begin_behind_the_old_one(tmp_path: Path) -> None:
     """Whatever the budget: a request is in a topic once."""
     for budget in ("1/2", "2"):
-        history = past(tmp_path, "renamed", line(), tables=RENAMED, budget=budget)
+        history = by_others(tmp_path, "renamed", line(), tables=RENAMED, budget=budget)
         assert history.begin(0, 0) == 10
         assert history.begin(1, 0) == 0  # of another partition
 
@@ -188,7 +188,7 @@ def test_is_a_former_assembly_known_by_what_each_of_its_commits_writes(
         yield LastCommit(0, state)
 
     monkeypatch.setattr(Shelf, "last_commits", looked_at)
-    assert past(tmp_path, "renamed", line(), tables=RENAMED).begin(0, 0) == 10
+    assert by_others(tmp_path, "renamed", line(), tables=RENAMED).begin(0, 0) == 10
     assert known == [{b"checkpoint"}]
 
 
@@ -196,8 +196,8 @@ def test_does_another_topic_of_the_same_requests_add_up(tmp_path: Path) -> None:
     """It may begin early only if the budget covers what streams of both charge."""
     tables = HOME + assembly("renamed")
     old = (line(output="others"), *charge("gone", "others"))
-    assert past(tmp_path, "renamed", *old, tables=tables).begin(0, 0) == 10
-    assert past(tmp_path, "renamed", *old, tables=tables, budget="1").begin(0, 0) == 0
+    assert by_others(tmp_path, "renamed", *old, tables=tables).begin(0, 0) == 10
+    assert by_others(tmp_path, "renamed", *old, tables=tables, budget="1").begin(0, 0) == 0
 
 
 def test_does_a_second_assembly_count_while_it_runs(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_does_a_second_assembly_count_while_it_runs(tmp_path: Path) -> None:
         "views", to="trial"
     )  # fmt: skip
     lines = (line("views", output="others"), *charge("trial", "others", epsilon="1/2"))
-    history = past(tmp_path, "clicks", *lines, tables=two, budget="3/4")
+    history = by_others(tmp_path, "clicks", *lines, tables=two, budget="3/4")
     assert history.charged(0, 10) == Fraction(1, 4)
     assert history.charged(0, 9) == Fraction(1, 2)
     assert history.begin(0, 0) == 10
@@ -215,9 +215,9 @@ def test_does_a_second_assembly_count_while_it_runs(tmp_path: Path) -> None:
 def test_does_a_stream_count_that_has_read_the_requests(tmp_path: Path) -> None:
     """Configured or gone."""
     gone = charge("gone", "requests", last=6)
-    assert past(tmp_path, "clicks", *gone, tables=CLICKS).begin(0, 0) == 7
+    assert by_others(tmp_path, "clicks", *gone, tables=CLICKS).begin(0, 0) == 7
     direct = CLICKS + stream("direct", topic="requests", epsilon="1/4")
-    history = past(tmp_path, "clicks", tables=direct, budget="3/4")
+    history = by_others(tmp_path, "clicks", tables=direct, budget="3/4")
     assert history.charged(0, 0) == Fraction(1, 4)
 
 
@@ -229,27 +229,27 @@ def test_do_requests_count_that_share_outcomes(tmp_path: Path, shared: str) -> N
     else:
         old = line("old", output="others", outcomes="old")
     lines = (old, *charge("gone", "others"))
-    history = past(tmp_path, "clicks", *lines, tables=CLICKS)
+    history = by_others(tmp_path, "clicks", *lines, tables=CLICKS)
     if shared == "requests":
         assert history.begin(0, 0) == 10
     else:
         with pytest.raises(StateMismatch, match="use topics with other names, or a larger budget"):
             history.begin(0, 0)
-    assert past(tmp_path, "clicks", *lines, tables=CLICKS, budget="1").begin(0, 0) == 0
+    assert by_others(tmp_path, "clicks", *lines, tables=CLICKS, budget="1").begin(0, 0) == 0
 
 
 def test_does_an_assembly_halt_that_others_have_overtaken(tmp_path: Path) -> None:
     """Renamed and renamed back: the requests in between are the other's. A new epoch is behind."""
-    history = past(tmp_path, "clicks", line("renamed", 7, 9), tables=CLICKS)
+    history = by_others(tmp_path, "clicks", line("renamed", 7, 9), tables=CLICKS)
     taken = replace(TAKEN, state={b"checkpoint": saved_point()}, last_ledger_line=None)
     PartitionAssembly(SPEC, AT, taken, NOWHERE)
     with pytest.raises(StateMismatch, match=r"other assemblies or streams.*shop\.renamed\.ledger"):
-        PartitionAssembly(SPEC, AT, taken, NOWHERE, past=history)
-    anew = PartitionAssembly(replace(SPEC, epoch=2), AT, taken, NOWHERE, past=history)
+        PartitionAssembly(SPEC, AT, taken, NOWHERE, by_others=history)
+    anew = PartitionAssembly(replace(SPEC, epoch=2), AT, taken, NOWHERE, by_others=history)
     assert anew.committed == 9
-    beyond = past(tmp_path, "clicks", line("renamed", 7, 30), tables=CLICKS)
+    beyond = by_others(tmp_path, "clicks", line("renamed", 7, 30), tables=CLICKS)
     with pytest.raises(StateMismatch, match="read beyond the end of the requests"):
-        PartitionAssembly(replace(SPEC, epoch=2), AT, taken, NOWHERE, past=beyond)
+        PartitionAssembly(replace(SPEC, epoch=2), AT, taken, NOWHERE, by_others=beyond)
 
 
 # -- what is left to streams -------------------------------------------------------------------
@@ -259,34 +259,34 @@ def test_is_a_stream_bound_by_the_budget_of_what_it_is_assembled_from(tmp_path: 
     """Its own topic's would cover a renamed stream's second reading."""
     tables = stream("renamed") + assembly("clicks", to="renamed")
     lines = (line(), *charge("home"))
-    assert past(tmp_path, "renamed", *lines, tables=tables).begin(0, 0) == 4
-    assert past(tmp_path, "renamed", *lines, tables=tables, budget="1").begin(0, 0) == 0
+    assert by_others(tmp_path, "renamed", *lines, tables=tables).begin(0, 0) == 4
+    assert by_others(tmp_path, "renamed", *lines, tables=tables, budget="1").begin(0, 0) == 0
 
 
 def test_does_what_other_topics_were_charged_leave_less(tmp_path: Path) -> None:
     """Of an assembly that is gone, and of one that is not; or of a stream of the requests."""
     tables = stream("renamed") + assembly("clicks", to="renamed")
     gone = (line(), *charge("home"), line("old", output="others"), *charge("trial", "others"))
-    assert past(tmp_path, "renamed", *gone, tables=tables, budget="1").begin(0, 0) == 4
+    assert by_others(tmp_path, "renamed", *gone, tables=tables, budget="1").begin(0, 0) == 4
     both = tables + stream("trial", topic="others") + assembly("views", to="trial")
     here = (line(), *charge("home"))
-    assert past(tmp_path, "renamed", *here, tables=both, budget="1").begin(0, 0) == 4
-    assert past(tmp_path, "renamed", *here, tables=both, budget="3/2").begin(0, 0) == 0
+    assert by_others(tmp_path, "renamed", *here, tables=both, budget="1").begin(0, 0) == 4
+    assert by_others(tmp_path, "renamed", *here, tables=both, budget="3/2").begin(0, 0) == 0
 
 
 def test_does_a_stream_of_the_requests_share_their_budget(tmp_path: Path) -> None:
     """Nothing is left to it where assembled topics were charged all of it."""
     tables = CLICKS + stream("direct", topic="requests", epsilon="1/4")
-    assert past(tmp_path, "direct", tables=tables, budget="3/4").begin(0, 0) == 0
+    assert by_others(tmp_path, "direct", tables=tables, budget="3/4").begin(0, 0) == 0
     lines = (line("old", output="others"), *charge("gone", "others"))
     with pytest.raises(StateMismatch, match="no beginning is within their budget"):
-        past(tmp_path, "direct", *lines, tables=tables, budget="3/4").begin(0, 0)
+        by_others(tmp_path, "direct", *lines, tables=tables, budget="3/4").begin(0, 0)
 
 
 def test_is_a_stream_of_another_topic_left_alone(tmp_path: Path) -> None:
     tables = CLICKS + stream("apart", topic="others", epsilon="1")
-    assert past(tmp_path, "apart", line(), tables=tables).room == 0
-    assert past(tmp_path, "apart", line(), tables=tables).begin(0, 0) == 0
+    assert by_others(tmp_path, "apart", line(), tables=tables).room == 0
+    assert by_others(tmp_path, "apart", line(), tables=tables).begin(0, 0) == 0
 
 
 # -- what an assembly's ledger says, and when --------------------------------------------------
@@ -454,7 +454,9 @@ def test_does_verify_say_what_a_cap_by_day_buys() -> None:
 
 def test_is_a_reading_that_is_gone_on_an_app_of_its_own() -> None:
     """Past adds up what other applications did with what they are said to charge, at the higher."""
-    history = Past("shop", HALF, Fraction(1, 4), {}, (EpochReading("other", "l", 0, HALF, 5),))
+    history = ChargesByOthers(
+        "shop", HALF, Fraction(1, 4), {}, (EpochReading("other", "l", 0, HALF, 5),)
+    )
     assert [history.charged(0, at) for at in (5, 6)] == [HALF, Fraction(1, 4)]
 
 
@@ -467,7 +469,7 @@ def test_is_a_reading_that_is_gone_on_an_app_of_its_own() -> None:
     ],
 )
 def test_a_line_of_an_assembly_names_its_configured_topics(wrong: Any, said: str) -> None:
-    topics = StreamTopics("shop", "clicks", "requests", beside="outcomes", output="events")
+    topics = StreamTopics("shop", "clicks", "requests", second_input="outcomes", output="events")
     for of_line, expected in (({}, ""), (wrong, said)):
         verification = Verification()
         verification.read(topics, [line(**of_line)[1]])

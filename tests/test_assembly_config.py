@@ -72,7 +72,7 @@ def test_is_a_small_assembly_resolved(tmp_path: Path) -> None:
     """It writes the stream's input, and its events are padded though the stream does not say so."""
     (spec,) = loaded(tmp_path).assemblies()
     assert spec.topics == StreamTopics(
-        "shop", "clicks", "requests", headers=True, beside="outcomes", output="feedback"
+        "shop", "clicks", "requests", headers=True, second_input="outcomes", output="feedback"
     )
     assert spec.rules == Rules(window=1_800_000, grace=2000, combine=Combine.MAX, default=1.0)
     assert spec.recipe == Rankers(("a", "b", "c"))

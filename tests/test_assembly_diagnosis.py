@@ -16,8 +16,8 @@ from streamdp.serve.metrics import MetricsPage
 from streamdp.service.assembling.diagnosis import _partition, compare_assemblies, keys, partitions
 from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.assembling.saved import encode_point, open_assembly
+from streamdp.service.charges_by_others import ALONE, alone
 from streamdp.service.metrics import Facts, ProcessMetrics
-from streamdp.service.past import ALONE, alone
 from streamdp.service.status import ASSEMBLES, ProcessStatus, StreamStatus
 from streamdp.service.view import PartitionView
 from streamdp.testing.memory import MemoryTechnology
@@ -33,7 +33,7 @@ AT = Partition(SPEC.name, 0)
 def room() -> MemoryLog:
     """Two partitions of each topic."""
     log = MemoryLog()
-    for topic in (TOPICS.input, TOPICS.beside, TOPICS.output):
+    for topic in (TOPICS.input, TOPICS.second_input, TOPICS.output):
         log.create(topic, partitions=2)
     return log
 
@@ -70,15 +70,19 @@ Change = Callable[[Taken], Taken]
 @pytest.mark.parametrize(
     ("verdict", "said", "change"),
     [
-        (Verdict.GOOD, "retained from 0 on", lambda t: replace(t, first_offset=0, beside_first=0)),
+        (
+            Verdict.GOOD,
+            "retained from 0 on",
+            lambda t: replace(t, first_offset=0, second_input_first=0),
+        ),
         (Verdict.WARNING, "retention of requests", lambda t: replace(t, first_offset=5)),
-        (Verdict.GOOD, "retained from 0 on", lambda t: replace(t, beside_first=8)),
+        (Verdict.GOOD, "retained from 0 on", lambda t: replace(t, second_input_first=8)),
     ],
 )
 def test_is_retention_foreseen(verdict: Verdict, said: str, change: Change) -> None:
     """Of outcomes no offset is said."""
     point = encode_point(SPEC, TAKEN, Positions(7, 5, 3))
-    taken = replace(TAKEN, state={b"checkpoint": point}, first_offset=0, beside_first=0)
+    taken = replace(TAKEN, state={b"checkpoint": point}, first_offset=0, second_input_first=0)
     state, retention = _partition(SPEC, AT, change(taken), ALONE)
     assert (state.verdict, retention.verdict) == (Verdict.GOOD, verdict)
     assert said in retention.detail
@@ -130,9 +134,9 @@ def test_are_producers_that_disagree_about_partitions_found() -> None:
     log = room()
     tools = MemoryTechnology(log).administrator()
     log.append(TOPICS.input, [(b"fr", None), (b"de", None)], partition=0)
-    log.append(TOPICS.beside, [(b"fr", None)], partition=0)
+    log.append(TOPICS.second_input, [(b"fr", None)], partition=0)
     assert asyncio.run(keys(tools, TOPICS, count=10)).verdict is Verdict.GOOD
-    log.append(TOPICS.beside, [(b"de", None)], partition=1)
+    log.append(TOPICS.second_input, [(b"de", None)], partition=1)
     finding = asyncio.run(keys(tools, TOPICS, count=10))
     assert finding.verdict is Verdict.PROBLEM
     assert finding.subject.startswith("NOT PRIVATE")

@@ -336,10 +336,10 @@ def test_every_selector_finds_the_pods() -> None:
     assert objects["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == labels
     assert objects["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == "streamdp"
     assert "replicas" not in objects["Deployment"]["spec"]
-    beside = kinds(ASSEMBLE)
-    own = beside["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    assert beside["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == own
-    assert beside["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == own
+    second_input = kinds(ASSEMBLE)
+    own = second_input["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert second_input["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == own
+    assert second_input["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == own
     assert own != labels
     served = kinds(serves=True)
     serving = served["Deployment"]["spec"]["template"]["metadata"]["labels"]

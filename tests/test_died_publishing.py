@@ -16,9 +16,9 @@ import pytest
 
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.ports import LastCommit, Partition, StreamTopics, Technology
+from streamdp.service.charges_by_others import RecordedLines, Scope, recorded_lines
 from streamdp.service.config import Configuration
 from streamdp.service.ledgers import Ledgers
-from streamdp.service.past import RecordedLines, Scope, recorded_lines
 from streamdp.service.settings import Pace
 from streamdp.service.view import Reason
 from streamdp.testing.memory import MemoryAdministrator, MemoryTechnology
@@ -172,8 +172,8 @@ def test_is_the_ledger_alone_read_where_the_state_is_gone(
 
     monkeypatch.setattr(MemoryAdministrator, "last_commits", gone)
     ledgers = Ledgers(Configuration.load(configured(tmp_path, "two"), {}), technology)
-    past = asyncio.run(ledgers.past("two", Scope.ALL))
-    assert past.begin(0, 0) == 0
+    by_others = asyncio.run(ledgers.by_others("two", Scope.ALL))
+    assert by_others.begin(0, 0) == 0
     assert ledgers.without_state == ["shop.one.ledger"]
 
 
@@ -196,15 +196,15 @@ def test_does_a_process_say_that_it_reads_a_ledger_alone(
     with monkeypatch.context() as patch:
         patch.setattr(MemoryAdministrator, "last_commits", unseen)
         for _ in range(2):
-            asyncio.run(ledgers.past("two", Scope.ALL))
+            asyncio.run(ledgers.by_others("two", Scope.ALL))
             assert ledgers.without_state == ["shop.one.ledger"]
             now[0] += 60
     assert log.lines == [("past_without_state", {"ledger": "shop.one.ledger"})]
-    asyncio.run(ledgers.past("two", Scope.ALL))
+    asyncio.run(ledgers.by_others("two", Scope.ALL))
     assert ledgers.without_state == []
     monkeypatch.setattr(MemoryAdministrator, "last_commits", unseen)
     now[0] += 60
-    asyncio.run(ledgers.past("two", Scope.ALL))
+    asyncio.run(ledgers.by_others("two", Scope.ALL))
     assert ledgers.without_state == []  # what was read once is known
 
 
@@ -224,7 +224,7 @@ def test_is_nothing_missed_of_a_stream_that_was_only_ever_taken(tmp_path: Path) 
 
     asyncio.run(taken())
     ledgers = Ledgers(configuration, technology)
-    asyncio.run(ledgers.past("two", Scope.ALL))
+    asyncio.run(ledgers.by_others("two", Scope.ALL))
     assert [topics.stream for topics in asyncio.run(ledgers.retired())] == ["one"]
     assert ledgers.without_state == []
 
@@ -260,6 +260,6 @@ def test_is_a_row_of_a_state_passed_over(monkeypatch: pytest.MonkeyPatch) -> Non
         parsed.append(entry)
         return parse_entry(entry, places, where=where)
 
-    monkeypatch.setattr("streamdp.service.past.parse_entry", noted)
+    monkeypatch.setattr("streamdp.service.charges_by_others.parse_entry", noted)
     lines = recorded_lines(LastCommit(0, rows | store.state), "home")
     assert len(parsed) == len(lines) > 0

@@ -17,7 +17,7 @@ from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
 from streamdp.wire.published import Lines
 from tests.golden_wire import FEEDBACK, SHOWN_FEEDBACK
-from tests.support.asking import Face, listening
+from tests.support.asking import Observer, listening
 from tests.support.browser import Browser, browser
 from tests.support.publishing import Topic, action, charge
 from tests.support.showing import CLICKS, LEARNER
@@ -69,9 +69,9 @@ def window() -> Iterator[Browser]:
     about = replace(CLICKS, learner=replace(LEARNER, actions=ACTIONS), fallback="autumn")
 
     async def serve() -> None:
-        face = Face(actions, ledger, about=about)
-        async with face.knowledge.following(), listening(face) as (host, port):
-            await face.knowledge.cache.ready()
+        observer = Observer(actions, ledger, about=about)
+        async with observer.knowledge.following(), listening(observer) as (host, port):
+            await observer.knowledge.cache.ready()
             address.append(f"http://{host}:{port}/")
             ready.set()
             while not stop.is_set():

@@ -27,7 +27,7 @@ from streamdp.serve.asgi import Message
 from streamdp.serve.history import NEWEST_LINES
 from streamdp.serve.listener import MOST_HEAD_BYTES
 from streamdp.serve.traffic import RequestKind
-from tests.support.asking import LIMITS, Answer, Face, listening, raw
+from tests.support.asking import LIMITS, Answer, Observer, listening, raw
 from tests.support.publishing import Topic, action, charge, mode_record, release
 from tests.support.showing import ABOUT, LINES, block
 
@@ -48,8 +48,8 @@ def topics() -> tuple[Topic, Topic]:
 
 
 @asynccontextmanager
-async def face(**other: object) -> AsyncIterator[Face]:
-    made = Face(*topics(), **other)  # type: ignore[arg-type]
+async def observer(**other: object) -> AsyncIterator[Observer]:
+    made = Observer(*topics(), **other)  # type: ignore[arg-type]
     async with made.knowledge.following():
         await made.knowledge.cache.ready()
         yield made
@@ -59,7 +59,7 @@ def asked(target: str, *, method: str = "GET", body: bytes = b"", **headers: str
     """One question to a fresh face."""
 
     async def ask() -> Answer:
-        async with face() as made:
+        async with observer() as made:
             return await made.ask(target, method=method, body=body, **headers)
 
     return asyncio.run(ask())
@@ -108,7 +108,7 @@ def test_is_a_known_release_not_sent_again(tag: str) -> None:
 def test_does_the_tag_change_with_the_release_and_only_then() -> None:
     async def ask() -> list[str]:
         tags = []
-        async with face() as made:
+        async with observer() as made:
             for after in (None, None, release(b"de", 0), release(b"fr", 1, block=3, stop=30)):
                 if after is not None:
                     list(made.knowledge.cache._streams["home"].table.apply([action(after)]))
@@ -124,7 +124,7 @@ def test_does_the_tag_tell_the_first_learned_action_from_the_opening() -> None:
 
     async def ask() -> list[Answer]:
         actions, ledger = Topic([action(release(b"fr", 0))]), Topic()
-        made = Face(actions, ledger)
+        made = Observer(actions, ledger)
         address, batch = "/v1/streams/home/keys/fr/action", json.dumps({"keys": ["fr"]}).encode()
         async with made.knowledge.following():
             await made.knowledge.cache.ready()
@@ -222,7 +222,7 @@ def test_does_head_say_the_same_without_a_body() -> None:
 
 def test_is_nothing_known_a_404_without_a_fallback() -> None:
     async def ask() -> Answer:
-        async with face(about=replace(ABOUT, fallback=NO_FALLBACK)) as made:
+        async with observer(about=replace(ABOUT, fallback=NO_FALLBACK)) as made:
             return await made.ask("/v1/streams/home/keys/nobody/action")
 
     answer = asyncio.run(ask())
@@ -232,7 +232,7 @@ def test_is_nothing_known_a_404_without_a_fallback() -> None:
 def test_every_look_up_obeys_the_streams_mode_at_once() -> None:
     async def ask() -> None:
         actions, ledger = topics()
-        made = Face(actions, ledger)
+        made = Observer(actions, ledger)
         async with made.knowledge.following():
             await made.knowledge.cache.ready()
             before = await made.ask("/v1/streams/home/keys/fr/action")
@@ -264,7 +264,7 @@ def test_every_look_up_obeys_the_streams_mode_at_once() -> None:
 def test_does_it_answer_while_the_topic_is_lost_and_say_so() -> None:
     async def ask() -> Answer:
         actions, ledger = topics()
-        made = Face(actions, ledger)
+        made = Observer(actions, ledger)
         async with made.knowledge.following():
             await made.knowledge.cache.ready()
             actions.fail(TransportLost("gone"))
@@ -280,7 +280,7 @@ def test_does_it_answer_while_the_topic_is_lost_and_say_so() -> None:
 
 def test_are_the_probes_honest() -> None:
     async def ask() -> None:
-        made = Face(*topics(), token=b"x" * 16)
+        made = Observer(*topics(), token=b"x" * 16)
         assert (await made.ask("/healthz")).status == 200
         loading = await made.ask("/readyz")
         assert (loading.status, loading.json["ready"], len(loading.json["why"])) == (503, False, 1)
@@ -294,7 +294,7 @@ def test_are_the_probes_honest() -> None:
 @pytest.mark.parametrize("given", ["", "Bearer", "Bearer wrong", "bearer " + "x" * 16, "x" * 16])
 def test_is_nobody_let_in_without_the_token(given: str) -> None:
     async def ask() -> None:
-        async with face(token=b"x" * 16) as made:
+        async with observer(token=b"x" * 16) as made:
             for target in ("/metrics", "/v1/status", "/v1/streams/home/keys/fr/action", "/nothing"):
                 refused = await made.ask(target, authorization=given)
                 assert (refused.status, refused.headers["www-authenticate"]) == (401, "Bearer")
@@ -314,7 +314,7 @@ def test_is_the_rate_bounded_and_refilled() -> None:
     assert [bucket.take() for _ in range(2)] == [True, False]
 
     async def ask() -> list[int]:
-        async with face(rate=2.0, clock=lambda: 0.0) as made:
+        async with observer(rate=2.0, clock=lambda: 0.0) as made:
             return [(await made.ask(f"/v1/streams/home/keys/{n}/action")).status for n in range(3)]
 
     assert asyncio.run(ask()) == [200, 200, 429]
@@ -334,7 +334,7 @@ def test_does_asking_for_very_many_different_keys_take_no_memory() -> None:
             statuses[message["status"]] += 1
 
     async def ask() -> tuple[int, int]:
-        async with face(rate=1e9) as made:
+        async with observer(rate=1e9) as made:
             size, blocks = 0, 0
             for number in range(100_000):
                 if number == 10_000:
@@ -358,7 +358,7 @@ def test_is_no_more_than_the_newest_of_a_long_ledger_read() -> None:
     actions, ledger = topics()
 
     async def begin() -> None:
-        made = Face(actions, ledger)
+        made = Observer(actions, ledger)
         async with made.knowledge.following():
             await made.knowledge.cache.ready()
             while not ledger.readers:
@@ -421,7 +421,7 @@ def test_may_the_page_run_nothing_but_its_own_script() -> None:
 
 def over_socket(*requests: bytes) -> list[bytes]:
     async def ask() -> list[bytes]:
-        async with face() as made, listening(made) as address:
+        async with observer() as made, listening(made) as address:
             return [await raw(address, request) for request in requests]
 
     return asyncio.run(ask())
@@ -447,7 +447,10 @@ def test_are_requests_beyond_the_connections_refused() -> None:
 
     async def ask() -> tuple[bytes, bytes]:
         request = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        async with face() as made, listening(made, replace(LIMITS, most_connections=3)) as address:
+        async with (
+            observer() as made,
+            listening(made, replace(LIMITS, most_connections=3)) as address,
+        ):
             held = [await asyncio.open_connection(*address) for _ in range(3)]
             for reader, writer in held:
                 writer.write(request.replace(b"Connection: close\r\n", b""))
@@ -480,7 +483,7 @@ def test_is_a_request_refused_that_says_twice_where_it_ends(path: str) -> None:
 
 def test_are_a_few_scrapes_answered_beyond_the_rate() -> None:
     async def ask() -> None:
-        made = Face(Topic(), Topic(), rate=1.0, clock=lambda: 0.0)
+        made = Observer(Topic(), Topic(), rate=1.0, clock=lambda: 0.0)
         look_up = "/v1/streams/home/keys/fr/action"
         assert [(await made.ask(look_up)).status for _ in range(2)] == [200, 429]
         scrapes = [(await made.ask("/metrics")).status for _ in range(11)]
@@ -497,7 +500,7 @@ def test_are_durations_told_by_what_was_asked_for() -> None:
 
     async def ask() -> None:
         ticks = count()
-        made = Face(Topic(), Topic(), clock=lambda: float(next(ticks)))
+        made = Observer(Topic(), Topic(), clock=lambda: float(next(ticks)))
         for method, path in requests:
             body = json.dumps({"keys": []}).encode()
             await made.ask(f"/v1/streams/home/{path}", method=method, body=body)

@@ -22,7 +22,7 @@ from streamdp.serve.about import About
 from streamdp.serve.app import description
 from tests.golden_wire import ACTIONS, FEEDBACK, SHOWN_FEEDBACK
 from tests.support.asking import Answer as Response
-from tests.support.asking import Face, free_port, listening
+from tests.support.asking import Observer, free_port, listening
 from tests.support.publishing import Topic, action, charge
 from tests.support.showing import ABOUT, CLICKS
 
@@ -48,12 +48,12 @@ def asked(
     sent = body if isinstance(body, bytes) else json.dumps(body).encode()
 
     async def ask() -> list[Response]:
-        face = Face(actions, ledger, about=about)
-        async with face.knowledge.following():
-            await face.knowledge.cache.ready()
-            while about is CLICKS and not face.knowledge.histories["home"].loaded:
+        observer = Observer(actions, ledger, about=about)
+        async with observer.knowledge.following():
+            await observer.knowledge.cache.ready()
+            while about is CLICKS and not observer.knowledge.histories["home"].loaded:
                 await asyncio.sleep(0)
-            return [await face.ask(target, method=method, body=sent) for target in targets]
+            return [await observer.ask(target, method=method, body=sent) for target in targets]
 
     return asyncio.run(ask())
 
@@ -168,9 +168,9 @@ Asks = Callable[[HttpActions], T]
 async def over_http(asks: Asks[T], *, about: About = CLICKS) -> T:
     """What a client over a real socket gets."""
     topic = Topic([action(MIXED, lines=FEEDBACK)] if about is CLICKS else [])
-    face = Face(topic, Topic([]), about=about)
-    async with face.knowledge.following(), listening(face) as (host, port):
-        await face.knowledge.cache.ready()
+    observer = Observer(topic, Topic([]), about=about)
+    async with observer.knowledge.following(), listening(observer) as (host, port):
+        await observer.knowledge.cache.ready()
         fallbacks = {"home": "a"}
         async with HttpActions(f"http://{host}:{port}", fallbacks, timeout=30) as actions:
             return await asyncio.to_thread(asks, actions)

@@ -102,7 +102,7 @@ def state(of: sd.Engine) -> dict[str, Any]:
     assert of.idleness is not None
     members["away"] = of.idleness.away
     members["carried"] = {key: carried.after for key, carried in of._heritage.items()}
-    members["leaving"] = {key: row[:2] for key, row in of._leaving._rows.items()}
+    members["leaving"] = {key: row[:2] for key, row in of._going_idle._rows.items()}
     return members
 
 
@@ -118,7 +118,7 @@ def a_log(chance: random.Random, *, records: int) -> Logged:
 @pytest.mark.slow
 def test_is_a_rebuilt_engine_the_one_that_was_whenever_keys_left_and_came_back() -> None:
     """Many small stories: of a key two learners may be recorded, and none or either be saved."""
-    twice = leaving = 0
+    twice = going_idle = 0
     for seed in range(15):
         chance = random.Random(seed)
         kept = Kept(a_log(chance, records=80))
@@ -126,13 +126,13 @@ def test_is_a_rebuilt_engine_the_one_that_was_whenever_keys_left_and_came_back()
             kept.read(min(80, kept.living.position + chance.randint(1, 25)))
             kept.commit(most=chance.choice([1, 1, 2]))
             twice += two_learners(kept)
-            leaving += kept.living.rows > len(kept.living)
+            going_idle += kept.living.rows > len(kept.living)
             again = kept.rebuilt(step=chance.randint(1, 9))
             assert state(again) == state(kept.living), seed
             if chance.random() < 0.3:
                 kept.living = again
     assert twice > 10
-    assert leaving > 10
+    assert going_idle > 10
 
 
 def two_learners(kept: Kept) -> bool:

@@ -25,9 +25,9 @@ from streamdp.serve.credentials import Credentials, Files, tls_of, token_of
 from streamdp.serve.listener import bound
 from streamdp.service.listeners import check_apart, check_loopback
 from streamdp.testing.certificates import write_certificates
-from tests.support.asking import Face, listening
+from tests.support.asking import Observer, listening
 from tests.support.publishing import Topic
-from tests.support.watched_faces import Lines
+from tests.support.watched_observers import Lines
 
 
 def test_is_a_taken_address_told() -> None:
@@ -155,13 +155,13 @@ def test_a_changed_certificate_is_used_in_the_next_handshake(tmp_path: Path) -> 
     log = Lines()
 
     async def work() -> None:
-        face = Face(Topic(), Topic())
+        observer = Observer(Topic(), Topic())
         files = Files("http", certificate=used / "certificate", key=used / "key")
         credentials = Credentials(files)
         request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        async with listening(face, credentials=credentials) as address:
+        async with listening(observer, credentials=credentials) as address:
             reader, writer = await asyncio.open_connection(*address, ssl=context)
             assert await asyncio.to_thread(served_certificate, address) == certificates[0]
             copy(second / "server.pem", used / "certificate")

@@ -1,7 +1,7 @@
 """Does a real Prometheus that scrapes a real service see what happens to it?
 
 The rules are those of production, and alerts are seen to fire; they wait for a second where in
-production they wait for minutes. A broker that is killed: `kafka/test_faces.py`.
+production they wait for minutes. A broker that is killed: `kafka/test_observers.py`.
 """
 
 from __future__ import annotations

@@ -36,7 +36,9 @@ from streamdp_adapters.sqlite import Sqlite
 from tests.support.loops import ACTIONS, Draws, joined, rows
 
 TOPICS = LoopTopics("requests", "outcomes")
-PAIR = StreamTopics("shop", "clicks", "requests", headers=True, beside="outcomes", output="events")
+PAIR = StreamTopics(
+    "shop", "clicks", "requests", headers=True, second_input="outcomes", output="events"
+)
 
 
 async def opened(kind: str, folder: Path) -> Technology:

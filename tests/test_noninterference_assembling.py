@@ -22,9 +22,9 @@ from streamdp.serve.metrics import MetricsPage
 from streamdp.service.assembling import fingerprints, saved
 from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.assembling.worker import AssemblyWorker
+from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
 from streamdp.service.metrics import Facts, ProcessMetrics
-from streamdp.service.past import alone
 from streamdp.service.status import Steps, status_of
 from streamdp.service.view import View
 from streamdp.testing.memory import MemoryTransport
@@ -62,10 +62,10 @@ class Slow(MemoryTransport):
 
     hand: Hand
 
-    async def read_beside(
+    async def read_second_input(
         self, partition: Partition, start: int, stop: int
     ) -> AsyncIterator[Records]:
-        async for records in super().read_beside(partition, start, stop):
+        async for records in super().read_second_input(partition, start, stop):
             self.hand.seconds += len(records)
             yield records
 
@@ -93,7 +93,7 @@ class Life:
                 steps.observe(step, seconds)
 
         service = Service(
-            [SPEC_], transport, past=alone, view=view, log=log, settings=SETTINGS,
+            [SPEC_], transport, by_others=alone, view=view, log=log, settings=SETTINGS,
             now=lambda: self.group.now, clock=lambda: hand.seconds,
             observe=observe,
         )  # fmt: skip
@@ -135,9 +135,11 @@ class Life:
         for after, value in self.outcomes:
             self.group.log.now = after
             headers = [[("streamdp-request", b"3")]]
-            self.group.log.append(TOPICS.beside, [(b"k1", value)], headers=headers, partition=0)
+            self.group.log.append(
+                TOPICS.second_input, [(b"k1", value)], headers=headers, partition=0
+            )
         if not self.retained:
-            self.group.log.trim(TOPICS.beside, 0, before=len(self.outcomes))
+            self.group.log.trim(TOPICS.second_input, 0, before=len(self.outcomes))
 
     def _log(self, topic: str) -> Any:
         return self.group.log.input(topic, 0)
@@ -269,7 +271,7 @@ def _settles_for_outcomes(patch: pytest.MonkeyPatch) -> None:
 
     async def settle(self: PartitionAssembly, time: int) -> None:
         start = self._join.outcome_at
-        if await self._transport.stop_beside(self.partition, start, timestamp=time) > start:
+        if await self._transport.stop_second_input(self.partition, start, timestamp=time) > start:
             await honest(self, time)
         else:
             self.history = self.position  # so that the view says the same

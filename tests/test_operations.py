@@ -15,7 +15,7 @@ from msgspec import structs
 from streamdp.ports import Partition
 from streamdp.service import worker
 from streamdp.service.config import Configuration
-from streamdp.service.operations import SILENT_SECONDS, Snapshots, operations_face
+from streamdp.service.operations import SILENT_SECONDS, LatestStatus, operations_face
 from streamdp.service.protocol import Restoring
 from streamdp.service.run import Running
 from streamdp.service.status import PartitionStatus, ProcessStatus, Steps, StreamStatus, status_of
@@ -24,25 +24,25 @@ from streamdp.testing.memory_log import MemoryLog
 from tests.support.asking import Answer, Process, free_port, raw
 from tests.support.showing import ABOUT, partition, process
 from tests.support.streams import events, spec
-from tests.support.watched_faces import RECORDS, Lines, worked
+from tests.support.watched_observers import RECORDS, Lines, worked
 
 
-def asked(snapshots: Snapshots, target: str, **headers: str) -> Answer:
+def asked(latest: LatestStatus, target: str, **headers: str) -> Answer:
     """One answer of the operations listener."""
-    return asyncio.run(Process(snapshots, ABOUT).ask(target, **headers))
+    return asyncio.run(Process(latest, ABOUT).ask(target, **headers))
 
 
-def taken(*statuses: ProcessStatus) -> Snapshots:
+def taken(*statuses: ProcessStatus) -> LatestStatus:
     """Snapshots of a process, one after another."""
-    snapshots = Snapshots(lambda: 0.0)
+    latest = LatestStatus(lambda: 0.0)
     for status in statuses:
-        snapshots.take(status)
-    return snapshots
+        latest.take(status)
+    return latest
 
 
-def readiness(snapshots: Snapshots) -> list[str]:
+def readiness(latest: LatestStatus) -> list[str]:
     """Why a process is not ready; nothing if it is."""
-    answer = asked(snapshots, "/readyz")
+    answer = asked(latest, "/readyz")
     assert (answer.status == 200) == answer.json["ready"] == (not answer.json["why"])
     why: list[str] = answer.json["why"]
     return why
@@ -54,16 +54,16 @@ STANDS_BY = ProcessStatus([StreamStatus("home", "live", [], settled=True)], [], 
 
 def test_a_process_without_snapshots_is_not_ready_and_a_silent_one_is_not_alive() -> None:
     now = [0.0]
-    snapshots = Snapshots(lambda: now[0])
-    assert asked(snapshots, "/healthz").status == 200
-    assert readiness(snapshots) == ["the learning process has not started"]
-    snapshots.take(process())
-    assert readiness(snapshots) == []
+    latest = LatestStatus(lambda: now[0])
+    assert asked(latest, "/healthz").status == 200
+    assert readiness(latest) == ["the learning process has not started"]
+    latest.take(process())
+    assert readiness(latest) == []
     now[0] += SILENT_SECONDS
-    assert asked(snapshots, "/healthz").status == 503
-    assert readiness(snapshots) == ["the learning process is silent"]
-    snapshots.take(process())
-    assert asked(snapshots, "/healthz").status == 200
+    assert asked(latest, "/healthz").status == 503
+    assert readiness(latest) == ["the learning process is silent"]
+    latest.take(process())
+    assert asked(latest, "/healthz").status == 200
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def after_the_start(*parts: PartitionStatus) -> list[str]:
 def test_a_process_that_was_ready_stays_so_through_losses_and_halts() -> None:
     """By the view itself."""
     made = spec()
-    view, steps, snapshots = View([made]), Steps(lambda: 0.0), Snapshots(lambda: 0.0)
+    view, steps, latest = View([made]), Steps(lambda: 0.0), LatestStatus(lambda: 0.0)
     at = Partition(made.name, 0)
 
     def now() -> list[str]:
-        snapshots.take(status_of(view, steps, now=0.0))
-        return readiness(snapshots)
+        latest.take(status_of(view, steps, now=0.0))
+        return readiness(latest)
 
     view.shown(made.name).settled = True
     view.turn(at, Status.TAKING)
@@ -123,9 +123,7 @@ def test_a_process_that_was_ready_stays_so_through_losses_and_halts() -> None:
         assert now() == []
     view.halt(at, Reason.STATE, "the state is gone")
     assert now() == []
-    assert asked(snapshots, "/readyz").json["halted"] == [
-        "home/0: state_mismatch: the state is gone"
-    ]
+    assert asked(latest, "/readyz").json["halted"] == ["home/0: state_mismatch: the state is gone"]
 
 
 @pytest.mark.parametrize("reason", ["configuration_mismatch", "invalid_config"])
@@ -146,9 +144,9 @@ def test_the_status_names_each_partition_of_streams_and_assemblies() -> None:
 
 
 def test_other_paths_and_methods_are_refused() -> None:
-    snapshots = taken(process())
-    assert asked(snapshots, "/v1/streams/home/keys/fr/action").status == 404
-    assert asyncio.run(Process(snapshots, ABOUT).ask("/metrics", method="POST")).status == 405
+    latest = taken(process())
+    assert asked(latest, "/v1/streams/home/keys/fr/action").status == 404
+    assert asyncio.run(Process(latest, ABOUT).ask("/metrics", method="POST")).status == 405
 
 
 def test_metrics_need_the_token_and_probes_do_not() -> None:

@@ -16,11 +16,11 @@ import pytest
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.ports import Partition, Published, Taken
 from streamdp.serve.history import StreamReleases
+from streamdp.service.charges_by_others import ALONE
 from streamdp.service.config import Configuration
-from streamdp.service.opening import open_partition
-from streamdp.service.past import ALONE
 from streamdp.service.protocol import Pace, PartitionWork, Restoring
 from streamdp.service.spec import StreamSpec
+from streamdp.service.taking import open_partition
 from streamdp.service.verification import Verification
 from streamdp.testing.judge import judge
 from streamdp.wire.lines import Charge, EpochMark
@@ -48,7 +48,9 @@ def marks(store: Store) -> list[EpochMark]:
 
 def opened(stream: StreamSpec, store: Store, number: int = 0) -> int | None:
     """The epoch before, if a new one begins; this store stands for any partition's."""
-    return open_partition(stream, Partition("home", number), store.taken(), past=ALONE).new_epoch
+    return open_partition(
+        stream, Partition("home", number), store.taken(), by_others=ALONE
+    ).new_epoch
 
 
 OWN = replace(spec(), partition_epochs={0: 2})
@@ -124,10 +126,10 @@ def test_does_a_lost_state_begin_anew_in_one_partition() -> None:
     store = lived(spec())
     taken = Taken({}, 0, 60, 12, store.ledger[-1].value, 1)
     with pytest.raises(StateMismatch, match="the state is gone"):
-        open_partition(spec(), HOME, taken, past=ALONE)
+        open_partition(spec(), HOME, taken, by_others=ALONE)
     last = decode_ledger(store.ledger[-1].value)
     assert isinstance(last, Charge)
-    restoring = Restoring(OWN, HOME, taken, past=ALONE)
+    restoring = Restoring(OWN, HOME, taken, by_others=ALONE)
     assert restoring.span.start == restoring.span.stop == last.last_offset + 1
 
 

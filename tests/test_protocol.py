@@ -16,10 +16,10 @@ import pytest
 import streamdp as sd
 from streamdp.core.errors import StateMismatch, TransportLost
 from streamdp.ports import Partition, Records, Taken
-from streamdp.service.opening import open_partition
-from streamdp.service.past import ALONE
+from streamdp.service.charges_by_others import ALONE
 from streamdp.service.protocol import Pace, Restoring
 from streamdp.service.spec import Start, StreamSpec
+from streamdp.service.taking import open_partition
 from streamdp.testing.judge import judge
 from streamdp.wire.lines import EpochMark
 from streamdp.wire.published import Mode, decode_ledger
@@ -114,7 +114,7 @@ def test_is_a_rebuild_fed_without_a_gap() -> None:
     work.absorb([store.records(0, 20)], mode=Mode.LIVE)
     work.engine.save = lambda *, most=None: []  # type: ignore[method-assign]
     store.decide(work.cut(now=0, pace=Pace()).commit)
-    restoring = Restoring(stream, HOME, store.taken(), past=ALONE)
+    restoring = Restoring(stream, HOME, store.taken(), by_others=ALONE)
     restoring.feed(store.records(0, 7))
     with pytest.raises(TransportLost, match="expected offset 7, got 8"):
         restoring.feed(store.records(8, 20))
@@ -176,19 +176,19 @@ def test_does_a_partition_halt_rather_than_guess(broken: str, said: str) -> None
         case "older epoch":
             stream = spec(epoch=1)
     with pytest.raises(StateMismatch, match=said):
-        open_partition(stream, HOME, taken, past=ALONE)
+        open_partition(stream, HOME, taken, by_others=ALONE)
 
 
 def test_is_a_lost_state_recognised_by_the_group_alone() -> None:
     """Offsets in a group without a checkpoint are evidence of a state that was lost."""
     taken = Taken({}, 0, 60, 12, None, 1)
     with pytest.raises(StateMismatch, match="the state is gone"):
-        open_partition(spec(), HOME, taken, past=ALONE)
-    assert open_partition(spec(epoch=2), HOME, taken, past=ALONE).position == 12
+        open_partition(spec(), HOME, taken, by_others=ALONE)
+    assert open_partition(spec(epoch=2), HOME, taken, by_others=ALONE).position == 12
     remarked = replace(taken, remarks={0: encode_remark(Remark(epoch=2, began_with=1))})
     with pytest.raises(StateMismatch, match="epoch 3"):
-        open_partition(spec(epoch=2), HOME, remarked, past=ALONE)
-    assert open_partition(spec(epoch=3), HOME, remarked, past=ALONE).position == 12
+        open_partition(spec(epoch=2), HOME, remarked, by_others=ALONE)
+    assert open_partition(spec(epoch=3), HOME, remarked, by_others=ALONE).position == 12
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_does_a_partition_that_is_added_begin_at_its_first_record(
 ) -> None:
     """`latest` is said of the stream: what comes to a new partition comes after its beginning."""
     taken = Taken({}, 5, 60, None, None, 4, others)
-    opening = open_partition(spec(start=Start.LATEST), Partition("home", 3), taken, past=ALONE)
+    opening = open_partition(spec(start=Start.LATEST), Partition("home", 3), taken, by_others=ALONE)
     assert opening.position == position
 
 

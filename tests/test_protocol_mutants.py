@@ -17,9 +17,9 @@ from streamdp.core.engine import Engine, Rebuilding
 from streamdp.core.errors import StreamdpError
 from streamdp.core.events import LossBatch
 from streamdp.ports import Commit, Records
-from streamdp.service import opening
-from streamdp.service.opening import Opening
+from streamdp.service import taking
 from streamdp.service.protocol import Cut, Pace, PartitionWork
+from streamdp.service.taking import Opening
 from streamdp.wire.published import Mode
 from streamdp.wire.state import encode_checkpoint
 from tests.support.protocol_model import Story
@@ -67,7 +67,7 @@ def published_by_what_records(patch: Patch) -> None:
         return replace(made, commit=replace(made.commit, actions=actions, ledger=ledger))
 
     recut(patch, early)
-    patch.setattr(opening, "_is_later", lambda line, checkpoint: False)
+    patch.setattr(taking, "_is_later", lambda line, checkpoint: False)
 
 
 def rows_ahead_of_the_cut(patch: Patch) -> None:
@@ -134,7 +134,7 @@ def published_again(patch: Patch) -> None:
 def never_published(patch: Patch) -> None:
     """What the last commit recorded is forgotten by who takes the partition."""
 
-    def nothing(self: PartitionWork, opened: opening.Opening, saved_at: object) -> None:
+    def nothing(self: PartitionWork, opened: taking.Opening, saved_at: object) -> None:
         return
 
     patch.setattr(PartitionWork, "_adopt", nothing)

@@ -27,8 +27,8 @@ from streamdp.core.events import LossBatch
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.ports import Key, Partition, Records, Taken, Technology, Value
 from streamdp.service import logs, quarantine
+from streamdp.service.charges_by_others import ALONE
 from streamdp.service.diagnosis import quarantined
-from streamdp.service.past import ALONE
 from streamdp.service.protocol import PartitionWork, Restoring
 from streamdp.service.quarantine import Quarantine, quarantining
 from streamdp.service.spec import StreamSpec
@@ -87,7 +87,7 @@ def work(made: StreamSpec) -> PartitionWork:
     log = MemoryLog()
     log.create(made.topics.input, partitions=1)
     tools = MemoryTechnology(log).administrator()
-    return Restoring(made, HOME, asyncio.run(tools.peek(made.topics, 0)), past=ALONE).finish()
+    return Restoring(made, HOME, asyncio.run(tools.peek(made.topics, 0)), by_others=ALONE).finish()
 
 
 def records(values: Sequence[Value], *, start: int = 0) -> Records:
@@ -159,7 +159,7 @@ def test_is_nothing_set_aside_again() -> None:
     again = work(made)
     again.absorb([records(values[:3]), records([GOOD, BAD], start=3)], mode=Mode.LIVE)
     assert [entry.offset for entry in queue(made).take(9)] == [4]
-    restoring = Restoring(aside(), HOME, asyncio.run(_peeked()), past=ALONE)
+    restoring = Restoring(aside(), HOME, asyncio.run(_peeked()), by_others=ALONE)
     restoring.feed(records([BAD]))
     assert restoring._spec.quarantine is not None
     assert restoring._spec.quarantine.take(9) == []

@@ -17,12 +17,19 @@ import pytest
 import streamdp as sd
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.ports import LastCommit, Partition, Published
+from streamdp.service.charges_by_others import (
+    ALONE,
+    ChargesByOthers,
+    EpochReading,
+    Scope,
+    Tally,
+    alone,
+)
 from streamdp.service.config import Configuration
 from streamdp.service.ledgers import Ledgers
-from streamdp.service.opening import Opening
-from streamdp.service.past import ALONE, EpochReading, Past, Scope, Tally, alone
 from streamdp.service.protocol import Cut, PartitionWork, Restoring
 from streamdp.service.settings import Pace
+from streamdp.service.taking import Opening
 from streamdp.service.view import Reason
 from streamdp.wire.published import Mode
 from streamdp_adapters.sqlite.tools import SqliteAdministrator
@@ -63,12 +70,12 @@ def test_is_a_budget_spent_twice_found(
 ) -> None:
     """The mutant: a service that looks at no other ledger. Its own ledger alone looks well."""
 
-    async def nobody(self: Ledgers, stream: str, scope: Scope) -> Past:
+    async def nobody(self: Ledgers, stream: str, scope: Scope) -> ChargesByOthers:
         return await alone(stream, scope)
 
     assert lived(configured(tmp_path, "one"), 60) is None
     path = configured(tmp_path, "two")
-    monkeypatch.setattr(Ledgers, "past", nobody)
+    monkeypatch.setattr(Ledgers, "by_others", nobody)
     assert lived(path, 1) is None
     assert verified(streamdp, path) == (1, "1", ["shop.one.ledger"])
 
@@ -129,8 +136,8 @@ def test_is_a_halt_foreseen_that_only_the_rebuild_is_sure_of(
         if start < stop:
             work.absorb([store.records(start, stop)], mode=Mode.LIVE)
         store.decide(work.cut(now=0, pace=slow).commit)
-    others = past(room, reading(last, "1/2"))
-    restoring = Restoring(stream, Partition("home", 0), store.taken(), past=others)
+    others = by_others(room, reading(last, "1/2"))
+    restoring = Restoring(stream, Partition("home", 0), store.taken(), by_others=others)
     assert restoring.span
     assert restoring.foresee() == foreseen
 
@@ -157,12 +164,12 @@ def test_does_a_stream_halt_whose_waiting_releases_another_has_charged(epoch: in
     work = restore(store, stream)
     work.absorb([store.records(0, 6)], mode=Mode.LIVE)
     store.decide(work.cut(now=0, pace=Pace()).commit)
-    other, later = past("0", reading(2, "1/2")), replace(stream, epoch=epoch)
+    other, later = by_others("0", reading(2, "1/2")), replace(stream, epoch=epoch)
     with pytest.raises(StateMismatch, match=r"raise the topic's budget; .*got 1/2, of which.*1/2:"):
-        restore(store, later, past=other)
-    assert restore(store, later, past=past("1/2", reading(2, "1/2"))).urgent
+        restore(store, later, by_others=other)
+    assert restore(store, later, by_others=by_others("1/2", reading(2, "1/2"))).urgent
     store.decide(work.cut(now=0, pace=Pace()).commit)
-    assert restore(store, later, past=other).engine.open_since() == 6
+    assert restore(store, later, by_others=other).engine.open_since() == 6
 
 
 @pytest.mark.parametrize("sibling", ["0", "1/2"])
@@ -175,10 +182,10 @@ def test_may_a_lower_budget_come_while_releases_wait(sibling: str) -> None:
     cheaper = sd.incumbent_leader(actions=ACTIONS, epsilon="1/4", schedule="capped 3")
     later = replace(stream, epoch=2, learner=cheaper)
     if sibling == "0":
-        assert restore(store, later, past=past("0")).urgent
+        assert restore(store, later, by_others=by_others("0")).urgent
     else:  # the budget is 3/4 = 1/4 + 1/2, and 1/2 waits where the sibling may charge 1/2
         with pytest.raises(StateMismatch, match=r"at least 1 on .*got 3/4, of which.*configured"):
-            restore(store, later, past=past("1/2", trial=sibling))
+            restore(store, later, by_others=by_others("1/2", trial=sibling))
 
 
 def crashed(path: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,14 +263,14 @@ def test_does_a_lowered_sibling_count_with_what_it_charged_before(tmp_path: Path
     path = configured(tmp_path, "home", "two", budget="1", epsilon="1/2", epoch=2)
     configuration = Configuration.load(path, {})
     ledgers = Ledgers(configuration, configuration.technology())
-    history = asyncio.run(ledgers.past("home", Scope.EARLIER))
+    history = asyncio.run(ledgers.by_others("home", Scope.EARLIER))
     assert (history.room, history.charged(0, 0)) == (Fraction(1, 2), Fraction(1))
     stream, store = spec(), Store(events(6, keys=[b"k"]))
     work = restore(store, stream)
     work.absorb([store.records(0, 6)], mode=Mode.LIVE)
     store.decide(work.cut(now=0, pace=Pace()).commit)
     with pytest.raises(StateMismatch, match="raise the topic's budget"):
-        restore(store, stream, past=history)
+        restore(store, stream, by_others=history)
 
 
 def test_is_the_ledger_of_a_sibling_in_its_first_epoch_left_unread(tmp_path: Path) -> None:
@@ -271,8 +278,8 @@ def test_is_the_ledger_of_a_sibling_in_its_first_epoch_left_unread(tmp_path: Pat
     lived(configured(tmp_path, "home", "two", budget="1", epsilon="1/2"), 30)
     configuration = Configuration.load(tmp_path / "shop.toml", {})
     ledgers = Ledgers(configuration, configuration.technology())
-    assert asyncio.run(ledgers.past("home", Scope.EARLIER)).readings == ()
-    assert asyncio.run(ledgers.past("home", Scope.ALL)).readings
+    assert asyncio.run(ledgers.by_others("home", Scope.EARLIER)).readings == ()
+    assert asyncio.run(ledgers.by_others("home", Scope.ALL)).readings
 
 
 def test_does_doctor_say_where_a_renamed_stream_would_begin(
@@ -297,29 +304,36 @@ def reading(
     return EpochReading(app, ledger, 0, Fraction(charge), last)
 
 
-def past(room: str, *readings: EpochReading, elsewhere: str = "0", trial: str = "0") -> Past:
+def by_others(
+    room: str, *readings: EpochReading, elsewhere: str = "0", trial: str = "0"
+) -> ChargesByOthers:
     """With a sibling `trial` that charges so much from now on."""
     siblings = {"shop.trial.ledger": Fraction(trial)} if trial != "0" else {}
-    return Past("shop", Fraction(room), Fraction(elsewhere), siblings, readings)
+    return ChargesByOthers("shop", Fraction(room), Fraction(elsewhere), siblings, readings)
 
 
 @pytest.mark.parametrize(
     ("of", "begin"),
     [
         (ALONE, 10),
-        (past("0", reading(9, "1/2")), 10),  # what was read before does not matter
-        (past("0", reading(10, "1/2")), 11),
-        (past("1/2", reading(99, "1/2")), 10),
-        (past("1/2", reading(99, "1/2"), trial="1/4"), 100),
-        (past("1/2", reading(50, "1"), reading(99, "1/2")), 51),  # two epochs: never one record
-        (past("1/2", reading(99, "1/2"), reading(70, "1/4", ledger="shop.b.ledger")), 71),
-        (past("1/2", reading(50, "3/4", ledger="shop.trial.ledger"), trial="1/4"), 51),
-        (past("1/2", reading(99, "1/4", app="search"), elsewhere="1/2"), 10),  # counts once
-        (past("1/2", reading(99, "3/4", app="search"), elsewhere="1/2"), 100),
-        (past("1/2", reading(99, "1/4"), elsewhere="1/2"), 100),
+        (by_others("0", reading(9, "1/2")), 10),  # what was read before does not matter
+        (by_others("0", reading(10, "1/2")), 11),
+        (by_others("1/2", reading(99, "1/2")), 10),
+        (by_others("1/2", reading(99, "1/2"), trial="1/4"), 100),
+        (
+            by_others("1/2", reading(50, "1"), reading(99, "1/2")),
+            51,
+        ),  # two epochs: never one record
+        (by_others("1/2", reading(99, "1/2"), reading(70, "1/4", ledger="shop.b.ledger")), 71),
+        (by_others("1/2", reading(50, "3/4", ledger="shop.trial.ledger"), trial="1/4"), 51),
+        (by_others("1/2", reading(99, "1/4", app="search"), elsewhere="1/2"), 10),  # counts once
+        (by_others("1/2", reading(99, "3/4", app="search"), elsewhere="1/2"), 100),
+        (by_others("1/2", reading(99, "1/4"), elsewhere="1/2"), 100),
     ],
 )
-def test_begins_a_stream_at_the_first_record_that_the_budget_covers(of: Past, begin: int) -> None:
+def test_begins_a_stream_at_the_first_record_that_the_budget_covers(
+    of: ChargesByOthers, begin: int
+) -> None:
     """And on another partition where it would anyway."""
     assert of.begin(0, 10) == begin
     assert of.begin(1, 10) == 10

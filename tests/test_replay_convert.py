@@ -226,7 +226,7 @@ def test_is_a_death_before_the_finished_file_has_its_name_made_good(
 def test_is_another_conversion_refused(tmp_path: Path) -> None:
     """A source that has changed, a checkpoint that is none, a partial file that is too short."""
     source, target = _log(tmp_path), tmp_path / "log.ndjson"
-    beside, part = tmp_path / "log.ndjson.part.json", tmp_path / "log.ndjson.part"
+    second_input, part = tmp_path / "log.ndjson.part.json", tmp_path / "log.ndjson.part"
 
     def left() -> None:
         with pytest.raises(_Stop):
@@ -236,10 +236,10 @@ def test_is_another_conversion_refused(tmp_path: Path) -> None:
     np.save(source, np.zeros((SLOTS, 2), np.float32))
     with pytest.raises(StateMismatch, match=r"part\.json: of another conversion.*remove it"):
         convert(open_log(source), target)
-    beside.write_text("{}")
+    second_input.write_text("{}")
     with pytest.raises(StateMismatch, match=r"part\.json: cannot be read"):
         convert(open_log(source), target)
-    beside.unlink()
+    second_input.unlink()
     left()
     part.write_bytes(part.read_bytes()[:1000])
     with pytest.raises(StateMismatch, match=r"part: cut short; expected \d+ bytes, got 1000"):
@@ -255,13 +255,13 @@ def test_is_a_file_that_is_no_checkpoint_kept(tmp_path: Path, ending: str, optio
     target.write_text("an older log")
     notes.write_text("Keep this.")
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    beside: list[tuple[Path, Path]] = [(source, source), (source, tmp_path / ".." / source)]
+    second_input: list[tuple[Path, Path]] = [(source, source), (source, tmp_path / ".." / source)]
     if option == "--checkpoint":
         part = tmp_path / f"log{ending}.part"
-        beside = [(target, source), (target, target), (target, part)]
+        second_input = [(target, source), (target, target), (target, part)]
         with pytest.raises(StateMismatch, match=expected):
             convert(open_log(source), target, checkpoint=notes)
-    for to, checkpoint in beside:
+    for to, checkpoint in second_input:
         given = checkpoint if option == "--checkpoint" else None
         with pytest.raises(InvalidConfig, match=f"{option}: is a file of this conversion"):
             convert(open_log(source), to, checkpoint=given)

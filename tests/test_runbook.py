@@ -13,7 +13,7 @@ import streamdp as sd
 from streamdp.cli.exit_codes import code_of_halt
 from streamdp.core.errors import StateMismatch
 from streamdp.ports import Taken
-from streamdp.service.past import ALONE
+from streamdp.service.charges_by_others import ALONE
 from streamdp.service.protocol import Pace, Restoring
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason
@@ -62,7 +62,7 @@ def words(path: str) -> Iterator[str]:
 ADAPTERS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "adapters").rglob("*.py"))
 
 
-SERVICE = ["streamdp/service/opening.py", "streamdp/service/assembling/saved.py"]
+SERVICE = ["streamdp/service/taking.py", "streamdp/service/assembling/saved.py"]
 
 
 @pytest.mark.parametrize("path", [*SERVICE, *ADAPTERS])
@@ -83,7 +83,7 @@ def test_does_the_entry_of_an_exit_code_name_the_halts_that_end_so(reason: Reaso
 
 def test_are_there_halts_to_know() -> None:
     """The test above would be worth little if it found none."""
-    assert len(list(words("streamdp/service/opening.py"))) > 6
+    assert len(list(words("streamdp/service/taking.py"))) > 6
     assert sum(len(list(words(path))) for path in ADAPTERS) > 4
 
 
@@ -102,7 +102,7 @@ def lived() -> tuple[Store, dict[bytes, bytes]]:
 
 def rebuilt(store: Store, stream: StreamSpec, taken: Taken) -> None:
     """Take the partition with what is found, and rebuild."""
-    restoring = Restoring(stream, HOME, taken, past=ALONE)
+    restoring = Restoring(stream, HOME, taken, by_others=ALONE)
     restoring.feed(store.records(restoring.span.start, restoring.span.stop))
     restoring.finish()
 

@@ -18,13 +18,13 @@ from msgspec import UNSET, structs
 
 from streamdp.core.errors import StateMismatch
 from streamdp.ports import Key, Partition, Records, Value
+from streamdp.service.charges_by_others import ALONE, ChargesByOthers, Scope, Tally, alone
 from streamdp.service.config import Configuration
+from streamdp.service.input_fingerprint import fingerprint
 from streamdp.service.ledgers import Ledgers
 from streamdp.service.loop import Service
-from streamdp.service.opening import scope
-from streamdp.service.past import ALONE, Past, Scope, Tally, alone
 from streamdp.service.protocol import Pace
-from streamdp.service.sameness import fingerprint
+from streamdp.service.taking import scope
 from streamdp.service.view import PartitionView, Status, View
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
@@ -229,7 +229,7 @@ def without_state(store: Store, *, input_id: str | None) -> Store:
     return store
 
 
-def own_ledger(store: Store) -> Past:
+def own_ledger(store: Store) -> ChargesByOthers:
     """What the stream's own ledger says of its input, as a service reads it."""
     tally = Tally(STREAM.topics)
     tally.read(store.ledger)
@@ -248,7 +248,7 @@ def test_is_another_input_noticed_though_the_state_is_gone(before: str, epoch: i
     without_state(store, input_id="two")
     assert scope(STREAM, HOME, store.taken()) is Scope.LOST
     with pytest.raises(StateMismatch, match=r"deleted and recreated.*id one, got two"):
-        restore(store, replace(STREAM, epoch=epoch), past=own_ledger(store))
+        restore(store, replace(STREAM, epoch=epoch), by_others=own_ledger(store))
 
 
 def test_is_the_id_in_the_first_line_alone() -> None:
@@ -270,8 +270,8 @@ def test_does_an_epoch_pass_a_lost_state_where_nothing_says_that_the_input_is_an
     """Ledgers of the version before name no id, and some transports have none."""
     store = without_state(lived(input_id=then), input_id=now)
     with pytest.raises(StateMismatch, match="the state is gone"):
-        restore(store, STREAM, past=own_ledger(store))
-    work = restore(store, replace(STREAM, epoch=2), past=own_ledger(store))
+        restore(store, STREAM, by_others=own_ledger(store))
+    work = restore(store, replace(STREAM, epoch=2), by_others=own_ledger(store))
     assert work.engine.position == 40
 
 
@@ -289,10 +289,10 @@ def test_is_the_own_ledger_read_where_the_state_is_gone(tmp_path: Path) -> None:
         async with room.worker():
             await room.until(room.is_read)
         ledgers = Ledgers(configuration, MemoryTechnology(room.log))
-        known = (await ledgers.past("home", Scope.LOST)).input_ids
+        known = (await ledgers.by_others("home", Scope.LOST)).input_ids
         assert known == {0: room.log.input_id(topics.input)}
         for scope_ in (Scope.ALL, Scope.EARLIER):
-            assert (await ledgers.past("home", scope_)).input_ids == {}
+            assert (await ledgers.by_others("home", scope_)).input_ids == {}
 
     asyncio.run(run())
 
@@ -335,7 +335,7 @@ def test_does_a_service_on_files_halt_where_its_input_was_made_again(tmp_path: P
         service = Service(
             [STREAM],
             technology.transport(worker="w"),
-            past=alone,
+            by_others=alone,
             view=view,
             log=Lines(),
             settings=QUICK,

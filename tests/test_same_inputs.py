@@ -26,7 +26,7 @@ from streamdp_adapters.sqlite import Settings, Sqlite
 from streamdp_adapters.sqlite.files import WIDTH
 from tests.support.visits import AT, SPEC, TOPICS, go_on, taken_over
 
-INPUTS = (TOPICS.input, TOPICS.beside)
+INPUTS = (TOPICS.input, TOPICS.second_input)
 LATER = 2**50  # milliseconds: whatever was read may leave
 HERE = "expected the same request at offset 9, got another"
 THERE = "expected the outcome that was read last, got another"
@@ -78,7 +78,7 @@ def made_again(log: MemoryLog, topic: str, count: int) -> None:
 @pytest.mark.parametrize("epoch", [1, 2])
 @pytest.mark.parametrize("count", [10, 30])
 @pytest.mark.parametrize(
-    ("topic", "said"), [(TOPICS.input, HERE), (TOPICS.beside, THERE)], ids=INPUTS
+    ("topic", "said"), [(TOPICS.input, HERE), (TOPICS.second_input, THERE)], ids=INPUTS
 )
 def test_is_another_input_known_by_its_newest_record(
     topic: str, said: str, count: int, epoch: int
@@ -100,7 +100,7 @@ def test_is_an_input_known_that_ends_before_what_was_read() -> None:
     technology = lived(log)
     taken = asyncio.run(technology.administrator().peek(TOPICS, 0))
     with pytest.raises(StateMismatch, match="the outcome that was read last, got another"):
-        Inputs(AT, replace(taken, beside_end=9), ids=(None, None))
+        Inputs(AT, replace(taken, second_input_end=9), ids=(None, None))
 
 
 def test_is_a_log_that_was_filled_again_known_though_it_keeps_its_id() -> None:
@@ -128,10 +128,10 @@ def test_is_it_said_that_outcomes_are_others_where_they_are_read_for_a_round() -
     sent(log, TOPICS.input, "first", 1)
     log.now += SPEC.rules.window
     sent(log, TOPICS.input, "open", 1)
-    sent(log, TOPICS.beside, "open", 1)
+    sent(log, TOPICS.second_input, "open", 1)
     technology, now = MemoryTechnology(log), log.now + SPEC.rules.grace + 1
     assert asyncio.run(read(technology, now=now)).open == 1
-    log.input(TOPICS.beside, 0).values[0] = b"another"
+    log.input(TOPICS.second_input, 0).values[0] = b"another"
     with pytest.raises(StateMismatch, match=r"were replaced.*the outcome that was read last"):
         asyncio.run(read(technology, now=now + 2 * SPEC.rules.window))
 
@@ -216,7 +216,7 @@ def test_has_what_is_kept_one_length() -> None:
     for outcomes, value in ((0, b""), (1, b""), (10, b""), (10, b"x" * 999)):
         log = MemoryLog(has_ids=False)
         technology = lived(log, outcomes=outcomes)
-        log.append(TOPICS.beside, [(b"k", value)], headers=[[]], partition=0)
+        log.append(TOPICS.second_input, [(b"k", value)], headers=[[]], partition=0)
         sent(log, TOPICS.input, "more", 5)
         asyncio.run(read(technology))
         lengths.add(len(log.state(TOPICS, 0)[FINGERPRINTS]))
@@ -230,7 +230,7 @@ def test_is_no_digest_shown_and_no_offset_of_outcomes_said() -> None:
     entry = log.state(TOPICS, 0)[FINGERPRINTS]
     digests = re.findall(rb"[0-9a-f]{32}", entry)
     assert len(set(digests)) == 2
-    made_again(log, TOPICS.beside, 30)
+    made_again(log, TOPICS.second_input, 30)
     said = []
     for state in ({}, {FINGERPRINTS: entry[:-2]}):
         log.replace_state(TOPICS, 0, {**log.state(TOPICS, 0), **state})

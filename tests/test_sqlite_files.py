@@ -257,7 +257,7 @@ def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_second_input_is_trimmed_as_far_as_nobody_needs_it(tmp_path: Path) -> None:
-    paired = replace(TOPICS, beside="beside", output="output")
+    paired = replace(TOPICS, second_input="beside", output="output")
     chosen = replace(settings(tmp_path), retain=0)
 
     async def run() -> tuple[int, int]:
@@ -269,9 +269,9 @@ def test_a_second_input_is_trimmed_as_far_as_nobody_needs_it(tmp_path: Path) -> 
         await transport.join([paired], Ears())
         try:
             await transport.take(AT)
-            await transport.commit(AT, Commit(8, [], low_water=3, beside=5))
+            await transport.commit(AT, Commit(8, [], low_water=3, second_input=5))
             taken = await transport.take(AT)
-            return taken.first_offset, taken.beside_first
+            return taken.first_offset, taken.second_input_first
         finally:
             await transport.close()
 

@@ -16,7 +16,7 @@ import pytest
 
 from streamdp.ports import Published
 from streamdp.wire.published import Mode
-from tests.support.asking import Face, listening
+from tests.support.asking import Observer, listening
 from tests.support.browser import CONTRAST, Browser, browser, keep
 from tests.support.publishing import Topic, action, charge, release
 from tests.support.showing import ABOUT, LINES, block
@@ -51,12 +51,12 @@ def page() -> Iterator[str]:
     ready, stop, address = threading.Event(), threading.Event(), []
 
     async def serve() -> None:
-        face = Face(*published(), token=TOKEN)
+        observer = Observer(*published(), token=TOKEN)
         async with (
-            face.knowledge.following(),
-            listening(face) as (host, port),
+            observer.knowledge.following(),
+            listening(observer) as (host, port),
         ):
-            await face.knowledge.cache.ready()
+            await observer.knowledge.cache.ready()
             address.append(f"http://{host}:{port}/")
             ready.set()
             while not stop.is_set():
@@ -192,7 +192,7 @@ def test_does_a_page_of_several_streams_let_one_choose() -> None:
     actions, ledger = published()
 
     async def serve() -> None:
-        made = Face(actions, ledger, about=ABOUT, more=[other])
+        made = Observer(actions, ledger, about=ABOUT, more=[other])
         async with made.knowledge.following(), listening(made) as (host, port):
             address.append(f"http://{host}:{port}/")
             ready.set()

@@ -14,11 +14,11 @@ from streamdp.ports import (
     Commit,
     Key,
     LastCommit,
-    Namesakes,
     Partition,
     Publications,
     Published,
     Records,
+    StaticMembership,
     StreamTopics,
     Taken,
     Transport,
@@ -290,13 +290,15 @@ class WritesElsewhere(MemoryLog):
 class StopsShort(MemoryTransport):
     """Takes the moment itself for older than itself."""
 
-    async def stop_beside(self, partition: Partition, start: int, *, timestamp: int) -> int:
-        return await super().stop_beside(partition, start, timestamp=timestamp - 1)
+    async def stop_second_input(self, partition: Partition, start: int, *, timestamp: int) -> int:
+        return await super().stop_second_input(partition, start, timestamp=timestamp - 1)
 
 
 class ReadsOneLess(MemoryTransport):
-    def read_beside(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
-        return super().read_beside(partition, start, stop - 1)
+    def read_second_input(
+        self, partition: Partition, start: int, stop: int
+    ) -> AsyncIterator[Records]:
+        return super().read_second_input(partition, start, stop - 1)
 
 
 class PairsAnything(MemoryLog):
@@ -324,7 +326,10 @@ class Bent:
 
         class BentMemory(MemoryTechnology):
             def transport(
-                self, *, worker: str, namesakes: Namesakes = Namesakes.STRANGERS
+                self,
+                *,
+                worker: str,
+                static_membership: StaticMembership = StaticMembership.STRANGERS,
             ) -> Transport:
                 return transport(self.log, worker=worker)
 

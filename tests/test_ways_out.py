@@ -14,10 +14,10 @@ from msgspec import structs
 import streamdp as sd
 from streamdp.core.errors import OTHER_TOPIC, StateMismatch
 from streamdp.ports import Partition, StreamTopics
-from streamdp.service.opening import open_partition
-from streamdp.service.past import ALONE, Tally
+from streamdp.service.charges_by_others import ALONE, Tally
 from streamdp.service.protocol import Pace
 from streamdp.service.spec import StreamSpec
+from streamdp.service.taking import open_partition
 from streamdp.testing.judge import judge
 from streamdp.wire.entries import Entries
 from streamdp.wire.lines import Charge
@@ -76,7 +76,7 @@ def test_is_a_state_that_is_one_commit_old_recognised() -> None:
     store, states = lived(stream, commits=3)
     store.state = states[-2]
     with pytest.raises(StateMismatch, match="rolled back: the ledger has a later line"):
-        open_partition(stream, HOME, store.taken(), past=ALONE)
+        open_partition(stream, HOME, store.taken(), by_others=ALONE)
 
 
 def test_does_an_epoch_begin_only_once() -> None:
@@ -137,9 +137,11 @@ def test_does_that_way_lead_out_and_another_name_alone_not() -> None:
     begins = {}
     for topic in (stream.topics.input, "newer-losses"):
         second = replace(renamed, topics=replace(renamed.topics, input=topic))
-        past = replace(ALONE, app=stream.topics.app, readings=tuple(tally.readings(topic)))
+        by_others = replace(ALONE, app=stream.topics.app, readings=tuple(tally.readings(topic)))
         taken = Store(events(100)).taken()
-        begins[topic] = open_partition(second, Partition("away", 0), taken, past=past).position
+        begins[topic] = open_partition(
+            second, Partition("away", 0), taken, by_others=by_others
+        ).position
     charged = max(line.last_offset for line in charges(store)) + 1
     assert begins == {stream.topics.input: charged, "newer-losses": 0}
 

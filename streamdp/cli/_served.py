@@ -79,7 +79,7 @@ def _served(ready: Prepared, *, log: EventLog, work: Work, allowed: Seeds) -> Ex
                 ready.configuration,
                 technology=ready.technology,
                 log=log,
-                faces=[start.face, *ready.faces],
+                observers=[start.observer, *ready.observers],
                 seeds=allowed,
                 work=work,
             )
@@ -120,7 +120,7 @@ class _Start:
         return self._running is None or not self._running.joined.is_set()
 
     @asynccontextmanager
-    async def face(self, running: Running) -> AsyncIterator[None]:
+    async def observer(self, running: Running) -> AsyncIterator[None]:
         """Notice the process like a face; show nothing."""
         self._running = running
         yield

@@ -12,11 +12,11 @@ from streamdp.core.errors import InvalidConfig, complaint
 
 if TYPE_CHECKING:
     from streamdp.service.config import Configuration
-    from streamdp.service.run import Face, Running
+    from streamdp.service.run import Observer, Running
     from streamdp.service.worker import EventLog, Observe
 
 
-def serve_beside(configuration: Configuration, *, single_broker: bool) -> Face:
+def serve_as_child(configuration: Configuration, *, single_broker: bool) -> Observer:
     """A face that runs `streamdp serve` with the same configuration for as long as it lasts."""
     listen = configuration.tables.http.listen
     if listen is None:
@@ -30,10 +30,10 @@ def serve_beside(configuration: Configuration, *, single_broker: bool) -> Face:
         if (address := getattr(operations, name)) is not None:
             check_apart(listen, address, where=f"operations.{name}")
 
-    def face(running: Running) -> AbstractAsyncContextManager[Observe | None]:
+    def observer(running: Running) -> AbstractAsyncContextManager[Observe | None]:
         return _child(running, single_broker=single_broker)
 
-    return face
+    return observer
 
 
 @asynccontextmanager

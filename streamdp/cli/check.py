@@ -178,7 +178,7 @@ def _assembly(configuration: Configuration, spec: AssemblySpec) -> dict[str, Any
     report: dict[str, Any] = {
         "assembly": spec.name,
         "requests": spec.topics.input,
-        "outcomes": spec.topics.beside,
+        "outcomes": spec.topics.second_input,
         "output": spec.topics.output,
         "stream": table.stream,
         "mode": table.mode,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from streamdp.ports import Finding, StreamTopics, Technology
     from streamdp.service.assembling.spec import AssemblySpec
     from streamdp.service.config import Configuration, Seeds
-    from streamdp.service.run import Face
+    from streamdp.service.run import Observer
     from streamdp.service.spec import StreamSpec
 
 T = TypeVar("T")
@@ -76,14 +76,14 @@ class Prepared:
     specs: Sequence[StreamSpec]
     assemblies: Sequence[AssemblySpec]
     technology: Technology
-    faces: Sequence[Face]
+    observers: Sequence[Observer]
 
 
 def prepared(path: Path, *, single_broker: bool, allowed: Seeds) -> Prepared:
     """What `run` starts with and `check` checks: every file is read, nothing is connected to."""
     from dataclasses import replace
 
-    from streamdp.service.faces import faces_of
+    from streamdp.service.observers import observers_of
 
     configuration = load(path)
     specs, assemblies = configuration.specs(seeds=allowed), configuration.assemblies()
@@ -92,7 +92,7 @@ def prepared(path: Path, *, single_broker: bool, allowed: Seeds) -> Prepared:
     technology.check_streams(
         [replace(spec.topics, largest_value=spec.largest_value) for spec in every]
     )
-    return Prepared(configuration, specs, assemblies, technology, faces_of(configuration))
+    return Prepared(configuration, specs, assemblies, technology, observers_of(configuration))
 
 
 def chosen(configuration: Configuration, stream: str | None) -> StreamTopics:

@@ -86,18 +86,18 @@ def _shown(path: Path, console: Console, *, seconds: float, address: str, refuse
     """Run the service and the demonstration beside it."""
     import asyncio
 
-    from streamdp.cli._serving import serve_beside
+    from streamdp.cli._serving import serve_as_child
     from streamdp.service.config import Configuration
     from streamdp.service.demo.show import Show
-    from streamdp.service.faces import faces_of
     from streamdp.service.logs import set_up
+    from streamdp.service.observers import observers_of
     from streamdp.service.process import run
     from streamdp.service.run import run_service
 
     configuration = Configuration.load(path, environment={})
     technology = configuration.technology()
     asyncio.run(_prepare(configuration, technology, refuse=refuse))
-    beside = serve_beside(configuration, single_broker=False)
+    serve_child = serve_as_child(configuration, single_broker=False)
     show = Show(console, seconds=seconds, address=f"http://{address}")
     with path.with_name("log.json").open("a", encoding="utf-8") as written:
         log = set_up(level="info", style="json", stream=written)
@@ -107,7 +107,7 @@ def _shown(path: Path, console: Console, *, seconds: float, address: str, refuse
                 configuration,
                 technology=technology,
                 log=log,
-                faces=[*faces_of(configuration), beside, show.face],
+                observers=[*observers_of(configuration), serve_child, show.observer],
             )
 
         run(served, log=log)

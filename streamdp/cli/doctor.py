@@ -108,7 +108,7 @@ async def _look(
             if topics.output:
                 continue
             spec = configuration.spec(topics.stream, seeds=Seeds.ALLOWED)
-            looked += await partitions(tools, spec, ledgers.past)
+            looked += await partitions(tools, spec, ledgers.by_others)
             looked.append(await in_several_partitions(published, topics, epoch=spec.epoch))
             if sample is not None:
                 looked += await records(tools, topics, format_=spec.format, count=sample)
@@ -137,7 +137,7 @@ async def _assemblies(
     looked: list[Finding] = []
     for spec in configuration.assemblies():
         if spec.name in asked:
-            looked += await partitions(tools, spec, ledgers.past)
+            looked += await partitions(tools, spec, ledgers.by_others)
             if sample is not None:
                 looked.append(await keys(tools, spec.topics, count=sample))
     return looked

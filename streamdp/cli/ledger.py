@@ -273,7 +273,7 @@ def _budgets(
     readers: dict[str, set[str]] = {}
     elsewhere: dict[str, Fraction] = {}
     for configuration in configurations:
-        ends = [end for t in everything(configuration) for end in (t.input, t.beside)]
+        ends = [end for t in everything(configuration) for end in (t.input, t.second_input)]
         for topic in dict.fromkeys(end for end in ends if end in configuration.tables.topics):
             table = configuration.tables.topics[topic]
             budgets[topic] = min(table.budget, budgets.get(topic, table.budget))

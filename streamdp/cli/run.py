@@ -56,9 +56,9 @@ def run(
     allowed = seeds(insecure_seed)
     ready = prepared(config, single_broker=single_broker, allowed=allowed)
     if with_serve:
-        from streamdp.cli._serving import serve_beside
+        from streamdp.cli._serving import serve_as_child
 
-        beside = serve_beside(ready.configuration, single_broker=single_broker)
-        ready = replace(ready, faces=[*ready.faces, beside])
+        serve_child = serve_as_child(ready.configuration, single_broker=single_broker)
+        ready = replace(ready, observers=[*ready.observers, serve_child])
     work = Work.BOTH if with_assemblies else Work.LEARN
     raise typer.Exit(served(ready, work=work, allowed=allowed))

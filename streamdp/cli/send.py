@@ -166,7 +166,7 @@ async def _sent_to_both(
     from streamdp.core.errors import InvalidConfig
 
     producer = technology.producer()
-    counts = {topics.input: 0, topics.beside: 0}
+    counts = {topics.input: 0, topics.second_input: 0}
     try:
         for piece in _pieces(lines, BATCH):
             for topic in counts:
@@ -190,12 +190,12 @@ async def _sent_to_both(
 
 
 def _tell_both(topics: StreamTopics, counts: dict[str, int], as_json: bool) -> None:
-    requests, outcomes = counts[topics.input], counts[topics.beside]
+    requests, outcomes = counts[topics.input], counts[topics.second_input]
     if as_json:
         print_json({"requests": requests, "outcomes": outcomes})
     else:
         typer.echo(
-            f"{requests} requests sent to {topics.input}, {outcomes} outcomes to {topics.beside}"
+            f"{requests} requests sent to {topics.input}, {outcomes} outcomes to {topics.second_input}"
         )
 
 

@@ -184,10 +184,13 @@ def _assembly_described(
         }
     if not content:
         return facts
-    reach: dict[str, Any] = {"first_offset": taken.beside_first, "end_offset": taken.beside_end}
+    reach: dict[str, Any] = {
+        "first_offset": taken.second_input_first,
+        "end_offset": taken.second_input_end,
+    }
     if point is not None:
         reach |= {"read_again_from": int(point.outcomes)}
-        reach |= {"headroom": int(point.outcomes) - taken.beside_first}
+        reach |= {"headroom": int(point.outcomes) - taken.second_input_first}
     return labelled({**facts, "outcomes": reach})
 
 

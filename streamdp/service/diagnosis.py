@@ -24,7 +24,9 @@ from streamdp.ports import (
     Taken,
     Verdict,
 )
-from streamdp.service.opening import (
+from streamdp.service.charges_by_others import ChargesByOthers, ChargesByOthersOf
+from streamdp.service.spec import StreamSpec
+from streamdp.service.taking import (
     Opening,
     check_configuration,
     epochs_of_no_partition,
@@ -32,8 +34,6 @@ from streamdp.service.opening import (
     open_partition,
     scope,
 )
-from streamdp.service.past import Past, PastOf
-from streamdp.service.spec import StreamSpec
 from streamdp.wire.feedback import FeedbackFormat, observe
 from streamdp.wire.formats import Format
 from streamdp.wire.lines import ModeLine, key_bytes
@@ -109,13 +109,15 @@ async def _compare(tools: Administrator, spec: StreamSpec) -> None:
         raise ConfigurationMismatch(unused)
 
 
-async def partitions(tools: Administrator, spec: StreamSpec, past: PastOf) -> list[Finding]:
+async def partitions(
+    tools: Administrator, spec: StreamSpec, by_others: ChargesByOthersOf
+) -> list[Finding]:
     """Check that each partition would start and that the input still has what it needs."""
     first = await tools.peek(spec.topics, 0)
-    findings = await _partition(spec, Partition(spec.name, 0), first, past)
+    findings = await _partition(spec, Partition(spec.name, 0), first, by_others)
     for number in range(1, first.partitions):
         taken = await tools.peek(spec.topics, number)
-        findings += await _partition(spec, Partition(spec.name, number), taken, past)
+        findings += await _partition(spec, Partition(spec.name, number), taken, by_others)
     unused = epochs_of_no_partition(spec, first.partitions)
     if unused is not None:
         findings.append(Finding(f"epochs of {spec.name}", Verdict.PROBLEM, unused))
@@ -123,11 +125,11 @@ async def partitions(tools: Administrator, spec: StreamSpec, past: PastOf) -> li
 
 
 async def _partition(
-    spec: StreamSpec, partition: Partition, taken: Taken, past: PastOf
+    spec: StreamSpec, partition: Partition, taken: Taken, by_others: ChargesByOthersOf
 ) -> list[Finding]:
     try:
-        others = await past(spec.name, scope(spec, partition, taken))
-        opening = open_partition(spec, partition, taken, past=others)
+        others = await by_others(spec.name, scope(spec, partition, taken))
+        opening = open_partition(spec, partition, taken, by_others=others)
         state = read_state(taken.state, stream=partition.stream, partition=partition.number)
         shared = _foreseen(spec, partition, taken, others) if opening.goes_on else []
     except StateMismatch as error:
@@ -173,13 +175,15 @@ def _why_anew(spec: StreamSpec, opening: Opening) -> str:
     return "the state is damaged, or older than its ledger"
 
 
-def _foreseen(spec: StreamSpec, partition: Partition, taken: Taken, past: Past) -> list[Finding]:
+def _foreseen(
+    spec: StreamSpec, partition: Partition, taken: Taken, by_others: ChargesByOthers
+) -> list[Finding]:
     """Warn of open blocks whose records former streams may have charged."""
-    if not past.ahead(partition.number, 0):
+    if not by_others.ahead(partition.number, 0):
         return []
     from streamdp.service.protocol import Restoring  # loads the engine, so import it here
 
-    ledgers = Restoring(spec, partition, taken, past=past).foresee()
+    ledgers = Restoring(spec, partition, taken, by_others=by_others).foresee()
     if not ledgers:
         return []
     text = (

@@ -9,7 +9,7 @@ goes what its newest commits have recorded; that is fetched first, because what 
 between leaves the one and enters the other.
 
 From the same ledgers follow where an assembly may begin and what a pair's budget leaves to a stream
-(`pair_past`).
+(`pair_charges_by_others`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from fractions import Fraction
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import StreamTopics, Technology
-from streamdp.service.config import Configuration
-from streamdp.service.life import EventLog
-from streamdp.service.pair_past import PairPast
-from streamdp.service.past import (
+from streamdp.service.charges_by_others import (
+    ChargesByOthers,
     EpochReading,
-    Past,
     RecordedLines,
     Scope,
     Tally,
     recorded_lines,
 )
+from streamdp.service.config import Configuration
+from streamdp.service.life import EventLog
+from streamdp.service.pair_charges_by_others import PairChargesByOthers
 from streamdp.wire.entries import POINT, Entries
 
 _FRESH_SECONDS = 10.0
@@ -58,36 +58,38 @@ class Ledgers:
         self._read: dict[str, tuple[float, Tally]] = {}
         self._ledger_alone: set[str] = set()
 
-    async def past(self, name: str, scope: Scope) -> Past:
+    async def by_others(self, name: str, scope: Scope) -> ChargesByOthers:
         """The charges of all others on the input of this stream or assembly."""
         tables = self._configuration.tables
         if name in tables.assemblies:
             return (await self._pairs(None)).of_assembly(name)
-        past, topic = await self._of_stream(name, scope), tables.streams[name].input
+        by_others, topic = await self._of_stream(name, scope), tables.streams[name].input
         left = (await self._pairs(topic)).left_to(topic)
         if left is None:
-            return past
-        return replace(past, room=min(past.room, left - _charge(self._configuration, name)))
+            return by_others
+        return replace(
+            by_others, room=min(by_others.room, left - _charge(self._configuration, name))
+        )
 
-    async def _pairs(self, topic: str | None) -> PairPast:
+    async def _pairs(self, topic: str | None) -> PairChargesByOthers:
         """The assembled pairs of topics, and the charges on them.
 
         A stream whose topic belongs to no pair does not read the other ledgers.
         """
-        past, rest = PairPast(self._configuration), list[StreamTopics]()
+        by_others, rest = PairChargesByOthers(self._configuration), list[StreamTopics]()
         async with self._turn:
             for topics in await self._list():
                 assembles = topics.stream in self._configuration.tables.assemblies
                 if assembles or self._is_retired(topics):
-                    past.add(await self._tally(topics))
+                    by_others.add(await self._tally(topics))
                 elif self._may_have_charged_more(topics):
                     rest.append(topics)
-            if topic is None or past.concerns(topic):
+            if topic is None or by_others.concerns(topic):
                 for topics in rest:
-                    past.add(await self._tally(topics))
-        return past
+                    by_others.add(await self._tally(topics))
+        return by_others
 
-    async def _of_stream(self, stream: str, scope: Scope) -> Past:
+    async def _of_stream(self, stream: str, scope: Scope) -> ChargesByOthers:
         configuration, own = self._configuration, self._configuration.stream(stream)
         table = configuration.tables.topics[own.input]
         siblings = {
@@ -106,7 +108,7 @@ class Ledgers:
                     continue
                 if scope is not Scope.EARLIER or self._may_have_charged_more(topics):
                     readings += (await self._tally(topics)).readings(own.input)
-        return Past(
+        return ChargesByOthers(
             app=configuration.app,
             room=table.budget - _charge(configuration, stream),
             elsewhere=table.elsewhere,

@@ -37,9 +37,9 @@ from streamdp.core.errors import (
     complaint,
 )
 from streamdp.ports import Partition, Transport
+from streamdp.service.charges_by_others import ChargesByOthersOf
 from streamdp.service.event_log import EventLog as EventLog
 from streamdp.service.event_log import where_raised as where_raised
-from streamdp.service.past import PastOf
 from streamdp.service.settings import LoopSettings
 from streamdp.service.view import Reason, View
 from streamdp.wire.published import Mode
@@ -59,7 +59,7 @@ class Surroundings:
     """What all workers of a process share."""
 
     transport: Transport
-    past: PastOf
+    by_others: ChargesByOthersOf
     settings: LoopSettings
     view: View
     log: EventLog

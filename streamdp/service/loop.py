@@ -21,8 +21,8 @@ from streamdp.core.errors import DiskFull, Fenced, Occupied, StreamdpError, Tran
 from streamdp.ports import Partition, Transport
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.assembling.worker import AssemblyWorker, check_event_sizes
+from streamdp.service.charges_by_others import ChargesByOthersOf
 from streamdp.service.life import wall_clock
-from streamdp.service.past import PastOf
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import ON_ITS_WAY, Reason, Status, View
 from streamdp.service.worker import (
@@ -58,7 +58,7 @@ class Service:
         specs: Sequence[StreamSpec | AssemblySpec],
         transport: Transport,
         *,
-        past: PastOf,
+        by_others: ChargesByOthersOf,
         view: View,
         log: EventLog,
         settings: LoopSettings | None = None,
@@ -86,7 +86,7 @@ class Service:
         self._heard_at = clock()
         self._around = Surroundings(
             transport,
-            past,
+            by_others,
             self._settings,
             view,
             log,

@@ -73,7 +73,7 @@ _TEXT = (b"content-type", b"text/plain; charset=utf-8")
 _METRICS_TYPE = (b"content-type", CONTENT_TYPE.encode())
 
 
-class Snapshots:
+class LatestStatus:
     """The newest snapshot: replaced by the learning loop, read by the listener's thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -134,8 +134,8 @@ class Snapshots:
 class Operations:
     """Answers probes, metrics and the status of the process."""
 
-    def __init__(self, snapshots: Snapshots, metrics: MetricsPage) -> None:
-        self._snapshots = snapshots
+    def __init__(self, latest: LatestStatus, metrics: MetricsPage) -> None:
+        self._latest = latest
         self._metrics = metrics
 
     async def answer(self, scope: Scope, receive: Receive) -> Answered:
@@ -143,13 +143,13 @@ class Operations:
         _check_reads(scope)
         match scope["raw_path"]:
             case b"/healthz":
-                if self._snapshots.is_alive:
+                if self._latest.is_alive:
                     return Answered(200, [_TEXT, _NO_STORE], b"alive\n")
                 return Answered(503, [_TEXT, _NO_STORE], b"the learning process is silent\n")
             case b"/readyz":
-                missing = self._snapshots.why_not_ready()
-                halted = self._snapshots.halted()
-                away = [] if self._snapshots.process is None else self._snapshots.process.away()
+                missing = self._latest.why_not_ready()
+                halted = self._latest.halted()
+                away = [] if self._latest.process is None else self._latest.process.away()
                 readiness = {"ready": not missing, "why": missing, "away": away, "halted": halted}
                 return Answered(503 if missing else 200, [JSON, _NO_STORE], encode(readiness))
             case b"/metrics":
@@ -159,10 +159,10 @@ class Operations:
         raise Refused(404, "unknown path")
 
     def _status(self) -> dict[str, object]:
-        process = self._snapshots.process
+        process = self._latest.process
         return {
             "version": __version__,
-            "silent_seconds": round(self._snapshots.silent_seconds, 1),
+            "silent_seconds": round(self._latest.silent_seconds, 1),
             "transport_up": None if process is None else is_up(process),
             "streams": [] if process is None else process.streams,
             "assemblies": [] if process is None else process.assemblies,
@@ -217,12 +217,12 @@ class _Listener:
 async def operations_face(running: Running) -> AsyncIterator[Observe | None]:
     """Listen for as long as the block lasts. Taken addresses are reported at once."""
     table = running.configuration.tables.operations
-    snapshots, steps, started_at = Snapshots(), Steps(time.monotonic), time.time()
+    latest, steps, started_at = LatestStatus(), Steps(time.monotonic), time.time()
     listeners = []
     with ExitStack() as stack:
         if table.listen is not None:
             credentials = operations_credentials(running.configuration)
-            operations = Operations(snapshots, _page(running, snapshots, credentials))
+            operations = Operations(latest, _page(running, latest, credentials))
             gate = _gate(operations.answer, credentials, open_paths=PROBES)
             opened = stack.enter_context(bound(table.listen, where="operations.listen"))
             listeners.append(_listener(gate, opened, credentials))
@@ -240,7 +240,7 @@ async def operations_face(running: Running) -> AsyncIterator[Observe | None]:
             target=_listen, args=(listeners, running.log), name="operations", daemon=True
         )
         taking = asyncio.get_running_loop().create_task(
-            _take(snapshots, running, steps, started_at), name="operations"
+            _take(latest, running, steps, started_at), name="operations"
         )
         thread.start()
         try:
@@ -254,11 +254,11 @@ async def operations_face(running: Running) -> AsyncIterator[Observe | None]:
                 await taking
 
 
-async def _take(snapshots: Snapshots, running: Running, steps: Steps, started_at: float) -> None:
+async def _take(latest: LatestStatus, running: Running, steps: Steps, started_at: float) -> None:
     """Take a snapshot again and again, in the learning loop."""
     while True:
         now = time.monotonic()
-        snapshots.take(status_of(running.view, steps, now=now, started_at=started_at))
+        latest.take(status_of(running.view, steps, now=now, started_at=started_at))
         await asyncio.sleep(SNAPSHOT_SECONDS)
 
 
@@ -281,11 +281,11 @@ def _listen(listeners: Sequence[_Listener], log: EventLog) -> None:
         log.error("operations_ended", detail=type(error).__name__, where=where_raised(error))
 
 
-def _page(running: Running, snapshots: Snapshots, credentials: Credentials) -> MetricsPage:
+def _page(running: Running, latest: LatestStatus, credentials: Credentials) -> MetricsPage:
     configuration = running.configuration
     about, epochs = abouts_of(configuration), epochs_of_assemblies(configuration)
     families = ProcessMetrics(
-        lambda: Facts(about, snapshots.process, epochs, credentials.expires_at),
+        lambda: Facts(about, latest.process, epochs, credentials.expires_at),
         most_series=configuration.tables.operations.most_series,
     )
     return MetricsPage(families.families, application=configuration.app)

@@ -32,11 +32,11 @@ from streamdp.core.events import OPENING, Key, Release, Releases
 from streamdp.ports import Commit, Partition, Records, Taken
 from streamdp.service.batches import decode, newest_time, observed_early
 from streamdp.service.carrying import Heritage, born_before, carries
-from streamdp.service.opening import Opening, check_alone, heritage_at, open_partition
-from streamdp.service.past import Past
-from streamdp.service.sameness import Newest, of_input
+from streamdp.service.charges_by_others import ChargesByOthers
+from streamdp.service.input_fingerprint import Newest, of_input
 from streamdp.service.settings import Pace as Pace
 from streamdp.service.spec import StreamSpec
+from streamdp.service.taking import Opening, check_alone, heritage_at, open_partition
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Mode
 from streamdp.wire.recording import Entry, record_all
@@ -92,14 +92,16 @@ class _Waiting:
 class Restoring:
     """Restores a taken partition: feed it the input, then finish."""
 
-    def __init__(self, spec: StreamSpec, partition: Partition, taken: Taken, *, past: Past) -> None:
-        self._partition, self._taken, self._past = partition, taken, past
-        self._opening = open_partition(spec, partition, taken, past=past)
+    def __init__(
+        self, spec: StreamSpec, partition: Partition, taken: Taken, *, by_others: ChargesByOthers
+    ) -> None:
+        self._partition, self._taken, self._by_others = partition, taken, by_others
+        self._opening = open_partition(spec, partition, taken, by_others=by_others)
         self._spec = spec
         self._read = self._opening.low_water
         continues = self._opening.new_epoch is None
         saved = self._opening.saved
-        self._sameness = of_input(partition, taken, saved.checkpoint)
+        self._input_fingerprint = of_input(partition, taken, saved.checkpoint)
         self._heritage = heritage_at(self._spec, partition, self._opening)
         point = saved.checkpoint
         self._learner = _introduced(self._spec, self._opening)
@@ -128,11 +130,11 @@ class Restoring:
     @property
     def proof(self) -> range:
         """The input offsets that must be read first, only to see whether the input is the same."""
-        return self._sameness.span
+        return self._input_fingerprint.span
 
     def prove(self, records: Records) -> None:
         """Take in some of the proof's records."""
-        self._sameness.check(records)
+        self._input_fingerprint.check(records)
 
     def feed(self, records: Records) -> None:
         """Take in some of the span's records, in order.
@@ -142,7 +144,7 @@ class Restoring:
         time.
         """
         check_goes_on(records, position=self._read)
-        self._sameness.check(records)
+        self._input_fingerprint.check(records)
         batch, _ = decode(self._spec.format, [records], most_key_bytes=None, idle=self._spec.idle)
         self._rebuilding.feed(batch)
         self._read = records.next_offset
@@ -160,14 +162,18 @@ class Restoring:
             return []
         number = self._partition.number
         oldest = self._rebuilding.open_since(end=low_water)
-        return self._past.ahead(number, oldest) if self._past.begin(number, oldest) > oldest else []
+        return (
+            self._by_others.ahead(number, oldest)
+            if self._by_others.begin(number, oldest) > oldest
+            else []
+        )
 
     def finish(self) -> PartitionWork:
         """The partition at its committed position, ready to go on."""
         opening = self._opening
         engine = self._rebuilding.finish(position=opening.position, rows=opening.rows)
         if opening.new_epoch is None:
-            check_alone(self._partition, self._oldest_uncharged(engine), self._past)
+            check_alone(self._partition, self._oldest_uncharged(engine), self._by_others)
         return PartitionWork(
             self._spec,
             self._partition,

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from streamdp import __version__
 from streamdp.core.errors import InvalidConfig
-from streamdp.ports import Namesakes, Technology
+from streamdp.ports import StaticMembership, Technology
 from streamdp.service.config import Configuration, Seeds
 from streamdp.service.ledgers import Ledgers
 from streamdp.service.loop import Service
@@ -60,7 +60,7 @@ class Running:
     draining: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-Face = Callable[[Running], AbstractAsyncContextManager[Observe | None]]
+Observer = Callable[[Running], AbstractAsyncContextManager[Observe | None]]
 """Shows a process; the context yields a receiver of durations of public steps, or None."""
 
 
@@ -69,7 +69,7 @@ async def run_service(
     *,
     technology: Technology,
     log: EventLog,
-    faces: Sequence[Face] = (),
+    observers: Sequence[Observer] = (),
     seeds: Seeds = Seeds.REFUSED,
     work: Work = Work.LEARN,
 ) -> Reason | None:
@@ -89,20 +89,22 @@ async def run_service(
         await stack.enter_async_context(
             quarantining([spec.quarantine for spec in specs], technology)
         )
-        observers = [await stack.enter_async_context(face(running)) for face in faces]
+        listening = [await stack.enter_async_context(observer(running)) for observer in observers]
         settings = configuration.loop_settings()
         service = Service(
             [*specs, *assemblies],
             technology.transport(
                 worker=worker,
-                namesakes=Namesakes.REPLACED if lasting else Namesakes.STRANGERS,
+                static_membership=StaticMembership.REPLACED
+                if lasting
+                else StaticMembership.STRANGERS,
             ),
-            past=Ledgers(configuration, technology, log=log).past,
+            by_others=Ledgers(configuration, technology, log=log).by_others,
             view=view,
             log=log,
             settings=settings,
             modes={name: configuration.modes()[name] for name in view.streams},
-            observe=_all_of([observer for observer in observers if observer is not None]),
+            observe=_all_of([observe for observe in listening if observe is not None]),
         )
         signals.listen(service)
         try:

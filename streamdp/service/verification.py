@@ -435,7 +435,7 @@ def _of_topics(stream: StreamTopics, line: LedgerLine | Assembled) -> Iterator[s
     named = [("input", line.input, stream.input)]
     if isinstance(line, Assembled):
         named += [
-            ("outcomes", line.outcomes, stream.beside),
+            ("outcomes", line.outcomes, stream.second_input),
             ("output", line.output, stream.output),
         ]
     for what, topic, expected in named:

@@ -20,18 +20,18 @@ from functools import partial
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.ports import Partition, Records, Transport
 from streamdp.service.allocation import without_collecting
+from streamdp.service.input_fingerprint import read_proof
 from streamdp.service.life import Clock as Clock
 from streamdp.service.life import EventLog as EventLog
 from streamdp.service.life import Life, check_not_stalled
 from streamdp.service.life import Observe as Observe
 from streamdp.service.life import Surroundings as Surroundings
 from streamdp.service.life import where_raised as where_raised
-from streamdp.service.opening import epochs_of_no_partition, scope
 from streamdp.service.protocol import PartitionWork, Restoring
-from streamdp.service.sameness import read_proof
 from streamdp.service.settings import LoopSettings as LoopSettings
 from streamdp.service.settings import OnHalt as OnHalt
 from streamdp.service.spec import StreamSpec
+from streamdp.service.taking import epochs_of_no_partition, scope
 from streamdp.service.view import PartitionView, Status
 
 _TOLD_SECONDS = 2.0
@@ -146,9 +146,11 @@ class Worker:
             around.view.part(self.partition).look_ahead(
                 position=taken.group_offset, end=taken.end_offset, now=around.clock()
             )
-            past = await around.past(self._spec.name, scope(self._spec, self.partition, taken))
+            by_others = await around.by_others(
+                self._spec.name, scope(self._spec, self.partition, taken)
+            )
             apart = len(taken.state) > INLINE_ENTRIES
-            restore = partial(Restoring, self._spec, self.partition, taken, past=past)
+            restore = partial(Restoring, self._spec, self.partition, taken, by_others=by_others)
             restoring = await asyncio.to_thread(restore) if apart else restore()
             await self._prove(restoring)
             await self._rebuild(restoring)

@@ -208,11 +208,11 @@ def _numbered(lines: Sequence[LedgerLine]) -> Iterator[str]:
 
 def _one_face(lines: Iterable[bytes]) -> Iterator[str]:
     """Check that no identity was seen with two releases."""
-    faces: dict[Identity, object] = {}
+    observers: dict[Identity, object] = {}
     for value in lines:
         line = decode_ledger(value)
         if not isinstance(line, Charge):
             continue
         drawn = (line.index, line.units, line.withheld, line.sums, line.shown)
-        if faces.setdefault(line.identity, drawn) != drawn:
+        if observers.setdefault(line.identity, drawn) != drawn:
             yield f"{line.identity}: seen with two different releases"

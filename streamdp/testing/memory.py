@@ -31,13 +31,13 @@ from streamdp.ports import (
     Key,
     LastCommit,
     Listener,
-    Namesakes,
     Partition,
     Producer,
     Publications,
     Published,
     Reached,
     Records,
+    StaticMembership,
     StreamTopics,
     Taken,
     Transport,
@@ -82,8 +82,8 @@ class MemoryTransport:
         check_names(streams)
         for topics in streams:
             self._log.partitions(topics.input)
-            if topics.beside or topics.output:
-                paired = filter(None, (topics.input, topics.beside, topics.output))
+            if topics.second_input or topics.output:
+                paired = filter(None, (topics.input, topics.second_input, topics.output))
                 check_paired(topics, {name: self._log.partitions(name) for name in paired})
         self._topics = {topics.stream: topics for topics in streams}
         self._listener = listener
@@ -147,19 +147,19 @@ class MemoryTransport:
         await asyncio.sleep(0)
         return self._log.input(self._stream(partition).input, partition.number).next
 
-    async def stop_beside(self, partition: Partition, start: int, *, timestamp: int) -> int:
+    async def stop_second_input(self, partition: Partition, start: int, *, timestamp: int) -> int:
         """The first offset of the second input that is not older than the timestamp."""
         await asyncio.sleep(0)
-        source = self._log.input(self._stream(partition).beside, partition.number)
+        source = self._log.input(self._stream(partition).second_input, partition.number)
         if start > source.next:
             raise beyond(str(partition))
         return source.since(timestamp, start=start)
 
-    async def read_beside(
+    async def read_second_input(
         self, partition: Partition, start: int, stop: int
     ) -> AsyncIterator[Records]:
         """The second input, batch by batch."""
-        source = self._log.input(self._stream(partition).beside, partition.number)
+        source = self._log.input(self._stream(partition).second_input, partition.number)
         while start < (stop := min(stop, source.next)):
             first = max(start, source.first)
             records = source.batch(partition, first, stop, READ_BATCH, headers=True)
@@ -321,7 +321,9 @@ def peek(log: MemoryLog, topics: StreamTopics, number: int) -> Taken:
     """Read a partition's durable state."""
     source = log.input(topics.input, number)
     lines = [record.value for record in log.published(topics.ledger, number, start=0)]
-    beside = log.input(topics.beside, number) if topics.beside else InputPartition()
+    second_input = (
+        log.input(topics.second_input, number) if topics.second_input else InputPartition()
+    )
     return Taken(
         state=log.state(topics, number),
         first_offset=source.first,
@@ -331,10 +333,10 @@ def peek(log: MemoryLog, topics: StreamTopics, number: int) -> Taken:
         partitions=log.partitions(topics.input),
         remarks=log.remarks(topics),
         input_id=log.input_id(topics.input),
-        beside_first=beside.first,
-        beside_end=beside.next,
-        beside_offset=log.beside(topics, number),
-        beside_id=log.input_id(topics.beside) if topics.beside else None,
+        second_input_first=second_input.first,
+        second_input_end=second_input.next,
+        second_input_offset=log.second_input(topics, number),
+        second_input_id=log.input_id(topics.second_input) if topics.second_input else None,
     )
 
 
@@ -517,7 +519,7 @@ class MemoryAdministrator:
 def _topics(streams: Sequence[StreamTopics]) -> list[str]:
     """What streams read, write or set aside."""
     inputs = [topics.input for topics in streams]
-    paired = [name for topics in streams for name in (topics.beside, topics.output) if name]
+    paired = [name for topics in streams for name in (topics.second_input, topics.output) if name]
     return [*inputs, *paired, *(topics.quarantine for topics in streams if topics.quarantined)]
 
 
@@ -544,7 +546,9 @@ class MemoryTechnology:
     def check_streams(self, streams: Sequence[StreamTopics]) -> None:
         """Refuse nothing: any name will do, and each log has its own largest value."""
 
-    def transport(self, *, worker: str, namesakes: Namesakes = Namesakes.STRANGERS) -> Transport:
+    def transport(
+        self, *, worker: str, static_membership: StaticMembership = StaticMembership.STRANGERS
+    ) -> Transport:
         """A worker over this log."""
         return MemoryTransport(self.log, worker=worker, reached=self.reached)
 

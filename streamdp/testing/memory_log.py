@@ -151,7 +151,7 @@ class MemoryLog:
         self._public: dict[Place, list[tuple[Attempt, Published]]] = {}
         self._state: dict[Place, dict[bytes, bytes]] = {}
         self._positions: dict[Place, int] = {}
-        self._beside: dict[Place, int] = {}
+        self._second_input: dict[Place, int] = {}
         self._remarks: dict[Place, str] = {}
         self._owners: dict[Place, int] = {}
         self._change = asyncio.Event()
@@ -315,8 +315,8 @@ class MemoryLog:
                 state[key] = value
         self._positions[place] = attempt.commit.next_offset
         self._remarks[place] = attempt.commit.remark
-        if attempt.commit.beside is not None:
-            self._beside[place] = attempt.commit.beside
+        if attempt.commit.second_input is not None:
+            self._second_input[place] = attempt.commit.second_input
         self._write(attempt.topics.output, attempt.partition.number, attempt.commit.records)
         attempt.outcome = CommitOutcome.COMMITTED
         self.ring()
@@ -341,9 +341,9 @@ class MemoryLog:
         """The group's offset: the position of the last commit."""
         return self._positions.get((topics.state, number))
 
-    def beside(self, topics: StreamTopics, number: int) -> int | None:
+    def second_input(self, topics: StreamTopics, number: int) -> int | None:
         """The group's offset in the second input."""
-        return self._beside.get((topics.state, number))
+        return self._second_input.get((topics.state, number))
 
     def remarks(self, topics: StreamTopics) -> dict[int, str]:
         """The remarks beside the group's offsets."""

@@ -94,7 +94,7 @@ GROUP_CHECKS = (
 
 PAIRED_CHECKS = (
     Check(61, "topics that do not go together are refused", transport_paired.mismatched),
-    Check(62, "a second input is read beside", transport_paired.read_beside),
+    Check(62, "a second input is read beside", transport_paired.read_second_input),
     Check(63, "a moment is found in it", transport_paired.stop_by_time),
     Check(64, "a commit moves two positions and writes", transport_paired.commit_writes),
     Check(65, "such a commit is all or nothing", transport_paired.all_or_nothing),

@@ -35,15 +35,15 @@ async def mismatched(room: Room) -> None:
     administrator = room.technology.administrator()
     room.opened.append(administrator.close)
     await administrator.create([room.topics], partitions=1)
-    double = replace(room.topics, stream="double", output=room.topics.beside)
+    double = replace(room.topics, stream="double", output=room.topics.second_input)
     joining = room.worker("lone", streams=[double])
     await room.refuses("one topic for two ends", InvalidConfig, joining)
-    for odd in (room.topics.beside, room.topics.output):
+    for odd in (room.topics.second_input, room.topics.output):
         topics = replace(
-            room.topics, stream=f"odd{len(odd)}", input=f"{odd}.first", beside=f"{odd}.second",
+            room.topics, stream=f"odd{len(odd)}", input=f"{odd}.first", second_input=f"{odd}.second",
             output=f"{odd}.output",
         )  # fmt: skip
-        wide = topics.beside if odd == room.topics.beside else topics.output
+        wide = topics.second_input if odd == room.topics.second_input else topics.output
         await administrator.create([StreamTopics(topics.app, "wide", input=wide)], partitions=3)
         await administrator.create([topics], partitions=2)
         joining = room.worker("lone", streams=[topics])
@@ -51,16 +51,16 @@ async def mismatched(room: Room) -> None:
         room.expect("named in the refusal", expected=True, got=wide in str(error))
 
 
-async def read_beside(room: Room) -> None:
+async def read_second_input(room: Room) -> None:
     """Any range of the second input, with headers and timestamps; polling does not deliver it."""
     worker, paired = await _lone_worker(room)
-    beside = room.topics.beside
-    await _send(room, beside, numbered(len(HEADERS)), headers=HEADERS)
-    await _send(room, beside, numbered(30, start=100))
+    second_input = room.topics.second_input
+    await _send(room, second_input, numbered(len(HEADERS)), headers=HEADERS)
+    await _send(room, second_input, numbered(30, start=100))
     await room.send(numbered(5), partition=0)
     taken = await paired.take(room.at())
-    low, high = taken.beside_first, taken.beside_end
-    batches = [batch async for batch in paired.read_beside(room.at(), low, high)]
+    low, high = taken.second_input_first, taken.second_input_end
+    batches = [batch async for batch in paired.read_second_input(room.at(), low, high)]
     every = rows(batches)
     sent = numbered(len(HEADERS)) + numbered(30, start=100)
     room.expect("all", expected=sent, got=[row[1:] for row in every])
@@ -71,7 +71,7 @@ async def read_beside(room: Room) -> None:
     room.expect("timestamps", expected=len(sent), got=len(stamps))
     _expect_tiles(room, batches, low, high)
     for start, stop in [(low, low), (low + 3, high - 3), (low + 3, high), (high, high)]:
-        range_read = [batch async for batch in paired.read_beside(room.at(), start, stop)]
+        range_read = [batch async for batch in paired.read_second_input(room.at(), start, stop)]
         expected = [row for row in every if start <= row[0] < stop]
         room.expect(f"the range [{start},{stop})", expected=expected, got=rows(range_read))
         _expect_tiles(room, range_read, start, stop)
@@ -96,22 +96,27 @@ def _expect_tiles(room: Room, batches: Sequence[Records], start: int, stop: int)
 async def stop_by_time(room: Room) -> None:
     """Where the second input is no longer older than a moment; its end where there is no such."""
     _, paired = await _lone_worker(room)
-    beside, at = room.topics.beside, room.at()
-    empty = await paired.stop_beside(at, 0, timestamp=1)
+    second_input, at = room.topics.second_input, room.at()
+    empty = await paired.stop_second_input(at, 0, timestamp=1)
     room.expect("of an empty input", expected=0, got=empty)
     for number in range(4):
-        await _send(room, beside, numbered(3, start=3 * number))
+        await _send(room, second_input, numbered(3, start=3 * number))
         await asyncio.sleep(_APART_SECONDS)
     taken = await paired.take(at)
-    batches = [b async for b in paired.read_beside(at, taken.beside_first, taken.beside_end)]
+    batches = [
+        b
+        async for b in paired.read_second_input(
+            at, taken.second_input_first, taken.second_input_end
+        )
+    ]
     stamped = [pair for b in batches for pair in zip(b.offsets, b.timestamps, strict=True)]
     falling = [pair for pair in pairwise(stamped) if pair[0][1] > pair[1][1]]
     room.expect("timestamps that fall", expected=[], got=falling)
-    beyond = paired.stop_beside(at, taken.beside_end + 5, timestamp=1)
+    beyond = paired.stop_second_input(at, taken.second_input_end + 5, timestamp=1)
     await room.refuses("a start beyond the end", StateMismatch, beyond)
-    for start in (taken.beside_first, stamped[4][0]):
+    for start in (taken.second_input_first, stamped[4][0]):
         for moment in sorted({stamp + late for _, stamp in stamped for late in (0, 1)}):
-            got = await paired.stop_beside(at, start, timestamp=moment)
+            got = await paired.stop_second_input(at, start, timestamp=moment)
             older = [offset for offset, stamp in stamped if stamp < moment and offset >= start]
             younger = [offset for offset, stamp in stamped if stamp >= moment and offset >= start]
             behind = all(offset < got for offset in older)
@@ -126,7 +131,7 @@ async def stop_by_time(room: Room) -> None:
 async def _reaches(paired: PairedTransport, room: Room, start: int, stop: int) -> int:
     """Where reading up to `stop` ends."""
     after = start
-    async for batch in paired.read_beside(room.at(), start, stop):
+    async for batch in paired.read_second_input(room.at(), start, stop):
         after = batch.next_offset
     return after
 
@@ -136,7 +141,7 @@ async def commit_writes(room: Room) -> None:
     worker, paired = await _lone_worker(room, partitions=2)
     for number in range(2):
         await room.send(numbered(10), partition=number)
-        await _send(room, room.topics.beside, numbered(20), partition=number)
+        await _send(room, room.topics.second_input, numbered(20), partition=number)
     steps = {number: [_step(number, count) for count in range(1, 4)] for number in range(2)}
     for number, commits in steps.items():
         await paired.take(room.at(number))
@@ -150,7 +155,7 @@ async def all_or_nothing(room: Room) -> None:
     """Workers that die in the middle of such a commit, at a later moment each time."""
     worker, _ = await _lone_worker(room)
     await room.send(numbered(20), partition=0)
-    await _send(room, room.topics.beside, numbered(20))
+    await _send(room, room.topics.second_input, numbered(20))
     done: list[Commit] = []
     for count in range(1, 10):
         await worker.transport.take(room.at())
@@ -167,7 +172,7 @@ async def fencing(room: Room) -> None:
     """The older owner's commits write nothing."""
     zombie, _ = await _lone_worker(room)
     await room.send(numbered(5), partition=0)
-    await _send(room, room.topics.beside, numbered(5))
+    await _send(room, room.topics.second_input, numbered(5))
     await zombie.transport.take(room.at())
     await zombie.transport.commit(room.at(), _step(0, 1))
     owner = await room.worker("owner")
@@ -183,7 +188,9 @@ async def fencing(room: Room) -> None:
 def _pair(room: Room) -> None:
     """Give the room's stream a second input and an output."""
     app = room.topics.app
-    room.topics = replace(room.topics, beside=f"{app}.beside", output=f"{app}.output", headers=True)
+    room.topics = replace(
+        room.topics, second_input=f"{app}.beside", output=f"{app}.output", headers=True
+    )
 
 
 async def _lone_worker(room: Room, *, partitions: int = 1) -> tuple[RoomWorker, PairedTransport]:
@@ -226,7 +233,7 @@ def _step(number: int, count: int) -> Commit:
         state=[(b"checkpoint", mark), (b"row " + mark, mark)],
         ledger=[(None, b"line " + mark)],
         low_water=0,
-        beside=2 * count,
+        second_input=2 * count,
         records=records,
     )
 
@@ -264,8 +271,8 @@ async def _expect_durable(
     taken = await worker.transport.take(room.at(number))
     room.expect("state", expected=fold(commits), got=dict(taken.state))
     last = commits[-1] if commits else None
-    positions = (last.next_offset, last.beside) if last else (None, None)
-    remembered = taken.group_offset, taken.beside_offset
+    positions = (last.next_offset, last.second_input) if last else (None, None)
+    remembered = taken.group_offset, taken.second_input_offset
     room.expect("both positions", expected=positions, got=remembered)
     line = last.ledger[-1][1] if last else None
     room.expect("the last ledger line", expected=line, got=taken.last_ledger_line)

@@ -128,10 +128,12 @@ class Bench:
             self._tell(side.input.name, {"who": side.who, **measured.as_row()})
         return medians
 
-    def _judge(self, table: str, input_: Input, ratio: float, beside: Mapping[str, float]) -> None:
+    def _judge(
+        self, table: str, input_: Input, ratio: float, second_input: Mapping[str, float]
+    ) -> None:
         """A ratio beside what is wanted of it."""
         row = {"table": table, "K": input_.actions, "format": input_.format}
-        self._tell(input_.name, {**row, **judged(table, input_.actions, ratio), **beside})
+        self._tell(input_.name, {**row, **judged(table, input_.actions, ratio), **second_input})
 
     def _tell(self, name: str, row: Mapping[str, Any]) -> None:
         """Print a line, and keep it."""

@@ -266,9 +266,9 @@ def main() -> None:
         rows = [compared(what, pythons, Path(name)) for what in ALONE if what in options.only]
     for table, (file, *arguments) in TABLES.items():
         if table in options.only:
-            beside = ["--before", options.before] if options.before else []
+            second_input = ["--before", options.before] if options.before else []
             call = [sys.executable, str(HERE / file), *arguments]
-            if subprocess.run([*call, *beside], env=clean()).returncode and beside:
+            if subprocess.run([*call, *second_input], env=clean()).returncode and second_input:
                 print(f"{table:12} the version before cannot be measured so; this one alone:")
                 subprocess.run(call, env=clean(), check=True)
     if options.json:

@@ -20,7 +20,7 @@ from tests.support.good_ledger import LINES
 PARTITIONS, LINES_OF_STREAM, LINES_OF_ASSEMBLY = 64, 50_000, 229
 KEYS = 20  # of a partition
 STREAM = StreamTopics("shop", "home", LINES.input)
-ASSEMBLY = StreamTopics("shop", "clicks", "requests", beside="outcomes", output=LINES.input)
+ASSEMBLY = StreamTopics("shop", "clicks", "requests", second_input="outcomes", output=LINES.input)
 
 
 def charges(number: int, count: int) -> list[Published]:

@@ -103,21 +103,21 @@ def assemble(rows: Rows) -> Lines:
     rate = by_who.get(("throughput", "streamdp"))
     if rate is not None:
         what = "requests and outcomes that `assemble` joins in one second of processor time"
-        beside = [
+        second_input = [
             f"{by_who['throughput', f'{peer} per CPU']['ratio']:.1f} × {peer}"
             for peer in ("Kafka Streams", "Quix Streams")
             if ("throughput", f"{peer} per CPU") in by_who
         ]
-        yield what, ", ".join([f"{rate['records/CPU s']:,}", *beside])
+        yield what, ", ".join([f"{rate['records/CPU s']:,}", *second_input])
     memory = by_who.get(("memory", "streamdp"))
     if memory is not None:
-        beside = [
+        second_input = [
             f"{row['ratio']:.2f} × {who.removeprefix('of ')}"
             for (table, who), row in by_who.items()
             if table == "memory" and who.startswith("of ")
         ]
         what = f"memory with {memory['open']:,} open requests"
-        yield what, ", ".join([f"{memory['MiB']} MiB", *beside])
+        yield what, ", ".join([f"{memory['MiB']} MiB", *second_input])
     delay = by_who.get(("delay", "streamdp"))
     if delay is not None:
         what = f"deadline of a request to its event, {delay['requests/s']:,} requests/s"
@@ -200,9 +200,11 @@ def _ratio(row: Mapping[str, Any] | None) -> str:
     """A ratio, and what belongs to it: a size, or the same ratio for each processor second."""
     if row is None:
         return "–"
-    beside = f"{row['feedback']:,} B" if "feedback" in row else ""
-    beside = f"{row['per CPU']:.2f} per processor second" if "per CPU" in row else beside
-    return f"{row['ratio']:.2f}" + (f" ({beside})" if beside else "")
+    second_input = f"{row['feedback']:,} B" if "feedback" in row else ""
+    second_input = (
+        f"{row['per CPU']:.2f} per processor second" if "per CPU" in row else second_input
+    )
+    return f"{row['ratio']:.2f}" + (f" ({second_input})" if second_input else "")
 
 
 PAGES: dict[str, Callable[[], Iterator[str]]] = {

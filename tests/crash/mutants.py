@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from streamdp.ports import Partition, Records, Taken
-from streamdp.service import opening, protocol
-from streamdp.service.opening import Opening
-from streamdp.service.past import Past
+from streamdp.service import protocol, taking
+from streamdp.service.charges_by_others import ChargesByOthers
 from streamdp.service.protocol import Cut, Pace, PartitionWork
 from streamdp.service.spec import StreamSpec
+from streamdp.service.taking import Opening
 from streamdp.wire.published import Mode
 from streamdp.wire.state import Recorded, record
 
@@ -32,15 +32,17 @@ def publish_before_durable() -> None:
         return replace(made, commit=commit)
 
     PartitionWork.cut = early  # type: ignore[method-assign]
-    opening._is_later = lambda line, checkpoint: False  # else it would halt at its next start
+    taking._is_later = lambda line, checkpoint: False  # else it would halt at its next start
 
 
 def redraw() -> None:
     """Who takes a partition draws anew what the last commit recorded and nobody is told of yet."""
     opened = protocol.open_partition  # type: ignore[attr-defined]
 
-    def forgetful(spec: StreamSpec, partition: Partition, taken: Taken, *, past: Past) -> Opening:
-        opening = opened(spec, partition, taken, past=past)
+    def forgetful(
+        spec: StreamSpec, partition: Partition, taken: Taken, *, by_others: ChargesByOthers
+    ) -> Opening:
+        opening = opened(spec, partition, taken, by_others=by_others)
         releases = {
             identity: _drawn_anew(spec, release) if opening.waits(release) else release
             for identity, release in opening.saved.releases.items()

@@ -27,8 +27,8 @@ import streamdp as sd
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.core.randomness import Randomness
 from streamdp.ports import Partition, Reached, StreamTopics, Technology
+from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
-from streamdp.service.past import alone
 from streamdp.service.protocol import Pace
 from streamdp.service.spec import Start, StreamSpec
 from streamdp.service.view import View
@@ -166,7 +166,7 @@ async def serve(place: Place, trace: Trace | None, worker: str) -> int:
     specs = place.specs()
     view = View(specs)
     transport = place.technology(trace).transport(worker=worker)
-    service = Service(specs, transport, past=alone, view=view, log=Stderr(), settings=QUICK)
+    service = Service(specs, transport, by_others=alone, view=view, log=Stderr(), settings=QUICK)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, service.drain)
     await service.run()
     return 4 if service.halted else 0

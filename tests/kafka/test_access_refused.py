@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from streamdp.ports import Partition
+from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
-from streamdp.service.past import alone
 from streamdp.service.view import PartitionView, Status, View
 from streamdp.testing.broker import (
     AclRight,
@@ -88,7 +88,7 @@ async def serving(*sites: Site) -> AsyncIterator[tuple[View, Lines, asyncio.Task
     specs = [site.made for site in sites]
     view, log = View(specs), Lines()
     transport = sites[0].technology.transport(worker="w")
-    service = Service(specs, transport, past=alone, view=view, log=log, settings=QUICK)
+    service = Service(specs, transport, by_others=alone, view=view, log=log, settings=QUICK)
     task = asyncio.create_task(service.run())
     try:
         yield view, log, task

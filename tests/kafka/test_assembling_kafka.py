@@ -39,7 +39,7 @@ async def test_events_are_the_join_of_both_logs(
     """With the broker's own timestamps, ids used twice, clicks in any order, and faults."""
     app, random_ = fresh_app(), random.Random(7)
     topics = StreamTopics(
-        app, "clicks", f"{app}.requests", headers=True, beside=f"{app}.outcomes",
+        app, "clicks", f"{app}.requests", headers=True, second_input=f"{app}.outcomes",
         output=f"{app}.events",
     )  # fmt: skip
     table = {"single_broker": True, "session_timeout_ms": 1500, "bootstrap": broker.bootstrap}
@@ -52,7 +52,9 @@ async def test_events_are_the_join_of_both_logs(
     )  # fmt: skip
     sending = asyncio.create_task(_send(technology, topics, random_))
     emitted = await _assemble(technology, spec, until=sending)
-    logs = Logs(await _columns(technology, topics.input), await _columns(technology, topics.beside))
+    logs = Logs(
+        await _columns(technology, topics.input), await _columns(technology, topics.second_input)
+    )
     assert len(logs.requests) == 40
     assert emitted == expected_events(logs, RULES, CAP)
     assert sum(dice.thrown.values()) >= 5
@@ -71,7 +73,7 @@ async def _send(technology: KafkaTechnology, topics: StreamTopics, random_: rand
             other = random_.choice(names[: names.index(name) + 1])
             value = b'{"reward": %.2f}' % random_.random()
             clicked: Headers = [("streamdp-request", other)]
-            await producer.send(topics.beside, [(b"k", value)], headers=[clicked])
+            await producer.send(topics.second_input, [(b"k", value)], headers=[clicked])
         await asyncio.sleep(random_.choice([0.0, 0.01, 0.05]))
     await producer.close()
 

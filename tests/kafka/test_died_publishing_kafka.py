@@ -11,9 +11,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from streamdp.ports import StreamTopics
+from streamdp.service.charges_by_others import RecordedLines
 from streamdp.service.config import Configuration
 from streamdp.service.ledgers import Ledgers
-from streamdp.service.past import RecordedLines
 from streamdp.service.view import Reason
 from streamdp.testing.broker import Borrowed
 from streamdp.wire.lines import Charge

@@ -16,8 +16,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 
 from streamdp.ports import Verdict
+from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
-from streamdp.service.past import alone
 from streamdp.service.view import View
 from streamdp.testing.broker import Borrowed, Broker, own_broker
 from streamdp_adapters.kafka.internals import AbandonableProducer, abandon_producer
@@ -78,7 +78,7 @@ async def test_a_partition_is_taken_over_after_its_markers_were_emptied(
             await leave(site.bootstrap, topic, f"{leave.__name__} in {topic}")
     view = View([site.made])
     service = Service(
-        [site.made], site.technology.transport(worker="killed"), past=alone, view=view,
+        [site.made], site.technology.transport(worker="killed"), by_others=alone, view=view,
         log=Lines(), settings=QUICK,
     )  # fmt: skip
     running = Running(view, Lines(), asyncio.create_task(service.run()))

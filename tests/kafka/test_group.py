@@ -18,11 +18,17 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aiokafka.structs import TopicPartition
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.ports import Namesakes, Partition, StreamTopics
+from streamdp.ports import Partition, StaticMembership, StreamTopics
 from streamdp.testing.broker import Borrowed
 from streamdp.testing.transport_room import QUIET, Heard, RoomWorker, rows, step
-from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology, grouping, namesakes, owner
-from streamdp_adapters.kafka.namesakes import Name
+from streamdp_adapters.kafka import (
+    KafkaSettings,
+    KafkaTechnology,
+    grouping,
+    owner,
+    static_membership,
+)
+from streamdp_adapters.kafka.static_membership import Name
 from tests.support.processes import Process
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
@@ -160,14 +166,14 @@ LIMIT = 30.0  # seconds
 
 VICTIM = """
 import asyncio, sys
-from streamdp.ports import Namesakes, StreamTopics
+from streamdp.ports import StaticMembership, StreamTopics
 from streamdp.testing.transport_room import Heard
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
 
 async def main(bootstrap, app):
     settings = KafkaSettings(bootstrap=bootstrap, single_broker=True, session_timeout_ms=45_000)
     topics = StreamTopics(app=app, stream="home", input=f"{app}.input")
-    transport = KafkaTechnology(settings).transport(worker="w", namesakes=Namesakes.REPLACED)
+    transport = KafkaTechnology(settings).transport(worker="w", static_membership=StaticMembership.REPLACED)
     heard = Heard()
     await transport.join([topics], heard)
     while len(heard.assigned_now) < 2:
@@ -208,7 +214,9 @@ async def _killed(broker: Borrowed, topics: StreamTopics) -> None:
 
 def _named(technology: KafkaTechnology) -> RoomWorker:
     """A worker that comes back under the same name."""
-    return RoomWorker(technology.transport(worker="w", namesakes=Namesakes.REPLACED), Heard())
+    return RoomWorker(
+        technology.transport(worker="w", static_membership=StaticMembership.REPLACED), Heard()
+    )
 
 
 @pytest.mark.parametrize("place", ["this machine", "elsewhere"])
@@ -253,7 +261,7 @@ async def test_is_a_live_namesake_elsewhere_refused(
     topics: StreamTopics, patient: KafkaTechnology, monkeypatch: pytest.MonkeyPatch, socket: str
 ) -> None:
     """It joins anew, or comes back when it was taken for dead: the newcomer has to go."""
-    monkeypatch.setattr(namesakes, "PATIENCE_SECONDS", LIMIT)
+    monkeypatch.setattr(static_membership, "PATIENCE_SECONDS", LIMIT)
     await patient.administrator().create([topics], partitions=2)
     holder, second = _named(patient), _named(patient)
     with pytest.MonkeyPatch.context() as while_it_starts:

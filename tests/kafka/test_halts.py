@@ -22,8 +22,8 @@ from streamdp.core.selection import PermuteAndFlip
 from streamdp.lab.audit.blackbox import lower_bound, pairs
 from streamdp.lab.commands._black_box import served, spec_of
 from streamdp.ports import Key, Value
+from streamdp.service.charges_by_others import ChargesByOthers, Scope, alone
 from streamdp.service.life import Life
-from streamdp.service.past import Past, Scope, alone
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, Status
 from streamdp.testing.broker import AclRight, Borrowed, Grant, Resource, allow
@@ -178,7 +178,7 @@ async def test_an_input_that_was_made_again_halts_where_the_state_is_gone_too(
     await site.create()
     before = await site.evidence()
     await site.send(events(100, keys=KEYS, seed=8))
-    async with site.serving(epoch=2, past=site.own_past) as service:
+    async with site.serving(epoch=2, by_others=site.own_past) as service:
         await service.halted("deleted and recreated")
     assert await site.evidence() == before
 
@@ -237,13 +237,13 @@ async def test_an_input_that_is_made_again_while_a_partition_is_taken_halts(
 
     monkeypatch.setattr(Life, "fail", fail)
 
-    async def slow(stream: str, scope: Scope) -> Past:
+    async def slow(stream: str, scope: Scope) -> ChargesByOthers:
         """As where the long ledger of another stream is read."""
         old_topic.set()
         await go.wait()
         return await alone(stream, scope)
 
-    async with site.serving(past=slow) as service:
+    async with site.serving(by_others=slow) as service:
         await old_topic.wait()
         await site.delete(site.made.topics.input)
         await site.create()

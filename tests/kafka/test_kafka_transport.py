@@ -25,10 +25,10 @@ from streamdp.testing.transport_room import Heard, RoomWorker, pairs, rows, step
 from streamdp_adapters.kafka import (
     KafkaSettings,
     KafkaTechnology,
+    client_errors,
     membership,
     owner,
     publications,
-    troubles,
 )
 from streamdp_adapters.kafka.transport import KafkaTransport
 
@@ -378,9 +378,9 @@ async def test_a_consumer_s_stop_ends_nobody_but_whom_it_should(broker: Borrowed
     async def stop() -> str:
         settings = _settings(broker.bootstrap)
         consumer = AIOKafkaConsumer(**settings.client())
-        await troubles.start(consumer, settings)
+        await client_errors.start(consumer, settings)
         consumer._fetcher._pending_tasks.add(asyncio.create_task(asyncio.sleep(3600)))
-        await troubles.stop(consumer)
+        await client_errors.stop(consumer)
         return "went on"
 
     assert await stop() == "went on"

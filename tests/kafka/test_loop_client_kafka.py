@@ -31,7 +31,12 @@ async def test_are_events_those_of_the_page_on_a_broker(
     table = {"bootstrap": broker.bootstrap, "single_broker": True}
     technology = KafkaTechnology.from_settings(table, app=app)
     pair = StreamTopics(
-        app, "clicks", topics.requests, headers=True, beside=topics.outcomes, output=f"{app}.events"
+        app,
+        "clicks",
+        topics.requests,
+        headers=True,
+        second_input=topics.outcomes,
+        output=f"{app}.events",
     )
     await technology.administrator().create([pair], partitions=PARTITIONS)
     async with Loop(technology.producer, Draws(), stream="banners", topics=topics) as loop:
@@ -70,7 +75,7 @@ async def test_does_what_was_written_before_the_broker_came_arrive(
         table = {"bootstrap": mine.bootstrap, "single_broker": True}
         technology = KafkaTechnology.from_settings(table, app=app)
         pair = StreamTopics(
-            app, "clicks", topics.requests, headers=True, beside=topics.outcomes,
+            app, "clicks", topics.requests, headers=True, second_input=topics.outcomes,
             output=f"{app}.events",
         )  # fmt: skip
         await technology.administrator().create([pair], partitions=PARTITIONS)

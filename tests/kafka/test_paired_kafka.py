@@ -35,7 +35,7 @@ def topics(fresh_app: Callable[[], str]) -> StreamTopics:
     """Of an application that the broker has not seen."""
     app = fresh_app()
     return StreamTopics(
-        app, "home", input=f"{app}.input", beside=f"{app}.beside", output=f"{app}.output"
+        app, "home", input=f"{app}.input", second_input=f"{app}.beside", output=f"{app}.output"
     )
 
 
@@ -49,10 +49,10 @@ async def test_inputs_that_go_together_have_the_brokers_time(
 ) -> None:
     """A producer's own timestamp, far in the future, would close every window."""
     await technology.administrator().create(
-        [StreamTopics(topics.app, "earlier", input=topics.beside)], partitions=1
+        [StreamTopics(topics.app, "earlier", input=topics.second_input)], partitions=1
     )
     findings = await technology.administrator().create([topics], partitions=1)
-    subject = f"topic {topics.beside}: message.timestamp.type"
+    subject = f"topic {topics.second_input}: message.timestamp.type"
     assert [f.subject for f in findings if f.verdict is Verdict.PROBLEM] == [subject]
     transport = technology.transport(worker="lone")
     with pytest.raises(InvalidConfig, match=r"message\.timestamp\.type: expected LogAppendTime"):
@@ -76,19 +76,19 @@ async def test_reading_beside_waits_for_what_is_undecided(
         await producer.begin_transaction()
         await producer.send_and_wait(topics.input, b"undecided too", partition=0)
         assert await transport.end_now(HOME) == taken.end_offset + 1
-        await producer.send_and_wait(topics.beside, b"undecided", partition=0)
-        stop = await transport.stop_beside(HOME, taken.beside_end, timestamp=2**50)
-        reading = asyncio.ensure_future(_values(transport, taken.beside_end, stop))
+        await producer.send_and_wait(topics.second_input, b"undecided", partition=0)
+        stop = await transport.stop_second_input(HOME, taken.second_input_end, timestamp=2**50)
+        reading = asyncio.ensure_future(_values(transport, taken.second_input_end, stop))
         await transport.poll(max_records=1, timeout=0.3)  # time in which it could end
         assert not reading.done()
         await producer.commit_transaction()
-        assert (stop, await reading) == (taken.beside_end + 1, [b"undecided"])
+        assert (stop, await reading) == (taken.second_input_end + 1, [b"undecided"])
     finally:
         await producer.stop()
         await transport.close()
 
 
-@pytest.mark.parametrize("which", ["input", "beside"])
+@pytest.mark.parametrize("which", ["input", "second_input"])
 async def test_each_input_that_is_made_again_under_a_running_transport_is_told(
     broker: Borrowed, technology: KafkaTechnology, topics: StreamTopics, which: str
 ) -> None:
@@ -115,5 +115,5 @@ async def test_each_input_that_is_made_again_under_a_running_transport_is_told(
 
 
 async def _values(transport: KafkaTransport, start: int, stop: int) -> list[Value]:
-    read = transport.read_beside(HOME, start, stop)
+    read = transport.read_second_input(HOME, start, stop)
     return [value async for records in read for value in records.values]

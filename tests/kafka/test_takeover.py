@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from streamdp.ports import Partition, Reached, no_fault
-from streamdp.service.past import alone
+from streamdp.service.charges_by_others import alone
 from streamdp.service.protocol import Pace
 from streamdp.service.view import PartitionView, Status, View
 from streamdp.service.worker import Surroundings, Worker
@@ -76,7 +76,7 @@ async def life(site: Site, name: str, *, reached: Reached = no_fault) -> AsyncIt
     await transport.join([made.topics], Heard())
     around = Surroundings(
         transport=transport,
-        past=alone,
+        by_others=alone,
         settings=SLOWLY_SAVED,
         view=view,
         log=log,

@@ -37,7 +37,7 @@ async def topics(technology: KafkaTechnology, fresh_app: Callable[[], str]) -> S
     """Of an application that the broker has not seen."""
     app = fresh_app()
     made = StreamTopics(
-        app, "home", input=f"{app}.input", headers=True, beside=f"{app}.beside",
+        app, "home", input=f"{app}.input", headers=True, second_input=f"{app}.beside",
         output=f"{app}.output",
     )  # fmt: skip
     await technology.administrator().create([made], partitions=2)
@@ -80,7 +80,7 @@ async def _send_compressed(broker: Borrowed, topic: str, value: bytes) -> None:
 async def test_a_header_name_that_is_not_utf_8_costs_an_outcome_but_no_slot(
     broker: Borrowed, technology: KafkaTechnology, topics: StreamTopics
 ) -> None:
-    for topic in (topics.input, topics.beside):
+    for topic in (topics.input, topics.second_input):
         await produce(broker.bootstrap, topic, batch_of(b"1", b"2", b"3", change=spoilt))
     async with working(technology, topics) as (worker, transport):
         batches = await delivered(transport, 3)
@@ -90,9 +90,9 @@ async def test_a_header_name_that_is_not_utf_8_costs_an_outcome_but_no_slot(
         assert headers == [whole, [("id", b"1")], whole]
         again = [batch async for batch in transport.read(HOME, 0, 3)]
         assert rows(again) == rows(batches)
-        beside = [batch async for batch in transport.read_beside(HOME, 0, 3)]
-        assert [value for batch in beside for value in batch.values] == [b"1", b"3"]
-        assert beside[-1].next_offset == 3
+        second_input = [batch async for batch in transport.read_second_input(HOME, 0, 3)]
+        assert [value for batch in second_input for value in batch.values] == [b"1", b"3"]
+        assert second_input[-1].next_offset == 3
         assert worker.heard.failures == []
 
 
@@ -102,13 +102,13 @@ async def test_a_batch_that_decompresses_to_too_much_is_no_outcome_and_stops_an_
     """The broker takes it: only its compressed size is limited."""
     bomb = batch_of(bytes(LARGEST), compression=ZSTD)
     assert len(bomb) < 10_000
-    for topic in (topics.input, topics.beside):
+    for topic in (topics.input, topics.second_input):
         for batch in (batch_of(b"1"), bomb, batch_of(b"3")):
             await produce(broker.bootstrap, topic, batch)
     async with working(technology, topics) as (worker, transport):
-        beside = [batch async for batch in transport.read_beside(HOME, 0, 3)]
-        assert [value for batch in beside for value in batch.values] == [b"1", b"3"]
-        assert beside[-1].next_offset == 3
+        second_input = [batch async for batch in transport.read_second_input(HOME, 0, 3)]
+        assert [value for batch in second_input for value in batch.values] == [b"1", b"3"]
+        assert second_input[-1].next_offset == 3
         async with asyncio.timeout(30):
             while not worker.heard.failures:
                 await transport.poll(max_records=100, timeout=0.1)
@@ -125,15 +125,15 @@ async def test_outcomes_in_a_codec_that_is_missing_are_none_but_input_is_refused
 ) -> None:
     """The partition alone is halted, with the remedy; the other one is delivered."""
     producer = technology.producer()
-    for topic in (topics.input, topics.beside):
+    for topic in (topics.input, topics.second_input):
         await producer.send(topic, [(b"k", b"1")], partition=0)
         await _send_compressed(broker, topic, b"2")
         await producer.send(topic, [(b"k", b"3")], partition=0)
     monkeypatch.setattr(codec, "cramjam", None)
     async with working(technology, topics) as (worker, transport):
-        beside = [batch async for batch in transport.read_beside(HOME, 0, 3)]
-        assert [value for batch in beside for value in batch.values] == [b"1", b"3"]
-        assert beside[-1].next_offset == 3
+        second_input = [batch async for batch in transport.read_second_input(HOME, 0, 3)]
+        assert [value for batch in second_input for value in batch.values] == [b"1", b"3"]
+        assert second_input[-1].next_offset == 3
         other = Partition("home", 1)
         await transport.take(other)
         transport.resume(other, 0)
@@ -154,14 +154,14 @@ async def test_outcomes_that_retention_has_deleted_are_passed_over(
 ) -> None:
     """Before the reading, or after it has read some."""
     producer = technology.producer()
-    await producer.send(topics.beside, [(b"k", b"%d" % n) for n in range(10)], partition=0)
+    await producer.send(topics.second_input, [(b"k", b"%d" % n) for n in range(10)], partition=0)
     await producer.close()
-    place = TopicPartition(topics.beside, 0)
+    place = TopicPartition(topics.second_input, 0)
     async with working(technology, topics) as (_, transport):
         for first, start, stop in ((0, 0, 2), (4, 2, 6), (9, 6, 8), (9, 8, 10)):
             async with Site.on(broker, topics.app).administration() as client:
                 await client.delete_records({place: RecordsToDelete(first)})
-            batches = [batch async for batch in transport.read_beside(HOME, start, stop)]
+            batches = [batch async for batch in transport.read_second_input(HOME, start, stop)]
             read = [offset for batch in batches for offset in batch.offsets]
             assert set(range(max(first, start), stop)) <= set(read) <= set(range(start, stop))
             ends = [start, *(batch.next_offset for batch in batches)]
@@ -175,7 +175,7 @@ async def test_a_topic_s_own_codec_must_be_installed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tools, site = technology.administrator(), Site.on(broker, topics.app)
-    subject = f"topic {topics.beside}: compression.type"
+    subject = f"topic {topics.second_input}: compression.type"
 
     async def found() -> tuple[Verdict, str]:
         (finding,) = [f for f in await tools.check([topics]) if f.subject == subject]
@@ -187,10 +187,10 @@ async def test_a_topic_s_own_codec_must_be_installed(
     assert verdict is Verdict.WARNING
     assert "snappy or lz4 or zstd" in detail
     times = {"message.timestamp.type": "LogAppendTime", "min.insync.replicas": "1"}
-    await site.configure(topics.beside, {**times, "compression.type": "zstd"})
+    await site.configure(topics.second_input, {**times, "compression.type": "zstd"})
     verdict, detail = await found()
     assert (verdict, detail.startswith("zstd is not installed")) == (Verdict.PROBLEM, True)
     with pytest.raises(InvalidConfig, match=r"compression\.type: zstd is not installed"):
         await technology.transport(worker="w").join([topics], Heard())
-    await site.configure(topics.beside, {**times, "compression.type": "gzip"})
+    await site.configure(topics.second_input, {**times, "compression.type": "gzip"})
     assert (await found())[0] is Verdict.GOOD

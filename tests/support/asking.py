@@ -21,7 +21,7 @@ from streamdp.serve.listener import Limits, bound, server_of
 from streamdp.serve.metrics import MetricsPage
 from streamdp.serve.traffic import Traffic
 from streamdp.service.metrics import Facts, ProcessMetrics
-from streamdp.service.operations import Operations, Snapshots
+from streamdp.service.operations import LatestStatus, Operations
 from streamdp.testing.free_ports import free_ports
 from tests.support.publishing import Reader, Topic
 from tests.support.showing import ABOUT
@@ -41,7 +41,7 @@ class Answer:
         return json.loads(self.body)
 
 
-class Face:
+class Observer:
     """The application over what was published, with a clock that counts."""
 
     def __init__(
@@ -64,11 +64,11 @@ class Face:
         )
 
     @classmethod
-    def over(cls, publications: Callable[[], Publications], *, about: About) -> Face:
+    def over(cls, publications: Callable[[], Publications], *, about: About) -> Observer:
         """Over a transport's own reader."""
-        face = cls.__new__(cls)
-        face._open(publications, [about], token=None, rate=1e9, clock=None)
-        return face
+        observer = cls.__new__(cls)
+        observer._open(publications, [about], token=None, rate=1e9, clock=None)
+        return observer
 
     def _open(
         self,
@@ -105,13 +105,13 @@ class Face:
 class Process:
     """The operations listener's application over snapshots."""
 
-    def __init__(self, snapshots: Snapshots, about: About, *, token: bytes | None = None) -> None:
+    def __init__(self, latest: LatestStatus, about: About, *, token: bytes | None = None) -> None:
         facts = Facts([about], None)
         families = ProcessMetrics(
-            lambda: replace(facts, process=snapshots.process), most_series=5000
+            lambda: replace(facts, process=latest.process), most_series=5000
         ).families
         self.gate = Gate(
-            Operations(snapshots, MetricsPage(families, application=about.topics.app)).answer,
+            Operations(latest, MetricsPage(families, application=about.topics.app)).answer,
             token=lambda: token,
             bucket=Bucket(1e9, lambda: 0.0),
             traffic=Traffic(),
@@ -156,13 +156,13 @@ LIMITS = Limits(most_connections=100, requests_per_second=1e9, request_seconds=3
 
 @asynccontextmanager
 async def listening(
-    face: Face, limits: Limits = LIMITS, credentials: Credentials = NO_FILES
+    observer: Observer, limits: Limits = LIMITS, credentials: Credentials = NO_FILES
 ) -> AsyncIterator[tuple[str, int]]:
     """The same on a real socket."""
     with bound("127.0.0.1:0", where="test") as listener:
         host, port = listener.getsockname()
         server = server_of(
-            face.gate, credentials=credentials, most_connections=limits.most_connections
+            observer.gate, credentials=credentials, most_connections=limits.most_connections
         )
         serving = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]))
         try:

@@ -7,8 +7,8 @@ from fractions import Fraction
 
 from streamdp.ports import Written, no_fault
 from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
-from streamdp.service.past import alone
 from streamdp.service.settings import LoopSettings
 from streamdp.service.view import View
 from streamdp.testing.faults import Dice
@@ -41,7 +41,7 @@ class Group:
         self.log, self.now, self.partitions = MemoryLog(), 0, partitions
         self.reached = Dice(seed=5, chance=chance) if chance else no_fault
         self.spec = spec
-        for topic in (TOPICS.input, TOPICS.beside, TOPICS.output):
+        for topic in (TOPICS.input, TOPICS.second_input, TOPICS.output):
             self.log.create(topic, partitions=partitions)
 
     def service(self, name: str, *, settings: LoopSettings = SETTINGS) -> tuple[Service, View]:
@@ -49,7 +49,7 @@ class Group:
         view = View([], assemblies=[SPEC.name])
         transport = MemoryTransport(self.log, worker=name, reached=self.reached)
         service = Service(
-            [self.spec], transport, past=alone, view=view, log=Lines(), settings=settings,
+            [self.spec], transport, by_others=alone, view=view, log=Lines(), settings=settings,
             now=lambda: self.now,
         )  # fmt: skip
         return service, view
@@ -71,7 +71,10 @@ class Group:
     def send(self, logs: list[Logs], *, now: int) -> None:
         """What has come of each partition's logs by a moment."""
         for number, part in enumerate(logs):
-            for topic, records in ((TOPICS.input, part.requests), (TOPICS.beside, part.outcomes)):
+            for topic, records in (
+                (TOPICS.input, part.requests),
+                (TOPICS.second_input, part.outcomes),
+            ):
                 sent = len(self.log.input(topic, number).offsets)
                 for at, key, headers, value in records[sent:]:
                     if at > now:

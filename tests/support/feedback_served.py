@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.ports import Headers, Key, Partition, Records, StreamTopics, Technology, Value
 from streamdp.service.batches import decode
+from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
-from streamdp.service.past import alone
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import PartitionView, Status, View
 from streamdp.testing.judge import Evidence, judge, judge_fold
@@ -81,7 +81,7 @@ async def _serving(
     technology: Technology, made: StreamSpec, worker: str
 ) -> AsyncIterator[_Serving]:
     view, transport = View([made]), technology.transport(worker=worker)
-    service = Service([made], transport, past=alone, view=view, log=Lines(), settings=QUICK)
+    service = Service([made], transport, by_others=alone, view=view, log=Lines(), settings=QUICK)
     running: asyncio.Task[object] = asyncio.create_task(service.run())
     serving = _Serving(service, view, running)
     try:
@@ -153,7 +153,7 @@ async def _served(technology: Technology, made: StreamSpec, *, until: int) -> No
     """Learn from everything, and publish it."""
     view = View([made])
     transport = technology.transport(worker="one")
-    service = Service([made], transport, past=alone, view=view, log=Lines(), settings=QUICK)
+    service = Service([made], transport, by_others=alone, view=view, log=Lines(), settings=QUICK)
     running = asyncio.create_task(service.run())
     parts = [Partition(made.name, number) for number in range(PARTITIONS)]
     async with asyncio.timeout(60):

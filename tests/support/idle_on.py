@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from streamdp.ports import Key, Partition, Published, Records, StreamTopics, Technology, Transport
 from streamdp.service.batches import decode
-from streamdp.service.past import ALONE
+from streamdp.service.charges_by_others import ALONE
 from streamdp.service.protocol import Pace, PartitionWork, Restoring
 from streamdp.service.verification import Verification
 from streamdp.testing.judge import Evidence, judge, judge_fold
@@ -56,7 +56,7 @@ class Life:
         try:
             await transport.join([self.spec.topics], Ears())
             taken = await transport.take(HOME)
-            restoring = Restoring(self.spec, HOME, taken, past=ALONE)
+            restoring = Restoring(self.spec, HOME, taken, by_others=ALONE)
             span = restoring.span
             if span:
                 async for records in transport.read(HOME, span.start, span.stop):

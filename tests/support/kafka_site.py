@@ -15,8 +15,15 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 import streamdp as sd
 from streamdp.ports import Key, Partition, Published, Records, Value
 from streamdp.service.batches import decode
+from streamdp.service.charges_by_others import (
+    ALONE,
+    ChargesByOthers,
+    ChargesByOthersOf,
+    Scope,
+    Tally,
+    alone,
+)
 from streamdp.service.loop import Service
-from streamdp.service.past import ALONE, Past, PastOf, Scope, Tally, alone
 from streamdp.service.protocol import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import PartitionView, Status, View
@@ -90,12 +97,16 @@ class Site:
         await producer.stop()
 
     @asynccontextmanager
-    async def serving(self, *, epoch: int = 1, past: PastOf = alone) -> AsyncIterator[Running]:
+    async def serving(
+        self, *, epoch: int = 1, by_others: ChargesByOthersOf = alone
+    ) -> AsyncIterator[Running]:
         """A service, drained at the end."""
         made, log = replace(self.made, epoch=epoch), Lines()
         view = View([made])
         transport = self.technology.transport(worker="w")
-        service = Service([made], transport, past=past, view=view, log=log, settings=QUICK)
+        service = Service(
+            [made], transport, by_others=by_others, view=view, log=log, settings=QUICK
+        )
         task = asyncio.create_task(service.run())
         try:
             yield Running(view, log, task)
@@ -117,7 +128,7 @@ class Site:
         actions, ledger = records
         return Evidence(HOME, actions, ledger)
 
-    async def own_past(self, stream: str, scope: Scope) -> Past:
+    async def own_past(self, stream: str, scope: Scope) -> ChargesByOthers:
         """What the stream's own ledger says of the input."""
         assert (stream, scope) == (self.made.name, Scope.LOST)
         tally = Tally(self.made.topics)

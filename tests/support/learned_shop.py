@@ -53,7 +53,7 @@ def learned(
         await sent(configuration, 400, keys)
         technology, log = configuration.technology(), Lines()
         ended = await run_service(
-            configuration, technology=technology, log=log, faces=[stopping], seeds=seeds
+            configuration, technology=technology, log=log, observers=[stopping], seeds=seeds
         )
         assert ended is None
 

@@ -30,8 +30,8 @@ import streamdp as sd
 from streamdp.lab.audit.script import Script, Scripted, ScriptedRandomness, Seen, key_of
 from streamdp.ports import Commit, Headers, Key, Partition, Technology, Transport, Value
 from streamdp.service import logs
+from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
-from streamdp.service.past import alone
 from streamdp.service.protocol import Pace
 from streamdp.service.quarantine import Quarantine, quarantining
 from streamdp.service.spec import StreamSpec
@@ -266,7 +266,7 @@ class Life:
         service = Service(
             [made],
             transport,
-            past=alone,
+            by_others=alone,
             view=view,
             log=logs.set_up(level="info", style="json", stream=self._log),
             settings=PACED,

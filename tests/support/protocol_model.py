@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import streamdp as sd
 from streamdp.ports import Commit, Headers, Key, Partition, Published, Records, Taken, Value
 from streamdp.service.batches import decode
-from streamdp.service.past import ALONE, Past
+from streamdp.service.charges_by_others import ALONE, ChargesByOthers
 from streamdp.service.protocol import Cut, Pace, PartitionWork, Restoring
 from streamdp.service.spec import StreamSpec
 from streamdp.testing.judge import Evidence, judge, judge_fold
@@ -84,10 +84,10 @@ class Store:
 
 
 def restore(
-    store: Store, stream: StreamSpec, *, batch: int = 7, past: Past = ALONE
+    store: Store, stream: StreamSpec, *, batch: int = 7, by_others: ChargesByOthers = ALONE
 ) -> PartitionWork:
     """Take and rebuild."""
-    restoring = Restoring(stream, HOME, store.taken(), past=past)
+    restoring = Restoring(stream, HOME, store.taken(), by_others=by_others)
     if proof := restoring.proof:
         restoring.prove(store.records(proof.start, proof.stop))
     for start in range(restoring.span.start, restoring.span.stop, batch):

@@ -13,9 +13,9 @@ from typing import Any, Self, cast
 import pytest
 
 from streamdp.ports import (
-    Namesakes,
     Partition,
     Published,
+    StaticMembership,
     StreamTopics,
     Technology,
     Transport,
@@ -106,7 +106,7 @@ def lived(
         await producer.send(source, events(count, keys=[b"fr", b"de"]))
         await producer.close()
         return await run_service(
-            configuration, technology=technology, log=log or Lines(), faces=[stopping]
+            configuration, technology=technology, log=log or Lines(), observers=[stopping]
         )
 
     return run(work, log=Lines())
@@ -176,9 +176,13 @@ class Dying:
         """Never asked."""
         raise NotImplementedError
 
-    def transport(self, *, worker: str, namesakes: Namesakes = Namesakes.STRANGERS) -> Transport:
+    def transport(
+        self, *, worker: str, static_membership: StaticMembership = StaticMembership.STRANGERS
+    ) -> Transport:
         """One that dies."""
-        transport: Any = self._technology.transport(worker=worker, namesakes=namesakes)
+        transport: Any = self._technology.transport(
+            worker=worker, static_membership=static_membership
+        )
         transport._reached = self._reached
         return cast(Transport, transport)
 

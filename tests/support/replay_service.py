@@ -13,8 +13,8 @@ from streamdp.lab.replay.cuts import Bench
 from streamdp.lab.replay.sources import ReadOptions
 from streamdp.lab.replay.sources.topics import topic_log
 from streamdp.ports import Key, StreamTopics, Technology, Value
+from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
-from streamdp.service.past import alone
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import View
 from streamdp.wire.lines import Charge, key_bytes
@@ -75,7 +75,7 @@ async def lived(
     service = Service(
         specs,
         technology.transport(worker="one"),
-        past=alone,
+        by_others=alone,
         view=View(specs),
         log=Lines(),
         settings=QUICK,

@@ -95,8 +95,8 @@ class Place:
     def running(self, command: str = "run", *, program: str = MAIN) -> Iterator[Forked]:
         """The command, stopped afterwards by SIGTERM; `run` with `serve` beside it."""
         self._learns = command == "run"
-        beside = ("--with-serve",) if self._learns else ()
-        arguments = (command, "--config", str(self.path), *beside)
+        second_input = ("--with-serve",) if self._learns else ()
+        arguments = (command, "--config", str(self.path), *second_input)
         with (self.folder / f"{command}.log").open("ab") as log:
             process = parent().start(program, arguments, stderr=log.fileno())
         try:

@@ -23,9 +23,9 @@ from streamdp.ports import (
     no_fault,
 )
 from streamdp.service.batches import decode
+from streamdp.service.charges_by_others import alone
 from streamdp.service.logs import EVENTS
 from streamdp.service.loop import Service
-from streamdp.service.past import alone
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, View
 from streamdp.service.worker import Clock, LoopSettings
@@ -121,7 +121,7 @@ class Room:
         service = Service(
             specs,
             transport,
-            past=alone,
+            by_others=alone,
             view=view,
             log=log,
             settings=settings,

@@ -37,7 +37,7 @@ from tests.support.assembly_model import (
 )
 
 TOPICS = StreamTopics(
-    "shop", "clicks", "requests", headers=True, beside="outcomes", output="events"
+    "shop", "clicks", "requests", headers=True, second_input="outcomes", output="events"
 )
 
 AT = Partition("clicks", 0)
@@ -80,11 +80,11 @@ async def lived_through(
 ) -> MemoryLog:
     """Records come as time goes on, while workers are lost at any step and others take over."""
     log = MemoryLog(gap=1)
-    for topic in (TOPICS.input, TOPICS.beside, TOPICS.output):
+    for topic in (TOPICS.input, TOPICS.second_input, TOPICS.output):
         log.create(topic, partitions=1)
     reached: Reached = Dice(seed=seed, chance=chance) if chance else no_fault
     technology = MemoryTechnology(log, reached=reached)
-    coming = {TOPICS.input: list(logs.requests), TOPICS.beside: list(logs.outcomes)}
+    coming = {TOPICS.input: list(logs.requests), TOPICS.second_input: list(logs.outcomes)}
     end = max(record[0] for records in coming.values() for record in records)
     worker = None
     for now in range(0, end + 4 * WINDOW, 20):
@@ -107,5 +107,5 @@ def saved_point(spec: AssemblySpec = SPEC, **changes: int) -> bytes:
 
 TAKEN = Taken(
     state={}, first_offset=2, end_offset=9, group_offset=7, last_ledger_line=None, partitions=2,
-    input_id="requests 1", beside_first=1, beside_end=8, beside_offset=3, beside_id="outcomes 1",
+    input_id="requests 1", second_input_first=1, second_input_end=8, second_input_offset=3, second_input_id="outcomes 1",
 )  # fmt: skip

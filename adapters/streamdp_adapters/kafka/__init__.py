@@ -1,16 +1,16 @@
 """Kafka, by aiokafka: the port of `streamdp.ports` on a cluster.
 
 settings        the cluster's address and our credentials
-troubles        the client's errors as ours; silent causes found; noise kept out
+client_errors   the client's errors as ours; silent causes found; noise kept out
 internals       all uses of the client's undocumented parts; requests: versions that it lacks
 topics          what the topics must be, and what they are
 identity        topic ids, which show that a topic was recreated
 sending         batches in flight; keys that a compacted topic takes
 owner           the one transactional producer of a partition: take and commit
 reading         bounded reads: the state, the ledger's tail, stretches of the input
-grouping        the seat in a consumer group; namesakes: dead processes with its name
+grouping        the seat in a consumer group; static_membership: dead processes with its name
 membership      a stream's share of its input: rebalances, polling, blame
-beside          the second input of an assembly
+second_input    the second input of an assembly
 transport       membership, owner and reading together, as the port wants them
 publications    readers of actions and ledgers
 producer        writes input; partitioners: where a key goes

@@ -230,8 +230,8 @@ class KafkaAdministrator:
 
     async def _require(self, stream: StreamTopics, partition: int) -> None:
         """Refuse a partition that does not exist: a client would ask until its time is up."""
-        beside = [stream.beside] if stream.output else []
-        there = await self._present([stream.input, stream.state, stream.ledger, *beside])
+        second_input = [stream.second_input] if stream.output else []
+        there = await self._present([stream.input, stream.state, stream.ledger, *second_input])
         for name, (count, _) in there.items():
             if partition >= count:
                 raise no_such_partition(name, partition, count=count)

@@ -28,7 +28,7 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from streamdp.core.errors import InvalidConfig, StreamdpError, TransportLost
 from streamdp.ports import Finding, StreamTopics, Verdict
-from streamdp_adapters.kafka import reading, troubles
+from streamdp_adapters.kafka import client_errors, reading
 from streamdp_adapters.kafka.internals import (
     AbandonableProducer,
     ask_any_node,
@@ -48,7 +48,9 @@ _AGAIN_SECONDS = 0.1
 
 async def probe(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> list[Finding]:
     """Try reachability and credentials first, then the rights of each stream."""
-    connection = await _try("connection", "connected and authenticated", troubles.reach(settings))
+    connection = await _try(
+        "connection", "connected and authenticated", client_errors.reach(settings)
+    )
     findings = [connection]
     if connection.verdict is Verdict.GOOD:
         there = await _there(settings, streams)
@@ -71,7 +73,7 @@ async def _rights(
     settings: KafkaSettings, stream: StreamTopics, there: Mapping[str, bool]
 ) -> AsyncIterator[Finding]:
     """Try what the service will do with a stream, right by right."""
-    for topic in (stream.input, stream.beside, stream.state, stream.ledger):
+    for topic in (stream.input, stream.second_input, stream.state, stream.ledger):
         if topic in there:
             subject = f"topic {topic}: read"
             if there[topic]:
@@ -97,10 +99,10 @@ async def _try(subject: str, good: str, step: Awaitable[None]) -> Finding:
     """Run one probe, and report it as a finding."""
     try:
         async with asyncio.timeout(_PROBE_SECONDS):
-            with troubles.translated(subject):
+            with client_errors.translated(subject):
                 await step
     except InvalidConfig as error:
-        return Finding(subject, Verdict.PROBLEM, troubles.refusal(error))
+        return Finding(subject, Verdict.PROBLEM, client_errors.refusal(error))
     except (StreamdpError, TimeoutError) as error:
         what = str(error) if isinstance(error, TransportLost) else "no answer in time"
         return Finding(subject, Verdict.PROBLEM, what)
@@ -136,7 +138,7 @@ async def _commit(settings: KafkaSettings, stream: StreamTopics) -> None:
         **settings.client(), transactional_id=f"{stream.app}.{stream.stream}.doctor"
     )
     position = {TopicPartition(stream.input, 0): OffsetAndMetadata(0, "")}
-    async with troubles.started(producer, settings):
+    async with client_errors.started(producer, settings):
         await producer.begin_transaction()
         await producer.send_offsets_to_transaction(position, group(stream))
         await producer.abort_transaction()

@@ -25,11 +25,11 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aiokafka.structs import TopicPartition
 
 from streamdp.ports import StreamTopics
-from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka import client_errors
 from streamdp_adapters.kafka.internals import client_of
-from streamdp_adapters.kafka.namesakes import Name
 from streamdp_adapters.kafka.owner import group
 from streamdp_adapters.kafka.settings import KafkaSettings
+from streamdp_adapters.kafka.static_membership import Name
 
 _REBALANCE_MS = 60_000
 _METADATA_MS = 60_000  # how soon new partitions are noticed
@@ -66,7 +66,7 @@ class Group:
         """Connect and ask for a share; `assigned` receives it later."""
         if self._name is not None:
             self._name.hold()
-        await troubles.start(self._consumer, self._settings)
+        await client_errors.start(self._consumer, self._settings)
         if self._name is not None:
             await self._name.succeed(client_of(self._consumer))
         self._consumer.subscribe([self._topics.input], listener=_Callbacks(self))
@@ -81,12 +81,12 @@ class Group:
             asking, self._asking = self._asking, None
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-        await troubles.stop(self._consumer)
+        await client_errors.stop(self._consumer)
         if self._name is not None:
             self._name.release()
 
     async def _end_watch(self) -> None:
-        """Stop looking for namesakes."""
+        """Stop looking for dead members with our name."""
         if self._watching is not None:
             watching, self._watching = self._watching, None
             watching.cancel()
@@ -129,7 +129,7 @@ class Group:
     async def _ask(self) -> None:
         """Poll, though no record ever comes; after errors use a new consumer."""
         if self._complaints >= _COMPLAINTS:
-            await troubles.stop(self._consumer)
+            await client_errors.stop(self._consumer)
             self._consumer = self._new_consumer()
             async with asyncio.timeout(_RESTART_SECONDS):
                 await self.start()

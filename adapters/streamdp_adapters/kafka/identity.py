@@ -57,7 +57,7 @@ class TopicWatch:
     def begin(self, partition: Partition, topics: StreamTopics, taken: Taken) -> None:
         """Start to watch the inputs of a partition that was taken, as far as they have ids."""
         self.end(partition)
-        ids = {topics.input: taken.input_id, topics.beside: taken.beside_id}
+        ids = {topics.input: taken.input_id, topics.second_input: taken.second_input_id}
         known = {name: topic_id for name, topic_id in ids.items() if topic_id is not None}
         if known:
             self._topics[partition], self._known[partition] = topics, known
@@ -131,7 +131,7 @@ def recreated(
 ) -> StateMismatch:
     """The error for an input that was deleted and recreated while it was read; says no offset."""
     what = f"the input was deleted and recreated; {OTHER_TOPIC}"
-    if topics.beside:
+    if topics.second_input:
         what = f"requests or outcomes were deleted and recreated; {OTHER_TOPICS}"
     return StateMismatch(
         complaint(f"partition {partition}", what, expected=f"{name} with topic id {known}", got=now)

@@ -53,15 +53,15 @@ from streamdp.core.errors import (
     TransportLost,
     complaint,
 )
-from streamdp.ports import Listener, Namesakes, Partition, Records, StreamTopics
-from streamdp_adapters.kafka import troubles
+from streamdp.ports import Listener, Partition, Records, StaticMembership, StreamTopics
+from streamdp_adapters.kafka import client_errors
 from streamdp_adapters.kafka.decoding import LARGEST
 from streamdp_adapters.kafka.grouping import Group
 from streamdp_adapters.kafka.internals import lean, to_the_end, waits
-from streamdp_adapters.kafka.namesakes import Name
 from streamdp_adapters.kafka.owner import group
 from streamdp_adapters.kafka.reading import columns
 from streamdp_adapters.kafka.settings import KafkaSettings
+from streamdp_adapters.kafka.static_membership import Name
 
 STALL_SECONDS = 60.0
 """Seconds that a partition may lag without progress before the consumer counts as stalled."""
@@ -114,7 +114,7 @@ class Membership:
         settings: KafkaSettings,
         worker: str,
         largest_input: int,
-        namesakes: Namesakes = Namesakes.STRANGERS,
+        static_membership: StaticMembership = StaticMembership.STRANGERS,
     ) -> None:
         self._topics = topics
         self._listener = listener
@@ -138,7 +138,7 @@ class Membership:
         self._fetch_bytes = max(FETCH_BYTES, largest_input)
         self._consumer = self._new_consumer()
         self._connected = False
-        replaces = namesakes is Namesakes.REPLACED
+        replaces = static_membership is StaticMembership.REPLACED
         self._group = Group(
             topics,
             settings=settings,
@@ -151,7 +151,7 @@ class Membership:
 
     async def start(self) -> None:
         """Connect and ask for a share; the listener hears of it later."""
-        with troubles.translated(self._where):
+        with client_errors.translated(self._where):
             try:
                 await self._connect()
                 await self._group.start()
@@ -165,7 +165,7 @@ class Membership:
 
     async def _connect(self) -> None:
         """Connect the consumer that fetches; go on after the delivered records."""
-        await troubles.start(self._consumer, self._settings)
+        await client_errors.start(self._consumer, self._settings)
         lean(self._consumer)
         self._connected = True
         self._cover()
@@ -177,7 +177,7 @@ class Membership:
             await asyncio.wait([self._looking])
             self._looking = None
         self._connected = False
-        await troubles.stop(self._consumer)
+        await client_errors.stop(self._consumer)
 
     async def _restart(self) -> None:
         """Fetch with a new consumer; the membership in the group stays."""
@@ -268,12 +268,12 @@ class Membership:
 
     async def ready(self, max_records: int) -> list[Records]:
         """The records that were fetched already; never waits."""
-        with troubles.translated(self._where):
+        with client_errors.translated(self._where):
             try:
                 self._group.attend()
-            except troubles.ACCESS as error:
+            except client_errors.ACCESS as error:
                 if not self._let_in:  # an error of the start, though it shows in a poll
-                    raise InvalidConfig(str(troubles.as_ours(self._where, error))) from error
+                    raise InvalidConfig(str(client_errors.as_ours(self._where, error))) from error
                 self._refuse(error)
             if self._errors >= _ERRORS:
                 await self._restart()
@@ -415,15 +415,15 @@ class Membership:
                 self._strike(place.partition, "input expired, was truncated or is another topic")
         elif isinstance(error, RecordTooLargeError):
             self._strike(error.args[1].partition, "a record is larger than what is fetched")
-        elif isinstance(error, troubles.ACCESS):
+        elif isinstance(error, client_errors.ACCESS):
             self._refuse(error)
-        elif isinstance(error, troubles.CLIENTS) and not isinstance(error, _OF_A_BATCH):
+        elif isinstance(error, client_errors.CLIENTS) and not isinstance(error, _OF_A_BATCH):
             self._errors += 1
             raise self._ours(error) from error
         elif asked is not None and isinstance(error, UnsupportedCodecError):
             self.pause(asked)
             at = self._partition(asked)
-            self._listener.failed(at, troubles.as_ours(f"partition {at}: input", error))
+            self._listener.failed(at, client_errors.as_ours(f"partition {at}: input", error))
         elif asked is not None:
             self._strike(asked, _UNDECODABLE)
         else:
@@ -431,7 +431,7 @@ class Membership:
 
     def _refuse(self, error: BaseException) -> None:
         """Let this stream's partitions be taken again: other streams' go on meanwhile."""
-        refused = troubles.retried(troubles.as_ours(self._where, error))
+        refused = client_errors.retried(client_errors.as_ours(self._where, error))
         for number in sorted(self._given):
             self.pause(number)
             self._listener.failed(self._partition(number), refused)
@@ -492,7 +492,7 @@ class Membership:
             await self._ask()  # revoked, without a leader, or no broker
             return
         self._silence, self.missing = None, set()
-        if self._topics.beside:
+        if self._topics.second_input:
             await self._ask()  # whether that one exists
         self._firsts |= {place.partition: int(first) for place, first in firsts.items()}
 
@@ -515,11 +515,11 @@ class Membership:
             self._silence.__cause__ = error
         else:
             self._silence = None
-            self.missing = {self._topics.input, self._topics.beside} - {"", *there}
+            self.missing = {self._topics.input, self._topics.second_input} - {"", *there}
 
     def _ours(self, error: BaseException) -> StreamdpError:
         """Our error for one of the client's, with the topic."""
-        ours = troubles.as_ours(self._where, error)
+        ours = client_errors.as_ours(self._where, error)
         if isinstance(ours, TransportLost):
             ours.topic = self._topics.input
         return ours

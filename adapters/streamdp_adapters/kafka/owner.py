@@ -30,7 +30,7 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from streamdp.core.errors import InvalidConfig, TransportLost, complaint
 from streamdp.ports import Commit, Partition, Reached, StreamTopics
-from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka import client_errors
 from streamdp_adapters.kafka.internals import AbandonableProducer, abandon_producer, sender_error
 from streamdp_adapters.kafka.sending import BATCH_BYTES, RECORD_ROOM, Outbox, compacted_key
 from streamdp_adapters.kafka.settings import KafkaSettings
@@ -105,9 +105,9 @@ class PartitionOwner:
 
     async def take(self) -> int:
         """Fence every earlier owner, leave the owner record, and return its offset."""
-        with troubles.translated(self._where):
+        with client_errors.translated(self._where):
             async with asyncio.timeout(COMMIT_SECONDS):
-                await troubles.start(self._producer, self._settings)
+                await client_errors.start(self._producer, self._settings)
                 self._reached("take: fenced", self._partition)
                 await self._check_partition()
                 owned_at = await self._leave_record()
@@ -119,7 +119,7 @@ class PartitionOwner:
         if self.lost:
             return
         self.lost = True  # until the result is known
-        with troubles.translated(self._where), self._root_cause():
+        with client_errors.translated(self._where), self._root_cause():
             async with asyncio.timeout(COMMIT_SECONDS):
                 await self._leave_record()
         self.lost = False
@@ -163,7 +163,7 @@ class PartitionOwner:
         self.lost = True  # until the result is known, also on cancellation
         self._commit = asyncio.ensure_future(self._transaction(commit))
         try:
-            with troubles.translated(self._where), self._root_cause():
+            with client_errors.translated(self._where), self._root_cause():
                 async with asyncio.timeout(COMMIT_SECONDS):
                     await self._commit
             self.lost = False
@@ -191,9 +191,9 @@ class PartitionOwner:
                 commit.next_offset, commit.remark
             )
         }
-        if commit.beside is not None:
-            beside = TopicPartition(topics.beside, self._number)
-            position[beside] = OffsetAndMetadata(commit.beside, "")
+        if commit.second_input is not None:
+            second_input = TopicPartition(topics.second_input, self._number)
+            position[second_input] = OffsetAndMetadata(commit.second_input, "")
         actions = [(compacted_key(key), value) for key, value in commit.actions]
         with self._outbox() as out:
             await out.put(topics.state, self._number, commit.state)
@@ -215,7 +215,7 @@ class PartitionOwner:
         """Raise the error that ended the producer's sender, not the errors that it caused."""
         try:
             yield
-        except troubles.CLIENTS as error:
+        except client_errors.CLIENTS as error:
             cause = sender_error(self._producer)
             if isinstance(cause, TopicAuthorizationFailedError) and not cause.args:
                 # The client names every topic but that of offsets.

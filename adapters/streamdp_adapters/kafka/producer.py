@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from streamdp.core.errors import TransportLost, Unreached
 from streamdp.ports import Headers, Key, Value, check_bytes
-from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka import client_errors
 from streamdp_adapters.kafka.internals import AbandonableProducer
 from streamdp_adapters.kafka.partitioners import PARTITIONERS, Partitioner
 from streamdp_adapters.kafka.sending import BATCH_BYTES, Outbox
@@ -47,7 +47,7 @@ class KafkaProducer:
         """
         check_bytes(topic, records, headers)
         count = await self._reached(topic)
-        with troubles.translated(f"topic {topic}"):
+        with client_errors.translated(f"topic {topic}"):
             if partition is not None and not 0 <= partition < count:
                 raise no_such_partition(topic, partition, count=count)
             out = Outbox(await self._connected())
@@ -65,12 +65,12 @@ class KafkaProducer:
         """Close everything within a bounded time."""
         if self._producer is not None:
             producer, self._producer = self._producer, None
-            await troubles.stop(producer)
+            await client_errors.stop(producer)
 
     async def _reached(self, topic: str) -> int:
         """The topic's number of partitions, from a cluster that answers; nothing is sent yet."""
         try:
-            with troubles.translated(f"topic {topic}"):
+            with client_errors.translated(f"topic {topic}"):
                 count = await self._count(topic)
                 await self._connected()
         except TransportLost as error:
@@ -83,7 +83,7 @@ class KafkaProducer:
             producer = AbandonableProducer(
                 **self._settings.client(), enable_idempotence=True, max_batch_size=BATCH_BYTES
             )
-            await troubles.start(producer, self._settings)
+            await client_errors.start(producer, self._settings)
             self._producer = producer
         return self._producer
 

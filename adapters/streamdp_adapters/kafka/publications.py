@@ -12,7 +12,7 @@ from aiokafka.structs import TopicPartition
 
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.ports import Key, Published, StreamTopics
-from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka import client_errors
 from streamdp_adapters.kafka.internals import lean
 from streamdp_adapters.kafka.reading import settled
 from streamdp_adapters.kafka.sending import learner_key
@@ -60,7 +60,7 @@ class KafkaPublications:
     async def close(self) -> None:
         """Close everything; running iterators end."""
         consumers, self._consumers = list(self._consumers), set()
-        await asyncio.gather(*map(troubles.stop, consumers))
+        await asyncio.gather(*map(client_errors.stop, consumers))
 
     async def _read(
         self,
@@ -72,7 +72,7 @@ class KafkaPublications:
         settle: bool = False,
     ) -> AsyncIterator[Sequence[Published]]:
         """Batches up to the present end, an empty batch, and what comes after."""
-        with troubles.translated(f"topic {topic}"):
+        with client_errors.translated(f"topic {topic}"):
             consumer = AIOKafkaConsumer(
                 **self._settings.client(),
                 enable_auto_commit=False,
@@ -80,7 +80,7 @@ class KafkaPublications:
                 auto_offset_reset="earliest",  # compaction and retention may overtake a reader
                 fetch_max_wait_ms=_WAIT_MS if follow else 20,
             )
-            async with troubles.started(consumer, self._settings):
+            async with client_errors.started(consumer, self._settings):
                 lean(consumer)
                 self._consumers.add(consumer)
                 try:

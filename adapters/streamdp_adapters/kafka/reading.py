@@ -19,7 +19,7 @@ from aiokafka.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 from streamdp.core.errors import Fenced, StateMismatch, TransportLost, complaint
 from streamdp.ports import LastCommit, Partition, Reached, Records, StreamTopics, Taken, no_fault
-from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka import client_errors
 from streamdp_adapters.kafka.identity import topic_ids
 from streamdp_adapters.kafka.internals import client_of, committed, know_topics, lean
 from streamdp_adapters.kafka.owner import OWNER_KEY, group, owner_of
@@ -157,7 +157,7 @@ async def reader(
     isolation: str = "read_committed",
 ) -> AsyncIterator[PartitionReader]:
     """A reader for as long as the block lasts; with a group it can read the group's offsets."""
-    with troubles.translated(where):
+    with client_errors.translated(where):
         consumer = AIOKafkaConsumer(
             **settings.client(),
             group_id=group_id,
@@ -167,7 +167,7 @@ async def reader(
             max_partition_fetch_bytes=FETCH_BYTES,
             fetch_max_wait_ms=_WAIT_MS,
         )
-        async with troubles.started(consumer, settings):
+        async with client_errors.started(consumer, settings):
             lean(consumer)
             await know_topics(consumer, topics)
             yield PartitionReader(consumer, where)
@@ -192,7 +192,7 @@ async def durable(
     again, in the same way: that contains every line of which the state knows.
     """
     partition = Partition(topics.stream, number)
-    seconds = (topics.beside,) if topics.beside else ()
+    seconds = (topics.second_input,) if topics.second_input else ()
     names = (topics.input, topics.state, topics.ledger, *seconds)
     where = f"partition {partition}"
     async with reader(settings, names, where=where, group_id=group(topics)) as look:
@@ -203,7 +203,9 @@ async def durable(
         partitions = look.consumer.partitions_for_topic(topics.input) or ()
         group_offsets = await look.remembered(topics.input, partitions)
         reached("take: group", partition)
-        beside_offsets = await look.remembered(topics.beside, [number]) if seconds else {}
+        second_input_offsets = (
+            await look.remembered(topics.second_input, [number]) if seconds else {}
+        )
         ledger_place = TopicPartition(topics.ledger, number)
         last_line = await look.last_value(ledger_place)
         reached("take: ledger", partition)
@@ -217,9 +219,11 @@ async def durable(
             await settled(look.consumer, settings, [ledger_place], where=where)
             later_line = await look.last_value(ledger_place)
         end = await look.end(source)
-        beside_first, beside_end = 0, 0
+        second_input_first, second_input_end = 0, 0
         if seconds:
-            beside_first, beside_end = await look.bounds(TopicPartition(topics.beside, number))
+            second_input_first, second_input_end = await look.bounds(
+                TopicPartition(topics.second_input, number)
+            )
     return Taken(
         state=state,
         first_offset=first,
@@ -230,10 +234,12 @@ async def durable(
         remarks={number: kept.metadata for number, kept in group_offsets.items()},
         input_id=ids.get(topics.input),
         owner=owner,
-        beside_first=beside_first,
-        beside_end=beside_end,
-        beside_offset=beside_offsets[number].offset if number in beside_offsets else None,
-        beside_id=ids.get(topics.beside),
+        second_input_first=second_input_first,
+        second_input_end=second_input_end,
+        second_input_offset=second_input_offsets[number].offset
+        if number in second_input_offsets
+        else None,
+        second_input_id=ids.get(topics.second_input),
         later_ledger_line=later_line,
     )
 

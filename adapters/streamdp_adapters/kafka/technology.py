@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from streamdp.ports import Namesakes, Reached, StreamTopics, no_fault
-from streamdp_adapters.kafka import troubles
+from streamdp.ports import Reached, StaticMembership, StreamTopics, no_fault
+from streamdp_adapters.kafka import client_errors
 from streamdp_adapters.kafka.administrator import KafkaAdministrator
 from streamdp_adapters.kafka.producer import KafkaProducer
 from streamdp_adapters.kafka.publications import KafkaPublications
@@ -21,7 +21,7 @@ class KafkaTechnology:
     def __init__(self, settings: KafkaSettings, *, reached: Reached = no_fault) -> None:
         self._settings = settings
         self._reached = reached
-        troubles.quiet()
+        client_errors.quiet()
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, object], *, app: str) -> Self:
@@ -38,11 +38,14 @@ class KafkaTechnology:
         check_topic_names(streams)
 
     def transport(
-        self, *, worker: str, namesakes: Namesakes = Namesakes.STRANGERS
+        self, *, worker: str, static_membership: StaticMembership = StaticMembership.STRANGERS
     ) -> KafkaTransport:
         """A transport, for the service."""
         return KafkaTransport(
-            self._settings, worker=worker, reached=self._reached, namesakes=namesakes
+            self._settings,
+            worker=worker,
+            reached=self._reached,
+            static_membership=static_membership,
         )
 
     def publications(self) -> KafkaPublications:

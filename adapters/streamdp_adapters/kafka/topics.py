@@ -39,7 +39,7 @@ from aiokafka.errors import (
 
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.ports import Finding, StreamTopics, Verdict, check_paired
-from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka import client_errors
 from streamdp_adapters.kafka.decoding import missing_codecs
 from streamdp_adapters.kafka.sending import KEY_ROOM, RECORD_ROOM
 from streamdp_adapters.kafka.settings import KafkaSettings
@@ -124,7 +124,7 @@ class Hidden:
 def check_topic_names(streams: Sequence[StreamTopics]) -> None:
     """Refuse names that no topic can have; derived ones are right if the configuration's are."""
     for topics in streams:
-        for name in filter(None, (topics.input, topics.beside, topics.output)):
+        for name in filter(None, (topics.input, topics.second_input, topics.output)):
             if not _TOPIC.fullmatch(name) or name in (".", ".."):
                 raise InvalidConfig(
                     complaint(
@@ -164,11 +164,11 @@ def _wanted_in_pairs(topics: StreamTopics, settings: KafkaSettings) -> list[Want
     With producers' own timestamps, one far in the future would close every window; so the inputs
     use the brokers' time.
     """
-    single = replace(topics, beside="", output="")
+    single = replace(topics, second_input="", output="")
     first, _, ledger, state = wanted(single, settings)
     inputs = [
         replace(first, name=name, role=role, fixed=_BROKERS_TIME)
-        for name, role in ((topics.input, "input"), (topics.beside, "second input"))
+        for name, role in ((topics.input, "input"), (topics.second_input, "second input"))
     ]
     output = replace(first, name=topics.output, role="output", least=state.least)
     return [*inputs, output, ledger, state]
@@ -177,8 +177,8 @@ def _wanted_in_pairs(topics: StreamTopics, settings: KafkaSettings) -> list[Want
 @asynccontextmanager
 async def administration(settings: KafkaSettings) -> AsyncIterator[AIOKafkaAdminClient]:
     """The client's administration for as long as the block lasts."""
-    with troubles.translated("kafka"):
-        await troubles.reach(settings)
+    with client_errors.translated("kafka"):
+        await client_errors.reach(settings)
         client = AIOKafkaAdminClient(**settings.client())
         await client.start()
         try:

@@ -32,20 +32,20 @@ from streamdp.core.errors import Fenced, TransportLost, complaint
 from streamdp.ports import (
     Commit,
     Listener,
-    Namesakes,
     Partition,
     Reached,
     Records,
+    StaticMembership,
     StreamTopics,
     Taken,
     check_names,
     no_fault,
 )
-from streamdp_adapters.kafka import reading, troubles
-from streamdp_adapters.kafka.beside import Beside, Ends
+from streamdp_adapters.kafka import client_errors, reading
 from streamdp_adapters.kafka.identity import TopicWatch
 from streamdp_adapters.kafka.membership import Fetched, Membership
 from streamdp_adapters.kafka.owner import PartitionOwner
+from streamdp_adapters.kafka.second_input import Ends, SecondInput
 from streamdp_adapters.kafka.sending import KEY_ROOM, RECORD_ROOM
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import BatchLimits, examine
@@ -66,18 +66,18 @@ class KafkaTransport:
         *,
         worker: str,
         reached: Reached = no_fault,
-        namesakes: Namesakes = Namesakes.STRANGERS,
+        static_membership: StaticMembership = StaticMembership.STRANGERS,
     ) -> None:
         self._settings = settings
         self._worker = worker
-        self._namesakes = namesakes
+        self._static_membership = static_membership
         self._reached = reached
         self._topics: dict[str, StreamTopics] = {}
         self._limits: dict[str, BatchLimits] = {}
         self._memberships: dict[str, Membership] = {}
         self._owners: dict[Partition, PartitionOwner] = {}
         self._ends = Ends(settings)
-        self._beside: dict[Partition, Beside] = {}
+        self._second_input: dict[Partition, SecondInput] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._listener: Listener | None = None
         self._watch = TopicWatch()
@@ -98,7 +98,7 @@ class KafkaTransport:
                 settings=self._settings,
                 worker=self._worker,
                 largest_input=self._limits[topics.stream].input,
-                namesakes=self._namesakes,
+                static_membership=self._static_membership,
             )
             self._memberships[topics.stream] = membership
             try:
@@ -113,7 +113,7 @@ class KafkaTransport:
         """Fence every earlier owner and return what is durable."""
         topics = self._stream(partition)
         self._abandon(partition)
-        with troubles.after_start():
+        with client_errors.after_start():
             owner = PartitionOwner(
                 topics,
                 partition.number,
@@ -124,7 +124,7 @@ class KafkaTransport:
             )
         try:
             async with self._turn_to_take():
-                with troubles.after_start():
+                with client_errors.after_start():
                     owned_at = await owner.take()
                     taken = await reading.durable(
                         self._settings,
@@ -169,7 +169,7 @@ class KafkaTransport:
     async def read(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
         """The input again, from `start` up to but without `stop`, in batches."""
         topics = self._stream(partition)
-        with troubles.after_start():
+        with client_errors.after_start():
             async for records in reading.stretch(
                 self._settings, topics, partition, start=start, stop=stop
             ):
@@ -179,25 +179,27 @@ class KafkaTransport:
         """The end of the input, with what is in open transactions."""
         place = TopicPartition(self._stream(partition).input, partition.number)
         where = f"partition {partition}: input {place.topic}"
-        with troubles.after_start(), troubles.translated(where):
+        with client_errors.after_start(), client_errors.translated(where):
             return await self._ends.end(place)
 
-    async def stop_beside(self, partition: Partition, start: int, *, timestamp: int) -> int:
+    async def stop_second_input(self, partition: Partition, start: int, *, timestamp: int) -> int:
         """The offset at which the second input is no longer older than this."""
         return await self._second(partition).stop(start, timestamp=timestamp)
 
-    def read_beside(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
+    def read_second_input(
+        self, partition: Partition, start: int, stop: int
+    ) -> AsyncIterator[Records]:
         """The second input from `start` up to but without `stop`, in batches."""
         return self._second(partition).read(start, stop)
 
-    def _second(self, partition: Partition) -> Beside:
+    def _second(self, partition: Partition) -> SecondInput:
         """The reader of a partition's second input, until the partition is left."""
         topics = self._stream(partition)
-        if partition not in self._beside:
-            self._beside[partition] = Beside(
+        if partition not in self._second_input:
+            self._second_input[partition] = SecondInput(
                 topics, partition, settings=self._settings, ends=self._ends
             )
-        return self._beside[partition]
+        return self._second_input[partition]
 
     def resume(self, partition: Partition, offset: int) -> None:
         """Let `poll` deliver this partition from `offset` on."""
@@ -215,7 +217,7 @@ class KafkaTransport:
     async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
         """New records of the resumed partitions; empty after `timeout` seconds."""
         await asyncio.sleep(0)  # the client fetches and commits in other tasks
-        with troubles.after_start():
+        with client_errors.after_start():
             return await self._poll(max_records, timeout)
 
     async def _poll(self, max_records: int, timeout: float) -> list[Records]:
@@ -295,9 +297,9 @@ class KafkaTransport:
             membership.leave(partition.number)
         self._watch.end(partition)
         self._unasked.pop(partition, None)
-        beside = self._beside.pop(partition, None)
-        if beside is not None:
-            await beside.close()
+        second_input = self._second_input.pop(partition, None)
+        if second_input is not None:
+            await second_input.close()
         owner = self._owners.pop(partition, None)
         if owner is not None:
             await owner.close()
@@ -305,7 +307,7 @@ class KafkaTransport:
     async def close(self) -> None:
         """Close everything within a bounded time."""
         owners, self._owners = list(self._owners.values()), {}
-        seconds, self._beside = list(self._beside.values()), {}
+        seconds, self._second_input = list(self._second_input.values()), {}
         await asyncio.gather(
             self._watch.close(),
             self._ends.close(),
@@ -345,7 +347,7 @@ class KafkaTransport:
     async def _working(self, partition: Partition, owner: PartitionOwner) -> AsyncIterator[None]:
         """A step of an owner: drop a lost owner, and announce a fenced partition again."""
         try:
-            with troubles.after_start():
+            with client_errors.after_start():
                 yield
         except Fenced:
             self._fenced(partition)

@@ -21,10 +21,10 @@ from typing import Self
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.ports import (
     Administrator,
-    Namesakes,
     Producer,
     Publications,
     Reached,
+    StaticMembership,
     StreamTopics,
     Transport,
     no_fault,
@@ -75,7 +75,9 @@ class Sqlite:
                     )
                 )
 
-    def transport(self, *, worker: str, namesakes: Namesakes = Namesakes.STRANGERS) -> Transport:
+    def transport(
+        self, *, worker: str, static_membership: StaticMembership = StaticMembership.STRANGERS
+    ) -> Transport:
         """A worker on these files."""
         return SqliteTransport(self.settings, worker=worker, reached=self.reached)
 

@@ -92,7 +92,7 @@ class Looker:
     def since(self, topics: StreamTopics, number: int, start: int, timestamp: int) -> int:
         """The first record of the second input from `start` on that is not older; else the end."""
         with reading(self._connection, self._path) as file:
-            head = heads_of(file, topics.beside)[number]
+            head = heads_of(file, topics.second_input)[number]
             base = head.id << WIDTH
             if start > head.next:
                 raise beyond(str(Partition(topics.stream, number)))

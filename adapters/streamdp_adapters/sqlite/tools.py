@@ -345,6 +345,6 @@ class SqliteAdministrator:
 def _names(streams: Sequence[StreamTopics]) -> list[str]:
     """The topics in the trusted file: inputs and quarantines."""
     inputs = [topics.input for topics in streams]
-    paired = [name for topics in streams for name in (topics.beside, topics.output) if name]
+    paired = [name for topics in streams for name in (topics.second_input, topics.output) if name]
     aside = [topics.quarantine for topics in streams if topics.quarantined]
     return list(dict.fromkeys(inputs + paired + aside))

@@ -142,7 +142,7 @@ class SqliteTransport:
             try:
                 self._publish_outbox(topics, number)
             except StateMismatch as error:
-                for topic in filter(None, (topics.input, topics.beside)):
+                for topic in filter(None, (topics.input, topics.second_input)):
                     self._unwitnessed[topic, number] = error
 
     # --- taking and committing --------------------------------------------------------------
@@ -166,7 +166,7 @@ class SqliteTransport:
 
     def _take(self, topics: StreamTopics, partition: Partition) -> tuple[Tenure, Taken]:
         pair, number = self._files(), partition.number
-        for topic in (topics.input, topics.beside, topics.output):
+        for topic in (topics.input, topics.second_input, topics.output):
             if (topic, number) in self._unwitnessed:
                 raise StateMismatch(str(self._unwitnessed[topic, number]))
         pair.trusted.durable(topics, number)  # refuses a missing partition
@@ -282,7 +282,7 @@ class SqliteTransport:
             raise _not_joined()
         return (await self._looking.run(partial(self._looker.heads, topics)))[partition].next
 
-    async def stop_beside(self, partition: Partition, start: int, *, timestamp: int) -> int:
+    async def stop_second_input(self, partition: Partition, start: int, *, timestamp: int) -> int:
         """The offset at which the second input is no longer older than this."""
         topics = self._stream(partition)
         if self._looker is None:
@@ -290,7 +290,7 @@ class SqliteTransport:
         look = partial(self._looker.since, topics, partition.number, start, timestamp)
         return await self._looking.run(look)
 
-    async def read_beside(
+    async def read_second_input(
         self, partition: Partition, start: int, stop: int
     ) -> AsyncIterator[Records]:
         """The second input, batch by batch."""
@@ -447,7 +447,7 @@ class SqliteTransport:
 
 def need_topics(pair: FilePair, settings: Settings, topics: StreamTopics) -> None:
     """Create the missing topics of a stream, or refuse if that is not allowed."""
-    names = [name for name in (topics.input, topics.beside, topics.output) if name]
+    names = [name for name in (topics.input, topics.second_input, topics.output) if name]
     counts = {name: need_input(pair, settings, name) for name in names}
     if len(names) > 1:
         check_paired(topics, counts)
@@ -455,7 +455,7 @@ def need_topics(pair: FilePair, settings: Settings, topics: StreamTopics) -> Non
 
 def as_input(topics: StreamTopics) -> StreamTopics:
     """The second input in the form of a first one, with its headers."""
-    return replace(topics, input=topics.beside, headers=True)
+    return replace(topics, input=topics.second_input, headers=True)
 
 
 def need_input(pair: FilePair, settings: Settings, topic: str) -> int:
@@ -481,9 +481,9 @@ def as_taken(durable: Durable, seen: PublishedMark, *, later: bytes | None = Non
         partitions=durable.partitions,
         remarks=durable.remarks,
         owner=durable.worker,
-        beside_first=durable.beside.first if durable.beside else 0,
-        beside_end=durable.beside.next if durable.beside else 0,
-        beside_offset=durable.beside_position,
+        second_input_first=durable.second_input.first if durable.second_input else 0,
+        second_input_end=durable.second_input.next if durable.second_input else 0,
+        second_input_offset=durable.beside_position,
         later_ledger_line=later,
     )
 

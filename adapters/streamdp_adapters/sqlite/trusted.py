@@ -94,7 +94,7 @@ class Durable:
     partitions: int
     remarks: Mapping[int, str]
     worker: str | None = None  # the worker that took it last
-    beside: Head | None = None  # of the second input, if there is one
+    second_input: Head | None = None  # of the second input, if there is one
     beside_position: int | None = None
 
 
@@ -179,7 +179,7 @@ class TrustedFile:
             file.execute(
                 "UPDATE part SET owner = owner + 1, worker = ?, topic = ?, beside = ?"
                 " WHERE app = ? AND stream = ? AND number = ?",
-                (worker, topics.input, topics.beside, *name),
+                (worker, topics.input, topics.second_input, *name),
             )
             part, owner = file.execute(
                 "SELECT id, owner FROM part WHERE app = ? AND stream = ? AND number = ?", name
@@ -273,14 +273,14 @@ class TrustedFile:
                     commit.next_offset,
                     commit.remark,
                     commit.low_water,
-                    commit.beside,
+                    commit.second_input,
                     owner.part,
                 ),
             )
             if commit.records:
                 rows = [(key, value, write_headers(pairs)) for key, value, pairs in commit.records]
                 _append(file, heads_of(file, topics.output)[number], rows)
-            for topic in filter(None, (topics.input, topics.beside)):
+            for topic in filter(None, (topics.input, topics.second_input)):
                 _trim(file, topic, number, retain)
             return publication
 
@@ -308,9 +308,18 @@ class TrustedFile:
                 (topics.app, topics.stream),
             )
             known = dict(remarks.fetchall())
-            beside = heads_of(file, topics.beside)[number] if topics.beside else None
+            second_input = (
+                heads_of(file, topics.second_input)[number] if topics.second_input else None
+            )
             return Durable(
-                state, heads[number], position, len(heads), known, worker or None, beside, read
+                state,
+                heads[number],
+                position,
+                len(heads),
+                known,
+                worker or None,
+                second_input,
+                read,
             )
 
     def lost(self, topics: StreamTopics, number: int, settled: int, seen: PublishedMark) -> str:
@@ -330,8 +339,10 @@ class TrustedFile:
                 " ORDER BY app, stream, number"
             ).fetchall()
         return [
-            TakenPart(StreamTopics(app, stream, topic, beside=beside), number, newest, settled)
-            for app, stream, topic, beside, number, newest, settled in rows
+            TakenPart(
+                StreamTopics(app, stream, topic, second_input=second_input), number, newest, settled
+            )
+            for app, stream, topic, second_input, number, newest, settled in rows
         ]
 
     def partitions(self, topics: StreamTopics) -> list[int]:

@@ -15,7 +15,7 @@ at the same time. No clock is read.
 4. A dropped row that has changed since its save is saved once more, so that the saved state has the
    newest of each key that is away. A rebuild loads such rows and drops them again. A whole
    partition may leave at once, and one save takes a limited number of rows: until its turn comes, a
-   row waits in `Leaving` and counts as present, so that a rebuild reads its records again.
+   row waits in `RowsGoingIdle` and counts as present, so that a rebuild reads its records again.
 5. Keys that are away count towards the limit of rows: otherwise which key gets a learner would
    depend on when rows are dropped.
 6. Where `idle` is raised or removed, a key that was away and no longer is goes on as if its row had
@@ -56,7 +56,7 @@ class Ages(NamedTuple):
 
 
 @dataclass(slots=True)
-class Leaving:
+class RowsGoingIdle:
     """Dropped rows that are not saved yet, the longest unsaved first."""
 
     _rows: dict[Key, tuple[int, int, bytes]] = field(default_factory=dict, repr=False)

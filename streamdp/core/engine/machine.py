@@ -38,7 +38,7 @@ from streamdp.core.engine.arguments import (
 )
 from streamdp.core.engine.charges import Charges, tariff
 from streamdp.core.engine.draws import Draws, Fresh
-from streamdp.core.engine.idleness import Ages, Idleness, Leaving
+from streamdp.core.engine.idleness import Ages, Idleness, RowsGoingIdle
 from streamdp.core.engine.layout import row_layout
 from streamdp.core.engine.operator import NotPrivate
 from streamdp.core.engine.plan import Alone, Plan, check_keys, check_order, plan
@@ -136,7 +136,7 @@ class Engine:
         self._halfway = False
         self._not_private = not_private
         self._idleness = None if idle is None else Idleness(idle)
-        self._leaving = Leaving()
+        self._going_idle = RowsGoingIdle()
         self._adder = kind.adder(bank.private, bank.public, watching=not_private)
         self._alone = Alone(bank, kind.schedule)
         self._releasing = Releasing(
@@ -320,7 +320,7 @@ class Engine:
             self._heritage.pop(key, None)
             if self._idleness is not None:
                 self._idleness.away.discard(key)
-                self._leaving.forget(key)
+                self._going_idle.forget(key)
         named = {(keys[at], int(planned.born[at])): known for at, known in carried.items()}
         born = Ended(rows, np.zeros_like(rows), begin, begin, planned.born, planned.born, place)
         return Wave(0, born, released, in_force, named or None)
@@ -466,7 +466,7 @@ class Engine:
             return
         unsaved = rows[bank.first_unsaved[rows] != CLEAN]
         saved = snapshot.encode(self.layout, bank, unsaved, valid_at=self.position)
-        self._leaving.add(saved, bank.first_unsaved[unsaved], bank.unsaved_time[unsaved])
+        self._going_idle.add(saved, bank.first_unsaved[unsaved], bank.unsaved_time[unsaved])
         for key, known in self.known(rows):
             carried = self._idleness.passage(self.kind).carried(known)
             assert carried is not None, "the same learner has all of its actions"
@@ -499,8 +499,8 @@ class Engine:
         if idleness is None or idleness.newest is None or idleness.since is None:
             return None
         low = self._bank.low_time(idleness.newest)
-        _, leaving = self._leaving.low(self.position, idleness.newest)
-        return Ages(idleness.idle, idleness.since, idleness.newest, min(low, leaving))
+        _, going_idle = self._going_idle.low(self.position, idleness.newest)
+        return Ages(idleness.idle, idleness.since, idleness.newest, min(low, going_idle))
 
     def reach(self, time: int) -> None:
         """Move time forward for records that are in no batch because their keys get no learner."""
@@ -529,7 +529,7 @@ class Engine:
     def low_water(self) -> int:
         """The oldest record that a rebuild from the saved rows would read again."""
         low = self._bank.low_water(self.position)
-        return min(low, self._leaving.low(low, 0)[0])
+        return min(low, self._going_idle.low(low, 0)[0])
 
     def open_since(self, *, end: int | None = None) -> int:
         """The oldest record of any open block, or `end` (by default the position); public."""
@@ -541,11 +541,11 @@ class Engine:
     @property
     def rows(self) -> int:
         """How many rows a rebuild arrives at: dropped rows count until they are saved."""
-        return len(self) + len(self._leaving)
+        return len(self) + len(self._going_idle)
 
     def unsaved(self, *, before: int) -> int:
         """How many unsaved rows were dropped, or changed by a record older than `before`."""
-        return self._bank.unsaved(before=before) + len(self._leaving)
+        return self._bank.unsaved(before=before) + len(self._going_idle)
 
     def save(self, *, most: int | None = None) -> list[tuple[Key, bytes]]:
         """At most `most` rows that changed since their save: dropped ones, then longest unsaved.
@@ -555,7 +555,7 @@ class Engine:
         """
         self._check_whole()
         room = self.rows if most is None else most
-        dropped = self._leaving.take(room)
+        dropped = self._going_idle.take(room)
         rows = self._bank.longest_unsaved(room - len(dropped))
         saved = snapshot.encode(self.layout, self._bank, rows, valid_at=self.position)
         self._bank.first_unsaved[rows] = CLEAN

@@ -76,8 +76,8 @@ async def served(
     """The ledger lines that the service publishes for a log; the stream must be new."""
     from streamdp.core.errors import StateMismatch
     from streamdp.ports import Partition
+    from streamdp.service.charges_by_others import alone
     from streamdp.service.loop import Service
-    from streamdp.service.past import alone
     from streamdp.service.view import Status, View
 
     tools, producer = technology.administrator(), technology.producer()
@@ -87,7 +87,7 @@ async def served(
     await producer.close()
     view, place = View([spec]), Partition(spec.name, 0)
     service = Service(
-        [spec], technology.transport(worker=_APP), past=alone, view=view, log=Silent()
+        [spec], technology.transport(worker=_APP), by_others=alone, view=view, log=Silent()
     )
     running = asyncio.create_task(service.run())
     while not running.done() and view.part(place).position < len(log):

@@ -15,7 +15,7 @@ from streamdp.core.errors import ConfigurationMismatch, InvalidConfig, StreamdpE
 from streamdp.ports import Administrator, Finding, Key, Partition, StreamTopics, Taken, Verdict
 from streamdp.service.assembling.saved import open_assembly
 from streamdp.service.assembling.spec import AssemblySpec
-from streamdp.service.past import ALONE, Past, PastOf, Scope
+from streamdp.service.charges_by_others import ALONE, ChargesByOthers, ChargesByOthersOf, Scope
 from streamdp.wire.unprotected import NOT_PRIVATE
 
 
@@ -29,16 +29,18 @@ async def compare_assemblies(tools: Administrator, specs: Sequence[AssemblySpec]
 
 def _compare(spec: AssemblySpec, partition: Partition, taken: Taken) -> None:
     try:
-        open_assembly(spec, partition, taken, past=ALONE)
+        open_assembly(spec, partition, taken, by_others=ALONE)
     except ConfigurationMismatch:
         raise
     except StreamdpError:
         return  # the roll-out may be what mends any other fault
 
 
-async def partitions(tools: Administrator, spec: AssemblySpec, past: PastOf) -> list[Finding]:
+async def partitions(
+    tools: Administrator, spec: AssemblySpec, by_others: ChargesByOthersOf
+) -> list[Finding]:
     """Check that each partition would start and that the input still has what it needs."""
-    others = await past(spec.name, Scope.ALL)
+    others = await by_others(spec.name, Scope.ALL)
     return [
         finding
         for number, taken in enumerate(await _peeked(tools, spec))
@@ -52,10 +54,12 @@ async def _peeked(tools: Administrator, spec: AssemblySpec) -> list[Taken]:
     return [first, *rest]
 
 
-def _partition(spec: AssemblySpec, partition: Partition, taken: Taken, past: Past) -> list[Finding]:
+def _partition(
+    spec: AssemblySpec, partition: Partition, taken: Taken, by_others: ChargesByOthers
+) -> list[Finding]:
     subject = f"partition {partition}: state"
     try:
-        opened = open_assembly(spec, partition, taken, past=past)
+        opened = open_assembly(spec, partition, taken, by_others=by_others)
     except StreamdpError as error:
         return [Finding(subject, Verdict.PROBLEM, str(error))]
     positions = opened.positions
@@ -85,10 +89,10 @@ def _retention(partition: Partition, positions: Positions, taken: Taken) -> Find
 
 async def keys(tools: Administrator, topics: StreamTopics, *, count: int) -> Finding:
     """Check that the newest requests and outcomes of a key share a partition. NOT PRIVATE."""
-    subject = f"{NOT_PRIVATE}: keys of {topics.input} and {topics.beside}"
+    subject = f"{NOT_PRIVATE}: keys of {topics.input} and {topics.second_input}"
     homes: dict[Key, set[int]] = {}
-    for end in (topics.input, topics.beside):
-        single = replace(topics, input=end, beside="", output="")
+    for end in (topics.input, topics.second_input):
+        single = replace(topics, input=end, second_input="", output="")
         for batch in await tools.newest(single, count=count):
             for key in batch.keys:
                 homes.setdefault(key, set()).add(batch.partition.number)

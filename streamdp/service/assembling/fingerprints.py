@@ -1,7 +1,7 @@
 """Are requests and outcomes still those that were read? Without topic ids, fingerprints tell.
 
 The state keeps the newest request and the newest outcome that were read, each by its offset and a
-digest (`sameness`). They have an entry of their own: the version before deletes it as one that it
+digest (`input_fingerprint`). They have an entry of their own: the version before deletes it as one that it
 does not need. So a state without fingerprints goes on, and gets them with its next commit.
 
 The entry has one length, whether there was an outcome or not; no digest is ever logged or shown,
@@ -16,7 +16,7 @@ import msgspec
 
 from streamdp.core.errors import OTHER_TOPICS, StateMismatch, complaint
 from streamdp.ports import PairedTransport, Partition, Records, Taken
-from streamdp.service.sameness import Newest, Replaced, Sameness, read_proof
+from streamdp.service.input_fingerprint import InputFingerprint, Newest, Replaced, read_proof
 from streamdp.wire.state import LastRecord
 
 FINGERPRINTS = b"fingerprints"
@@ -44,7 +44,7 @@ class Inputs:
         request, outcome = _read(partition, taken)
         requests_id, outcomes_id = ids
         self._partition = partition
-        self._same_requests = Sameness(
+        self._same_requests = InputFingerprint(
             partition,
             request,
             first=taken.first_offset,
@@ -53,16 +53,16 @@ class Inputs:
                 _REPLACED, f"the same request at offset {0 if request is None else request.offset}"
             ),
         )
-        self._same_outcomes = Sameness(
+        self._same_outcomes = InputFingerprint(
             partition,
             outcome,
-            first=taken.beside_first,
-            settled=outcomes_id is not None and outcomes_id == taken.beside_id,
+            first=taken.second_input_first,
+            settled=outcomes_id is not None and outcomes_id == taken.second_input_id,
             says=Replaced(_REPLACED, "the outcome that was read last"),
         )
         for same, end in (
             (self._same_requests, taken.end_offset),
-            (self._same_outcomes, taken.beside_end),
+            (self._same_outcomes, taken.second_input_end),
         ):
             if same.span and end < same.span.stop:
                 same.check(_nothing(partition, same.span))
@@ -72,7 +72,7 @@ class Inputs:
         """Halt unless the inputs are the same, as far as no topic id says so."""
         for same, read, every in (
             (self._same_requests, transport.read, True),
-            (self._same_outcomes, transport.read_beside, False),
+            (self._same_outcomes, transport.read_second_input, False),
         ):
             for records in await read_proof(self._partition, same.span, read):
                 same.check(records, every=every)

@@ -51,7 +51,7 @@ from streamdp.ports import (
 from streamdp.service.assembling.fingerprints import FINGERPRINTS
 from streamdp.service.assembling.saved import POINT, Opened, encode_point, entry_of, open_assembly
 from streamdp.service.assembling.spec import AssemblySpec
-from streamdp.service.past import ALONE, Past
+from streamdp.service.charges_by_others import ALONE, ChargesByOthers
 from streamdp.service.protocol import check_goes_on
 from streamdp.wire.lines import LEDGER_SCHEMA, Assembled, PersonsCap
 from streamdp.wire.published import encode_assembled
@@ -80,14 +80,14 @@ class PartitionAssembly:
         taken: Taken,
         transport: PairedTransport,
         *,
-        past: Past = ALONE,
+        by_others: ChargesByOthers = ALONE,
         observe: Observe = unobserved,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.partition = partition
         self._spec, self._taken, self._transport = spec, taken, transport
         self._observe, self._clock = observe, clock
-        self._opened: Opened = open_assembly(spec, partition, taken, past=past)
+        self._opened: Opened = open_assembly(spec, partition, taken, by_others=by_others)
         self._persons = Persons(spec.cap, self._opened.counts) if spec.cap else None
         self._join = Join(
             spec.rules,
@@ -181,7 +181,7 @@ class PartitionAssembly:
             partition=self.partition.number,
             epoch=self._spec.epoch,
             input=self._spec.topics.input,
-            outcomes=self._spec.topics.beside,
+            outcomes=self._spec.topics.second_input,
             output=self._spec.topics.output,
             start=start,
             stop=stop,
@@ -214,7 +214,7 @@ class PartitionAssembly:
                 state=state,
                 ledger=ledger,
                 low_water=positions.history,
-                beside=positions.outcomes,
+                second_input=positions.outcomes,
                 records=events,
             ),
         )
@@ -230,7 +230,7 @@ class PartitionAssembly:
     async def _read_outcomes(self, until: int) -> None:
         """Read all outcomes that are older than a time."""
         start = self._join.outcome_at
-        stop = await self._transport.stop_beside(self.partition, start, timestamp=until)
+        stop = await self._transport.stop_second_input(self.partition, start, timestamp=until)
         await self._read_up_to(start, stop)
         if self._join.outcome_at != stop:
             raise TransportLost(str(self._outcomes_lack("reading ended before its end")))
@@ -246,7 +246,7 @@ class PartitionAssembly:
         )
 
     async def _read_up_to(self, start: int, stop: int) -> None:
-        async for records in self._transport.read_beside(self.partition, start, stop):
+        async for records in self._transport.read_second_input(self.partition, start, stop):
             if records.start != self._join.outcome_at:
                 raise TransportLost(str(self._outcomes_lack("a batch leaves some out")))
             _check_columns(records)

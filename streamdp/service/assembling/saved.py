@@ -11,7 +11,7 @@ partition halts. It also halts if its inputs were recreated or truncated, or if 
 to be read again are no longer retained. Outcomes that are no longer retained are no outcomes: what
 retention by size has deleted depends on what outcomes there were. A new epoch goes on behind every
 request that any record says was emitted. A new assembly begins behind all requests that other
-assemblies have emitted (`Past`, P11).
+assemblies have emitted (`ChargesByOthers`, P11).
 
 **The ledger says it first.** A line that says up to where requests may become events is durable
 before any of these events is. So an assembly with another name, which knows nothing of this state,
@@ -40,9 +40,9 @@ from streamdp.core.errors import (
 from streamdp.ports import Key, Partition, Taken
 from streamdp.service.assembling.fingerprints import FINGERPRINTS, Inputs
 from streamdp.service.assembling.spec import AssemblySpec
-from streamdp.service.opening import check_alone
-from streamdp.service.past import ALONE, Past
+from streamdp.service.charges_by_others import ALONE, ChargesByOthers
 from streamdp.service.settings import Start, changes
+from streamdp.service.taking import check_alone
 from streamdp.wire.entries import POINT as POINT
 from streamdp.wire.lines import Assembled
 from streamdp.wire.published import decode_assembled
@@ -105,7 +105,7 @@ def encode_point(
             history=f"{positions.history:020d}",
             outcomes=f"{positions.outcomes:020d}",
             requests_id=taken.input_id,
-            outcomes_id=taken.beside_id,
+            outcomes_id=taken.second_input_id,
             lines=lines,
             declared=declared,
             settings=spec.settings,
@@ -114,20 +114,22 @@ def encode_point(
 
 
 def open_assembly(
-    spec: AssemblySpec, partition: Partition, taken: Taken, *, past: Past = ALONE
+    spec: AssemblySpec, partition: Partition, taken: Taken, *, by_others: ChargesByOthers = ALONE
 ) -> Opened:
     """Check what is durable and decide how the partition goes on; raise if it must halt."""
-    opened = _open(spec, partition, taken, past)
+    opened = _open(spec, partition, taken, by_others)
     if not opened.begins:
         others = "other assemblies or streams have used these requests since"
-        check_alone(partition, opened.positions.requests, past, others)
+        check_alone(partition, opened.positions.requests, by_others, others)
     return opened
 
 
-def _open(spec: AssemblySpec, partition: Partition, taken: Taken, past: Past) -> Opened:
+def _open(
+    spec: AssemblySpec, partition: Partition, taken: Taken, by_others: ChargesByOthers
+) -> Opened:
     point, line = read_point(partition, taken), _line(spec, partition, taken.last_ledger_line)
     if point is None:
-        return _without_point(spec, partition, taken, line, past)
+        return _without_point(spec, partition, taken, line, by_others)
     _check_inputs(partition, taken, point)
     inputs = Inputs(partition, taken, ids=(point.requests_id, point.outcomes_id))
     if spec.epoch < point.epoch:
@@ -141,7 +143,7 @@ def _open(spec: AssemblySpec, partition: Partition, taken: Taken, past: Past) ->
         )
     positions = Positions(int(point.requests), int(point.history), int(point.outcomes))
     if spec.epoch > max(point.epoch, line.epoch if line else 0):
-        return _anew(partition, taken, positions.requests, line, past, inputs)
+        return _anew(partition, taken, positions.requests, line, by_others, inputs)
     if spec.digest != point.digest:
         what = changes(point.settings, spec.settings)
         raise ConfigurationMismatch(
@@ -212,7 +214,7 @@ def _line(spec: AssemblySpec, partition: Partition, value: bytes | None) -> Asse
         return None
     line = decode_assembled(value)
     named = (line.input, line.outcomes, line.output)
-    topics = (spec.topics.input, spec.topics.beside, spec.topics.output)
+    topics = (spec.topics.input, spec.topics.second_input, spec.topics.output)
     if named != topics:
         raise ConfigurationMismatch(
             complaint(
@@ -226,17 +228,21 @@ def _line(spec: AssemblySpec, partition: Partition, value: bytes | None) -> Asse
 
 
 def _without_point(
-    spec: AssemblySpec, partition: Partition, taken: Taken, line: Assembled | None, past: Past
+    spec: AssemblySpec,
+    partition: Partition,
+    taken: Taken,
+    line: Assembled | None,
+    by_others: ChargesByOthers,
 ) -> Opened:
     """A first start; or a state that was lost, which needs a new epoch."""
     inputs = Inputs(partition, taken, ids=(None, None))
     if line is None and taken.group_offset is None:
         earliest = spec.start is Start.EARLIEST
         at = taken.first_offset if earliest else taken.end_offset
-        begin = past.begin(partition.number, at)
+        begin = by_others.begin(partition.number, at)
         if begin > taken.end_offset:
-            raise _overtaken(partition, begin, taken.end_offset, past)
-        outcomes = taken.beside_first if earliest else taken.beside_end
+            raise _overtaken(partition, begin, taken.end_offset, by_others)
+        outcomes = taken.second_input_first if earliest else taken.second_input_end
         positions = Positions(begin, begin, outcomes)
         return Opened(positions, {}, (), begins=True, lines=0, declared=0, inputs=inputs)
     known = line.epoch if line else 1
@@ -247,7 +253,7 @@ def _without_point(
             f"a checkpoint, or epoch {known + 1}",
             "a group offset" if line is None else "a ledger line",
         )
-    return _anew(partition, taken, 0, line, past, inputs)
+    return _anew(partition, taken, 0, line, by_others, inputs)
 
 
 def _anew(
@@ -255,7 +261,7 @@ def _anew(
     taken: Taken,
     position: int,
     line: Assembled | None,
-    past: Past,
+    by_others: ChargesByOthers,
     inputs: Inputs,
 ) -> Opened:
     """Begin a new epoch, behind every request that may have been emitted (P11).
@@ -269,10 +275,10 @@ def _anew(
     known = max(position, taken.group_offset or 0, assembled)
     if taken.end_offset < known:
         raise _cut_back(partition, "requests", known, taken.end_offset)
-    at = past.begin(partition.number, max(known, taken.first_offset))
+    at = by_others.begin(partition.number, max(known, taken.first_offset))
     if at > taken.end_offset:
-        raise _overtaken(partition, at, taken.end_offset, past)
-    positions = Positions(at, at, max(taken.beside_first, taken.beside_offset or 0))
+        raise _overtaken(partition, at, taken.end_offset, by_others)
+    positions = Positions(at, at, max(taken.second_input_first, taken.second_input_offset or 0))
     stale = tuple(_others(taken))
     lines = max(point.lines if point else 0, line.ordinal if line else 0)
     return Opened(positions, {}, stale, begins=True, lines=lines, declared=0, inputs=inputs)
@@ -300,8 +306,10 @@ def _check_ledger(
         )
 
 
-def _overtaken(partition: Partition, begin: int, end: int, past: Past) -> StateMismatch:
-    ledgers = ", ".join(past.ahead(partition.number, end))
+def _overtaken(
+    partition: Partition, begin: int, end: int, by_others: ChargesByOthers
+) -> StateMismatch:
+    ledgers = ", ".join(by_others.ahead(partition.number, end))
     return _halt(
         partition,
         "others have read beyond the end of the requests, and the budget does not cover their"
@@ -315,7 +323,7 @@ def _check_inputs(partition: Partition, taken: Taken, point: _Point) -> None:
     """The topics must be the same ones, with no fewer partitions; a new epoch changes neither."""
     for what, known, now in (
         ("requests", point.requests_id, taken.input_id),
-        ("outcomes", point.outcomes_id, taken.beside_id),
+        ("outcomes", point.outcomes_id, taken.second_input_id),
     ):
         if known is not None and now is not None and known != now:
             raise _halt(
@@ -347,8 +355,8 @@ def _check_retained(partition: Partition, taken: Taken, positions: Positions) ->
             f"request {positions.history}",
             f"{taken.first_offset} as the oldest",
         )
-    if taken.beside_end < positions.outcomes:
-        raise _cut_back(partition, "outcomes", "where it was", taken.beside_end)
+    if taken.second_input_end < positions.outcomes:
+        raise _cut_back(partition, "outcomes", "where it was", taken.second_input_end)
     if taken.end_offset < positions.requests:
         raise _cut_back(partition, "requests", positions.requests, taken.end_offset)
 

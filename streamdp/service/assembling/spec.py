@@ -68,7 +68,7 @@ class AssemblySpec:
     @property
     def digest(self) -> str:
         """A hash of topics and settings."""
-        topics = [self.topics.input, self.topics.beside, self.topics.output]
+        topics = [self.topics.input, self.topics.second_input, self.topics.output]
         text = json.dumps([topics, self.settings], sort_keys=True).encode()
         return _digest(text, b"streamdp join").removeprefix(DIGEST)
 

@@ -20,8 +20,8 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.ports import PairedTransport, Partition, Records, Transport
 from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.charges_by_others import Scope
 from streamdp.service.life import Life, Surroundings, check_not_stalled, wall_clock
-from streamdp.service.past import Scope
 from streamdp.service.view import Status
 
 
@@ -119,7 +119,7 @@ class AssemblyWorker:
             self.partition,
             taken,
             transport,
-            past=await around.past(self._spec.name, Scope.ALL),
+            by_others=await around.by_others(self._spec.name, Scope.ALL),
             observe=around.observe,
             clock=around.clock,
         )

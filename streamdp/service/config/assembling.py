@@ -38,7 +38,7 @@ def topics_of(configuration: Configuration, name: str) -> StreamTopics:
         name,
         table.requests,
         headers=True,
-        beside=table.outcomes,
+        second_input=table.outcomes,
         output=tables.streams[table.stream].input,
     )
 

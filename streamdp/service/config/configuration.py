@@ -301,7 +301,7 @@ class Configuration:
         """Refuse derived names that are the same to a broker, which takes `.` and `_` for one."""
         own = [(f"streams.{topics.stream}", topics) for topics in self.topics()]
         own += [(f"assemblies.{topics.stream}", topics) for topics in self.assembly_topics()]
-        read = [t.input for _, t in own] + [t.beside for _, t in own if t.beside]
+        read = [t.input for _, t in own] + [t.second_input for _, t in own if t.second_input]
         inputs = {_plain(name): name for name in read}
         derived: dict[str, str] = {}
         for place, topics in own:

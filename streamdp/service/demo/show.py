@@ -136,7 +136,7 @@ class Show:
         self._begun = time.monotonic()
 
     @asynccontextmanager
-    async def face(self, running: Running) -> AsyncIterator[Observe | None]:
+    async def observer(self, running: Running) -> AsyncIterator[Observe | None]:
         """Send visits and draw the screen for as long as the service runs."""
         names = (STREAM, BANNER_STREAM)
         about = [about_of(running.configuration, name) for name in names]

@@ -1,9 +1,8 @@
 """Do neighbouring inputs of a feedback stream look the same to everybody, byte for byte?
 
-As `test_noninterference_faces`, for streams that publish policies: choices one by one and in bulk
-with their headers, histories with the experiment, metrics, status and logs, before and after a
-restart.
-Released sums come from a script; whatever else may be seen must not depend on content.
+As `test_noninterference_observers`, for streams that publish policies: choices one by one and in
+bulk with their headers, histories with the experiment, metrics, status and logs, before and after a
+restart. Released sums come from a script; whatever else may be seen must not depend on content.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from streamdp.serve.about import About
 from streamdp.testing.memory_log import MemoryLog
 from tests.support.feedback_neighbours import FeedbackCourse, sums_by_script
 from tests.support.kind_mutants import releases_exact_sums
-from tests.support.watched_faces import RECORDS, Lines, seen, worked
+from tests.support.watched_observers import RECORDS, Lines, seen, worked
 
 pytestmark = pytest.mark.slow
 

@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from streamdp.service.config import Configuration
-    from streamdp.service.run import Face, Running
+    from streamdp.service.run import Observer, Running
     from streamdp.service.worker import Observe
 
 
-def faces_of(configuration: Configuration) -> Sequence[Face]:
+def observers_of(configuration: Configuration) -> Sequence[Observer]:
     """The faces of one process, in the order in which they are opened.
 
     This reads the tokens and certificates of all listeners, so a command that only checks a

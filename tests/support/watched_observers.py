@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 
 from streamdp.ports import Partition
 from streamdp.serve.about import About
+from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
-from streamdp.service.operations import Snapshots
-from streamdp.service.past import alone
+from streamdp.service.operations import LatestStatus
 from streamdp.service.spec import StreamSpec
 from streamdp.service.status import Steps, status_of
 from streamdp.service.view import View
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
-from tests.support.asking import Face, Process
+from tests.support.asking import Observer, Process
 
 RECORDS, BLOCKS, CHANGED = 60, 12, 47
 
@@ -38,7 +38,7 @@ async def worked(log: MemoryLog, made: StreamSpec, lines: Lines) -> View:
     """A service that takes the partition, learns everything that is there, and drains."""
     view = View([made])
     transport = MemoryTechnology(log).transport(worker="w")
-    service = Service([made], transport, past=alone, view=view, log=lines, clock=lambda: 0.0)
+    service = Service([made], transport, by_others=alone, view=view, log=lines, clock=lambda: 0.0)
 
     async def drain() -> None:
         while view.part(Partition("home", 0)).position < RECORDS:
@@ -63,20 +63,20 @@ async def seen(
     steps = Steps(lambda: 0.0)
     steps.observe("poll", 0.01)
     answers: dict[str, object] = {"log": lines.lines}
-    snapshots = Snapshots(lambda: 0.0)
-    snapshots.take(status_of(view, steps, now=5.0))
-    answers["snapshot"] = snapshots.process
-    process = Process(snapshots, about)
+    latest = LatestStatus(lambda: 0.0)
+    latest.take(status_of(view, steps, now=5.0))
+    answers["snapshot"] = latest.process
+    process = Process(latest, about)
     for target in ("/metrics", "/healthz", "/readyz", "/v1/status", "/nothing"):
         answer = await process.ask(target)
         answers[f"operations {target}"] = (answer.status, dict(answer.headers), answer.body)
     publications = MemoryTechnology(log).publications()
-    face = Face.over(lambda: publications, about=about)
-    async with face.knowledge.following():
-        await face.knowledge.cache.ready()
-        while not face.knowledge.histories["home"].loaded:
+    observer = Observer.over(lambda: publications, about=about)
+    async with observer.knowledge.following():
+        await observer.knowledge.cache.ready()
+        while not observer.knowledge.histories["home"].loaded:
             await asyncio.sleep(0)
         for target, body in asked:
-            answer = await face.ask(target, method="POST" if body else "GET", body=body)
+            answer = await observer.ask(target, method="POST" if body else "GET", body=body)
             answers[target] = (answer.status, dict(answer.headers), answer.body)
     return answers

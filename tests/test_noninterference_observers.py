@@ -26,7 +26,7 @@ from streamdp.service.spec import StreamSpec
 from streamdp.testing.memory_log import MemoryLog
 from tests.support.publishing import HOME
 from tests.support.streams import ACTIONS, spec
-from tests.support.watched_faces import BLOCKS, CHANGED, RECORDS, Lines, seen, worked
+from tests.support.watched_observers import BLOCKS, CHANGED, RECORDS, Lines, seen, worked
 
 KEYS = [key_of(run) for run in range(3)]
 PLAIN = b'{"losses":[0.100,0.900,0.300]}'

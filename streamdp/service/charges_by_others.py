@@ -18,7 +18,7 @@ have been cut while readers of uncommitted records saw it (P5). So what a former
 is read too, unless its state is gone or may not be read. Of a configured stream that matters only
 where an earlier epoch may have charged more.
 
-What is assembled from requests and outcomes has a budget too (`pair_past`): the other assemblies of
+What is assembled from requests and outcomes has a budget too (`pair_charges_by_others`): the other assemblies of
 its requests are to an assembly what other streams are to a stream.
 
 Charges are taken at their highest: of an epoch the highest of each kind, added up. Other
@@ -80,7 +80,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class ChargesByOthers:
     """The readings of an input by all streams but one, and what they leave to that one."""
 
     app: str
@@ -133,14 +133,14 @@ class Past:
         ]
 
 
-PastOf = Callable[[str, Scope], Awaitable[Past]]
+ChargesByOthersOf = Callable[[str, Scope], Awaitable[ChargesByOthers]]
 """Answers what others have charged, whenever a partition is taken."""
 
-ALONE = Past("", room=Fraction(0), elsewhere=Fraction(0))
+ALONE = ChargesByOthers("", room=Fraction(0), elsewhere=Fraction(0))
 """The past of an input that no other stream reads or has read."""
 
 
-async def alone(stream: str, scope: Scope) -> Past:
+async def alone(stream: str, scope: Scope) -> ChargesByOthers:
     """A past without other streams: for tests and the audit's own log."""
     return ALONE
 

@@ -26,7 +26,7 @@ from aiokafka.structs import TopicPartition
 
 from streamdp.core.errors import TransportLost, beyond, complaint
 from streamdp.ports import Partition, Records, StreamTopics
-from streamdp_adapters.kafka import troubles
+from streamdp_adapters.kafka import client_errors
 from streamdp_adapters.kafka.internals import lean
 from streamdp_adapters.kafka.reading import (
     BATCH,
@@ -72,7 +72,7 @@ class Ends:
         consumer = await self._connected()
         try:
             yield consumer
-        except troubles.CLIENTS:
+        except client_errors.CLIENTS:
             if self._consumer is consumer:
                 await self.close()
             raise
@@ -85,7 +85,7 @@ class Ends:
                     enable_auto_commit=False,
                     isolation_level="read_uncommitted",
                 )
-                await troubles.start(consumer, self._settings)
+                await client_errors.start(consumer, self._settings)
                 self._consumer = consumer
             return self._consumer
 
@@ -93,27 +93,27 @@ class Ends:
         """Close the consumer within a bounded time."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            await troubles.stop(consumer)
+            await client_errors.stop(consumer)
 
 
-class Beside:
+class SecondInput:
     """One partition of a stream's second input."""
 
     def __init__(
         self, topics: StreamTopics, partition: Partition, *, settings: KafkaSettings, ends: Ends
     ) -> None:
-        self._topics = replace(topics, input=topics.beside, headers=True)
+        self._topics = replace(topics, input=topics.second_input, headers=True)
         self._partition = partition
         self._settings = settings
         self._ends = ends
-        self._place = TopicPartition(topics.beside, partition.number)
-        self._where = f"partition {partition}: second input {topics.beside}"
+        self._place = TopicPartition(topics.second_input, partition.number)
+        self._where = f"partition {partition}: second input {topics.second_input}"
         self._consumer: AIOKafkaConsumer | None = None
         self._at: int | None = None  # where the consumer is, if that is certain
 
     async def stop(self, start: int, *, timestamp: int) -> int:
         """Where reading may stop so that everything older than a time is read."""
-        with troubles.after_start(), troubles.translated(self._where):
+        with client_errors.after_start(), client_errors.translated(self._where):
             stop = await self._ends.stop(self._place, start, timestamp=timestamp)
         if stop is None:
             raise beyond(str(self._partition))
@@ -123,7 +123,7 @@ class Beside:
         """Committed records in [start, stop), batch by batch, until the position is `stop`."""
         if start >= stop:
             return
-        with troubles.after_start(), troubles.translated(self._where):
+        with client_errors.after_start(), client_errors.translated(self._where):
             consumer = await self._connected()
             if self._at != start:
                 consumer.seek(self._place, start)
@@ -180,7 +180,7 @@ class Beside:
                 auto_offset_reset="none",
                 max_partition_fetch_bytes=FETCH_BYTES,
             )
-            await troubles.start(consumer, self._settings)
+            await client_errors.start(consumer, self._settings)
             lean(consumer, every=False)
             consumer.assign([self._place])
             self._consumer, self._at = consumer, None
@@ -190,4 +190,4 @@ class Beside:
         """Close the consumer within a bounded time."""
         consumer, self._consumer, self._at = self._consumer, None, None
         if consumer is not None:
-            await troubles.stop(consumer)
+            await client_errors.stop(consumer)

@@ -61,7 +61,7 @@ class Replaced:
     expected: str
 
 
-class Sameness:
+class InputFingerprint:
     """Looks for the last record that was read among the input that a taking reads."""
 
     def __init__(
@@ -113,7 +113,7 @@ class Sameness:
         )
 
 
-def of_input(partition: Partition, taken: Taken, checkpoint: Checkpoint | None) -> Sameness:
+def of_input(partition: Partition, taken: Taken, checkpoint: Checkpoint | None) -> InputFingerprint:
     """The check of a stream's input."""
     last = None if checkpoint is None else checkpoint.last_record
     known = None if checkpoint is None else checkpoint.input_id
@@ -122,7 +122,7 @@ def of_input(partition: Partition, taken: Taken, checkpoint: Checkpoint | None) 
         f"the same record at offset {0 if last is None else last.offset}",
     )
     settled = known is not None and known == taken.input_id
-    return Sameness(partition, last, first=taken.first_offset, settled=settled, says=says)
+    return InputFingerprint(partition, last, first=taken.first_offset, settled=settled, says=says)
 
 
 Read = Callable[[Partition, int, int], AsyncIterator[Records]]

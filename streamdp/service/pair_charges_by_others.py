@@ -23,9 +23,9 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import NamedTuple
 
+from streamdp.service.charges_by_others import ChargesByOthers, Claim, EpochReading, Tally
 from streamdp.service.config import Configuration
 from streamdp.service.config.pairs import event_charge
-from streamdp.service.past import Claim, EpochReading, Past, Tally
 
 NONE = Fraction(0)
 
@@ -38,7 +38,7 @@ class _Way(NamedTuple):
     output: str
 
 
-class PairPast:
+class PairChargesByOthers:
     """The pairs of topics, by the configuration and by ledgers."""
 
     def __init__(self, configuration: Configuration) -> None:
@@ -56,13 +56,13 @@ class PairPast:
 
     # -- for an assembly ---------------------------------------------------------------------------
 
-    def of_assembly(self, name: str) -> Past:
+    def of_assembly(self, name: str) -> ChargesByOthers:
         """What all others have done with an assembly's requests."""
         own = self._way(name)
         topics = self._tables.topics
         budget = min(topics[end].budget for end in own[:2] if end in topics)
         ledger = self._ledger(name)
-        return Past(
+        return ChargesByOthers(
             app=self._configuration.app,
             room=budget - event_charge(self._configuration, own.output),
             elsewhere=sum((self._elsewhere(end) for end in own[:2]), NONE),

@@ -19,7 +19,7 @@ that they charge need room in the budget.
 A topic id, where the transport has one, tells whether the input is still the same topic. The
 checkpoint holds it; a checkpoint without one adopts it. Not even a new epoch may go on in another
 topic. If the state is gone too, the ledger says which topic was read: in its first line, and in
-each line where an epoch begins. Without ids, `sameness` looks for the last record that was read.
+each line where an epoch begins. Without ids, `input_fingerprint` looks for the last record that was read.
 
 `start` is for a stream's first partitions. A partition that is added later begins at its first
 record; otherwise records that came before any process knew of it would be skipped. Each checkpoint,
@@ -42,7 +42,7 @@ from streamdp.core.errors import (
 )
 from streamdp.ports import Partition, Taken
 from streamdp.service.carrying import Begins, Heritage, heritage, is_readable
-from streamdp.service.past import Past, Scope
+from streamdp.service.charges_by_others import ChargesByOthers, Scope
 from streamdp.service.settings import changes
 from streamdp.service.spec import Start, StreamSpec
 from streamdp.wire.entries import Entries, release_entry
@@ -104,12 +104,14 @@ def scope(spec: StreamSpec, partition: Partition, taken: Taken) -> Scope:
     return Scope.EARLIER
 
 
-def open_partition(spec: StreamSpec, partition: Partition, taken: Taken, *, past: Past) -> Opening:
+def open_partition(
+    spec: StreamSpec, partition: Partition, taken: Taken, *, by_others: ChargesByOthers
+) -> Opening:
     """Check what is durable and decide how the partition goes on; raise if it must halt."""
-    opening = _open(spec, partition, taken, past)
-    _check_waiting(spec, partition, opening.waiting(), past)
+    opening = _open(spec, partition, taken, by_others)
+    _check_waiting(spec, partition, opening.waiting(), by_others)
     if opening.goes_on:
-        check_alone(partition, opening.position, past)
+        check_alone(partition, opening.position, by_others)
     return opening
 
 
@@ -127,17 +129,19 @@ def heritage_at(spec: StreamSpec, partition: Partition, opening: Opening) -> Her
     return heritage(spec, partition.number, saved, begins=begins, waiting=waiting)
 
 
-def _open(spec: StreamSpec, partition: Partition, taken: Taken, past: Past) -> Opening:
+def _open(
+    spec: StreamSpec, partition: Partition, taken: Taken, by_others: ChargesByOthers
+) -> Opening:
     saved = read_state(taken.state, stream=partition.stream, partition=partition.number)
     line = None if taken.last_ledger_line is None else decode_ledger(taken.last_ledger_line)
     _check_topic(spec, partition, line)
     if saved.checkpoint is None:
-        return _without_checkpoint(spec, partition, taken, saved, line, past)
+        return _without_checkpoint(spec, partition, taken, saved, line, by_others)
     checkpoint = saved.checkpoint
     _check_input(partition, taken, checkpoint.input_id)
     _check_epoch(spec, partition, checkpoint)
     if spec.epoch_of(partition.number) > max(checkpoint.epoch, line.epoch if line else 0):
-        opening = _anew(partition, taken, saved, line, past, before=checkpoint.epoch)
+        opening = _anew(partition, taken, saved, line, by_others, before=checkpoint.epoch)
         newest = line is None or not _is_later(line, checkpoint)
         learner = saved.now.learner
         known = learner is not None and learner.noted_from is UNSET
@@ -278,7 +282,7 @@ def _without_checkpoint(
     taken: Taken,
     saved: SavedState,
     line: LedgerLine | None,
-    past: Past,
+    by_others: ChargesByOthers,
 ) -> Opening:
     """A first start; or a state that was lost, which needs a new epoch."""
     if line is None and taken.group_offset is None:
@@ -286,8 +290,8 @@ def _without_checkpoint(
         added = partition.number >= began_with
         earliest = added or spec.start is Start.EARLIEST
         first = taken.first_offset if earliest else taken.end_offset
-        first = past.begin(partition.number, first)
-        _check_reaches(partition, taken, first, past)
+        first = by_others.begin(partition.number, first)
+        _check_reaches(partition, taken, first, by_others)
         return Opening(
             position=first,
             low_water=first,
@@ -301,7 +305,7 @@ def _without_checkpoint(
             input_id=taken.input_id,
             adopts=False,
         )
-    _check_input(partition, taken, past.input_ids.get(partition.number))
+    _check_input(partition, taken, by_others.input_ids.get(partition.number))
     remark = decode_remark(taken.remarks.get(partition.number, ""))
     before = max(1, line.epoch if line else 0, remark.epoch if remark else 0)
     if spec.epoch_of(partition.number) <= before:
@@ -312,7 +316,7 @@ def _without_checkpoint(
             f"a checkpoint, or epoch {before + 1}",
             evidence,
         )
-    return _anew(partition, taken, saved, line, past, before=before)
+    return _anew(partition, taken, saved, line, by_others, before=before)
 
 
 def _anew(
@@ -320,7 +324,7 @@ def _anew(
     taken: Taken,
     saved: SavedState,
     line: LedgerLine | None,
-    past: Past,
+    by_others: ChargesByOthers,
     *,
     before: int,
 ) -> Opening:
@@ -335,8 +339,8 @@ def _anew(
         known.append(line.next_offset if isinstance(line, EpochMark) else line.last_offset + 1)
         published.append(line.ordinal)
     _check_end(partition, taken, max(known))
-    position = past.begin(partition.number, max(known))
-    _check_reaches(partition, taken, position, past)
+    position = by_others.begin(partition.number, max(known))
+    _check_reaches(partition, taken, position, by_others)
     return Opening(
         position=position,
         low_water=position,
@@ -382,10 +386,12 @@ def _check_end(partition: Partition, taken: Taken, position: int) -> None:
         )
 
 
-def _check_reaches(partition: Partition, taken: Taken, position: int, past: Past) -> None:
+def _check_reaches(
+    partition: Partition, taken: Taken, position: int, by_others: ChargesByOthers
+) -> None:
     """Refuse a first start if other streams have read beyond the end of the input."""
     if taken.end_offset < position:
-        ledgers = ", ".join(past.ahead(partition.number, taken.end_offset))
+        ledgers = ", ".join(by_others.ahead(partition.number, taken.end_offset))
         raise _halt(
             partition,
             f"other streams have read beyond the end of the input ({ledgers}), and its budget"
@@ -398,19 +404,21 @@ def _check_reaches(partition: Partition, taken: Taken, position: int, past: Past
 _OTHERS = "streams that are no longer configured have read more"
 
 
-def check_alone(partition: Partition, position: int, past: Past, others: str = _OTHERS) -> None:
+def check_alone(
+    partition: Partition, position: int, by_others: ChargesByOthers, others: str = _OTHERS
+) -> None:
     """Refuse to charge records that others have charged, beyond the budget (P11).
 
     `position`: the oldest record that this stream or assembly may charge from now on.
     """
-    if past.begin(partition.number, position) > position:
-        ledgers = ", ".join(past.ahead(partition.number, position))
+    if by_others.begin(partition.number, position) > position:
+        ledgers = ", ".join(by_others.ahead(partition.number, position))
         raise _halt(
             partition,
             f"{others}, and the budget does not cover their charges beside its own; raise"
             " the epoch to go on: the new epoch begins behind them",
-            f"others to charge at most {past.room} from record {position} on",
-            f"{past.charged(partition.number, position)}: {ledgers}",
+            f"others to charge at most {by_others.room} from record {position} on",
+            f"{by_others.charged(partition.number, position)}: {ledgers}",
         )
 
 
@@ -418,7 +426,7 @@ def _check_waiting(
     spec: StreamSpec,
     partition: Partition,
     waiting: list[tuple[str, int, int, Fraction]],
-    past: Past,
+    by_others: ChargesByOthers,
 ) -> None:
     """Check that recorded releases, which the next epoch publishes, have room in the budget (P11).
 
@@ -431,10 +439,10 @@ def _check_waiting(
         kinds[kind] = max(kinds.get(kind, _NONE), epsilon)
     oldest = min((first for _, first, _, _ in waiting), default=0)
     newest = max((last for _, _, last, _ in waiting), default=0)
-    charged = past.charged(partition.number, oldest, last=newest) if waiting else _NONE
-    budget, total = past.room + spec.charge, charged + sum(kinds.values(), _NONE)
+    charged = by_others.charged(partition.number, oldest, last=newest) if waiting else _NONE
+    budget, total = by_others.room + spec.charge, charged + sum(kinds.values(), _NONE)
     if charged > 0 and total > budget:
-        ahead = past.ahead(partition.number, oldest, last=newest)
+        ahead = by_others.ahead(partition.number, oldest, last=newest)
         ledgers = ", ".join(ahead) or "streams that are configured"
         raise _halt(
             partition,
