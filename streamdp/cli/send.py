@@ -195,7 +195,8 @@ def _tell_both(topics: StreamTopics, counts: dict[str, int], as_json: bool) -> N
         print_json({"requests": requests, "outcomes": outcomes})
     else:
         typer.echo(
-            f"{requests} requests sent to {topics.input}, {outcomes} outcomes to {topics.second_input}"
+            f"{requests} requests sent to {topics.input}, "
+            f"{outcomes} outcomes to {topics.second_input}"
         )
 
 

@@ -18,8 +18,8 @@ have been cut while readers of uncommitted records saw it (P5). So what a former
 is read too, unless its state is gone or may not be read. Of a configured stream that matters only
 where an earlier epoch may have charged more.
 
-What is assembled from requests and outcomes has a budget too (`pair_charges_by_others`): the other assemblies of
-its requests are to an assembly what other streams are to a stream.
+What is assembled from requests and outcomes has a budget too (`pair_charges_by_others`): the other
+assemblies of its requests are to an assembly what other streams are to a stream.
 
 Charges are taken at their highest: of an epoch the highest of each kind, added up. Other
 applications charge at least what the configuration says is charged `elsewhere`.

@@ -19,7 +19,8 @@ that they charge need room in the budget.
 A topic id, where the transport has one, tells whether the input is still the same topic. The
 checkpoint holds it; a checkpoint without one adopts it. Not even a new epoch may go on in another
 topic. If the state is gone too, the ledger says which topic was read: in its first line, and in
-each line where an epoch begins. Without ids, `input_fingerprint` looks for the last record that was read.
+each line where an epoch begins. Without ids, `input_fingerprint` looks for the last record that was
+read.
 
 `start` is for a stream's first partitions. A partition that is added later begins at its first
 record; otherwise records that came before any process knew of it would be skipped. Each checkpoint,

@@ -40,7 +40,8 @@ async def mismatched(room: Room) -> None:
     await room.refuses("one topic for two ends", InvalidConfig, joining)
     for odd in (room.topics.second_input, room.topics.output):
         topics = replace(
-            room.topics, stream=f"odd{len(odd)}", input=f"{odd}.first", second_input=f"{odd}.second",
+            room.topics, stream=f"odd{len(odd)}",
+            input=f"{odd}.first", second_input=f"{odd}.second",
             output=f"{odd}.output",
         )  # fmt: skip
         wide = topics.second_input if odd == room.topics.second_input else topics.output

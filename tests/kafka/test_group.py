@@ -173,7 +173,9 @@ from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology
 async def main(bootstrap, app):
     settings = KafkaSettings(bootstrap=bootstrap, single_broker=True, session_timeout_ms=45_000)
     topics = StreamTopics(app=app, stream="home", input=f"{app}.input")
-    transport = KafkaTechnology(settings).transport(worker="w", static_membership=StaticMembership.REPLACED)
+    transport = KafkaTechnology(settings).transport(
+        worker="w", static_membership=StaticMembership.REPLACED
+    )
     heard = Heard()
     await transport.join([topics], heard)
     while len(heard.assigned_now) < 2:

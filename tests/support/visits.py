@@ -107,5 +107,6 @@ def saved_point(spec: AssemblySpec = SPEC, **changes: int) -> bytes:
 
 TAKEN = Taken(
     state={}, first_offset=2, end_offset=9, group_offset=7, last_ledger_line=None, partitions=2,
-    input_id="requests 1", second_input_first=1, second_input_end=8, second_input_offset=3, second_input_id="outcomes 1",
+    input_id="requests 1", second_input_first=1, second_input_end=8, second_input_offset=3,
+    second_input_id="outcomes 1",
 )  # fmt: skip

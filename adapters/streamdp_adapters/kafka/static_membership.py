@@ -1,8 +1,8 @@
 """A worker's lasting name in a group: it takes over what a dead process with its name held.
 
 A member that was killed keeps its partitions, and delays every rebalance, until its session times
-out. A process with a lasting name (`StaticMembership.REPLACED`) knows more: an earlier member with its
-name is its own predecessor. Kafka cannot tell a dead member from a live one, so:
+out. A process with a lasting name (`StaticMembership.REPLACED`) knows more: an earlier member
+with its name is its own predecessor. Kafka cannot tell a dead member from a live one, so:
 
 1. On this machine the name is held by an abstract socket, which the system frees however a process
    ends. If it is held, a live duplicate runs, and this process is refused before it joins.
