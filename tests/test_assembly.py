@@ -12,12 +12,16 @@ import pytest
 
 from streamdp.assembly.join import Join, Positions
 from streamdp.assembly.persons import DAY, Cap, Persons
-from streamdp.assembly.recipes import Rewards
+from streamdp.assembly.recipes import Recipe, Rewards
 from streamdp.assembly.rules import Combine, Rules
 from streamdp.core.errors import StateMismatch
 from tests.support.assembly_model import (
     GRACE,
+    PREDICTS,
+    READS_REQUESTS,
+    SAYS,
     SECRET,
+    UNREADABLE,
     WINDOW,
     Logs,
     Story,
@@ -26,7 +30,7 @@ from tests.support.assembly_model import (
     paused,
     random_logs,
 )
-from tests.support.assembly_mutants import DAY_MUTANTS, MUTANTS, PERSON_MUTANTS, CapsWhatCame
+from tests.support.assembly_mutants import CONTENT_MUTANTS, DAY_MUTANTS, MUTANTS, PERSON_MUTANTS
 
 RULES = Rules(window=WINDOW, grace=GRACE, combine=Combine.SUM, default=0.75)
 CAP = Cap(2, 5, SECRET)
@@ -34,9 +38,11 @@ CAP = Cap(2, 5, SECRET)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("combine", Combine)
-@pytest.mark.parametrize("gap", [1, 3])
+@pytest.mark.parametrize(
+    ("gap", "recipe"), [(1, Rewards()), (3, READS_REQUESTS)], ids=["ignores", "reads"]
+)
 def test_events_are_those_of_an_independent_join_through_crashes(
-    combine: Combine, gap: int
+    combine: Combine, gap: int, recipe: Recipe
 ) -> None:
     """Byte for byte and in the same order, whatever was dropped and read again."""
     crashed = 0
@@ -44,8 +50,9 @@ def test_events_are_those_of_an_independent_join_through_crashes(
         logs, rules = random_logs(seed, gap=gap), replace(RULES, combine=combine)
         logs = logs if seed % 3 else paused(logs)
         cap = CAP if seed % 2 else None
-        story = Story(logs, rules, seed, cap=cap, crashes=0.3 * (seed % 4)).run()
-        assert story.events == expected_events(logs, rules, cap)
+        crashes = 0.3 * (seed % 4)
+        story = Story(logs, rules, seed, cap=cap, recipe=recipe, crashes=crashes).run()
+        assert story.events == expected_events(logs, rules, cap, recipe=recipe)
         crashed += story.crashed
     assert crashed > 100
 
@@ -113,7 +120,7 @@ def test_a_cap_by_day_is_the_independent_join_s() -> None:
 
 @pytest.mark.parametrize("mutant", DAY_MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_broken_day_is_caught(mutant: Callable[..., Any]) -> None:
-    """Days that slide, begin twice, forget, or hold any number of persons."""
+    """Days that slide, begin twice, forget, hold any number of persons, or somebody unnamed."""
 
     def wrong(seed: int) -> bool:
         logs, begin = _by_day(seed)
@@ -124,7 +131,7 @@ def test_a_broken_day_is_caught(mutant: Callable[..., Any]) -> None:
 
 
 def _neighbour(logs: Logs, seed: int) -> tuple[Logs, int]:
-    """The logs with all outcomes of one request replaced, and where the request is.
+    """The logs with all that one request and its outcomes say replaced, and where it is.
 
     It is one whose id no other has, so that all outcomes of its id are its own.
     """
@@ -143,21 +150,27 @@ def _neighbour(logs: Logs, seed: int) -> tuple[Logs, int]:
     if len(others) == len(logs.outcomes):
         stamp = time + WINDOW // 2
         place = sum(1 for record in others if record[0] <= stamp)
-        others.insert(place, (stamp, key, [mine], b'{"reward": 1}'))
+        others.insert(place, (stamp, key, [mine], SAYS % (1, 1)))
     changed = list(logs.requests)
-    changed[at] = (*changed[at][:3], b"another content")
+    said = PREDICTS % 0.5 if changed[at][3] == UNREADABLE else UNREADABLE
+    changed[at] = (*changed[at][:3], said)
     return replace(logs, outcomes=others, requests=changed), at
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cap", [None, CAP], ids=["no cap", "a cap"])
-def test_neighbouring_outcomes_change_one_event_alone(cap: Cap | None) -> None:
+@pytest.mark.parametrize("recipe", [Rewards(), READS_REQUESTS], ids=["ignores", "reads"])
+def test_a_request_s_content_and_outcomes_change_one_event_alone(
+    recipe: Recipe, cap: Cap | None
+) -> None:
     """Order, times, sizes and positions of everything are the same, whatever came of a request."""
     differing = 0
     for seed in range(20):
         logs = random_logs(seed)
         other, at = _neighbour(logs, seed)
-        stories = [Story(story, RULES, seed, cap=cap).run() for story in (logs, other)]
+        stories = [
+            Story(story, RULES, seed, cap=cap, recipe=recipe).run() for story in (logs, other)
+        ]
         assert stories[0].steps == stories[1].steps
         pairs = zip(stories[0].events, stories[1].events, strict=True)
         changed = [number for number, (one, two) in enumerate(pairs) if one != two]
@@ -168,14 +181,15 @@ def test_neighbouring_outcomes_change_one_event_alone(cap: Cap | None) -> None:
     assert differing > 5
 
 
-def test_a_cap_that_counts_what_came_is_caught() -> None:
-    """One request's outcomes would decide whether other events of the person count."""
+@pytest.mark.parametrize("mutant", CONTENT_MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_cap_that_looks_at_contents_is_caught(mutant: Callable[..., Join]) -> None:
+    """One request's content or outcomes would decide whether other events of the person count."""
 
     def disturbs(seed: int) -> bool:
         logs = random_logs(seed)
         other, at = _neighbour(logs, seed)
         stories = [
-            Story(story, RULES, seed, cap=CAP, join=CapsWhatCame, crashes=0).run()
+            Story(story, RULES, seed, cap=CAP, recipe=READS_REQUESTS, join=mutant, crashes=0).run()
             for story in (logs, other)
         ]
         pairs = zip(stories[0].events, stories[1].events, strict=True)

@@ -1,11 +1,11 @@
 """Does anything of an assembling service, but one event's content, depend on outcomes?
 
 Layer 4 of the audit for assemblies: the real service on a memory log, with its time by a script.
-Lives whose outcomes differ (none, a click, many, garbage, late ones) must be the same to the byte
-in everything that others see: ledger, order and sizes of commits, keys, headers and lengths of
-events, positions of requests, logs, the status page's data, the metrics page. A clock that each
-outcome moves shows that no duration of the public page has the time in it in which outcomes are
-read.
+Lives in which one request's content or its outcomes differ (unreadable; none, a click, many,
+garbage, late ones) must be the same to the byte in everything that others see: ledger, order and
+sizes of commits, keys, headers and lengths of events, positions of requests, logs, the status
+page's data, the metrics page. A clock that each outcome moves shows that no duration of the public
+page has the time in it in which outcomes are read.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from streamdp.assembly.join import Join
 from streamdp.ports import Partition, Records, Value
 from streamdp.serve.metrics import MetricsPage
 from streamdp.service.assembling import fingerprints, saved
@@ -29,24 +30,36 @@ from streamdp.service.status import Steps, status_of
 from streamdp.service.view import View
 from streamdp.testing.memory import MemoryTransport
 from tests.support.assembling_group import SETTINGS, Group
-from tests.support.assembly_model import GRACE, SECRET, WINDOW
+from tests.support.assembly_model import (
+    GRACE,
+    PREDICTS,
+    READS_REQUESTS,
+    SAYS,
+    SECRET,
+    UNREADABLE,
+    WINDOW,
+)
+from tests.support.assembly_mutants import CapsUnreadableForNobody, CapsWhatCanBeRead
 from tests.support.services import Lines
 from tests.support.showing import ABOUT
 from tests.support.visits import CAP, SPEC, TOPICS
 
-SPEC_ = replace(SPEC, cap=replace(CAP, secret=SECRET), most_at_once=3)
+SPEC_ = replace(SPEC, cap=replace(CAP, secret=SECRET), recipe=READS_REQUESTS, most_at_once=3)
 REQUESTS = 10
 QUIET = 200_000  # milliseconds: for so long nothing comes
-CLICK, FEW = b'{"reward": 1}', b'{"reward": 0.25}'
+CLICK, FEW = SAYS % (1, 1), SAYS % (0.25, 0.25)
+CONTENT = PREDICTS % 0.5
 
 GONE = "deleted by retention before they are read"
+UNREAD = "a content that cannot be read"
 OUTCOMES: dict[str, list[tuple[int, Value]]] = {  # of one request: when, and what
     "none": [],
     "a click": [(300, CLICK)],
     "many": [(at, FEW) for at in range(10, 900, 10)],
-    "garbage": [(300, b"\xff" * 999), (301, None), (302, b'{"reward": "1"}')],
+    "garbage": [(300, b"\xff" * 999), (301, None), (302, b'{"truth": "1"}')],
     "late": [(WINDOW + 1, CLICK), (WINDOW + 40, CLICK), (9 * WINDOW, CLICK)],
     GONE: [(300, CLICK)] * 5,
+    UNREAD: [(300, CLICK)],
 }
 
 
@@ -75,6 +88,7 @@ class Life:
     """A service that assembles, step by step; `seen` is what anybody can see of it."""
 
     outcomes: list[tuple[int, Value]]
+    content: Value = CONTENT  # of the fourth request
     retained: bool = True
     group: Group = field(default_factory=lambda: Group(spec=SPEC_, partitions=1))
 
@@ -128,7 +142,8 @@ class Life:
         for number in range(REQUESTS):
             self.group.log.now = begin + number
             headers = [("streamdp-request", b"%d" % number), ("streamdp-person", b"p")]
-            record = (b"k%d" % (number % 2), b"content")
+            content = self.content if number == 3 and begin == 0 else CONTENT
+            record = (b"k%d" % (number % 2), content)
             self.group.log.append(TOPICS.input, [record], headers=[headers], partition=0)
 
     def _clicks(self) -> None:
@@ -182,7 +197,8 @@ class Life:
 
 
 def lived(name: str) -> tuple[dict[str, object], list[Value]]:
-    life = Life(OUTCOMES[name], retained=name != GONE)
+    content = UNREADABLE if name == UNREAD else CONTENT
+    life = Life(OUTCOMES[name], content, retained=name != GONE)
     return asyncio.run(life.lived()), life.events()
 
 
@@ -191,7 +207,7 @@ def differing(one: dict[str, object], two: dict[str, object]) -> list[str]:
 
 
 def test_are_neighbours_the_same_but_for_one_event() -> None:
-    """Whatever came of the fourth request, be it nothing or a hundred outcomes."""
+    """Whatever the fourth request says and what came of it, be it nothing or a hundred outcomes."""
     plain, events = lived("none")
     contents = {events[3]}
     for name in list(OUTCOMES)[1:]:
@@ -301,3 +317,13 @@ def test_is_a_service_that_tells_caught(
     mutant(monkeypatch)
     plain, _ = lived("none")
     assert any(member in differing(plain, lived(name)[0]) for name in ("many", "late"))
+
+
+@pytest.mark.parametrize("mutant", [CapsWhatCanBeRead, CapsUnreadableForNobody])
+def test_a_join_that_caps_by_contents_is_caught(
+    mutant: type[Join], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later events of the person would say whether one of their requests could be read."""
+    monkeypatch.setattr("streamdp.service.assembling.partition.Join", mutant)
+    (_, plain), (_, other) = lived("a click"), lived(UNREAD)
+    assert {at for at in range(len(plain)) if plain[at] != other[at]} - {3}

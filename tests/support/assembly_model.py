@@ -14,10 +14,11 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from streamdp.assembly.join import Join, Positions
 from streamdp.assembly.persons import Cap, Persons
-from streamdp.assembly.recipes import Rewards
+from streamdp.assembly.recipes import Errors, Recipe, Rewards
 from streamdp.assembly.rules import Combine, Rules
 from streamdp.ports import Headers, Key, Value, Written
 
@@ -42,22 +43,40 @@ def encode(losses: Sequence[float]) -> bytes:
     return json.dumps(list(losses)).encode().ljust(40)
 
 
-def reward(value: Value) -> float | None:
-    """An outcome's reward."""
+def _number(value: Value, *path: str) -> float | None:
+    """The number that a content has at a path."""
     try:
-        number = json.loads(value or b"")["reward"]
+        found: Any = json.loads(value or b"")
+        for name in path:
+            found = found[name]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    usable = isinstance(number, int | float) and not isinstance(number, bool)
-    usable = usable and math.isfinite(number)
-    return min(1.0, max(0.0, number)) if usable else None
+    usable = isinstance(found, int | float) and not isinstance(found, bool)
+    return found if usable and math.isfinite(found) else None
 
 
 # --- the join from the documents ------------------------------------------------------------------
 
 
-def expected_events(logs: Logs, rules: Rules, cap: Cap | None = None) -> list[Written]:
+READS_REQUESTS = Errors(("a",), scale=1.0)
+"""One gain, as `Rewards`; but a request whose content cannot be read is a null event."""
+
+
+def _gain(recipe: Recipe, content: Value, outcome: Value) -> float | None:
+    """What an outcome gives to a request that can be read."""
+    if recipe != READS_REQUESTS:
+        reward = _number(outcome, "reward")
+        return None if reward is None else min(1.0, max(0.0, reward))
+    prediction, truth = _number(content, "predictions", "a"), _number(outcome, "truth")
+    assert prediction is not None
+    return None if truth is None else 1.0 - min(1.0, abs(prediction - truth))
+
+
+def expected_events(
+    logs: Logs, rules: Rules, cap: Cap | None = None, *, recipe: Recipe | None = None
+) -> list[Written]:
     """Every request's event, in order."""
+    recipe = recipe or Rewards()
     slots: Counter[Key] = Counter()
     days: Counter[Key] = Counter()
     persons: Counter[tuple[Key, int, bytes]] = Counter()
@@ -75,16 +94,17 @@ def expected_events(logs: Logs, rules: Rules, cap: Cap | None = None) -> list[Wr
                 persons[(key, stretch, person)] += 1
             counted = 0 if person is None else persons[(key, stretch, person)]
             counts = 1 <= counted <= cap.most
-        loss = _loss(logs, at, time, rules) if counts else 0.5
+        loss = _loss(logs, at, time, rules, recipe) if counts else 0.5
         kept = [pair for pair in headers if pair[0] != "streamdp-person"]
         events.append((key, encode([loss]), kept))
     return events
 
 
-def _loss(logs: Logs, at: int, time: int, rules: Rules) -> float:
-    _, key, headers, _ = logs.requests[at]
+def _loss(logs: Logs, at: int, time: int, rules: Rules, recipe: Recipe) -> float:
+    _, key, headers, content = logs.requests[at]
     name = _one(headers, "streamdp-request")
-    if name is None:
+    unreadable = recipe == READS_REQUESTS and _number(content, "predictions", "a") is None
+    if name is None or unreadable:
         return 0.5
     deadlines = [
         before + rules.window
@@ -95,19 +115,19 @@ def _loss(logs: Logs, at: int, time: int, rules: Rules) -> float:
         return 0.5
     after = max([time - rules.grace, *deadlines])
     taken = [
-        reward(value)
+        _gain(recipe, content, value)
         for stamp, other, pairs, value in logs.outcomes
         if other == key and _one(pairs, "streamdp-request") == name
         if after < stamp <= time + rules.window
     ]
-    rewards = [reward for reward in taken if reward is not None]
-    if not rewards:
+    gains = [gain for gain in taken if gain is not None]
+    if not gains:
         return rules.default
     together = {
-        Combine.FIRST: rewards[0],
-        Combine.LAST: rewards[-1],
-        Combine.MAX: max(rewards),
-        Combine.SUM: min(1.0, sum(rewards)),
+        Combine.FIRST: gains[0],
+        Combine.LAST: gains[-1],
+        Combine.MAX: max(gains),
+        Combine.SUM: min(1.0, sum(gains)),
     }
     return 1.0 - together[rules.combine]
 
@@ -144,6 +164,7 @@ class Story:
     join: MakeJoin = Join
     persons: MakePersons = Persons
     cap: Cap | None = None
+    recipe: Recipe = field(default_factory=Rewards)
     crashes: float = 0.1
     most: int = 7
     begin: int = 0  # the clock
@@ -188,7 +209,7 @@ class Story:
 
     def _new(self, positions: Positions, counted: dict[Key, bytes]) -> Join:
         persons = self.persons(self.cap, counted) if self.cap else None
-        return self.join(self.rules, Rewards(), encode, positions=positions, persons=persons)
+        return self.join(self.rules, self.recipe, encode, positions=positions, persons=persons)
 
     def _unread(self, join: Join) -> bool:
         return -(-join.request_at // self.logs.gap) < len(self.logs.requests)
@@ -224,13 +245,16 @@ class Story:
 
 # --- logs -----------------------------------------------------------------------------------------
 
+UNREADABLE, PREDICTS = b"content", b'{"predictions": {"a": %.2f}}'
+SAYS = b'{"reward": %.2f, "truth": %.2f}'
+
 
 def random_logs(seed: int, *, requests: int = 60, gap: int = 1) -> Logs:
-    """Reused ids, late, early, doubled and unreadable outcomes, clocks that jump, idle times.
+    """Reused ids, late, early, doubled and unreadable records, clocks that jump, idle times.
 
     Each log's clock may go back by less than the grace, as when another broker leads it.
     """
-    random_ = random.Random(seed)
+    random_, contents = random.Random(seed), random.Random(seed)
     logs, time = Logs(gap=gap), 1000
     sent: list[tuple[int, Key, Headers]] = []
     for number in range(requests):
@@ -244,13 +268,14 @@ def random_logs(seed: int, *, requests: int = 60, gap: int = 1) -> Logs:
             headers = [*headers, ("streamdp-person", b"p%d" % random_.randrange(3))]
         if random_.random() < 0.5:
             headers = [("streamdp-action", b"a"), *headers]
-        logs.requests.append((time + random_.randrange(GRACE // 2), key, headers, b"content"))
+        said = UNREADABLE if contents.random() < 0.3 else PREDICTS % contents.random()
+        logs.requests.append((time + random_.randrange(GRACE // 2), key, headers, said))
         sent.append((time, key, headers))
     outcomes: list[tuple[int, Record]] = []
     for when, key, headers in sent:
         for _ in range(random_.choice([0, 0, 1, 1, 2, 5])):
             at = when + random_.choice([-150, -60, -1, 0, 1, 300, 999, 1000, 1001, 1040, 1200])
-            content = random_.choice([b'{"reward": %.2f}' % random_.random(), b'{"reward": 1}'])
+            content = random_.choice([SAYS % ((random_.random(),) * 2), SAYS % (1, 1)])
             if random_.random() < 0.1:
                 content = random_.choice([b"", b"nonsense", b'{"reward": "1"}', b"[" * 400])
             other = b"k3" if random_.random() < 0.05 else key

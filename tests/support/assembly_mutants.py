@@ -9,7 +9,7 @@ from typing import Any
 from streamdp.assembly.join import Event, Join, Positions
 from streamdp.assembly.kept import KeptRequest, KeptRequests, Name, _parts
 from streamdp.assembly.persons import DAY, Persons, _Stretch
-from streamdp.assembly.public import Key
+from streamdp.assembly.public import PERSON_HEADER, Key
 from streamdp.assembly.recipes import Value
 
 
@@ -255,7 +255,37 @@ class CapsWhatCame(Join):
             self._persons = persons
 
 
+class CapsWhatCanBeRead(Join):
+    """Gives a slot of a person's stretch only to requests that can be read."""
+
+    def _losses(self, number: int, request: KeptRequest) -> tuple[float, ...]:
+        readable = self._readable(request.value)
+        return super()._losses(number, request) if readable else self._null
+
+
+class CapsUnreadableForNobody(Join):
+    """Gives a request that cannot be read its slot, but counts it for no person."""
+
+    def _losses(self, number: int, request: KeptRequest) -> tuple[float, ...]:
+        if not self._readable(request.value):
+            headers = [pair for pair in request.headers if pair[0] != PERSON_HEADER]
+            request = request._replace(headers=headers)
+        return super()._losses(number, request)
+
+
+CONTENT_MUTANTS = [CapsWhatCame, CapsWhatCanBeRead, CapsUnreadableForNobody]
+"""Caps that one request's content, or its outcomes, turn from other events of its person."""
+
+
 PERSON_MUTANTS = [SlidingCap, UnsavedCap, GenerousCap]
+
+
+class TakesNobodyForAPerson(Persons):
+    """Counts requests that name no person as those of one more person."""
+
+    def counts(self, key: Key, person: bytes | None, timestamp: int) -> bool:
+        named = b"" if person is None else person
+        return super().counts(key, named, timestamp) and person is not None
 
 
 class SlidingDay(Persons):
@@ -294,4 +324,6 @@ class EndlessDay(Persons):
             self._cap = cap
 
 
-DAY_MUTANTS = [SlidingDay, DayThatBeginsTwice, EndlessDay, UnsavedCap, GenerousCap]
+DAY_MUTANTS = [
+    SlidingDay, DayThatBeginsTwice, EndlessDay, UnsavedCap, GenerousCap, TakesNobodyForAPerson,
+]  # fmt: skip
