@@ -345,9 +345,9 @@ class PairedTransport(Transport, Protocol):
         """Read the offsets [start, stop) of the second input in batches, as `read` does.
 
         `stop` lies within the input: at most what `stop_second_input` or a take returned. The
-        batches follow each other without a gap, and the last one's `next_offset` is `stop`. Records that
-        are no longer retained are left out, and so are those that cannot be decoded: whether there
-        are such records may depend on what this input contains.
+        batches follow each other without a gap, and the last one's `next_offset` is `stop`.
+        Records that are no longer retained are left out, and so are those that cannot be decoded:
+        whether there are such records may depend on what this input contains.
         """
         ...
 
