@@ -1,8 +1,8 @@
 """Are requests and outcomes still those that were read? Without topic ids, fingerprints tell.
 
 The state keeps the newest request and the newest outcome that were read, each by its offset and a
-digest (`input_fingerprint`). They have an entry of their own: the version before deletes it as one that
-it does not need. So a state without fingerprints goes on, and gets them with its next commit.
+digest (`input_fingerprint`), in an entry of their own. A state without fingerprints goes on, and
+gets them with its next commit.
 
 The entry has one length, whether there was an outcome or not; no digest is ever logged or shown,
 and no message has an offset of an outcome.
