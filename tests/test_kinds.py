@@ -13,7 +13,7 @@ import streamdp as sd
 from streamdp.core.arrays import Columns, Ints
 from streamdp.core.bank import Gathered
 from streamdp.core.engine import Rebuilding, plan
-from streamdp.core.events import ACTION, OPENING, FeedbackBatch, Key, LossBatch
+from streamdp.core.events import ACTION, OPENING, SUMS, FeedbackBatch, Key, LossBatch
 from streamdp.core.evidence.votes import Votes
 from streamdp.core.grid import UNIT
 from streamdp.core.kinds.kind import Kind
@@ -182,6 +182,65 @@ def test_estimates_are_further_releases_of_a_stream_of_losses() -> None:
     assert {of.name for of in kind.fields} == {"sums", "totals", "nulls"}
     with pytest.raises(sd.InvalidConfig, match="not on a feedback stream"):
         next(iter(POLICIES.values())).with_estimates([regret])
+
+
+def worst_deviation(kind: Kind, name: str, private: Columns) -> float:
+    """How far frequencies of one row's draws are from the law, in standard deviations.
+
+    Of each draw's number j of possible ones; where there is noise, of p(x + s)/p(x) for a shift s,
+    whose mean is Σ p(x + s) = 1.
+    """
+    rows, actions = 20_000, len(kind.actions)
+    private = {of: np.repeat(column[None], rows, axis=0) for of, column in private.items()}
+    public = {"action": np.zeros(rows, dtype=np.int32)}
+    source = sd.SeededRandomness("law")
+    tag = source.tag("home", 0, b"fr", 1, 0)
+    tags = np.frombuffer(tag, np.uint8)[None].repeat(rows, axis=0)
+
+    def bits(purpose: int) -> Bits:
+        return source.bits("home", purpose, tags, np.arange(rows))
+
+    drawn = kind.draw(name, private, public, bits)
+    if name == ACTION:
+        few = {of: column[:actions] for of, column in (private | public).items()}
+        chances = np.exp(kind.law(name, few, few, np.arange(actions)[:, None]))
+        assert chances.sum() == pytest.approx(1)
+        shares = np.bincount(drawn[:, 0], minlength=actions) / rows
+        errors = np.sqrt(chances * (1 - chances) / rows) + 1e-9
+        return float((np.abs(shares - chances) / errors).max())
+    law, deviations = kind.law(name, private, public, drawn), []
+    for at in range(drawn.shape[1]):
+        shifted = drawn.copy()
+        shifted[:, at] += UNIT if at < actions else 1
+        ratios = np.exp(kind.law(name, private, public, shifted) - law)
+        if not ratios.any():  # an exact count
+            continue
+        deviations.append(abs(ratios.mean() - 1) / (ratios.std() / np.sqrt(rows) + 1e-9))
+    return float(max(deviations))
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_draws_follow_the_law_that_a_kind_states(name: str) -> None:
+    """Within 6 standard deviations (false alarms below 10⁻⁷); counts without noise are exact."""
+    kind = PRIVATE[name]
+    if kind.evidence.answers == "action":
+        kind = kind.with_estimates([sd.estimate("mean_loss", epsilon=1, min_length=1)])
+    arms = np.arange(1, len(kind.actions) + 1)
+    private = {
+        of.name: (arms if of.shape else np.array(2)).astype(of.dtype)
+        * (UNIT if of.name != "shown" else 1)
+        for of in kind.fields
+    }
+    for release in kind.releases:
+        assert worst_deviation(kind, release.name, private) < 6
+
+
+def test_the_law_allows_no_count_but_the_exact_one() -> None:
+    kind = sd.policy_blocks(actions=("a", "b"), epsilon=1)
+    private = {"sums": np.array([[5, 7]]), "shown": np.array([[2, 3]])}
+    laws = [kind.law(SUMS, private, {}, np.array([[5, 7, 2, count]])).item() for count in (3, 4)]
+    assert np.isfinite(laws[0])
+    assert laws[1] == -np.inf
 
 
 def test_a_recorded_release_has_its_name() -> None:

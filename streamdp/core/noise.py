@@ -16,11 +16,11 @@ decimals. Every draw reads two words and, rarely, more.
 from __future__ import annotations
 
 from fractions import Fraction
-from math import exp, expm1, floor, sqrt
+from math import exp, expm1, floor, log, sqrt, tanh
 
 import numpy as np
 
-from streamdp.core.arrays import Ints, Words
+from streamdp.core.arrays import Floats, Ints, Words
 from streamdp.core.enclosure import Digits, Precision
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.randomness import Bits
@@ -48,6 +48,16 @@ def discrete_laplaces(scale: Fraction, bits: Bits, count: int, *, position: int 
     parts = _geometric(scale, bits, bits.words(position, 2 * count), position)
     draws: Ints = parts[:, 0::2] - parts[:, 1::2]
     return draws
+
+
+def log_probabilities(scale: Fraction, values: Ints) -> Floats:
+    """ln P(Y = y) for each of these values: the law of a draw, for audits and tests.
+
+    >>> log_probabilities(Fraction(1), np.array([0, -2])).round(4)
+    array([-0.7719, -2.7719])
+    """
+    _check(scale)  # P(Y = y) = (1 − q)/(1 + q) · q^|y| with q = e^(−1/scale)
+    return log(tanh(float(1 / scale / 2))) - np.abs(values).astype(np.float64) * float(1 / scale)
 
 
 def standard_deviation(scale: Fraction) -> float:

@@ -37,7 +37,7 @@ from streamdp.core.kinds.kind import BitsOf, BlockRelease, Watching, check_even
 from streamdp.core.kinds.names import read_actions
 from streamdp.core.kinds.recorded import Kept
 from streamdp.core.kinds.slots import BatchSlots
-from streamdp.core.noise import discrete_laplaces
+from streamdp.core.noise import discrete_laplaces, log_probabilities
 from streamdp.core.randomness import Bits, Purpose
 from streamdp.core.schedule import Schedule
 
@@ -249,6 +249,18 @@ class PolicyLearner:
                 noise = discrete_laplaces(self.counts_scale, part, arms, position=2 * arms)
                 some[:, arms:] += noise
         return released
+
+    def law(self, name: str, private: Columns, public: Columns, released: Ints) -> Floats:
+        """The noise's law around each sum and each count; what has no noise is as it is."""
+        arms, law = len(self.actions), np.zeros(len(released))
+        of_columns = (private["sums"], self.sums_scale), (private["shown"], self.counts_scale)
+        for at, (exact, scale) in enumerate(of_columns):
+            noise = released[:, at * arms : (at + 1) * arms] - exact
+            if scale is None:
+                law[noise.any(axis=1)] = -np.inf
+            else:
+                law += log_probabilities(scale, noise).sum(axis=1)
+        return law
 
     def columns(self, released: Ints, in_force: InForce) -> Mapping[str, Any]:
         """Sums, counts and the policy in force."""

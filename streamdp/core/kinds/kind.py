@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol
 
-from streamdp.core.arrays import Bools, Columns, Field, Ints
+from streamdp.core.arrays import Bools, Columns, Field, Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import Batch
 from streamdp.core.evidence.evidence import InForce, PublicEvidence
@@ -146,6 +146,9 @@ class Kind(Protocol):
         self, name: str, private: Columns, public: Columns, bits: Callable[[int], Bits]
     ) -> Ints:
         """Draw the release of this name for R rows whose block has ended: R × its width."""
+
+    def law(self, name: str, private: Columns, public: Columns, released: Ints) -> Floats:
+        """ln of the probability that `draw` releases these numbers for R rows; for the audit."""
 
     def columns(self, released: Ints, in_force: InForce) -> Mapping[str, Any]:
         """Columns of `Releases` for n releases (n × width) and what is in force after each."""

@@ -33,7 +33,7 @@ from streamdp.core.kinds.recorded import Kept
 from streamdp.core.kinds.resampled import resampled
 from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.kinds.windows import WINDOWS, Window, prefixes
-from streamdp.core.noise import discrete_laplace
+from streamdp.core.noise import discrete_laplace, log_probabilities
 from streamdp.core.randomness import Bits, Purpose, uniform_integers
 from streamdp.core.schedule import Schedule
 from streamdp.core.segments import Adder
@@ -217,11 +217,28 @@ class Leader:
             bits_of = bits(Purpose.SELECTION)
             return self.choose.select(private["sums"], bits_of, self.prior(in_force))[:, None]
         which = [estimate.name for estimate in self.estimates].index(name)
-        of = self.estimates[which]
-        exact = of.statistic(private["totals"], action=in_force, nulls=private["nulls"])
-        scale = of.scale(actions=len(self.actions))
+        exact, scale = self._statistic(which, private, in_force)
         noisy: Ints = exact + discrete_laplace(scale, bits(Purpose.NOISE + which))
         return noisy[:, None]
+
+    def law(self, name: str, private: Columns, public: Columns, released: Ints) -> Floats:
+        """The selection's law, or the noise's around an estimate's statistic."""
+        in_force = public["action"].astype(np.int64)
+        if name == ACTION:
+            rows = zip(private["sums"], in_force.tolist(), released[:, 0].tolist(), strict=True)
+            laws = [
+                self.log_probabilities(sums, in_force=action)[vote] for sums, action, vote in rows
+            ]
+            return np.array(laws, dtype=np.float64)
+        which = [estimate.name for estimate in self.estimates].index(name)
+        exact, scale = self._statistic(which, private, in_force)
+        return log_probabilities(scale, released[:, 0] - exact)
+
+    def _statistic(self, which: int, private: Columns, in_force: Ints) -> tuple[Ints, Fraction]:
+        """NOT PRIVATE: what an estimate estimates, and the scale of its noise."""
+        of = self.estimates[which]
+        exact = of.statistic(private["totals"], action=in_force, nulls=private["nulls"])
+        return exact, of.scale(actions=len(self.actions))
 
     def columns(self, released: Ints, in_force: InForce) -> Mapping[str, Any]:
         """Each release is one number; with a memory the action in force is told too."""
