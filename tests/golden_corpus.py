@@ -40,8 +40,11 @@ MANY = tuple(f"action {number}" for number in range(130))
 IDLE = 1000
 """Milliseconds after which keys leave, in the stories of idle keys."""
 
-_FORMAT = ("magic", "version", "min_reader", "digest")
-"""Fields of a saved row that say how it is written, not what it holds."""
+_FIELDS = (
+    "epoch", "born", "valid_at", "slots", "block", "window", "first_offset", "nulls", "action",
+    "sums", "totals", "remembered", "shown", "seen",
+)  # fmt: skip
+"""Fields of saved rows, in the order in which the golden file has them."""
 
 
 @dataclass(frozen=True)
@@ -323,11 +326,19 @@ def fields_of(release: Release) -> list[Any]:
 
 
 def row_fields(engine: sd.Engine, row: bytes) -> dict[str, Any]:
-    """The fields of a saved row; zeros and empty fields are left out."""
+    """The fields of a saved row, floats as the integers of their bits; zeros are left out."""
     layout = engine.layout
-    table = np.frombuffer(row[: layout.dtype.itemsize], layout.dtype)[0]
-    named = {name: table[name] for name in layout.dtype.names or () if name not in _FORMAT}
-    return {name: value.tolist() for name, value in named.items() if np.any(value)}
+    table = np.frombuffer(row[: layout.dtype.itemsize], layout.dtype)
+    named = {name: table[name] for name in _FIELDS if name in (layout.dtype.names or ())}
+    bits = {
+        name: np.ascontiguousarray(column).view("<i8") if column.dtype.kind == "f" else column
+        for name, column in named.items()
+    }
+    return {
+        name: column.tolist() if name == "seen" else column[0].tolist()
+        for name, column in bits.items()
+        if column.any()
+    }
 
 
 def state(run: Run) -> list[Any]:

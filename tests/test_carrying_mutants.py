@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamdp.core import snapshot
-from streamdp.core.engine import Engine
+from streamdp.core.engine import Engine, row_layout
 from streamdp.core.events import Carried, Key
 from streamdp.core.evidence import VoteFilter
 from streamdp.core.evidence.carrying import Passage
@@ -54,10 +53,7 @@ def carries_the_best_of_the_open_sums(patch: pytest.MonkeyPatch) -> None:
     read = carrying._of_rows
 
     def peeking(epoch: int, learner: Any, rows: Any) -> Any:
-        layout = snapshot.Layout(
-            bytes.fromhex(learner.row_digest), epoch, len(learner.actions), learner.totals,
-            learner.remembered, learner.shown,
-        )  # fmt: skip
+        layout = carrying._layout(epoch, learner)
         for key, known in read(epoch, learner, rows):
             sums = np.frombuffer(rows[key], layout.dtype, count=1)["sums"][0]
             yield key, replace(known, action=int(sums.argmax()))
@@ -166,7 +162,7 @@ def test_does_the_open_block_of_a_broken_variant_leave_a_trace(
         )
         store.input[at] = (store.input[at][0], losses)
         live(store, stream(leader()), 60)
-        layout = snapshot.Layout(b"", 1, 3, 0)
+        layout = row_layout(leader(), epoch=1)
         kept |= {
             key: np.append(1000 * np.frombuffer(row, layout.dtype, count=1)["sums"][0], 1 << 40)
             for key, row in read_state(store.state, stream="home", partition=0).rows.items()

@@ -283,7 +283,7 @@ def test_are_times_known_before_there_is_any_row() -> None:
         live(store, idles(leader()), stop)
     assert len(restore(store, idles(leader())).engine) == 1
     assert folded(store, idles(leader())) == []
-    assert len(snapshot.public_columns(replace(engine().layout, seen=1), []).seen) == 0
+    assert len(snapshot.public_columns(engine().layout, [])["seen"]) == 0
 
 
 def test_does_time_stand_still_where_no_record_came() -> None:

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 import streamdp as sd
 from streamdp.core import snapshot
+from streamdp.core.arrays import Field
+from streamdp.core.bank import Bank
 from streamdp.core.engine import charges
 from streamdp.core.events import Key, LossBatch
 from tests.support.recorder import Recorder, charged
@@ -230,11 +232,12 @@ def damaged(row: bytes) -> dict[str, tuple[bytes, str]]:
         "a bit flipped": (row[:40] + flipped + row[41:], "damaged"),
         "nothing": (b"", "not a row"),
         "something else": (b"x" * len(row), "not a row"),
-        "newer": (sealed(body[:6] + b"\x05\x00" + body[8:]), "newer version"),
+        "newer": (sealed(body[:6] + b"\x06\x00" + body[8:]), "newer version"),
+        "older": (sealed(body[:4] + b"\x01\x00\x01\x00" + body[8:]), "another version"),
         "wider": (sealed(body + bytes(8)), "width"),
         "another learner's": (sealed(body[:8] + bytes(16) + body[24:]), "another configuration"),
         "another epoch's": (sealed(body[:24] + b"\x09" + body[25:]), "another configuration"),
-        "impossible": (sealed(body[:88] + b"\x03" + body[89:]), "impossible"),
+        "impossible": (sealed(body[:32] + b"\xff" + body[33:]), "impossible"),
     }
 
 
@@ -257,7 +260,7 @@ def test_is_a_row_of_other_boundaries_refused(at: int, value: int) -> None:
 
 @pytest.mark.parametrize(
     "what",
-    ["cut short", "a bit flipped", "nothing", "something else", "newer", "wider",
+    ["cut short", "a bit flipped", "nothing", "something else", "newer", "older", "wider",
      "another learner's", "another epoch's", "impossible"],
 )  # fmt: skip
 def test_is_a_row_that_is_not_surely_right_refused(what: str) -> None:
@@ -266,6 +269,32 @@ def test_is_a_row_that_is_not_surely_right_refused(what: str) -> None:
     row, said = damaged(recorder.rows[b"k"])[what]
     with pytest.raises(sd.StateMismatch, match=said):
         rebuild(recorder, rows=[(b"k", row)])
+
+
+def test_the_columns_of_any_kind_are_saved_and_loaded() -> None:
+    """Tables, wide columns and all types of numbers: a layout is the kind's columns in a row."""
+    private = (Field("cells", np.int64, (700, 3)), Field("begun", np.bool_))
+    public = (Field("weights", np.float64, (900,)), Field("leaders", np.uint16, (4, 2)))
+    layout = snapshot.Layout(bytes(range(16)), 3, private, public)
+    generator = np.random.default_rng(1)
+
+    def filled(bank: Bank) -> Bank:
+        bank.slots[:], bank.block[:] = 5, 2
+        for column in (*bank.private.values(), *bank.public.values()):
+            column[:] = generator.integers(0, 2, column.shape) * generator.random(column.shape) * 99
+        return bank
+
+    before, after = Bank(private=private, public=public), Bank(private=private, public=public)
+    rows = before.add([b"k", None, b"l"], np.array([0, 3, 4]))
+    saved = snapshot.encode(layout, filled(before), rows, valid_at=9)
+    assert {len(row) for _, row in saved} == {layout.size}
+    assert snapshot.load(layout, after, saved).tolist() == [9, 9, 9]
+    told = snapshot.public_columns(layout, saved)
+    assert told.keys() == {"born", "block", "seen", "weights", "leaders"}
+    for name in ("born", "slots", "block", "first_offset", "cells", "begun", "weights", "leaders"):
+        columns = before.columns()[name][:3]
+        assert np.array_equal(after.columns()[name][:3], columns), name
+        assert name not in told or np.array_equal(told[name], columns), name
 
 
 def test_is_a_row_under_another_key_refused() -> None:

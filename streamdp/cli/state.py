@@ -196,8 +196,6 @@ def _assembly_described(
 
 def _rows(spec: StreamSpec, saved: SavedState) -> dict[str, Any]:
     """The sums of each saved learner's open block. NOT PRIVATE."""
-    from dataclasses import replace
-
     import numpy as np
 
     from streamdp.core.engine import row_layout
@@ -207,11 +205,10 @@ def _rows(spec: StreamSpec, saved: SavedState) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for key, row in saved.rows.items():
         name = "(no key)" if key is None else key.decode(errors="backslashreplace")
-        of = layout if len(row) == layout.size else replace(layout, seen=1 - layout.seen)
-        if len(row) != of.size:
+        if len(row) != layout.size:
             rows[name] = "saved by another configuration"
             continue
-        fields = np.frombuffer(row, dtype=of.dtype, count=1)[0]
+        fields = np.frombuffer(row, dtype=layout.dtype, count=1)[0]
         sums = (fields["sums"] / UNIT).round(6).tolist()
         rows[name] = {"slots": int(fields["slots"]), "block": int(fields["block"]), "sums": sums}
     return rows

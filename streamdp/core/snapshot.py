@@ -5,22 +5,17 @@ Its width depends on the learner's shape alone, never on its content (P8). Readi
 version, digest and ranges, and raises `StateMismatch`: a wrong row is worse than none, because the
 rebuilt learner would release something else than it did before.
 
-Layout, little-endian: magic, version, min_reader, digest (16 bytes of the learner's), epoch, born,
-valid_at, slots, block, window, first_offset, nulls, action, sums (K), totals (K or none), what the
-learner's memory keeps (W integers or none), how often each arm was shown (K or none), CRC-32 of the
-key and all fields before it.
-Where keys go idle a row also has the partition's newest time when its key's latest record came
-(`Bank.seen`); rows that were saved before `idle` was configured lack it and are read all the same.
-`min_reader` is the oldest version whose code may read the row: the writer sets it, and older code
-refuses the row. A row of another width is refused too. Version 2 is a row with a memory, version 3
-one of a feedback stream, version 4 one of a stream whose keys go idle; all others are written as
-version 1.
+Layout, little-endian: `_HEAD`, which every row has, the kind's private columns, its
+evidence's public columns, the partition's newest time when the key's latest record came (0 where
+keys do not go idle), CRC-32 of the key and all fields before it. `min_reader` is the oldest version
+whose code may read the row: the writer sets it, and older code refuses the row. A row of another
+version or width is refused too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from zlib import crc32
@@ -28,18 +23,22 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Field, Ints
 from streamdp.core.bank import Bank
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import Key
 
-VERSION = 4
-"""The newest layout that this code reads."""
+VERSION = 5
+"""The only layout that this code writes and reads; the ones before had another order of columns."""
 
 _MAGIC = b"sdpr"
 _CRC_BYTES = 4
-_SAVED = ("born", "slots", "block", "window", "first_offset", "nulls", "action", "sums", "totals",
-          "remembered", "shown", "seen")  # fmt: skip
+_OWN = ("born", "slots", "block", "first_offset")
+_HEAD = [
+    ("magic", "S4"), ("version", "<u2"), ("min_reader", "<u2"), ("digest", "V16"),
+    ("epoch", "<i8"), ("born", "<i8"), ("valid_at", "<i8"), ("slots", "<i8"), ("block", "<i8"),
+    ("first_offset", "<i8"),
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +47,13 @@ class Layout:
 
     digest: bytes  # 16 bytes
     epoch: int
-    actions: int
-    wide: int  # K where whole-block totals are kept, else 0
-    remembered: int = 0  # how many integers the learner's memory keeps
-    shown: int = 0  # K in a feedback stream
-    seen: int = 0  # 1 where keys go idle
-
-    @property
-    def version(self) -> int:
-        """The version that writes such rows; no older one may read them."""
-        if self.seen:
-            return 4
-        if self.shown:
-            return 3
-        return 2 if self.remembered else 1
+    private: tuple[Field, ...]  # the kind's columns
+    public: tuple[Field, ...]  # its evidence's
 
     @property
     def dtype(self) -> np.dtype[np.void]:
         """The row's fields."""
-        return _dtype(self.actions, self.wide, self.remembered, self.shown, self.seen)
-
-    @property
-    def fields(self) -> list[tuple[str, np.dtype[np.generic]]]:
-        """The fields of a row by name."""
-        return [(name, self.dtype[name]) for name in self.dtype.names or ()]
+        return _dtype(self.private, self.public)
 
     @property
     def size(self) -> int:
@@ -80,29 +62,22 @@ class Layout:
 
 
 @lru_cache(maxsize=64)
-def _dtype(actions: int, wide: int, remembered: int, shown: int, seen: int) -> np.dtype[np.void]:
-    """The fields of rows of this shape; asked for with each row that is read."""
-    return np.dtype(
-        [
-            ("magic", "S4"), ("version", "<u2"), ("min_reader", "<u2"), ("digest", "V16"),
-            ("epoch", "<i8"), ("born", "<i8"), ("valid_at", "<i8"), ("slots", "<i8"),
-            ("block", "<i8"), ("window", "<i8"), ("first_offset", "<i8"), ("nulls", "<i8"),
-            ("action", "<i8"), ("sums", "<i8", (actions,)), ("totals", "<i8", (wide,)),
-            ("remembered", "<i8" if shown else "<i4", (remembered,)),
-            ("shown", "<i8", (shown,)), ("seen", "<i8", (seen,)),
-        ]
-    )  # fmt: skip
+def _dtype(private: tuple[Field, ...], public: tuple[Field, ...]) -> np.dtype[np.void]:
+    columns = [
+        (field.name, np.dtype(field.dtype).newbyteorder("<"), field.shape)
+        for field in (*private, *public)
+    ]
+    return np.dtype([*_HEAD, *columns, ("seen", "<i8")])
 
 
 def encode(layout: Layout, bank: Bank, rows: Ints, *, valid_at: int) -> list[tuple[Key, bytes]]:
     """Encode some rows, each with its key, all as of the position `valid_at`."""
     table = np.zeros(len(rows), dtype=layout.dtype)
-    table["magic"], table["version"], table["min_reader"] = _MAGIC, layout.version, layout.version
+    table["magic"], table["version"], table["min_reader"] = _MAGIC, VERSION, VERSION
     table["digest"] = np.void(layout.digest)
     table["epoch"], table["valid_at"] = layout.epoch, valid_at
-    for name, column in bank.columns().items():  # other fields stay 0
-        if name in _SAVED:
-            table[name] = _as_integers(column[rows]).reshape(table[name].shape)
+    for name, column in _saved(bank).items():
+        table[name] = column[rows]
     keys = [bank.keys[row] for row in rows.tolist()]
     return [(key, _sealed(key, row.tobytes())) for key, row in zip(keys, table, strict=True)]
 
@@ -119,38 +94,26 @@ def load(layout: Layout, bank: Bank, saved: Sequence[tuple[Key, bytes]]) -> Ints
             )
         )
     _check_ranges(layout, table)
-    for name, column in bank.columns().items():
-        if name in _SAVED:
-            into = _as_integers(column)
-            into[rows] = table[name].reshape(into[rows].shape)
+    for name, column in _saved(bank).items():
+        column[rows] = table[name]
     return table["valid_at"].astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class PublicColumns:
-    """The public columns of saved rows: of the open block only its number."""
-
-    born: Ints
-    block: Ints
-    action: Ints
-    remembered: Ints
-    seen: Ints  # 0 where rows lack it
-
-
-def public_columns(layout: Layout, saved: Sequence[tuple[Key, bytes]]) -> PublicColumns:
-    """Read the columns that follow from releases and slot numbers; open sums are not read."""
+def public_columns(layout: Layout, saved: Sequence[tuple[Key, bytes]]) -> dict[str, NDArray[Any]]:
+    """Read what follows from releases and slot numbers: `born`, `block`, `seen`, and the evidence's
+    columns. Of the open block only its number is read.
+    """
     table = _table(layout, saved)
     _check_ranges(layout, table)
-    born, block, action, remembered = (
-        table[name].astype(np.int64) for name in ("born", "block", "action", "remembered")
-    )
-    seen = table["seen"].reshape(len(table), layout.seen).sum(axis=1)
-    return PublicColumns(born, block, action, remembered, seen)
+    names = ("born", "block", "seen", *(field.name for field in layout.public))
+    return {name: np.ascontiguousarray(table[name]) for name in names}
 
 
-def _as_integers(column: NDArray[Any]) -> NDArray[Any]:
-    """Floats as the bits of integers: rows hold integers only."""
-    return column.view(np.int64) if column.dtype == np.float64 else column
+def _saved(bank: Bank) -> dict[str, NDArray[Any]]:
+    """The bank's columns that a row has."""
+    own = {name: getattr(bank, name) for name in _OWN}
+    times = {"seen": bank.seen} if bank.seen.ndim == 1 else {}
+    return {**own, **bank.private, **bank.public, **times}
 
 
 def _sealed(key: Key, body: bytes) -> bytes:
@@ -163,20 +126,9 @@ def _checksum(key: Key, body: bytes) -> bytes:
 
 
 def _table(layout: Layout, saved: Sequence[tuple[Key, bytes]]) -> NDArray[np.void]:
-    """Saved rows as a table, whether they were saved with the time of the latest record or not."""
-    other = replace(layout, seen=1 - layout.seen)
-    if all(len(body) != other.size for _, body in saved):
-        bodies = [_opened(layout, key, body) for key, body in saved]
-        return np.frombuffer(b"".join(bodies), dtype=layout.dtype)
-    table = np.zeros(len(saved), dtype=layout.dtype)
-    for at, (key, body) in enumerate(saved):
-        written = int.from_bytes(body[4:6], "little")
-        of = other if (len(body), written) == (other.size, other.version) else layout
-        row = np.frombuffer(_opened(of, key, body), dtype=of.dtype, count=1)[0]
-        for name, _ in layout.fields:
-            if name != "seen" or of.seen == layout.seen:
-                table[name][at] = row[name]
-    return table
+    """Saved rows as a table."""
+    bodies = [_opened(layout, key, body) for key, body in saved]
+    return np.frombuffer(b"".join(bodies), dtype=layout.dtype)
 
 
 def _opened(layout: Layout, key: Key, saved: bytes) -> bytes:
@@ -203,6 +155,10 @@ def _opened(layout: Layout, key: Key, saved: bytes) -> bytes:
             )
         )
     version = int.from_bytes(saved[4:6], "little")
+    if version != VERSION:
+        raise StateMismatch(
+            complaint("saved row", "of another version", expected=VERSION, got=version)
+        )
     if len(saved) != layout.size:
         raise StateMismatch(
             complaint(
@@ -231,7 +187,6 @@ def _check_ranges(layout: Layout, table: NDArray[np.void]) -> None:
             )
         )
     sound = (table["born"] >= 0) & (table["slots"] >= 1) & (table["block"] >= 0)
-    sound &= (table["action"] >= 0) & (table["action"] < layout.actions)
     sound &= (table["born"] < table["valid_at"]) & (table["first_offset"] < table["valid_at"])
     sound &= table["first_offset"] >= table["born"]
     if not sound.all():
@@ -239,7 +194,7 @@ def _check_ranges(layout: Layout, table: NDArray[np.void]) -> None:
             complaint(
                 "saved row",
                 "impossible values",
-                expected="a learner's slots, block, action and offsets",
+                expected="a learner's slots, block and offsets",
                 got=f"{int((~sound).sum())} rows with others",
             )
         )

@@ -29,18 +29,19 @@ import numpy as np
 from msgspec import UNSET
 
 from streamdp.core import snapshot
-from streamdp.core.arrays import Floats
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import OPENING, After, Carried, Key, Release
+from streamdp.core.evidence import NEWEST
 from streamdp.core.evidence.carrying import STAYS_AWAY, Known, Passage
 from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
+from streamdp.core.evidence.votes import Votes
 from streamdp.core.learners import Learner, PolicyLearner
 from streamdp.core.learners.feedback.learner import feedback_learner_of
 from streamdp.core.schedule import Schedule
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.lines import ENDS_BLOCK, Carries
-from streamdp.wire.state import EpochEntries, EpochLearner, Recorded, SavedState
+from streamdp.wire.state import EpochEntries, EpochLearner, Recorded, SavedState, fields_of
 
 
 class Begins(Enum):
@@ -222,14 +223,8 @@ def _is_withheld(releases: Sequence[Recorded], *, histories: bool) -> bool:
 
 def _layout(epoch: int, learner: EpochLearner) -> snapshot.Layout:
     """The layout of an epoch's rows."""
-    return snapshot.Layout(
-        digest=bytes.fromhex(learner.row_digest),
-        epoch=epoch,
-        actions=len(learner.actions),
-        wide=learner.totals,
-        remembered=learner.remembered,
-        shown=learner.shown,
-    )
+    digest = bytes.fromhex(learner.row_digest)
+    return snapshot.Layout(digest, epoch, fields_of(learner.private), fields_of(learner.public))
 
 
 def is_readable(epoch: int, source: EpochEntries) -> bool:
@@ -268,19 +263,10 @@ def _of_rows(
     if not rows:
         return
     columns = snapshot.public_columns(layout, list(rows.items()))
-    numbers = zip(
-        rows, columns.born.tolist(), columns.block.tolist(), columns.action.tolist(), strict=True
-    )
-    for at, (key, born, block, action) in enumerate(numbers):
-        history = _floats(columns.remembered[at], learner) if learner.learner else None
-        yield key, Known(After(epoch, born, block), action, history)
-
-
-def _floats(
-    remembered: np.ndarray[tuple[int], np.dtype[np.int64]], learner: EpochLearner
-) -> Floats:
-    kept: Floats = remembered.view(np.float64).reshape(KEPT_PER_ARM, len(learner.actions))
-    return kept
+    evidence = _policy_learner(learner).evidence if learner.learner else Votes(NEWEST)
+    at = zip(columns["born"].tolist(), columns["block"].tolist(), strict=True)
+    for key, (born, block), known in zip(rows, at, evidence.known(columns), strict=True):
+        yield key, Known(After(epoch, born, block), *known)
 
 
 def _gone_on(

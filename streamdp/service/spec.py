@@ -29,7 +29,14 @@ from streamdp.wire.entries import Entries
 from streamdp.wire.feedback import FeedbackFormat
 from streamdp.wire.formats import Format
 from streamdp.wire.published import Lines
-from streamdp.wire.state import ESCAPED, LONG, EpochLearner, encode_learner, largest_recorded
+from streamdp.wire.state import (
+    ESCAPED,
+    LONG,
+    EpochLearner,
+    encode_learner,
+    largest_recorded,
+    saved_columns,
+)
 
 if TYPE_CHECKING:
     from streamdp.core.engine import Engine
@@ -185,9 +192,8 @@ class StreamSpec:
             actions=list(self.learner.actions),
             schedule=(list(schedule.prefix), list(schedule.tail)),
             row_digest=layout.digest.hex(),
-            totals=layout.wide,
-            remembered=layout.remembered,
-            shown=layout.shown,
+            private=saved_columns(layout.private),
+            public=saved_columns(layout.public),
             learner=self.learner.method["learner"],
             noted_from=noted_from,
             settings=self.settings,
@@ -210,8 +216,7 @@ class StreamSpec:
     @cached_property
     def row_bytes(self) -> int:
         """The bytes of a saved row."""
-        time = 0 if self.idle is None else 8
-        return row_layout(self.kind, epoch=self.epoch).size + time
+        return row_layout(self.kind, epoch=self.epoch).size
 
     @cached_property
     def largest_value(self) -> int:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -29,8 +29,10 @@ from itertools import product
 from typing import Annotated, Any, Literal
 
 import msgspec
+import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from streamdp.core.arrays import Field
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import (
     OPENING,
@@ -110,6 +112,20 @@ class Remark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     began_with: Positive
 
 
+SavedColumn = tuple[str, str, list[int]]
+"""A column's name, type and shape in one row."""
+
+
+def saved_columns(fields: Sequence[Field]) -> list[SavedColumn]:
+    """Columns as an epoch's entry names them."""
+    return [(of.name, np.dtype(of.dtype).name, list(of.shape)) for of in fields]
+
+
+def fields_of(columns: Sequence[SavedColumn]) -> tuple[Field, ...]:
+    """The columns that an epoch's entry names; the inverse of `saved_columns`."""
+    return tuple(Field(name, np.dtype(kind).type, tuple(shape)) for name, kind, shape in columns)
+
+
 class EpochLearner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the rows of an epoch mean: enough to read their public columns in a later epoch."""
 
@@ -119,9 +135,8 @@ class EpochLearner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     actions: list[str]
     schedule: tuple[list[int], list[int]]  # lengths of blocks: the prefix, and the repeated tail
     row_digest: Annotated[str, Meta(min_length=32, max_length=32)]
-    totals: Natural  # how many numbers of a row are for estimates
-    remembered: Natural  # … for the memory
-    shown: Natural  # … for shown arms
+    private: list[SavedColumn]  # the columns of a row, in their order
+    public: list[SavedColumn]
     learner: str = ""  # feedback streams: recipe and options
     noted_from: Natural | UnsetType = UNSET  # for keys born earlier, withholding was not noted
     settings: dict[str, str] | UnsetType = UNSET  # of the epoch, so that a change can be named

@@ -16,12 +16,5 @@ def configuration_digest(kind: Kind) -> str:
 
 def row_layout(kind: Kind, *, epoch: int) -> snapshot.Layout:
     """The layout of a configuration's saved rows."""
-    widths = {field.name: sum(field.shape) for field in (*kind.fields, *kind.evidence.fields)}
-    return snapshot.Layout(
-        digest=bytes.fromhex(configuration_digest(kind))[:16],
-        epoch=epoch,
-        actions=len(kind.actions),
-        wide=widths.get("totals", 0),
-        remembered=widths.get("remembered", 0),
-        shown=widths.get("shown", 0),
-    )
+    digest = bytes.fromhex(configuration_digest(kind))[:16]
+    return snapshot.Layout(digest, epoch, kind.fields, kind.evidence.fields)

@@ -21,7 +21,6 @@ moved on.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, MutableMapping, Sequence, Set
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -523,8 +522,7 @@ class Engine:
     @property
     def layout(self) -> snapshot.Layout:
         """The layout of saved rows; all have one width."""
-        layout = row_layout(self.kind, epoch=self.epoch)
-        return layout if self._idleness is None else replace(layout, seen=1)
+        return row_layout(self.kind, epoch=self.epoch)
 
     def low_water(self) -> int:
         """The oldest record that a rebuild from the saved rows would read again."""

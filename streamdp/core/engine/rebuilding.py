@@ -21,7 +21,6 @@ drawn from a second time (P4, P5).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from zlib import crc32
 
 import numpy as np
@@ -220,7 +219,7 @@ def _seen(engine: Engine, rows: Sequence[tuple[Key, bytes]], ages: Ages | None) 
     """When the latest record of each saved row came, even if keys no longer go idle."""
     if ages is None:
         return np.zeros(len(rows), dtype=np.int64)
-    seen = snapshot.public_columns(replace(engine.layout, seen=1), rows).seen
+    seen = snapshot.public_columns(engine.layout, rows)["seen"]
     return np.where(seen == 0, ages.since, seen)
 
 
@@ -234,7 +233,7 @@ def _newest(
             openings[name.key] = max(name.born, openings.get(name.key, 0))
     recorded_keys = {name.key for name in releases}
     twice = [(key, row) for key, row in rows if key in recorded_keys]
-    saved = snapshot.public_columns(engine.layout, twice).born.tolist()
+    saved = snapshot.public_columns(engine.layout, twice)["born"].tolist()
     newest = dict(openings)
     for (key, _), born in zip(twice, saved, strict=True):
         newest[key] = max(born, newest.get(key, 0))
