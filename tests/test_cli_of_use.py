@@ -27,7 +27,6 @@ USUAL = {
     "--pscore": "p",
     "--format": "json",
     "--set": "a=b",
-    "--checkpoint": "at.npz",
     "--on-bad": "refuse",
 }
 """Values that would be good where the option is of use; also what is usual may not be believed."""
@@ -40,8 +39,7 @@ SIMULATE = {
 REPLAY = {
     ("log.ndjson",): "--content --format --header --logged --played --pscore --set",
     ("sqlite:home.db#x",): "--content --header --logged --on-bad --played --pscore",
-    ("shown.ndjson", *FEEDBACK): "--checkpoint --content --format --header --played --set",
-    ("sqlite:home.db#x", *FEEDBACK): "--checkpoint",
+    ("shown.ndjson", *FEEDBACK): "--content --format --header --played --set",
     ("sqlite:home.db#x", *FEEDBACK, "--content", "losses"): "--header --played --pscore",
 }
 CONVERT = {

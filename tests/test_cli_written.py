@@ -41,7 +41,6 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("replay", "log.npy", "--report"),
         ("replay", "log.npy", "--json"),
-        ("replay", "log.npy", "--checkpoint"),
         ("replay", "log.npy", "--observes", "feedback", "--report"),
         ("simulate", "--observes", "feedback", "--report"),
         ("reproduce", "leak", "--report"),
@@ -75,16 +74,14 @@ def test_may_a_place_be_without_the_right_to_write(
 
 
 def test_is_a_conversion_s_place_looked_at(tmp_path: Path, streamdp: Streamdp) -> None:
-    """The folder of the file, of its checkpoint, and a full disk under it."""
+    """The folder of the file, and a full disk under it."""
     source = tmp_path / "log.npy"
     np.save(source, np.full((9, 2), 0.5, dtype=np.float32))
     (tmp_path / "disk.ndjson.part").symlink_to(FULL)
     missing = str(tmp_path / "none" / "at.ndjson")
-    full, topic = str(tmp_path / "disk.ndjson"), f"sqlite:{tmp_path / 'home.db'}#x"
+    full = str(tmp_path / "disk.ndjson")
     for options, code, where in (
         ((missing,), 2, missing),
-        ((str(tmp_path / "log.ndjson"), "--checkpoint", missing), 2, missing),
-        ((topic, "--actions", "a,b", "--checkpoint", missing), 2, f"{missing}.new"),
         ((full,), 6, full),
     ):
         ran = streamdp("convert", str(source), *options)

@@ -20,7 +20,6 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
 from streamdp.lab.replay.converting import convert
 from streamdp.lab.replay.figures import as_json
-from streamdp.lab.replay.journal import Written
 from streamdp.lab.replay.log import ArrayLog
 from streamdp.lab.replay.page import page
 from streamdp.lab.replay.replaying import Question, Replay, replay_log, seeds_of
@@ -183,36 +182,6 @@ def test_is_a_null_row_beside_a_clipped_one_null(tmp_path: Path) -> None:
     assert astuple(convert(log, tmp_path / "tame.npy")) == (3, 1, 2)
     tame = open_log(tmp_path / "tame.npy")  # nothing in it is unusable
     assert [row[0] is None for row in logged(tame)] == [True, False, True]
-
-
-def test_is_what_was_repaired_counted_once_through_interruptions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The record of the progress holds what was clipped or null before it, for files and topics."""
-    monkeypatch.setattr("streamdp.lab.replay.sources.ndjson._LINES", 3)
-    monkeypatch.setattr("streamdp.lab.replay.converting._BETWEEN_MARKS", 1)
-    monkeypatch.setattr("streamdp.lab.replay.sending._RECORDS", 2)
-    monkeypatch.setattr("streamdp.lab.replay.sending._BETWEEN_MARKS", 2)
-    wild, null = tmp_path / "wild.ndjson", tmp_path / "null.ndjson"
-    _lines(wild, WILD)
-    null.write_text('{"losses":null}\n{"losses":[0,1]}\n' * 10)
-    address, how = f"sqlite:{tmp_path / 'home.db'}#clicks", ReadOptions(actions=("a", "b"))
-
-    def stop(done: int) -> None:
-        if done in (6, 12):
-            raise KeyboardInterrupt
-
-    def to_file(tell: Callable[[int], None]) -> Written:
-        return convert(open_log(wild), tmp_path / "log.npy", progress=tell)
-
-    def to_topic(tell: Callable[[int], None]) -> Written:
-        log, at = open_log(null, how), tmp_path / "at.json"
-        return send_log(log, address, how, checkpoint=at, progress=tell)
-
-    for run, expected in ((to_file, (32, 16, 0)), (to_topic, (20, 0, 10))):
-        with pytest.raises(KeyboardInterrupt):
-            run(stop)
-        assert astuple(run(lambda done: None)) == expected
 
 
 def test_is_nothing_sent_of_a_log_that_would_be_clipped(tmp_path: Path) -> None:

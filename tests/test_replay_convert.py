@@ -1,13 +1,13 @@
-"""Can a conversion be interrupted anywhere, and does it then end as if it had not been?"""
+"""Does a conversion write everything, all of it or nothing, and say how far it is?"""
 
 from __future__ import annotations
 
-import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,73 +16,16 @@ import pytest
 from typer.testing import CliRunner
 
 from streamdp.cli import application
-from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.errors import InvalidConfig
 from streamdp.lab.commands import _progress
 from streamdp.lab.replay import ReadOptions, open_log
-from streamdp.lab.replay.chunks import Chunk
 from streamdp.lab.replay.converting import convert
-from streamdp.lab.replay.journal import Written
-from streamdp.lab.replay.log import Log
 from streamdp.lab.replay.sending import send_log
-from streamdp.lab.replay.targets import LinesTarget
-from streamdp_adapters.sqlite import Sqlite
 from tests.support.replayed import Pieces, logged, made_up
 
 NAMED = ("left", "right", "up", "down")
-ENDINGS = (".ndjson", ".parquet", ".arrow", ".npy")
+ENDINGS = (".ndjson", ".parquet", ".arrow", ".npy", ".npz")
 SLOTS = 5000
-
-SMALL = {
-    "streamdp.lab.replay.converting._BETWEEN_MARKS": 16 * 1500,
-    "streamdp.lab.replay.sources.numpy_files.PORTION_BYTES": 16 * 400,
-    "streamdp.lab.replay.sources.arrow_files._PORTION_ROWS": 400,
-    "streamdp.lab.replay.sources.ndjson._LINES": 400,
-    "streamdp.lab.replay.sending._RECORDS": 100,
-    "streamdp.lab.replay.sending._BETWEEN_MARKS": 700,
-}
-"""Portions and marks so small that these logs have many."""
-
-VICTIM = """
-import json, os, sys
-from importlib import import_module
-from streamdp.cli import main
-from streamdp.lab.commands._progress import Bars
-
-small = json.loads(sys.argv[1])
-for name, value in small.items():
-    module, _, constant = name.rpartition(".")
-    setattr(import_module(module), constant, value)
-for said in sys.stdin:  # all is imported: each victim is a copy of this process
-    number, at, stderr, *command = json.loads(said)
-    child = os.fork()
-    if not child:
-        break
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-else:
-    sys.exit()
-os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT), 2)
-os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-os.dup2(0, 1)
-stage = Bars.stage
-
-def dying(self, name, total):
-    bar = stage(self, name, total)
-    def tell(done):
-        bar(done)
-        if done >= at:
-            os.kill(os.getpid(), number)
-    return tell
-
-Bars.stage = dying
-sys.argv[1:] = command
-sys.exit(main())
-"""
-
-
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in SMALL.items():
-        monkeypatch.setattr(name, value)
 
 
 def _log(folder: Path) -> Path:
@@ -92,184 +35,69 @@ def _log(folder: Path) -> Path:
     return path
 
 
-Strike = Callable[..., tuple[int, str]]
+def _interrupted(done: int) -> None:
+    if done > SLOTS / 2:
+        raise KeyboardInterrupt
 
 
-@pytest.fixture(scope="module")
-def strike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Strike]:
-    """Runs the command line with a signal to itself after 3,300 slots: its code, what it said."""
-    stderr = tmp_path_factory.mktemp("struck") / "stderr"
-    with subprocess.Popen(
-        [sys.executable, "-c", VICTIM, json.dumps(SMALL)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
-    ) as parent:  # fmt: skip
-
-        def struck(number: signal.Signals, *command: str) -> tuple[int, str]:
-            assert parent.stdin is not None
-            assert parent.stdout is not None
-            stderr.write_text("")
-            parent.stdin.write(json.dumps([number, 3300, str(stderr), *command]) + "\n")
-            return int(parent.stdout.readline()), stderr.read_text()
-
-        yield struck
-    assert parent.returncode == 0
+def _invalid(done: int) -> None:
+    if done > SLOTS / 2:
+        raise InvalidConfig("a fault in the log")
 
 
-class _Stop(KeyboardInterrupt):
-    """Ctrl-C, in a test."""
-
-
-def _steps(seen: list[int], *, every: int = 7) -> Callable[[int], None]:
-    """Progress that is interrupted when it has been told so often."""
-    begun = len(seen)
-
-    def tell(done: int) -> None:
-        seen.append(done)
-        if len(seen) - begun == every:
-            raise _Stop
-
-    return tell
-
-
-def _insist(run: Callable[[Callable[[int], None]], Written], *, every: int) -> list[int]:
-    """Run again and again until it is through; what progress was told."""
-    seen: list[int] = []
-    while True:
-        try:
-            run(_steps(seen, every=every))
-        except _Stop:
-            assert len(seen) < 200
-        else:
-            return seen
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_is_a_killed_conversion_gone_on_with(
-    tmp_path: Path, ending: str, number: signal.Signals, strike: Strike
+@pytest.mark.parametrize("fault", [_interrupted, _invalid])
+def test_a_file_is_whole_or_the_one_before_and_nothing_is_beside_it(
+    tmp_path: Path, ending: str, fault: Callable[[int], None]
 ) -> None:
-    """The same command again; the file is the same, byte for byte, as without the interruption."""
-    source = _log(tmp_path)
-    target, whole = tmp_path / f"log{ending}", tmp_path / f"whole{ending}"
-    code, said = strike(number, "convert", str(source), str(target))
-    assert code == (130 if number is signal.SIGINT else -signal.SIGKILL), said
-    if number is signal.SIGINT:
-        assert "interrupted; the same command resumes\n" in said
-    assert not target.exists()
-    left = tmp_path / f"log{ending}.part"
-    with left.open("ab") as file:
-        file.write(b"half a record")  # what a death in mid-write leaves
-    seen: list[int] = []
-    assert convert(open_log(source), target, progress=seen.append).slots == SLOTS
-    assert seen[0] > 3000
-    convert(open_log(source), whole)
-    assert target.read_bytes() == whole.read_bytes()
-    assert {path.name for path in tmp_path.iterdir()} == {source.name, target.name, whole.name}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ending", ENDINGS[:3])
-@pytest.mark.parametrize("kind", [".ndjson", ".parquet", ".arrow", ".npz"])
-def test_does_it_matter_how_often(tmp_path: Path, ending: str, kind: str) -> None:
-    """Interrupted every seven portions, from every kind of source, with keys and partitions."""
-    source, made = tmp_path / f"source{kind}", made_up(SLOTS, seed=6, keys=3)
-    named = [key or b"none" for key in made.keys or ()]
-    convert(Pieces(made.losses, named, made.partitions, actions=NAMED), source)
-    target, whole = tmp_path / f"log{ending}", tmp_path / f"whole{ending}"
-    seen = _insist(lambda tell: convert(open_log(source), target, progress=tell), every=7)
-    assert len(seen) > len(set(seen))
-    convert(open_log(source), whole)
-    assert target.read_bytes() == whole.read_bytes()
-    assert logged(open_log(target)) == logged(open_log(source))
-
-
-def test_are_segments_one_parquet_file(tmp_path: Path) -> None:
-    """Any reader finds all row groups of the segments in one file, and nothing else beside it."""
-    log = open_log(_log(tmp_path))
-    convert(log, tmp_path / "log.parquet")
-    with pq.ParquetFile(tmp_path / "log.parquet") as file:
-        metadata = file.metadata
-        places = [metadata.row_group(n).column(3).data_page_offset for n in range(4)]
-        assert metadata.num_rows == SLOTS
-    assert places == sorted(set(places))
-    assert logged(open_log(tmp_path / "log.parquet")) == logged(log)
-    assert len(list(tmp_path.iterdir())) == 2  # the source and the file
-
-
-def test_is_a_death_before_the_finished_file_has_its_name_made_good(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The segments are joined; the process dies; the same command makes the same file."""
-    source, target, whole = _log(tmp_path), tmp_path / "log.parquet", tmp_path / "whole.parquet"
-
-    rename = Path.replace
-
-    def dies(self: Path, to: Path) -> Path:
-        if to == target:
-            raise _Stop
-        return rename(self, to)
-
-    with monkeypatch.context() as dying:
-        dying.setattr(Path, "replace", dies)
-        with pytest.raises(_Stop):
-            convert(open_log(source), target)
-    assert not target.exists()
-    seen: list[int] = []
-    assert convert(open_log(source), target, progress=seen.append).slots == SLOTS
-    assert seen[0] > 3000  # it did not begin anew
-    convert(open_log(source), whole)
-    assert target.read_bytes() == whole.read_bytes()
-    assert {path.name for path in tmp_path.iterdir()} == {source.name, target.name, whole.name}
-
-
-def test_is_another_conversion_refused(tmp_path: Path) -> None:
-    """A source that has changed, a checkpoint that is none, a partial file that is too short."""
-    source, target = _log(tmp_path), tmp_path / "log.ndjson"
-    second_input, part = tmp_path / "log.ndjson.part.json", tmp_path / "log.ndjson.part"
-
-    def left() -> None:
-        with pytest.raises(_Stop):
-            convert(open_log(source), target, progress=_steps([]))
-
-    left()
-    np.save(source, np.zeros((SLOTS, 2), np.float32))
-    with pytest.raises(StateMismatch, match=r"part\.json: of another conversion.*remove it"):
-        convert(open_log(source), target)
-    second_input.write_text("{}")
-    with pytest.raises(StateMismatch, match=r"part\.json: cannot be read"):
-        convert(open_log(source), target)
-    second_input.unlink()
-    left()
-    part.write_bytes(part.read_bytes()[:1000])
-    with pytest.raises(StateMismatch, match=r"part: cut short; expected \d+ bytes, got 1000"):
-        convert(open_log(source), target)
-
-
-@pytest.mark.parametrize("option", ["--checkpoint", "target"])
-@pytest.mark.parametrize("ending", [".ndjson", ".npz"])
-def test_is_a_file_that_is_no_checkpoint_kept(tmp_path: Path, ending: str, option: str) -> None:
-    """The log itself, the target, what is written, and anybody's file: refused, and unharmed."""
-    source, target, notes = _log(tmp_path), tmp_path / f"log{ending}", tmp_path / "notes.txt"
-    expected = r"notes\.txt: cannot be read; expected a file that"
+    """A conversion that ends early leaves what was there, and the next one writes the log."""
+    log, target = made_up(SLOTS, seed=5), tmp_path / f"log{ending}"
     target.write_text("an older log")
-    notes.write_text("Keep this.")
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    second_input: list[tuple[Path, Path]] = [(source, source), (source, tmp_path / ".." / source)]
-    if option == "--checkpoint":
-        part = tmp_path / f"log{ending}.part"
-        second_input = [(target, source), (target, target), (target, part)]
-        with pytest.raises(StateMismatch, match=expected):
-            convert(open_log(source), target, checkpoint=notes)
-    for to, checkpoint in second_input:
-        given = checkpoint if option == "--checkpoint" else None
-        with pytest.raises(InvalidConfig, match=f"{option}: is a file of this conversion"):
-            convert(open_log(source), to, checkpoint=given)
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    with pytest.raises((KeyboardInterrupt, InvalidConfig)):
+        convert(log, target, progress=fault)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["an older log"]
+    seen: list[int] = []
+    assert convert(log, target, progress=seen.append).slots == SLOTS
+    assert seen == sorted(seen)
+    assert seen[-1] == SLOTS
+    assert logged(open_log(target)) == logged(log)
+    assert list(tmp_path.iterdir()) == [target]
 
 
-def test_does_a_mistake_leave_nothing(tmp_path: Path) -> None:
-    """It has to be mended first, and then the log is another."""
+def test_ctrl_c_ends_a_conversion_and_leaves_no_file(tmp_path: Path) -> None:
+    """The command ends with 130, and says that it was interrupted."""
+    program = (
+        "import os, signal, sys\n"
+        "from streamdp.cli import main\n"
+        "from streamdp.lab.commands._progress import Bars\n"
+        "stage = Bars.stage\n"
+        "def struck(self, name, total):\n"
+        "    bar = stage(self, name, total)\n"
+        "    return lambda done: (bar(done), os.kill(os.getpid(), signal.SIGINT))\n"
+        "Bars.stage = struck\n"
+        "main()\n"
+    )
+    target = tmp_path / "log.parquet"
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "convert", str(_log(tmp_path)), str(target)],
+        capture_output=True, text=True, timeout=300, check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (130, "interrupted\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["source.npy"]
+
+
+def test_a_log_is_not_written_over_itself(tmp_path: Path) -> None:
+    source = _log(tmp_path)
+    before = source.read_bytes()
+    for target in (source, tmp_path / ".." / tmp_path.name / source.name):
+        with pytest.raises(InvalidConfig, match="target: is the log; expected another file"):
+            convert(open_log(source), target)
+    assert source.read_bytes() == before
+
+
+def test_a_fault_in_the_log_leaves_no_file(tmp_path: Path) -> None:
     source = tmp_path / "source.ndjson"
     source.write_text('{"losses":[0,1]}\n' * 3000 + "nonsense\n")
     with pytest.raises(InvalidConfig, match="line 3001"):
@@ -277,70 +105,66 @@ def test_does_a_mistake_leave_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [source.name]
 
 
-def _address(folder: Path) -> str:
-    return f"sqlite:{folder / 'home.db'}#clicks"
-
-
-def _sent(folder: Path) -> list[tuple[object, ...]]:
-    """Losses and keys in the topic, in order."""
-    back: Log = open_log(_address(folder), ReadOptions(actions=NAMED))
-    return [row[:2] for row in logged(back)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_is_every_row_in_the_topic_once(
-    tmp_path: Path, number: signal.Signals, strike: Strike
-) -> None:
-    """The command line is struck between two checkpoints; the same command sends the rest."""
-    source, checkpoint = _log(tmp_path), tmp_path / "append.json"
-    address, names = _address(tmp_path), ",".join(NAMED)
-    command = ("convert", str(source), address, "--actions", names, "--checkpoint", str(checkpoint))
-    code, said = strike(number, *command)
-    assert code in (130, -signal.SIGKILL), said
-    held = len(_sent(tmp_path))
-    marked = json.loads(checkpoint.read_text())["slots"]
-    assert marked < held < SLOTS
-    log = open_log(source, ReadOptions(actions=NAMED))
-    seen: list[int] = []
-    sent = send_log(log, address, ReadOptions(), checkpoint=checkpoint, progress=seen.append)
-    assert (sent.slots, seen[0]) == (SLOTS, marked + 100)
-    assert _sent(tmp_path) == [row[:2] for row in logged(log)]
-    assert not checkpoint.exists()
-
-
-@pytest.mark.slow
-def test_does_a_death_after_any_record_matter(tmp_path: Path) -> None:
-    """Keys and nulls; stopped every nine batches, also before the first checkpoint moves on."""
-    source = tmp_path / "source.parquet"
-    made = made_up(SLOTS, seed=8, keys=3)
-    convert(Pieces(made.losses, made.keys, actions=NAMED), source)
-    log, checkpoint = open_log(source), tmp_path / "append.json"
-
-    def run(tell: Callable[[int], None]) -> Written:
-        return send_log(
-            log, _address(tmp_path), ReadOptions(), checkpoint=checkpoint, progress=tell
+def test_a_parquet_file_has_a_row_group_for_each_portion(tmp_path: Path) -> None:
+    """So that a reader needs no more memory than the writer did."""
+    log = made_up(SLOTS, seed=5)
+    convert(log, tmp_path / "log.parquet")
+    with pq.ParquetFile(tmp_path / "log.parquet") as file:
+        groups = file.metadata.num_row_groups
+        assert [file.metadata.row_group(n).num_rows for n in range(groups)][:-1] == [log.step] * (
+            groups - 1
         )
-
-    assert len(_insist(run, every=9)) > SLOTS / 100
-    assert _sent(tmp_path) == [row[:2] for row in logged(log)]
+        assert file.metadata.num_rows == SLOTS
 
 
-def test_are_strangers_records_noticed(tmp_path: Path) -> None:
-    """Somebody else wrote to the topic meanwhile: what is whose cannot be told any more."""
-    log, checkpoint = open_log(_log(tmp_path), ReadOptions(actions=NAMED)), tmp_path / "append.json"
-    with pytest.raises(_Stop):
-        send_log(log, _address(tmp_path), ReadOptions(), checkpoint=checkpoint, progress=_steps([]))
+@pytest.mark.parametrize("portion", [1, 7, 1000])
+def test_every_row_is_in_the_topic_once(
+    tmp_path: Path, portion: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many records are handed over at once; nulls are records without a value."""
+    monkeypatch.setattr("streamdp.lab.replay.sending._RECORDS", portion)
+    made = made_up(400, seed=8, keys=3)
+    log = Pieces(np.clip(made.losses, 0, 1), made.keys, actions=NAMED)
+    address, how = f"sqlite:{tmp_path / 'home.db'}#clicks", ReadOptions(actions=NAMED)
+    seen: list[int] = []
+    assert send_log(log, address, how, progress=seen.append).slots == seen[-1] == 400
+    assert seen == sorted(seen)
+    assert logged(open_log(address, how)) == logged(log)
 
-    async def stranger() -> None:
-        technology = Sqlite.from_settings({"path": tmp_path / "home.db"}, app="shop")
-        producer = technology.producer()
-        await producer.send("clicks", [(b"other", b"{}")])
-        await producer.close()
 
-    asyncio.run(stranger())
-    with pytest.raises(StateMismatch, match="topic clicks: records; expected only this log's"):
-        send_log(log, _address(tmp_path), ReadOptions(), checkpoint=checkpoint)
+def test_lines_hold_keys_places_nulls_and_names_in_the_fewest_digits(tmp_path: Path) -> None:
+    """Rows become lines many at a time, as if one by one."""
+    losses = np.array([[0.1, 1], [np.nan, 0], [0.25, 1e-30]] * 3000, dtype=np.float32)
+    keys = [b"fr", None, "é".encode()] * 3000
+    partitions = np.full(9000, 3, dtype=np.int64)
+    log = Pieces(losses, keys, partitions, actions=("left", "right"), step=9000)
+    convert(log, tmp_path / "log.ndjson")
+    lines = (tmp_path / "log.ndjson").read_bytes().splitlines()
+    assert lines[:3] == [
+        b'{"key":"fr","offset":0,"partition":3,"losses":{"left":0.1,"right":1.0}}',
+        b'{"offset":1,"partition":3,"losses":null}',
+        '{"key":"é","offset":2,"partition":3,"losses":'
+        '{"left":0.25,"right":1.0000000031710769e-30}}'.encode(),
+    ]
+    assert [json.loads(line)["offset"] for line in lines] == list(range(9000))
+
+
+@pytest.mark.parametrize(
+    ("ending", "keys", "expected"),
+    [
+        (".npy", [b"a", b"b"], "cannot hold keys, offsets or partitions"),
+        (".ndjson", [b"\xff", b"b"], "cannot hold a key that is not UTF-8"),
+        (".npz", [None, b"b"], "cannot hold null keys among others"),
+        (".npz", [b"a\0", b"b"], "cannot hold keys that end in zeros"),
+    ],
+)
+def test_a_file_that_cannot_hold_the_keys_is_refused_before_it_has_its_name(
+    tmp_path: Path, ending: str, keys: list[bytes | None], expected: str
+) -> None:
+    log = Pieces(made_up(2, seed=1).losses, keys)
+    with pytest.raises(InvalidConfig, match=rf"log{ending}: {expected}; expected a .parquet"):
+        convert(log, tmp_path / f"log{ending}")
+    assert not list(tmp_path.iterdir())
 
 
 def test_does_a_piped_conversion_say_how_far_it_is(tmp_path: Path) -> None:
@@ -378,24 +202,6 @@ def test_is_standard_error_told_apart_from_a_terminal(monkeypatch: pytest.Monkey
     drawn = _progress.screen()
     drawn.close()
     assert isinstance(drawn, _progress.BarProgress)
-
-
-def test_is_every_loss_written_with_few_digits_in_one_go(tmp_path: Path) -> None:
-    """Rows become lines many at a time: keys, places, nulls and names as if one by one."""
-    losses = np.array([[0.1, 1], [np.nan, 0], [0.25, 1e-30]] * 3000, dtype=np.float32)
-    keys = [b"fr", None, "é".encode()] * 3000
-    offsets = np.arange(9000) * 2
-    target = LinesTarget.open(tmp_path / "log.ndjson", ("left", "right"), None)
-    target.write(Chunk(0, losses, keys, offsets, 3, after=None))
-    target.close()
-    lines = (tmp_path / "log.ndjson").read_bytes().splitlines()
-    assert lines[:3] == [
-        b'{"key":"fr","offset":0,"partition":3,"losses":{"left":0.1,"right":1.0}}',
-        b'{"offset":2,"partition":3,"losses":null}',
-        '{"key":"é","offset":4,"partition":3,"losses":'
-        '{"left":0.25,"right":1.0000000031710769e-30}}'.encode(),
-    ]
-    assert [json.loads(line)["offset"] for line in lines] == offsets.tolist()
 
 
 @pytest.mark.parametrize("ending", ["ndjson", "csv"])

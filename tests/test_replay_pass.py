@@ -1,17 +1,15 @@
-"""Are the sums and the regrets of one pass exact, and can a pass be interrupted?"""
+"""Are the sums and the regrets of one pass exact?"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 import streamdp as sd
-from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import quantise
 from streamdp.core.segments import Grouped
 from streamdp.lab.replay.cells import RUNNING, Cell, parse_candidates, parse_epsilons
@@ -125,53 +123,9 @@ def test_do_small_parts_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [curve.regret.tolist() for curve in _curves(log, asked)] == at_once
 
 
-@dataclass
-class Impatient:
-    """Interrupts after some questions."""
-
-    patience: int
-    seen: list[int] = field(default_factory=list)
-
-    def stage(self, name: str, total: int) -> Callable[[int], None]:
-        return self.seen.append if name.startswith("reading") else lambda done: None
-
-    def interrupted(self) -> bool:
-        self.patience -= 1
-        return self.patience < 0
-
-
 QUESTION = Question(
     parse_candidates([EVERYONE[0], EVERYONE[1], EVERYONE[4]]), parse_epsilons("0.5,inf"), (1, 2)
 )
-
-
-def test_can_a_pass_be_interrupted_and_resumed(tmp_path: Path) -> None:
-    """The answers are those of one go, windows and redrawn events included."""
-    log, kept = made_up(1500, seed=9, keys=4), tmp_path / "pass.npz"
-    whole = replay_log(log, QUESTION)
-    for patience in (0, 0):
-        with pytest.raises(KeyboardInterrupt):
-            replay_log(log, QUESTION, checkpoint=kept, watcher=Impatient(patience))
-    watcher = Impatient(100)
-    resumed = replay_log(log, QUESTION, checkpoint=kept, watcher=watcher)
-    assert min(watcher.seen) > log.step
-    assert not kept.exists()
-    assert resumed.summed.nulls == whole.summed.nulls > 0
-    assert resumed.summed.clipped == whole.summed.clipped > 0
-    for one, other in zip(whole.answers, resumed.answers, strict=True):
-        assert one.curves.regret.tolist() == other.curves.regret.tolist()
-
-
-def test_is_a_checkpoint_of_another_question_refused(tmp_path: Path) -> None:
-    log, kept = made_up(1500, seed=9), tmp_path / "pass.npz"
-    with pytest.raises(KeyboardInterrupt):
-        replay_log(log, QUESTION, checkpoint=kept, watcher=Impatient(0))
-    other = Question(QUESTION.candidates, QUESTION.epsilons, (1, 3))
-    with pytest.raises(StateMismatch, match="another question"):
-        replay_log(log, other, checkpoint=kept)
-    kept.write_bytes(b"junk")
-    with pytest.raises(StateMismatch, match="cannot be read"):
-        replay_log(log, QUESTION, checkpoint=kept)
 
 
 def test_are_questions_that_cannot_be_asked_refused() -> None:

@@ -32,13 +32,13 @@ from time import process_time
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 
 from streamdp.lab.replay import open_log
 from streamdp.lab.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons, schedules_of
 from streamdp.lab.replay.curves import baselines, curves
 from streamdp.lab.replay.cuts import Bench, CutPlan, report_points
 from streamdp.lab.replay.onepass import OnePass
-from streamdp.lab.replay.targets import npy_header
 
 K = 100
 LEARNERS = (
@@ -98,10 +98,9 @@ def write_log(path: Path, slots: int, *, kind: str) -> None:
     if kind == "bad":
         block[::500] = np.nan
         block[250::500, 5] = 7.0
-    with path.open("wb") as file:
-        file.write(npy_header(slots, K))
-        for first in range(0, slots, _STEP):
-            file.write(block[: min(_STEP, slots - first)].data)
+    rows = npy.open_memmap(path, "w+", np.float32, (slots, K))
+    for first in range(0, slots, _STEP):
+        rows[first : first + _STEP] = block[: min(_STEP, slots - first)]
 
 
 def measured(folder: Path, slots: int, *, kind: str, rounds: int) -> list[dict[str, Any]]:
@@ -140,9 +139,7 @@ def memory(folder: Path, *, size: int) -> list[dict[str, Any]]:
     """The largest resident set of a process that replays a sparse log."""
     path = folder / "sparse.npy"
     rows = size // (4 * K)
-    with path.open("wb") as file:
-        file.write(npy_header(rows, K))
-        file.truncate(128 + rows * 4 * K)
+    npy.open_memmap(path, "w+", np.float32, (rows, K))  # sparse: nothing is written
     answer = subprocess.run(
         [sys.executable, __file__, "--child", str(path)], check=True, capture_output=True, text=True
     )

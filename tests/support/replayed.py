@@ -14,7 +14,7 @@ from streamdp.lab.replay.cells import Cell, cells_of, parse_candidates, parse_ep
 from streamdp.lab.replay.chunks import chunks
 from streamdp.lab.replay.cuts import Bench, CutPlan, report_points
 from streamdp.lab.replay.grid import play
-from streamdp.lab.replay.log import START, Columns, Log, Portion, Position, portions_of
+from streamdp.lab.replay.log import Columns, Log, Portion, portions_of
 from streamdp.lab.replay.onepass import OnePass, Summed
 
 ACTIONS = ("a", "b", "c", "d")
@@ -51,20 +51,15 @@ class Pieces:
     def slots(self) -> int:
         return len(self.losses)
 
-    def identity(self) -> str:
-        return self.name
-
-    def portions(self, start: Position = START) -> Iterator[Portion]:
-        for first in range(start.get("row", 0), len(self.losses), self.step):
+    def portions(self) -> Iterator[Portion]:
+        for first in range(0, len(self.losses), self.step):
             part = slice(first, min(first + self.step, len(self.losses)))
             columns = Columns(
                 None if self.keys is None else self.keys[part],
                 None,
                 None if self.partitions is None else self.partitions[part],
             )
-            yield from portions_of(
-                self.losses[part], columns, first=first, after={"row": part.stop}
-            )
+            yield from portions_of(self.losses[part], columns, first=first)
 
 
 def made_up(slots: int, *, seed: int, keys: int = 1) -> Pieces:
@@ -81,10 +76,10 @@ def made_up(slots: int, *, seed: int, keys: int = 1) -> Pieces:
     return Pieces(losses, [named[number] for number in chosen.tolist()], partitions)
 
 
-def logged(log: Log, start: Position = START) -> list[tuple[object, ...]]:
+def logged(log: Log) -> list[tuple[object, ...]]:
     """Every slot: losses as bits (null rows alike), key, offset, partition."""
     slots: list[tuple[object, ...]] = []
-    for chunk in chunks(log.portions(start)):
+    for chunk in chunks(log.portions()):
         losses = np.clip(chunk.losses, 0, 1)
         null = chunk.nulls()
         for at, row in enumerate(losses):

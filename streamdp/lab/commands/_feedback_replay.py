@@ -141,7 +141,7 @@ def run(
     """Replay a log, and print the answer."""
     from streamdp.lab.commands import _progress
 
-    with _progress.watching("a replay of feedback keeps nothing: it begins again") as watcher:
+    with _progress.watching() as watcher:
         answered = replayed(log, asked, how, shown, watcher.stoppable)
     write(answered, report, as_json)
     if str(as_json) != "-":

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-WITH_CHECKPOINT = "with --checkpoint the same command goes on"
-
 _SECONDS_BETWEEN_LINES = 5.0
 """Seconds between lines: often enough to see progress, and an hour's work is 720 lines."""
 
@@ -144,8 +142,8 @@ def screen() -> Screen:
 
 
 @contextmanager
-def watching(hint: str = WITH_CHECKPOINT) -> Iterator[Bars]:
-    """Show progress inside the block; on an interrupt, `hint` says how to resume."""
+def watching() -> Iterator[Bars]:
+    """Show progress inside the block."""
     shown = screen()
     bars = Bars(shown)
     before = signal.signal(signal.SIGINT, bars.interrupt)
@@ -153,7 +151,7 @@ def watching(hint: str = WITH_CHECKPOINT) -> Iterator[Bars]:
         yield bars
     except KeyboardInterrupt:
         shown.close()
-        typer.echo(f"interrupted; {hint}", err=True)
+        typer.echo("interrupted", err=True)
         raise typer.Exit(130) from None
     finally:
         shown.close()

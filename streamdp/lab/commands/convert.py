@@ -25,15 +25,8 @@ def convert(
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="name=value for a topic's transport.")
     ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            help="Keep the progress here, to resume after an interruption; by default, for a file,"
-            " TARGET.part.json."
-        ),
-    ] = None,
 ) -> None:
-    """Convert a log between NDJSON, Parquet, Arrow, NumPy and topics; the same command resumes.
+    """Convert a log between NDJSON, Parquet, Arrow, NumPy and topics.
 
     The last line says in how many slots losses were clipped to [0, 1], and in how many there are
     none. Losses outside [0, 1] are not sent to a topic: a file is the place to look at them.
@@ -70,13 +63,12 @@ def convert(
     )
     how = reading(actions, on_bad, wire_format, setting)
     log = open_log(source, how)
-    hint = _progress.WITH_CHECKPOINT if topic else "the same command resumes"
-    with _progress.watching(hint) as watcher:
+    with _progress.watching() as watcher:
         tell = watcher.stoppable(f"writing {target}", log.slots)
         if topic:
-            written = send_log(log, target, how, checkpoint=checkpoint, progress=tell)
+            written = send_log(log, target, how, progress=tell)
         else:
-            written = write(log, Path(target), checkpoint=checkpoint, progress=tell)
+            written = write(log, Path(target), progress=tell)
     typer.echo(f"wrote {target}: {written.slots:,} slots of {len(log.actions)} losses", err=True)
     text = repaired(written.clipped, written.nulls, slots=written.slots)
     if text:

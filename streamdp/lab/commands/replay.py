@@ -71,10 +71,6 @@ StreamOption = Annotated[
     str, typer.Option(help="The name of the stream whose seeded bits are drawn.")
 ]
 
-CheckpointOption = Annotated[
-    Path | None, typer.Option(help="Keep the progress here, to resume after an interruption.")
-]
-
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -109,7 +105,6 @@ def replay(
     ] = None,
     stream: StreamOption = "replay",
     epoch: Annotated[int, typer.Option(min=1, help="The stream's epoch, for the same bits.")] = 1,
-    checkpoint: CheckpointOption = None,
     logged: LoggedDraws = "auto",
     content: ContentOption = None,
     most_key_bytes: MostKeyBytesOption = 1024,
@@ -133,7 +128,7 @@ def replay(
     shown = _feedback_replay.ShownOptions(content, pscore, header, played, columns)
     _feedback_replay.check_observes(log, observes, shown.names)
     _check_of_use(context, log, observes, content, logged)
-    check_places(report, as_json, checkpoint)
+    check_places(report, as_json)
     how = reading(actions, on_bad, wire_format, setting)
     if observes == "feedback":
         _feedback_replay.run(
@@ -156,7 +151,7 @@ def replay(
         )
         return
     asked = _asked(learners, epsilon, seeds, first_seed, stream, epoch)
-    answered = _replayed(log, asked, how, checkpoint)
+    answered = _replayed(log, asked, how)
     _write(answered, report, as_json)
     if str(as_json) != "-":
         _print(answered)
@@ -175,7 +170,6 @@ def _check_of_use(
         context,
         [
             (["--most-key-bytes"], feedback and logged == "service", "--logged service"),
-            (["--checkpoint"], not feedback, "--observes losses"),
             (["--logged", "--pscore"], feedback, shown),
             (["--columns"], feedback and not topic, f"a file and {shown}"),
             (["--content", "--header", "--played"], feedback and topic, f"a topic and {shown}"),
@@ -210,7 +204,7 @@ def _asked(
     )
 
 
-def _replayed(log: str, asked: Question, how: ReadOptions, checkpoint: Path | None) -> Replay:
+def _replayed(log: str, asked: Question, how: ReadOptions) -> Replay:
     from streamdp.lab.commands import _progress
     from streamdp.lab.replay.replaying import costs, replay_log
     from streamdp.lab.replay.sources import open_log
@@ -219,7 +213,7 @@ def _replayed(log: str, asked: Question, how: ReadOptions, checkpoint: Path | No
     for cost in costs(source, asked):
         typer.echo(f"cost: {cost}", err=True)
     with _progress.watching() as watcher:
-        return replay_log(source, asked, checkpoint=checkpoint, watcher=watcher)
+        return replay_log(source, asked, watcher=watcher)
 
 
 def reading(

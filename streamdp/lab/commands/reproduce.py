@@ -49,7 +49,7 @@ def reproduce(
         if name not in known:
             raise InvalidConfig(complaint("claim", "unknown", expected=list(known), got=name))
     results = []
-    with _progress.watching("no progress is kept") as watcher:
+    with _progress.watching() as watcher:
         size = Effort(runs, seed, watcher.stoppable)
         for name, claim in known.items():
             if name in only if only else name not in LONG:

@@ -203,7 +203,7 @@ def _feedback(
     if not worlds:
         names = "; ".join(world.name for world in ENVIRONMENTS)
         raise InvalidConfig(complaint("--world", "unknown", expected=names, got=only))
-    with _progress.watching("no progress is kept") as watcher:
+    with _progress.watching() as watcher:
         outcomes = simulate_feedback(
             LEARNERS if learners is None else learners.split(","),
             parse_epsilons("0.25,0.5,1" if epsilon is None else epsilon),

@@ -49,7 +49,7 @@ def topic_log(
         raise wrong(name, "a topic does not name them", expected=expected, got="none")
     format_ = configure_feedback(how.format, feedback=feedback, options=how.format_options)
     topics = StreamTopics(app="replay", stream=topic, input=topic, headers=True)
-    with closing(records_of(technology, topics, {})) as batches:
+    with closing(records_of(technology, topics)) as batches:
         pieces = [_piece(records, format_, pscore) for records in batches]
     return joined(name, how.actions, pieces)
 

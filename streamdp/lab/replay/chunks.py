@@ -14,19 +14,18 @@ from numpy.typing import NDArray
 
 from streamdp.core.events import Key
 from streamdp.lab.replay.clipping import rows_outside
-from streamdp.lab.replay.log import Portion, Position
+from streamdp.lab.replay.log import Portion
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive rows of one partition, and the position to resume reading at."""
+    """Consecutive rows of one partition."""
 
     first: int  # the number of the first row
     losses: NDArray[np.float32]
     keys: list[Key]
     offsets: NDArray[np.int64]
     partition: int
-    after: Position | None
     clipped: int = 0  # rows that were clipped to [0, 1]
 
     def __len__(self) -> int:
@@ -62,20 +61,15 @@ def nulls(losses: NDArray[np.float32]) -> NDArray[np.bool_]:
     return ~np.asarray(np.isfinite(losses).all(axis=1), dtype=np.bool_)
 
 
-def chunks(portions: Iterable[Portion], *, first: int = 0) -> Iterator[Chunk]:
-    """Portions as rows to write, numbered from `first` on."""
+def chunks(portions: Iterable[Portion]) -> Iterator[Chunk]:
+    """Portions as rows to write, numbered from 0."""
+    first = 0
     for portion in portions:
         batch = portion.batch
         keys = [batch.keys[at] for at in batch.index.tolist()]
         losses, clipped = _repaired(batch.losses)
         chunk = Chunk(
-            first,
-            losses,
-            keys,
-            batch.offsets,
-            portion.partition,
-            after=portion.after,
-            clipped=portion.clipped + clipped,
+            first, losses, keys, batch.offsets, portion.partition, portion.clipped + clipped
         )
         yield chunk
         first = chunk.stop

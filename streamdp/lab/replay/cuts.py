@@ -42,12 +42,11 @@ class Bench:
 class Rows:
     """The learners of a log: one for each (partition, key), in the order in which they appear."""
 
-    __slots__ = ("_bench", "_born", "_places", "_sources", "_tags", "keys", "partitions")
+    __slots__ = ("_bench", "_places", "_sources", "_tags", "keys", "partitions")
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._places: dict[tuple[int, Key], int] = {}
-        self._born: list[int] = []
         self._sources = bench.randomness()
         self._tags = np.empty((1, len(bench.seeds), 16), dtype=np.uint8)
         self.keys: list[Key] = []
@@ -56,11 +55,6 @@ class Rows:
     def __len__(self) -> int:
         """The number of learners."""
         return len(self.keys)
-
-    @property
-    def born(self) -> Ints:
-        """The offset of each row's first record."""
-        return np.array(self._born, dtype=np.int64)
 
     def find(self, partition: int, keys: Sequence[Key], born: Ints) -> Ints:
         """The row of each key; a new key is born at its offset."""
@@ -75,7 +69,6 @@ class Rows:
         self._places[partition, key] = row
         self.keys.append(key)
         self.partitions.append(partition)
-        self._born.append(born)
         bench = self._bench
         tags = b"".join(
             source.tag(bench.stream, partition, key, bench.epoch, born) for source in self._sources
@@ -84,25 +77,6 @@ class Rows:
             self._tags = np.concatenate([self._tags, np.empty_like(self._tags)])
         self._tags[row] = np.frombuffer(tags, dtype=np.uint8).reshape(-1, 16)
         return row
-
-    def state(self) -> dict[str, NDArray[np.int64]]:
-        """What a checkpoint keeps: partitions, births, and the keys as bytes with lengths."""
-        joined = b"".join(key or b"" for key in self.keys)
-        return {
-            "partitions": np.array(self.partitions, dtype=np.int64),
-            "born": self.born,
-            "key_lengths": np.array([-1 if k is None else len(k) for k in self.keys], np.int64),
-            "key_bytes": np.frombuffer(joined, dtype=np.uint8).astype(np.int64),
-        }
-
-    def restore(self, state: dict[str, NDArray[np.int64]]) -> None:
-        """Restore the rows, in the same order."""
-        joined, at = state["key_bytes"].astype(np.uint8).tobytes(), 0
-        columns = (state[name].tolist() for name in ("partitions", "born", "key_lengths"))
-        for partition, born, length in zip(*columns, strict=True):
-            key = None if length < 0 else joined[at : at + length]
-            at += max(0, length)
-            self._add(partition, key, born)
 
     def tags(self, rows: Ints, *, seed: int) -> NDArray[np.uint8]:
         """The tags that address the bits of some rows under the seed at this place."""

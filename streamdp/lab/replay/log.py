@@ -1,4 +1,4 @@
-"""A log of loss vectors in the form that replay reads: portions of slots, from any position on.
+"""A log of loss vectors in the form that replay reads: portions of slots.
 
 Whatever a log is stored in, it is read as batches of the core's own kind (`LossBatch`), each of one
 partition. So keys, offsets and rows mean what they mean live: a learner's bits are addressed by
@@ -9,29 +9,24 @@ Losses mean what they mean live: a finite number outside [0, 1] is clipped, and 
 infinity is a null loss. A portion says how many of its rows were clipped while they were read;
 float32 rows may still hold such numbers, which the pass clips and counts itself.
 
-A position is a small mapping of numbers that a source understands; a checkpoint keeps it for
-resuming. The losses of a portion may be a view of a mapped file: use them, do not keep them.
+The losses of a portion may be a view of a mapped file: use them, do not keep them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import Key, LossBatch
+from streamdp.lab.replay.clipping import narrowed
 
 OnBad = Literal["refuse", "null"]
 """What an unusable row of a file is: an error, or a null loss as it would be live."""
-
-Position = Mapping[str, int]
-"""A position to resume reading at: numbers by names that only the source understands."""
-
-START: Position = {}
 
 PORTION_BYTES = 1 << 25
 """About the bytes of losses in a portion: large enough that its overhead does not show."""
@@ -39,11 +34,10 @@ PORTION_BYTES = 1 << 25
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Consecutive slots of one partition, and the position to resume at (None: not here)."""
+    """Consecutive slots of one partition."""
 
     partition: int
     batch: LossBatch
-    after: Position | None
     clipped: int = 0  # rows of `batch` that were clipped to [0, 1] while being read
 
     def __len__(self) -> int:
@@ -73,13 +67,23 @@ class Log(Protocol):
         """The number of slots, or an upper bound: for progress, horizons and costs."""
         ...
 
-    def identity(self) -> str:
-        """The log's fingerprint: a checkpoint of another log is refused."""
+    def portions(self) -> Iterator[Portion]:
+        """All slots; a log can be read as often as is asked."""
         ...
 
-    def portions(self, start: Position = START) -> Iterator[Portion]:
-        """The slots from a position on."""
-        ...
+
+@dataclass(frozen=True, slots=True)
+class FileLog:
+    """A log in a file; `read` begins to read it, portion by portion."""
+
+    name: str
+    actions: tuple[str, ...]
+    slots: int
+    read: Callable[[], Iterator[Portion]]
+
+    def portions(self) -> Iterator[Portion]:
+        """The rows, read anew."""
+        return self.read()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,25 +114,16 @@ def batch_of(
 
 
 def portions_of(
-    losses: NDArray[np.float32],
-    columns: Columns,
-    *,
-    first: int,
-    after: Position,
-    clipped: int = 0,
+    losses: NDArray[np.float32], columns: Columns, *, first: int, clipped: int = 0
 ) -> Iterator[Portion]:
     """Rows as portions, one for each run of rows of one partition.
 
-    `after` is the position after the last row; the last portion has the number of clipped rows.
+    The first portion has the number of clipped rows.
     """
     n = len(losses)
-    if columns.partitions is None:
-        batch = batch_of(losses, first=first, keys=columns.keys, offsets=columns.offsets)
-        yield Portion(0, batch, after, clipped)
-        return
-    where = columns.partitions
-    starts = np.flatnonzero(np.diff(where, prepend=-1)).tolist() if n else []
-    for begin, end in zip(starts, [*starts[1:], n], strict=True):
+    where = np.zeros(n, dtype=np.int64) if columns.partitions is None else columns.partitions
+    starts = np.flatnonzero(np.diff(where, prepend=-1)).tolist()
+    for begin, end in zip(starts, [*starts[1:], n], strict=False):
         part = slice(begin, end)
         batch = batch_of(
             losses[part],
@@ -136,8 +131,23 @@ def portions_of(
             keys=None if columns.keys is None else columns.keys[part],
             offsets=None if columns.offsets is None else columns.offsets[part],
         )
-        last = end == n
-        yield Portion(int(where[begin]), batch, after if last else None, clipped if last else 0)
+        yield Portion(int(where[begin]), batch, 0 if begin else clipped)
+
+
+def portions_of_numbers(
+    tables: Iterable[tuple[NDArray[Any], Columns]], on_bad: OnBad, *, where: str
+) -> Iterator[Portion]:
+    """Rows of any numbers as portions: checked, and clipped where they are wider than float32."""
+    first = 0
+    for losses, columns in tables:
+        rows = range(first, first + len(losses))
+        check_usable(losses, on_bad, where=where, rows=rows)
+        if losses.dtype == np.float32:
+            narrow, clipped = cast("NDArray[np.float32]", losses), 0
+        else:
+            narrow, clipped = narrowed(losses, actions=losses.shape[1])
+        yield from portions_of(narrow, columns, first=first, clipped=clipped)
+        first = rows.stop
 
 
 def numbered_actions(count: int) -> tuple[str, ...]:
@@ -184,9 +194,7 @@ def from_zero(numbers: NDArray[Any], *, where: str, first: int = 0) -> NDArray[n
     return column
 
 
-def check_usable(
-    losses: NDArray[Any], on_bad: OnBad, *, where: str, rows: Sequence[int] | NDArray[np.int64]
-) -> None:
+def check_usable(losses: NDArray[Any], on_bad: OnBad, *, where: str, rows: Sequence[int]) -> None:
     """Refuse a row with some numbers missing or infinite; NaN throughout is a null loss.
 
     >>> rows = np.array([[0.5, 1], [np.nan, np.nan], [np.nan, 0]])
@@ -211,6 +219,11 @@ def wrong(where: str, what: str, *, expected: object, got: object) -> InvalidCon
     return InvalidConfig(complaint(where, what, expected=expected, got=got))
 
 
+def first_line(error: Exception) -> str:
+    """What a library says of a file, in one line."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
 @dataclass(frozen=True, slots=True)
 class ArrayLog:
     """Losses in memory, one key: the form of data sets and simulations."""
@@ -224,13 +237,8 @@ class ArrayLog:
         """The number of rows."""
         return len(self.losses)
 
-    def identity(self) -> str:
-        """Its name and shape; a log in memory is never resumed."""
-        return f"{self.name} {self.losses.shape}"
-
-    def portions(self, start: Position = START) -> Iterator[Portion]:
+    def portions(self) -> Iterator[Portion]:
         """The rows, portion by portion."""
         step = max(1, PORTION_BYTES // (4 * len(self.actions)))
-        for first in range(start.get("row", 0), self.slots, step):
-            part = self.losses[first : first + step]
-            yield from portions_of(part, Columns(), first=first, after={"row": first + len(part)})
+        for first in range(0, self.slots, step):
+            yield from portions_of(self.losses[first : first + step], Columns(), first=first)

@@ -1,7 +1,6 @@
 """One pass over a log: the cumulative sums of every key at every cut that a grid needs.
 
-Memory is bounded by portions (and by the cuts, see `store`). The pass can stop at any portion that
-has a position to resume at: `state` is all that this needs, and `checkpoint` saves it in a file.
+Memory is bounded by portions (and by the cuts, see `store`).
 
 Learners that resample draw the events anew for every seed, so their sums are of other losses: they
 take each reading's events once more for each seed, cut at their own blocks.
@@ -21,7 +20,7 @@ from streamdp.core.kinds.resampled import resampled
 from streamdp.core.randomness import Purpose
 from streamdp.core.segments import Grouped, group
 from streamdp.lab.replay.cuts import Bench, CutPlan, Rows
-from streamdp.lab.replay.log import START, Log, Portion, Position
+from streamdp.lab.replay.log import Log, Portion
 from streamdp.lab.replay.store import CutStore, CutSums, code
 from streamdp.lab.replay.sums import StretchSums
 
@@ -99,18 +98,6 @@ class SumsTally:
         self.store.add(rows, slots, self._total[: len(slots)])
         return self.store.finish()
 
-    def state(self) -> dict[str, NDArray[np.int64]]:
-        """The state for a checkpoint."""
-        codes, sums = self.store.everything()
-        repaired = np.array([self.nulls, self.clipped])
-        return {"total": self._total, "codes": codes, "sums": sums, "repaired": repaired}
-
-    def restore(self, state: dict[str, NDArray[np.int64]]) -> None:
-        """Restore the state that a checkpoint kept."""
-        self._total = state["total"]
-        self._stretches.nulls, self._clipped = (int(slots) for slots in state["repaired"])
-        self.store.add(np.zeros_like(state["codes"]), state["codes"], state["sums"])
-
 
 @dataclass(frozen=True, slots=True)
 class Stretches:
@@ -157,33 +144,14 @@ class OnePass:
         none = np.zeros(0, dtype=np.int64)
         self._open_windows = (none, none)  # row, cut
         self._open_redrawn = (none, none)
-        self.position: Position = START
         self.done = 0
 
     def portions(self) -> Iterator[None]:
-        """Read the log; yield where the pass may stop and resume."""
-        for portion in self._log.portions(self.position):
+        """Read the log; yield after each portion."""
+        for portion in self._log.portions():
             self._take(portion)
             self.done += len(portion)
-            if portion.after is not None:
-                self.position = portion.after
-                yield
-
-    def state(self) -> dict[str, NDArray[np.int64]]:
-        """What a checkpoint keeps beside the tallies: learners, slots, open windows."""
-        return {
-            **self.rows.state(),
-            "slots": self._slots[: len(self.rows)],
-            "windows": np.stack(self._open_windows),
-            "redrawn": np.stack(self._open_redrawn),
-        }
-
-    def restore(self, state: dict[str, NDArray[np.int64]]) -> None:
-        """Restore the state that a checkpoint kept."""
-        self.rows.restore(state)
-        self._slots = state["slots"]
-        self._open_windows = (state["windows"][0], state["windows"][1])
-        self._open_redrawn = (state["redrawn"][0], state["redrawn"][1])
+            yield
 
     def finish(self) -> Summed:
         """The sums, once everything was read."""

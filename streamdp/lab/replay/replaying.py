@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from hashlib import sha256
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -25,7 +23,6 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.ledger import Ledger
-from streamdp.lab.replay import checkpoint as checkpoints
 from streamdp.lab.replay.cells import (
     BASELINE,
     RUNNING,
@@ -48,9 +45,6 @@ from streamdp.lab.replay.spread import standard_error
 SMALL_LOG = 20_000_000
 """Losses (slots × K) up to which slot-by-slot follow-the-leader always runs: a second or two."""
 
-CHECKPOINT_LOSSES = 1 << 33
-"""Losses (slots × K) that are read or drawn anew between two checkpoints: a minute or less."""
-
 
 class Watcher(Protocol):
     """Follows the progress of a long replay."""
@@ -60,7 +54,7 @@ class Watcher(Protocol):
         ...
 
     def interrupted(self) -> bool:
-        """Whether the user wants to stop; asked wherever the work can be resumed."""
+        """Whether the user wants to stop; asked between portions."""
         ...
 
 
@@ -84,12 +78,6 @@ class Question:
     def bench(self) -> Bench:
         """The sources of randomness."""
         return Bench(self.seeds, self.stream, self.epoch)
-
-    def as_line(self) -> str:
-        """The question as one line of text, for the identity of a checkpoint."""
-        names = ",".join(candidate.text for candidate in self.candidates)
-        epsilons = ",".join(str(epsilon) for epsilon in self.epsilons)
-        return f"{names} {epsilons} {self.seeds} {self.stream} {self.epoch} {self.probes}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,19 +135,10 @@ class Replay:
         return int(self.summed.slots.sum())
 
 
-def replay_log(
-    log: Log,
-    question: Question,
-    *,
-    checkpoint: Path | None = None,
-    watcher: Watcher | None = None,
-) -> Replay:
-    """Replay a log and answer a question.
-
-    With a `checkpoint`, the same call resumes an interrupted pass.
-    """
+def replay_log(log: Log, question: Question, *, watcher: Watcher | None = None) -> Replay:
+    """Replay a log and answer a question."""
     work = plan(log, question)
-    summed = _read(log, question, work, checkpoint, watcher)
+    summed = _read(log, question, work, watcher)
     longest = summed.longest  # the horizon was an upper bound
     points = np.append(work.points[work.points < longest], longest)
     base = baselines(summed, points)
@@ -265,37 +244,16 @@ def _could_help(cell: Cell, longest: int) -> bool:
     return 4 * int(cell.leader.schedule.parameter or 0) <= longest
 
 
-def identity(log: Log, question: Question) -> str:
-    """The identity that a checkpoint must have to be resumed."""
-    return sha256(f"{log.identity()}\n{question.as_line()}".encode()).hexdigest()
-
-
-def _read(
-    log: Log,
-    question: Question,
-    work: ReplayWork,
-    checkpoint: Path | None,
-    watcher: Watcher | None,
-) -> Summed:
-    """Run the pass, with checkpoints."""
+def _read(log: Log, question: Question, work: ReplayWork, watcher: Watcher | None) -> Summed:
+    """Run the pass."""
     main, redrawn = work.cuts()
     run = OnePass(log, question.bench, main, resampling=redrawn)
-    name = identity(log, question)
-    if checkpoint is not None and checkpoint.exists():
-        checkpoints.load(checkpoint, run, of=name)
     tell = watcher.stage(f"reading {log.name}", log.slots) if watcher else None
-    saved, step = run.done, CHECKPOINT_LOSSES // (len(log.actions) * (1 + len(run.redrawn)))
     for _ in run.portions():
         if tell is not None:
             tell(run.done)
-        stop = watcher is not None and watcher.interrupted()
-        if checkpoint is not None and (stop or run.done - saved > step):
-            checkpoints.save(checkpoint, run, of=name)
-            saved = run.done
-        if stop:
+        if watcher is not None and watcher.interrupted():
             raise KeyboardInterrupt
-    if checkpoint is not None:
-        checkpoint.unlink(missing_ok=True)
     return run.finish()
 
 

@@ -47,21 +47,14 @@ class CutStore:
 
     def finish(self) -> CutSums:
         """Sort all codes and sums, ready for look-ups."""
-        codes, sums = self.everything()
+        codes = np.concatenate(self._codes)
         order = np.argsort(codes, kind="stable")
-        return CutSums(codes[order], sums, order)
-
-    def everything(self) -> tuple[Ints, Ints]:
-        """All codes and sums so far, in the order in which they came."""
-        none = np.zeros(0, dtype=np.int64)
-        codes = np.concatenate([none, *self._codes])
-        held = np.concatenate([none.reshape(0, self._width), *self._sums])
         if self._file is None:
-            return codes, held
-        if len(held):
-            self._spill()
+            return CutSums(codes[order], np.concatenate(self._sums), order)
+        self._spill()
         self._file.flush()
-        return codes, np.memmap(self._file, np.int64, "r", shape=(self._written, self._width))
+        sums = np.memmap(self._file, np.int64, "r", shape=(self._written, self._width))
+        return CutSums(codes[order], sums, order)
 
     def _spill(self) -> None:
         if self._file is None:

@@ -10,7 +10,7 @@ error in a file is one line that names the file, the row or column, and what was
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
@@ -79,12 +79,6 @@ def need_pyarrow(where: str) -> None:
     if find_spec("pyarrow") is None:
         expected = "the extra `replay` (in a checkout: make tools)"
         raise InvalidConfig(complaint(where, "needs pyarrow", expected=expected, got="no pyarrow"))
-
-
-def file_identity(path: Path, *, actions: Sequence[str]) -> str:
-    """A file's path, size and time of change: enough to notice another file."""
-    seen = path.stat()
-    return f"{path.absolute()} {seen.st_size} {seen.st_mtime_ns} {len(actions)}"
 
 
 def _kinds() -> str:

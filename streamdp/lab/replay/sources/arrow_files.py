@@ -16,35 +16,35 @@ from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.ipc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from streamdp.core.events import Key
-from streamdp.lab.replay.clipping import narrowed
 from streamdp.lab.replay.log import (
-    START,
     Columns,
+    FileLog,
     Log,
     OnBad,
     Portion,
-    Position,
     check_spelling,
-    check_usable,
+    first_line,
     from_zero,
     named_actions,
     numbered_actions,
-    portions_of,
+    portions_of_numbers,
     wrong,
 )
-from streamdp.lab.replay.sources import ReadOptions, file_identity
+from streamdp.lab.replay.sources import ReadOptions
 
 LOSSES, KEY, OFFSET, PARTITION = "losses", "key", "offset", "partition"
 RESERVED = (LOSSES, KEY, OFFSET, PARTITION, "ts", "event_id")
@@ -72,87 +72,49 @@ class _Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class ArrowLog:
-    """A Parquet or IPC file."""
+class _Table:
+    """The rows of a file, by the meaning of its columns."""
 
     path: Path
-    actions: tuple[str, ...]
-    slots: int
     layout: _Layout
     on_bad: OnBad
 
-    @property
-    def name(self) -> str:
-        """The file's name."""
-        return str(self.path)
+    def portions(self) -> Iterator[Portion]:
+        """The rows, batch by batch."""
+        return portions_of_numbers(self._parts(), self.on_bad, where=str(self.path))
 
-    def identity(self) -> str:
-        """Path, size and time of change."""
-        return file_identity(self.path, actions=self.actions)
+    def _parts(self) -> Iterator[tuple[NDArray[Any], Columns]]:
+        names, first = [*self.layout.losses, *self.layout.beside], 0
+        for batch in batches_of(self.path, names, portion=self.layout.portion):
+            whole = (self._whole(batch, name, first) for name in (OFFSET, PARTITION))
+            yield self._losses(batch, first), Columns(self._keys(batch), *whole)
+            first += batch.num_rows
 
-    def portions(self, start: Position = START) -> Iterator[Portion]:
-        """The rows from a position on, batch by batch."""
-        row, wanted = 0, start.get("row", 0)
-        for batch in self._batches():
-            stop = row + batch.num_rows
-            if stop > wanted:
-                skip = max(0, wanted - row)
-                yield from self._portion(batch.slice(skip), first=row + skip)
-            row = stop
-
-    def _batches(self) -> Iterator[Any]:
-        names = [*self.layout.losses, *self.layout.beside]
-        return batches_of(self.path, names, portion=self.layout.portion)
-
-    def _portion(self, batch: Any, *, first: int) -> Iterator[Portion]:
-        losses, clipped = self._losses(batch, first)
-        columns = Columns(
-            self._keys(batch),
-            self._whole(batch, OFFSET, first),
-            self._whole(batch, PARTITION, first),
-        )
-        after = {"row": first + batch.num_rows}
-        yield from portions_of(losses, columns, first=first, after=after, clipped=clipped)
-
-    def _losses(self, batch: Any, first: int) -> tuple[NDArray[np.float32], int]:
-        """The rows, and how many of them were clipped."""
-        K = len(self.actions)
+    def _losses(self, batch: Any, first: int) -> NDArray[Any]:
         if self.layout.lists:
             return self._lists(batch.column(LOSSES), first)
-        table = np.empty((batch.num_rows, K))
+        table = np.empty((batch.num_rows, len(self.layout.actions)))
         for at, name in enumerate(self.layout.losses):
             table[:, at] = batch.column(name).to_numpy(zero_copy_only=False)
-        check_usable(table, self.on_bad, where=self.name, rows=range(first, first + len(table)))
-        return narrowed(table, actions=K)
+        return table
 
-    def _lists(self, column: Any, first: int) -> tuple[NDArray[np.float32], int]:
-        K = len(self.actions)
-        lengths = column.value_lengths().to_numpy(zero_copy_only=False)
-        with np.errstate(invalid="ignore"):
-            good = np.asarray(lengths == K)
-        if not good.all():
-            null = column.is_null().to_numpy(zero_copy_only=False)
-            bad = np.flatnonzero(~good & ~null)
-            if len(bad) and self.on_bad == "refuse":
-                where = f"{self.name}: row {first + int(bad[0])}: {LOSSES}"
-                raise wrong(where, "length", expected=K, got=int(lengths[bad[0]]))
-            table = np.full((len(column), K), np.nan, dtype=np.float32)
-            clipped = 0
-            if good.any():
-                rows = first + np.flatnonzero(good)
-                table[good], clipped = self._values(column.filter(pa.array(good)), rows)
-            return table, clipped
-        return self._values(column, range(first, first + len(column)))
-
-    def _values(
-        self, column: Any, rows: Sequence[int] | NDArray[np.int64]
-    ) -> tuple[NDArray[np.float32], int]:
-        """The lists of a column, all of K numbers, and how many of them were clipped."""
-        values = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, len(self.actions))
-        check_usable(values, self.on_bad, where=self.name, rows=rows)
-        if values.dtype == np.float32:
-            return cast("NDArray[np.float32]", values), 0
-        return narrowed(values, actions=len(self.actions))
+    def _lists(self, column: Any, first: int) -> NDArray[Any]:
+        """The lists as rows; NaN throughout for a null, and for one of another length."""
+        K = len(self.layout.actions)
+        usable = column.value_lengths().fill_null(-1).to_numpy(zero_copy_only=False) == K
+        flat: NDArray[Any] = (
+            column.filter(pa.array(usable)).flatten().to_numpy(zero_copy_only=False)
+        )
+        values = flat.reshape(-1, K)
+        if len(values) == len(column):
+            return values
+        bad = np.flatnonzero(~usable & column.is_valid().to_numpy(zero_copy_only=False))
+        if len(bad) and self.on_bad == "refuse":
+            where = f"{self.path}: row {first + int(bad[0])}: {LOSSES}"
+            raise wrong(where, "length", expected=K, got=len(column[int(bad[0])]))
+        table = np.full((len(column), K), np.nan, dtype=np.result_type(values, np.float32))
+        table[usable] = values
+        return table
 
     def _keys(self, batch: Any) -> list[Key] | None:
         if KEY not in self.layout.beside:
@@ -163,62 +125,74 @@ class ArrowLog:
     def _whole(self, batch: Any, name: str, first: int) -> NDArray[np.int64] | None:
         if name not in self.layout.beside:
             return None
-        column = batch.column(name)
+        where, column = f"{self.path}: {name}", batch.column(name)
         if column.null_count:
-            raise wrong(f"{self.name}: {name}", "missing values", expected="numbers", got="nulls")
-        numbers = column.to_numpy(zero_copy_only=False)
-        return from_zero(numbers, where=f"{self.name}: {name}", first=first)
+            raise wrong(where, "missing values", expected="numbers", got="nulls")
+        return from_zero(column.to_numpy(zero_copy_only=False), where=where, first=first)
 
 
 def open_file(path: Path, how: ReadOptions) -> Log:
     """The log in a Parquet or IPC file."""
-    where = str(path)
     schema, rows = schema_of(path)
     if not rows:
-        raise wrong(where, "empty", expected="at least one row", got="none")
+        raise wrong(str(path), "empty", expected="at least one row", got="none")
     layout = _layout(schema, how, path=path)
-    return ArrowLog(path, layout.actions, rows, layout, how.on_bad)
+    return FileLog(str(path), layout.actions, rows, _Table(path, layout, how.on_bad).portions)
 
 
 def schema_of(path: Path) -> tuple[Any, int]:
     """The schema of a Parquet or IPC file, and its number of rows."""
-    where = str(path)
-    try:
-        if path.suffix.lower() == ".parquet":
+    parquet = path.suffix.lower() == ".parquet"
+    kind = "a Parquet file" if parquet else "an Arrow IPC file"
+    with _readable(path, "cannot be read", kind):
+        if parquet:
             with pq.ParquetFile(path) as file:
-                schema, rows = file.schema_arrow, file.metadata.num_rows
-        else:
-            with pa.memory_map(where) as mapped:
-                reader = _ipc_reader(mapped)
-                schema, rows = reader.schema, _count(reader)
-    except (pa.ArrowException, OSError) as error:
-        kind = "a Parquet file" if path.suffix.lower() == ".parquet" else "an Arrow IPC file"
-        raise wrong(where, "cannot be read", expected=kind, got=_line(error)) from None
-    return schema, rows
+                return file.schema_arrow, file.metadata.num_rows
+        table = _mapped(path)[0]
+        return table.schema, table.num_rows
 
 
 def batches_of(path: Path, names: list[str], *, portion: int) -> Iterator[Any]:
     """Some columns of a Parquet or IPC file, in batches."""
-    try:
+    with _readable(path, "corrupt", "readable data"):
         if path.suffix.lower() == ".parquet":
             with pq.ParquetFile(path) as file:
                 yield from file.iter_batches(portion, columns=names)
         else:
-            yield from _mapped_batches(path, names, portion)
-    except (pa.ArrowException, OSError) as error:
-        raise wrong(str(path), "corrupt", expected="readable data", got=_line(error)) from None
+            table, pages = _mapped(path)
+            for batch in table.select(names).to_batches(max_chunksize=portion):
+                yield batch
+                pages.madvise(mmap.MADV_DONTNEED)
 
 
 def batches_of_csv(path: Path, names: list[str], *, text: str) -> Iterator[Any]:
     """Some columns of a CSV file with a header, in batches; the column `text` is never a number."""
-    from pyarrow.csv import ConvertOptions, open_csv
+    kinds = pyarrow.csv.ConvertOptions(include_columns=names, column_types={text: pa.string()})
+    with (
+        _readable(path, "cannot be read", "a CSV file"),
+        pyarrow.csv.open_csv(path, convert_options=kinds) as reader,
+    ):
+        yield from reader
 
-    kinds = ConvertOptions(include_columns=names, column_types={text: pa.string()})
+
+def _mapped(path: Path) -> tuple[Any, mmap.mmap]:
+    """The table in an IPC file or stream, whose columns are views of the mapped pages."""
+    with path.open("rb") as file:
+        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    whole = pa.py_buffer(pages)
     try:
-        with open_csv(path, convert_options=kinds) as reader:
-            yield from reader
-    except (pa.ArrowException, OSError) as error:
-        raise wrong(str(path), "cannot be read", expected="a CSV file", got=_line(error)) from None
+        return pyarrow.ipc.open_file(whole).read_all(), pages
+    except pa.ArrowInvalid:
+        return pyarrow.ipc.open_stream(whole).read_all(), pages
+
+
+@contextmanager
+def _readable(path: Path, what: str, expected: str) -> Iterator[None]:
+    """Inside the block pyarrow reads a file; what it cannot read is an error in one line."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise wrong(str(path), what, expected=expected, got=first_line(error)) from None
 
 
 def _layout(schema: Any, how: ReadOptions, *, path: Path) -> _Layout:
@@ -278,55 +252,13 @@ def _list_actions(schema: Any, how: ReadOptions, *, path: Path) -> tuple[str, ..
 
 def _first_length(path: Path) -> int:
     """The length of the first row that has losses."""
-    names = [LOSSES]
-    if path.suffix.lower() == ".parquet":
-        with pq.ParquetFile(path) as file:
-            length = _length_in(file.iter_batches(1024, columns=names))
+    for batch in batches_of(path, [LOSSES], portion=1024):
+        lengths = batch.column(LOSSES).value_lengths().drop_null()
+        if len(lengths):
+            length = int(lengths[0].as_py())
+            break
     else:
-        length = _length_in(_mapped_batches(path, names, 1024))
+        length = 0
     if length < 2:
         raise wrong(f"{path}: {LOSSES}", "too short", expected="2 or more numbers", got=length)
     return length
-
-
-def _length_in(batches: Iterator[Any]) -> int:
-    for batch in batches:
-        lengths = batch.column(LOSSES).value_lengths().drop_null()
-        if len(lengths):
-            return int(lengths[0].as_py())
-    return 0
-
-
-def _ipc_reader(source: Any) -> Any:
-    try:
-        return pyarrow.ipc.open_file(source)
-    except pa.ArrowInvalid:
-        source.seek(0)
-        return pyarrow.ipc.open_stream(source)
-
-
-def _count(reader: Any) -> int:
-    if hasattr(reader, "num_record_batches"):
-        batches = (reader.get_batch(at) for at in range(reader.num_record_batches))
-        return sum(batch.num_rows for batch in batches)
-    return sum(batch.num_rows for batch in reader)
-
-
-def _mapped_batches(path: Path, names: list[str], portion: int) -> Iterator[Any]:
-    """The batches of an IPC file, without copies; pages are released after each."""
-    with path.open("rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    reader = _ipc_reader(pa.BufferReader(pa.py_buffer(mapped)))
-    if hasattr(reader, "num_record_batches"):
-        batches = (reader.get_batch(at) for at in range(reader.num_record_batches))
-    else:
-        batches = iter(reader)
-    for batch in batches:
-        chosen = batch.select(names)
-        for begin in range(0, batch.num_rows, portion):
-            yield chosen.slice(begin, portion)
-        mapped.madvise(mmap.MADV_DONTNEED)
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]

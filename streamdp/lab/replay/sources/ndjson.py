@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +24,17 @@ from numpy.typing import NDArray
 
 from streamdp.lab.replay.clipping import decoded
 from streamdp.lab.replay.log import (
-    START,
     Columns,
+    FileLog,
     Log,
     OnBad,
     Portion,
-    Position,
     check_spelling,
     numbered_actions,
     portions_of,
     wrong,
 )
-from streamdp.lab.replay.sources import ReadOptions, file_identity
+from streamdp.lab.replay.sources import ReadOptions
 from streamdp.wire.json_format import JsonFormat
 
 _LINES = 1 << 13  # a portion
@@ -60,34 +60,22 @@ _raw = msgspec.json.Decoder(_Losses)
 
 
 @dataclass(frozen=True, slots=True)
-class LinesLog:
-    """A file of JSON lines."""
+class _Lines:
+    """The events of a file."""
 
     path: Path
-    slots: int
     format: JsonFormat
     on_bad: OnBad
 
     @property
-    def name(self) -> str:
-        """The file's name."""
-        return str(self.path)
-
-    @property
     def actions(self) -> tuple[str, ...]:
-        """The names of the coordinates."""
         return self.format.actions
 
-    def identity(self) -> str:
-        """Path, size and time of change."""
-        return file_identity(self.path, actions=self.actions)
-
-    def portions(self, start: Position = START) -> Iterator[Portion]:
-        """The events from a byte on."""
-        row, line = start.get("row", 0), start.get("line", 0)
+    def portions(self) -> Iterator[Portion]:
+        """The events, some thousands at a time."""
+        row, line = 0, 0
         with self.path.open("rb") as file:
-            file.seek(start.get("byte", 0))
-            while lines := list(_take(file, _LINES)):
+            while lines := list(islice(file, _LINES)):
                 events = [text for text in lines if not text.isspace()]
                 numbers = [line + at for at, text in enumerate(lines, 1) if not text.isspace()]
                 line += len(lines)
@@ -95,8 +83,7 @@ class LinesLog:
                     continue
                 losses, clipped = self._losses(events, numbers)
                 columns = self._columns(events, numbers)
-                after = {"row": row + len(events), "line": line, "byte": file.tell()}
-                yield from portions_of(losses, columns, first=row, after=after, clipped=clipped)
+                yield from portions_of(losses, columns, first=row, clipped=clipped)
                 row += len(events)
 
     def _losses(self, events: list[bytes], numbers: list[int]) -> tuple[NDArray[np.float32], int]:
@@ -116,7 +103,7 @@ class LinesLog:
                 return
         except msgspec.MsgspecError:
             pass
-        where = f"{self.name}: line {number}"
+        where = f"{self.path}: line {number}"
         why = self.format.explain(event) or "no finite numbers"
         shape = "list" if self.format.layout == "list" else "mapping"
         expected = f'{{"losses": {shape} of {len(self.actions)} numbers}}'
@@ -129,7 +116,7 @@ class LinesLog:
             given = msgspec.json.decode(event).get("losses")
             unknown = sorted(set(given) - known) if isinstance(given, dict) else []
             if unknown:
-                where = f"{self.name}: line {number}"
+                where = f"{self.path}: line {number}"
                 raise wrong(where, "unknown action", expected=sorted(known)[:20], got=unknown[0])
 
     def _columns(self, events: list[bytes], numbers: list[int]) -> Columns:
@@ -139,7 +126,7 @@ class LinesLog:
                 members.append(_beside.decode(event))
             except msgspec.ValidationError as error:
                 if self.on_bad == "refuse":
-                    where = f"{self.name}: line {number}"
+                    where = f"{self.path}: line {number}"
                     expected = "a text as key, whole numbers as offset and partition"
                     raise wrong(where, "wrong type", expected=expected, got=error) from None
                 members.append(_Beside())
@@ -159,10 +146,10 @@ class LinesLog:
             return None
         for value, number in zip(values, numbers, strict=True):
             if value is None:
-                where = f"{self.name}: line {number}"
+                where = f"{self.path}: line {number}"
                 raise wrong(where, f"no {name}", expected="one in every line", got="none")
             if value < 0:
-                raise wrong(f"{self.name}: line {number}", name, expected="0 or more", got=value)
+                raise wrong(f"{self.path}: line {number}", name, expected="0 or more", got=value)
         return np.array(values, dtype=np.int64)
 
 
@@ -172,7 +159,8 @@ def open_file(path: Path, how: ReadOptions) -> Log:
     if not slots:
         raise wrong(str(path), "empty", expected="one event a line", got="no lines")
     names, layout = _first_losses(path, how)
-    return LinesLog(path, slots, JsonFormat(actions=names, layout=layout), how.on_bad)
+    lines = _Lines(path, JsonFormat(actions=names, layout=layout), how.on_bad)
+    return FileLog(str(path), names, slots, lines.portions)
 
 
 def _first_losses(path: Path, how: ReadOptions) -> tuple[tuple[str, ...], Any]:
@@ -206,14 +194,6 @@ def _given(text: bytes) -> Any:
     except (msgspec.MsgspecError, UnicodeError):
         return None
     return event.get("losses") if isinstance(event, dict) else None
-
-
-def _take(file: Any, count: int) -> Iterator[bytes]:
-    for _ in range(count):
-        text = file.readline()
-        if not text:
-            return
-        yield text
 
 
 def _count_lines(path: Path) -> int:

@@ -23,31 +23,29 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from streamdp.core.events import Key
-from streamdp.lab.replay.clipping import narrowed
 from streamdp.lab.replay.log import (
     PORTION_BYTES,
-    START,
     Columns,
+    FileLog,
     Log,
     OnBad,
     Portion,
-    Position,
     check_spelling,
-    check_usable,
+    first_line,
     from_zero,
     named_actions,
     numbered_actions,
-    portions_of,
+    portions_of_numbers,
     wrong,
 )
-from streamdp.lab.replay.sources import ReadOptions, file_identity
+from streamdp.lab.replay.sources import ReadOptions
 
 _CONVERTED_BYTES = 1 << 22
 """Bytes of losses in a portion that has to be converted: the copies are in float64."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _Header:
     """The content of a .npy's header."""
 
     rows: int
@@ -60,129 +58,79 @@ class _Table:
         return self.columns * self.dtype.itemsize
 
     @property
-    def ready(self) -> bool:
-        """Whether the rows are float32 in this machine's byte order."""
-        return bool(self.dtype == np.dtype(np.float32))
-
-    @property
     def portion(self) -> int:
-        """Rows in a portion."""
-        return max(1, (PORTION_BYTES if self.ready else _CONVERTED_BYTES) // (4 * self.columns))
+        """Rows in a portion; more of them where they are read as they are."""
+        at_once = PORTION_BYTES if self.dtype == np.dtype(np.float32) else _CONVERTED_BYTES
+        return max(1, at_once // (4 * self.columns))
 
 
 def open_file(path: Path, how: ReadOptions) -> Log:
     """The log in a .npy or .npz."""
-    if path.suffix.lower() == ".npz":
-        return _open_archive(path, how)
+    return (_open_archive if path.suffix.lower() == ".npz" else _open_array)(path, how)
+
+
+def _open_array(path: Path, how: ReadOptions) -> Log:
+    """The log in a .npy, which is mapped: one key."""
+    where = str(path)
     with path.open("rb") as file:
-        table = _header(file, where=str(path))
-    size, needed = path.stat().st_size, table.begin + table.rows * table.row_bytes
+        header = _header(file, where=where)
+    size, needed = path.stat().st_size, header.begin + header.rows * header.row_bytes
     if size < needed:
-        raise wrong(str(path), "cut short", expected=f"{needed} bytes", got=size)
-    actions = named_actions(how.actions, numbered_actions(table.columns), where=str(path))
-    return MappedLog(path, actions, table, how.on_bad)
+        raise wrong(where, "cut short", expected=f"{needed} bytes", got=size)
+    actions = named_actions(how.actions, numbered_actions(header.columns), where=where)
+
+    def read() -> Iterator[Portion]:
+        return portions_of_numbers(_mapped_rows(path, header), how.on_bad, where=where)
+
+    return FileLog(where, actions, header.rows, read)
+
+
+def _mapped_rows(path: Path, header: _Header) -> Iterator[tuple[NDArray[Any], Columns]]:
+    """Views of the mapped file; its pages are released after each."""
+    with path.open("rb") as file:
+        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    count = header.rows * header.columns
+    rows: NDArray[Any] = np.frombuffer(pages, header.dtype, count=count, offset=header.begin)
+    table = rows.reshape(header.rows, header.columns)
+    for first in range(0, header.rows, header.portion):
+        yield table[first : first + header.portion], Columns()
+        pages.madvise(mmap.MADV_DONTNEED)
 
 
 @dataclass(frozen=True, slots=True)
-class MappedLog:
-    """A .npy that is mapped into memory, one key."""
-
-    path: Path
-    actions: tuple[str, ...]
-    table: _Table
-    on_bad: OnBad
-
-    @property
-    def name(self) -> str:
-        """The file's name."""
-        return str(self.path)
-
-    @property
-    def slots(self) -> int:
-        """One for each row."""
-        return self.table.rows
-
-    def identity(self) -> str:
-        """Path, size and time of change."""
-        return file_identity(self.path, actions=self.actions)
-
-    def portions(self, start: Position = START) -> Iterator[Portion]:
-        """Views of the mapped file; its pages are released after each."""
-        table, step = self.table, self.table.portion
-        with self.path.open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        rows: NDArray[Any] = np.frombuffer(
-            mapped, table.dtype, count=table.rows * table.columns, offset=table.begin
-        ).reshape(table.rows, table.columns)
-        released = 0
-        for first in range(start.get("row", 0), table.rows, step):
-            stop = min(first + step, table.rows)
-            part = rows[first:stop]
-            check_usable(part, self.on_bad, where=self.name, rows=range(first, stop))
-            losses, clipped = _as_float32(part, table)
-            after = {"row": stop}
-            yield from portions_of(losses, Columns(), first=first, after=after, clipped=clipped)
-            page = (table.begin + stop * table.row_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
-            if page > released:
-                mapped.madvise(mmap.MADV_DONTNEED, released, page - released)
-                released = page
-
-
-@dataclass(frozen=True, slots=True)
-class ArchivedLog:
+class _Archive:
     """A .npz: losses are read as a stream, the other columns are in memory."""
 
     path: Path
-    actions: tuple[str, ...]
-    table: _Table
-    keys: NDArray[Any] | None
-    offsets: NDArray[np.int64] | None
-    partitions: NDArray[np.int64] | None
+    header: _Header
+    beside: dict[str, NDArray[Any]]
     on_bad: OnBad
 
-    @property
-    def name(self) -> str:
-        """The file's name."""
-        return str(self.path)
-
-    @property
-    def slots(self) -> int:
-        """One for each row."""
-        return self.table.rows
-
-    def identity(self) -> str:
-        """Path, size and time of change."""
-        return file_identity(self.path, actions=self.actions)
-
-    def portions(self, start: Position = START) -> Iterator[Portion]:
+    def portions(self) -> Iterator[Portion]:
         """The rows, as they are read from the archive."""
-        table = self.table
-        begin = start.get("row", 0)
+        return portions_of_numbers(self._parts(), self.on_bad, where=str(self.path))
+
+    def _parts(self) -> Iterator[tuple[NDArray[Any], Columns]]:
+        header = self.header
         with zipfile.ZipFile(self.path) as archive, archive.open("losses.npy") as file:
-            file.seek(table.begin + begin * table.row_bytes)
-            for first in range(begin, table.rows, table.portion):
-                stop = min(first + table.portion, table.rows)
-                raw = file.read((stop - first) * table.row_bytes)
-                if len(raw) < (stop - first) * table.row_bytes:
-                    got = first + len(raw) // table.row_bytes
-                    raise wrong(self.name, "cut short", expected=f"{table.rows} rows", got=got)
-                part = np.frombuffer(raw, table.dtype).reshape(-1, table.columns)
-                check_usable(part, self.on_bad, where=self.name, rows=range(first, stop))
-                losses, clipped = _as_float32(part, table)
-                columns, after = self._columns(slice(first, stop)), {"row": stop}
-                yield from portions_of(losses, columns, first=first, after=after, clipped=clipped)
+            file.seek(header.begin)
+            for first in range(0, header.rows, header.portion):
+                stop = min(first + header.portion, header.rows)
+                raw = file.read((stop - first) * header.row_bytes)
+                if len(raw) < (stop - first) * header.row_bytes:
+                    got = first + len(raw) // header.row_bytes
+                    expected = f"{header.rows} rows"
+                    raise wrong(str(self.path), "cut short", expected=expected, got=got)
+                losses = np.frombuffer(raw, header.dtype).reshape(-1, header.columns)
+                yield losses, self._columns(slice(first, stop))
 
-    def _columns(self, part: slice) -> Columns:
-        return Columns(
-            None if self.keys is None else [as_key(key) for key in self.keys[part].tolist()],
-            None if self.offsets is None else self.offsets[part],
-            None if self.partitions is None else self.partitions[part],
+    def _columns(self, rows: slice) -> Columns:
+        keys, offsets, partitions = (
+            self.beside[name][rows] if name in self.beside else None
+            for name in ("keys", "offsets", "partitions")
         )
-
-
-def _as_float32(part: NDArray[Any], table: _Table) -> tuple[NDArray[np.float32], int]:
-    """Rows as float32, and how many were clipped by that: none if they are float32 already."""
-    return (part, 0) if table.ready else narrowed(part, actions=table.columns)
+        named = None if keys is None else [as_key(key) for key in keys.tolist()]
+        return Columns(named, offsets, partitions)
 
 
 def as_key(value: object) -> Key:
@@ -192,14 +140,14 @@ def as_key(value: object) -> Key:
     return str(value).encode()
 
 
-def _header(file: IO[bytes], *, where: str) -> _Table:
+def _header(file: IO[bytes], *, where: str) -> _Header:
     try:
         version = npy.read_magic(file)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, fortran, dtype = read(file)
     except (ValueError, OSError, EOFError) as error:
         raise wrong(
-            where, "not a NumPy array", expected="a .npy header", got=_first_line(error)
+            where, "not a NumPy array", expected="a .npy header", got=first_line(error)
         ) from None
     if len(shape) != 2:
         raise wrong(where, "wrong shape", expected="n rows of K losses", got=shape)
@@ -209,7 +157,7 @@ def _header(file: IO[bytes], *, where: str) -> _Table:
         raise wrong(where, "stored by columns", expected="rows (C order)", got="Fortran order")
     if shape[0] < 1 or shape[1] < 2:
         raise wrong(where, "empty", expected="rows of at least 2 losses", got=shape)
-    return _Table(int(shape[0]), int(shape[1]), dtype, file.tell())
+    return _Header(int(shape[0]), int(shape[1]), dtype, file.tell())
 
 
 def _open_archive(path: Path, how: ReadOptions) -> Log:
@@ -219,39 +167,26 @@ def _open_archive(path: Path, how: ReadOptions) -> Log:
             if "losses.npy" not in archive.namelist():
                 raise wrong(where, "no array `losses`", expected="losses", got=archive.namelist())
             with archive.open("losses.npy") as file:
-                table = _header(file, where=f"{where}: losses")
+                header = _header(file, where=f"{where}: losses")
         with np.load(path, allow_pickle=False) as arrays:
             beside = {name: arrays[name] for name in arrays.files if name != "losses"}
     except (zipfile.BadZipFile, ValueError, OSError) as error:
         if isinstance(error, ValueError) and type(error) is not ValueError:
             raise
         expected = "a .npz of arrays of numbers and texts"
-        raise wrong(where, "cannot be read", expected=expected, got=_first_line(error)) from None
+        raise wrong(where, "cannot be read", expected=expected, got=first_line(error)) from None
     check_spelling(beside, ("keys", "offsets", "partitions"), where=where)
     for name, array in beside.items():
-        if name in ("keys", "offsets", "partitions") and array.shape != (table.rows,):
-            raise wrong(f"{where}: {name}", "length", expected=table.rows, got=array.shape)
+        if name in ("keys", "offsets", "partitions") and array.shape != (header.rows,):
+            raise wrong(f"{where}: {name}", "length", expected=header.rows, got=array.shape)
     actions = [str(name) for name in beside["actions"].tolist()] if "actions" in beside else None
-    if actions is not None and len(actions) != table.columns:
-        raise wrong(f"{where}: actions", "length", expected=table.columns, got=len(actions))
-    return ArchivedLog(
-        path,
-        named_actions(how.actions, actions or numbered_actions(table.columns), where=where),
-        table,
-        beside.get("keys"),
-        _whole(beside, "offsets", where),
-        _whole(beside, "partitions", where),
-        how.on_bad,
-    )
-
-
-def _whole(beside: dict[str, Any], name: str, where: str) -> NDArray[np.int64] | None:
-    if name not in beside:
-        return None
-    if beside[name].dtype.kind not in "iu":
-        raise wrong(f"{where}: {name}", "type", expected="whole numbers", got=beside[name].dtype)
-    return from_zero(beside[name], where=f"{where}: {name}")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+    if actions is not None and len(actions) != header.columns:
+        raise wrong(f"{where}: actions", "length", expected=header.columns, got=len(actions))
+    for name in [name for name in ("offsets", "partitions") if name in beside]:
+        dtype = beside[name].dtype
+        if dtype.kind not in "iu":
+            raise wrong(f"{where}: {name}", "type", expected="whole numbers", got=dtype)
+        beside[name] = from_zero(beside[name], where=f"{where}: {name}")
+    names = named_actions(how.actions, actions or numbered_actions(header.columns), where=where)
+    archived = _Archive(path, header, beside, how.on_bad)
+    return FileLog(where, names, header.rows, archived.portions)

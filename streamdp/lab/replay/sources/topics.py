@@ -22,7 +22,7 @@ import numpy as np
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import LossBatch
 from streamdp.lab.replay.clipping import decoded
-from streamdp.lab.replay.log import START, Portion, Position, batch_of, wrong
+from streamdp.lab.replay.log import Portion, batch_of, wrong
 from streamdp.lab.replay.sources import ReadOptions
 from streamdp.ports import Administrator, Records, StreamTopics, Technology
 from streamdp.wire import formats
@@ -48,20 +48,11 @@ class TopicLog:
         """The names of the coordinates."""
         return self.format.actions
 
-    def identity(self) -> str:
-        """Address and format; a topic only grows."""
-        return f"{self.name} {dict(self.format.settings())} {len(self.actions)}"
-
-    def portions(self, start: Position = START) -> Iterator[Portion]:
-        """The records from the offsets of a position on, up to the end as of now."""
-        after = {int(partition): offset for partition, offset in start.items()}
-        position = dict(start)
-        with closing(records_of(self.technology, self.topics, after)) as batches:
+    def portions(self) -> Iterator[Portion]:
+        """The records up to the end as of now."""
+        with closing(records_of(self.technology, self.topics)) as batches:
             for records in batches:
-                number = records.partition.number
-                position[str(number)] = records.next_offset
-                batch, clipped = self._batch(records)
-                yield Portion(number, batch, dict(position), clipped)
+                yield Portion(records.partition.number, *self._batch(records))
 
     def _batch(self, records: Records) -> tuple[LossBatch, int]:
         """The slots of some records, and how many of them were clipped."""
@@ -132,13 +123,11 @@ async def ends(administrator: Administrator, topics: StreamTopics) -> dict[int, 
     return {records.partition.number: records.next_offset for records in newest}
 
 
-def records_of(
-    technology: Technology, topics: StreamTopics, after: dict[int, int]
-) -> Generator[Records, None, None]:
+def records_of(technology: Technology, topics: StreamTopics) -> Generator[Records, None, None]:
     """The records of an asynchronous reader, one batch at a time."""
     administrator = technology.administrator()
     with asyncio.Runner() as runner:
-        batches: AsyncIterator[Records] = administrator.history(topics, after=after)
+        batches: AsyncIterator[Records] = administrator.history(topics, after={})
         try:
             while (records := runner.run(_next(batches))) is not None:
                 yield records
