@@ -1,0 +1,241 @@
+"""Contexts: declared fields, their levels, and the cell of a table that an event falls into.
+
+A *field* is a name with levels that are listed, or with cut points that make bins of numbers. One
+more level, `other`, holds everything else: a level that is not listed, a missing or unreadable
+value. A *cell* is one combination of levels. Cells are numbered with the last field fastest.
+
+Fields, levels and cuts are configuration: public, and never learned from contents.
+
+An *arm* of a stream with contexts is an action in a cell: arm = cell · K + action.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import isfinite, prod
+
+from streamdp.core.errors import InvalidConfig, complaint
+
+OTHER = "other"
+"""The level of everything that is not listed."""
+
+MOST_FIELDS = 8
+MOST_LEVELS = 128  # of all fields together: the model takes at most 20 ms a release
+MOST_ARMS = 12_000  # two released numbers each, in one ledger line
+_MOST_NAME = 64  # characters
+_RESERVED = frozenset(";=\n")
+_NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ContextField:
+    """One field: listed levels, or cut points."""
+
+    name: str
+    levels: tuple[str, ...] = ()
+    cuts: tuple[float, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all levels; bins are named by the cuts around them.
+
+        >>> ContextField("age", cuts=(18.0, 30.0)).names
+        ('<18', '18..30', '>=30', 'other')
+        """
+        if self.levels:
+            return (*self.levels, OTHER)
+        cuts = [repr(cut).removesuffix(".0") for cut in self.cuts]
+        between = [f"{low}..{high}" for low, high in pairwise(cuts)]
+        return (f"<{cuts[0]}", *between, f">={cuts[-1]}", OTHER)
+
+    @property
+    def size(self) -> int:
+        """How many levels, `other` included."""
+        return len(self.levels) + 1 if self.levels else len(self.cuts) + 2
+
+    def written(self) -> object:
+        """The field as a configuration writes it."""
+        return list(self.levels) if self.levels else {"cuts": list(self.cuts)}
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """The fields of a stream's contexts.
+
+    >>> contexts = Contexts.read('{"device": ["phone", "desktop"], "age": {"cuts": [18, 65]}}')
+    >>> contexts.shape, contexts.cells, contexts.cell({"device": "desktop", "age": 31})
+    ((3, 4), 12, 5)
+    >>> contexts.levels(5), contexts.cell_of_header(b"device=desktop;age=31")
+    ({'device': 'desktop', 'age': '18..65'}, 5)
+    """
+
+    fields: tuple[ContextField, ...]
+
+    @classmethod
+    def read(cls, text: object) -> Contexts:
+        """The fields that a configuration's table, written as JSON, declares."""
+        if isinstance(text, Contexts):
+            return text
+        try:
+            table = json.loads(text) if isinstance(text, str) else text
+        except ValueError:
+            table = None
+        if not isinstance(table, Mapping) or not 1 <= len(table) <= MOST_FIELDS:
+            got = f"{len(table)} fields" if isinstance(table, Mapping) else type(text).__name__
+            raise InvalidConfig(
+                complaint("context", "no fields", expected=f"1 … {MOST_FIELDS} fields", got=got)
+            )
+        contexts = cls(tuple(_field(name, levels) for name, levels in table.items()))
+        levels = sum(contexts.shape)
+        if levels > MOST_LEVELS:
+            raise InvalidConfig(
+                complaint(
+                    "context",
+                    "too many levels, `other` of each field included",
+                    expected=f"≤ {MOST_LEVELS}",
+                    got=levels,
+                )
+            )
+        return contexts
+
+    def __str__(self) -> str:
+        """As JSON, which `read` reads back."""
+        table = {field.name: field.written() for field in self.fields}
+        return json.dumps(table, separators=(",", ":"), ensure_ascii=False)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """How many levels each field has."""
+        return tuple(field.size for field in self.fields)
+
+    @cached_property
+    def cells(self) -> int:
+        """How many combinations of levels."""
+        return prod(self.shape)
+
+    @cached_property
+    def _places(self) -> tuple[tuple[str, dict[object, int], tuple[float, ...], int, int], ...]:
+        """Of each field: name, what levels add to a cell's number, cuts, step, that of `other`."""
+        places, step = [], self.cells
+        for field in self.fields:
+            step //= field.size
+            levels: dict[object, int] = {name: at * step for at, name in enumerate(field.names)}
+            places.append((field.name, levels, field.cuts, step, (field.size - 1) * step))
+        return tuple(places)
+
+    def cell(self, context: Mapping[str, object]) -> int:
+        """The cell of a context: levels by their names, numbers as numbers or as decimal text."""
+        cell = 0
+        for name, levels, cuts, step, other in self._places:
+            value = context.get(name)
+            named = levels.get(value) if isinstance(value, str) else None
+            if named is None and cuts:
+                number = _number(value)
+                named = None if number is None else bisect_right(cuts, number) * step
+            cell += other if named is None else named
+        return cell
+
+    @cached_property
+    def unknown(self) -> int:
+        """The cell in which every field is `other`: the last one."""
+        return self.cells - 1
+
+    def cell_of_header(self, value: bytes | None) -> int:
+        """The cell that a header names; all fields are `other` where it cannot be read.
+
+        A field that stands there twice makes the header unreadable; unknown fields are ignored.
+        """
+        try:
+            pairs = [part.split("=", 1) for part in (value or b"").decode().split(";")]
+            context = dict(pairs)
+        except ValueError:
+            return self.unknown
+        return self.cell(context) if len(context) == len(pairs) else self.unknown
+
+    def header_of(self, context: Mapping[str, object]) -> bytes:
+        """The header of a context: it names levels and bins, never more than a cell does.
+
+        >>> Contexts.read('{"age": {"cuts": [18, 65]}}').header_of({"age": 31})
+        b'age=18..65'
+        """
+        return self.header_of_cell(self.cell(context))
+
+    def header_of_cell(self, cell: int) -> bytes:
+        """The header that names a cell; what is `other` is left out."""
+        named = self.levels(cell).items()
+        return ";".join(f"{name}={level}" for name, level in named if level != OTHER).encode()
+
+    def levels(self, cell: int) -> dict[str, str]:
+        """The names of a cell's levels."""
+        steps = [place[3] for place in self._places]
+        return {
+            field.name: field.names[cell // step % field.size]
+            for field, step in zip(self.fields, steps, strict=True)
+        }
+
+
+def _field(name: object, levels: object) -> ContextField:
+    """One declared field; refuse what a header could not name."""
+    where = f"context.{name}"
+    if not _sound(name):
+        got = type(name).__name__ if not isinstance(name, str) else f"{len(name)} characters"
+        raise InvalidConfig(
+            complaint("context", "no name of a field", expected="text without ; and =", got=got)
+        )
+    assert isinstance(name, str)
+    if isinstance(levels, Mapping):
+        cuts = levels.get("cuts")
+        if set(levels) != {"cuts"} or not isinstance(cuts, list | tuple) or not _rising(cuts):
+            raise InvalidConfig(
+                complaint(where, "no cuts", expected="cuts = [numbers that rise]", got=levels)
+            )
+        return ContextField(name, cuts=tuple(float(cut) for cut in cuts))
+    names = levels if isinstance(levels, list | tuple) else ()
+    if not names or not all(map(_sound, names)) or OTHER in names:
+        raise InvalidConfig(
+            complaint(
+                where,
+                "no levels",
+                expected=f"a list of names without ; and =, `{OTHER}` not among them",
+                got=levels,
+            )
+        )
+    if len(set(names)) < len(names):
+        raise InvalidConfig(complaint(where, "a level twice", expected="each once", got=names))
+    return ContextField(name, levels=tuple(names))
+
+
+def _sound(name: object) -> bool:
+    """Whether a header can name it."""
+    if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME:
+        return False
+    return not _RESERVED.intersection(name) and name.isprintable()
+
+
+def _rising(cuts: list[object] | tuple[object, ...]) -> bool:
+    """Whether these are finite numbers that rise."""
+    numbers = [
+        float(cut) for cut in cuts if isinstance(cut, int | float) and not isinstance(cut, bool)
+    ]
+    if not numbers or len(numbers) < len(cuts) or not all(map(isfinite, numbers)):
+        return False
+    return all(low < high for low, high in pairwise(numbers))
+
+
+def _number(value: object) -> float | None:
+    """A number, or decimal text; None for everything else."""
+    if isinstance(value, str):
+        return float(value) if _NUMBER.fullmatch(value) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if isfinite(number) else None

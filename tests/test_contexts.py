@@ -1,0 +1,257 @@
+"""Do contexts fall into their cells, and do cells learn from each other as they should?"""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from hashlib import sha256
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.evidence.context_model import ContextModel, _inverse
+from streamdp.core.evidence.contexts import MOST_LEVELS, Contexts
+from streamdp.core.evidence.policy import PARTS
+from streamdp.core.evidence.policy_posterior import TAILS, NoiseVariance, level
+
+SHOP = '{"device":["phone","desktop"],"country":["de","fr","it"],"age":{"cuts":[18.0,30.0,65.0]}}'
+EXACT = NoiseVariance(2.0)
+NOISY = NoiseVariance(4.0, 16.0)
+
+# -- cells ---------------------------------------------------------------------------------------
+
+
+def test_each_combination_of_levels_is_one_cell() -> None:
+    """Numbered with the last field fastest; the header of a cell names this cell."""
+    contexts = Contexts.read(SHOP)
+    assert contexts.shape == (3, 4, 5)
+    assert str(contexts) == SHOP
+    assert Contexts.read(str(contexts)) == contexts
+    assert Contexts.read(contexts) is contexts
+    assert contexts.cell({"device": "desktop", "country": "it", "age": 30}) == 1 * 20 + 2 * 5 + 2
+    for cell in range(contexts.cells):
+        assert contexts.cell_of_header(contexts.header_of_cell(cell)) == cell
+        assert contexts.cell(contexts.levels(cell)) == cell
+
+
+@pytest.mark.parametrize(
+    ("age", "bin_"),
+    [
+        (17.99, 0), (18, 1), ("18", 1), ("-3.5", 0), (29, 1), (64.9, 2), (65, 3), ("18..30", 1),
+        (">=65", 3), (10**400, 4), (float("nan"), 4), (float("inf"), 4), (True, 4), (None, 4),
+        ("old", 4), ("1e3", 4), (" 18", 4), (["18"], 4),
+    ],
+)  # fmt: skip
+def test_numbers_fall_into_bins(age: object, bin_: int) -> None:
+    """A number on a cut is in the bin above; what is no number is `other`."""
+    assert Contexts.read('{"age":{"cuts":[18,30,65]}}').cell({"age": age}) == bin_
+
+
+@pytest.mark.parametrize(
+    "header", [None, b"\xff", b"device", b"device=phone;device=desktop", b"device=phone;;"]
+)
+def test_an_unreadable_header_is_other_in_every_field(header: bytes | None) -> None:
+    """It takes its slot all the same: no event is dropped."""
+    contexts = Contexts.read(SHOP)
+    assert contexts.cell_of_header(header) == contexts.unknown == contexts.cells - 1
+
+
+def test_a_header_says_no_more_than_a_cell() -> None:
+    """An exact age or an unlisted level does not leave the process in a header."""
+    header = Contexts.read(SHOP).header_of({"age": 31.25, "device": "secret", "name": "Ada"})
+    assert header == b"age=30..65"
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["device", "country", "age", "else"]),
+        st.none() | st.text() | st.floats() | st.integers() | st.booleans() | st.lists(st.text()),
+    )
+)
+def test_no_context_is_refused(context: dict[str, object]) -> None:
+    """Whatever a context holds, it has a cell."""
+    contexts = Contexts.read(SHOP)
+    assert 0 <= contexts.cell(context) < contexts.cells
+
+
+@given(st.binary(max_size=60))
+def test_no_header_is_refused(header: bytes) -> None:
+    """Whatever a header holds, it has a cell."""
+    assert 0 <= Contexts.read(SHOP).cell_of_header(header) < 60
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "", "[]", "{}", "{", '{"a":[]}', '{"a":["x","x"]}', '{"a":["other"]}', '{"a":["x;y"]}',
+        '{"a=b":["x"]}', '{"":["x"]}', '{"a":[1]}', '{"a":{"cuts":[]}}', '{"a":{"cuts":[2,1]}}',
+        '{"a":{"cuts":["1"]}}', '{"a":{"cuts":[1,true]}}', '{"a":{"cut":[1]}}', '{"a":"x"}',
+        '{"a":{"cuts":[NaN]}}', json.dumps({f"f{at}": ["x"] for at in range(9)}),
+        json.dumps({"a": [str(at) for at in range(MOST_LEVELS)]}), json.dumps({"a" * 65: ["x"]}),
+    ],
+)  # fmt: skip
+def test_fields_that_no_header_could_name_are_refused(table: str) -> None:
+    """At the start, with the field's name."""
+    with pytest.raises(InvalidConfig, match="context"):
+        Contexts.read(table)
+
+
+def test_a_field_whose_name_is_no_text_is_refused() -> None:
+    """As a table in Python may have it."""
+    with pytest.raises(InvalidConfig, match="no name of a field"):
+        Contexts.read({1: ["x"]})
+
+
+# -- the model -----------------------------------------------------------------------------------
+
+
+def model(shape: tuple[int, ...], actions: int) -> ContextModel:
+    return ContextModel(shape, actions, Fraction(4, 5), Fraction(8))
+
+
+def played(
+    rng: np.random.Generator, of: ContextModel, noise: NoiseVariance, slots: int
+) -> np.ndarray:
+    """The state after three blocks in a world where the first field decides."""
+    cells = int(np.prod(of.shape))
+    rates = 0.03 + 0.03 * (np.arange(of.shape[0])[:, None] % of.actions == np.arange(of.actions))
+    of_cells = np.repeat(rates, cells // of.shape[0], axis=0).reshape(-1)
+    state = np.zeros((1, 2, of_cells.size))
+    for _ in range(3):
+        shown = rng.poisson(slots / of_cells.size, of_cells.size)
+        gains = (
+            rng.binomial(shown, of_cells)
+            - shown / 2
+            + rng.laplace(0, np.sqrt(noise.on_sums / 2), shown.size)
+        )
+        counts = shown + rng.laplace(0, np.sqrt(noise.on_counts / 2), shown.size)
+        state = of.learned(state, gains[None], counts[None], noise)
+    return state
+
+
+def reference(of: ContextModel, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same posterior by dense matrices: a design matrix, numpy's inverse, written apart."""
+    cells, actions = int(np.prod(of.shape)), of.actions
+    places = np.stack(np.unravel_index(np.arange(cells), of.shape), axis=1)
+    design = np.concatenate(
+        [np.ones((cells, 1)), *(np.eye(n)[places[:, f]] for f, n in enumerate(of.shape))], axis=1
+    )
+    groups = np.repeat(np.arange(1 + len(of.shape)), [1, *of.shape])
+    weights, sums = row.reshape(2, cells, actions)
+    centre = sums.sum() / weights.sum()
+    unit = (max(0.5 - abs(centre), 2.0**-9) / 2) ** 2
+    scores, weights = sums - weights * centre, np.maximum(weights, 0)
+    effects = np.full(1 + len(of.shape), 0.05 / len(of.shape) * unit)
+    own = 0.002 * unit
+    for round_ in range(7):
+        squares, of_cells = np.zeros(len(effects)), 0.0
+        means, variances = np.empty((cells, actions)), np.empty((cells, actions))
+        for action in range(actions):
+            w, s = weights[:, action], scores[:, action]
+            inverse = np.linalg.inv(
+                design.T @ (design * (w / (1 + w * own))[:, None]) + np.diag(1 / effects[groups])
+            )
+            unknowns = inverse @ (design.T @ (s / (1 + w * own)))
+            linear, spread = design @ unknowns, ((design @ inverse) * design).sum(axis=1)
+            gamma = own * (s - w * linear) / (1 + w * own)
+            keeps = 1 / (1 + w * own)
+            np.add.at(squares, groups, unknowns**2 + np.diag(inverse))
+            of_cells += (gamma**2 + own * keeps + (1 - keeps) ** 2 * spread).sum()
+            means[:, action] = linear + gamma
+            variances[:, action] = keeps**2 * spread + own * keeps
+        if round_ < 6:
+            sizes = np.array([1, *of.shape])
+            effects = np.clip((squares / (sizes * actions)) ** 2 / effects, 0.05e-4 * unit, unit)
+            own = np.clip((of_cells / (cells * actions)) ** 2 / own, 0.002e-4 * unit, unit)
+    return means, np.sqrt(variances)
+
+
+@pytest.mark.parametrize("noise", [EXACT, NOISY], ids=["header", "value"])
+@pytest.mark.parametrize("shape", [(3,), (3, 4), (2, 5, 3), (4, 3, 2, 3)])
+def test_the_fit_is_that_of_dense_matrices(shape: tuple[int, ...], noise: NoiseVariance) -> None:
+    """Eliminating the largest field and sweeping changes nothing but rounding."""
+    of = model(shape, 3)
+    (row,) = played(np.random.default_rng(5), of, noise, 20_000)
+    means, deviations = of.effects(row)
+    expected_means, expected_deviations = reference(of, row)
+    assert np.allclose(deviations, expected_deviations, rtol=1e-7)
+    assert np.allclose(means, expected_means, rtol=1e-6, atol=1e-10)
+
+
+def test_sweeps_invert() -> None:
+    """Positive definite matrices of several sizes."""
+    rng = np.random.default_rng(1)
+    for size in (1, 2, 17):
+        root = rng.normal(size=(3, size, size + 3))
+        matrices = root @ root.swapaxes(1, 2)
+        assert np.allclose(_inverse(matrices.copy()) @ matrices, np.eye(size), atol=1e-8)
+
+
+def test_cells_learn_from_each_other() -> None:
+    """In a cell without a single event the field that decides says what is best there."""
+    of = model((4, 3, 5), 4)
+    row = played(np.random.default_rng(2), of, EXACT, 60_000).reshape(2, 4, 3, 5, 4)
+    row[:, 1, 2, 4] = 0.0
+    policy = of.policy(row.reshape(1, 2, -1), np.array([1000])).reshape(4, 3, 5, 4)
+    assert policy[1, 2, 4].argmax() == 1
+    assert policy[1, 2, 4, 1] > 0.8 * PARTS
+
+
+@pytest.mark.parametrize("noise", [EXACT, NOISY], ids=["header", "value"])
+def test_cells_without_events_are_right_on_average(noise: NoiseVariance) -> None:
+    """Noise alone moves neither weights nor scores to one side; plain means S/n would."""
+    rng, of = np.random.default_rng(3), model((4, 5), 2)
+    state = np.zeros((1, 2, 40))
+    state[:, 0], state[:, 1] = 2000.0, 2000.0 * -0.45
+    n = 40_000
+    gains = np.rint(rng.laplace(0, np.sqrt(noise.on_sums / 2), (n, 40)))
+    counts = np.rint(rng.laplace(0, np.sqrt(noise.on_counts / 2), (n, 40)))
+    at = level(state)
+    added = of.learned(np.repeat(state, n, axis=0), gains, counts, noise) - state
+    scores = added[:, 1] - added[:, 0] * at.mean[0]
+    largest = 1 / (TAILS * noise.on_sums)
+    assert abs(added[:, 0].mean()) < 0.03 * (1 + noise.on_counts) * largest
+    assert abs(scores.mean()) < 0.03 * (1 + noise.on_counts) * largest
+
+
+@pytest.mark.parametrize("shape", [(2,), (3, 4), (2, 3, 2)])
+def test_policies_add_up_in_each_cell_above_the_floor(shape: tuple[int, ...]) -> None:
+    """Before anything is known actions are equal; afterwards each has its floor in each cell."""
+    of, cells = model(shape, 3), int(np.prod(shape))
+    states = np.concatenate(
+        [np.zeros((1, 2, cells * 3)), played(np.random.default_rng(4), of, EXACT, 5000)]
+    )
+    policies = of.policy(states, np.array([100, 100])).reshape(2, cells, 3)
+    assert (policies.sum(axis=2, dtype=np.int64) == PARTS).all()
+    assert policies[0].max() - policies[0].min() <= 1
+    assert policies.min() >= 0.08 * PARTS - 2
+    assert of.parameters()["shape"] == "x".join(map(str, shape))
+
+
+def test_a_block_without_noise_and_events_teaches_nothing() -> None:
+    """Of a learner that is not private: weights and scores stay as they were."""
+    of = model((2, 2), 2)
+    state = np.ones((1, 2, 8))
+    nothing = np.zeros((1, 8))
+    assert (of.learned(state, nothing, nothing, NoiseVariance(0.0)) == state).all()
+
+
+def test_policies_are_the_same_bytes_everywhere() -> None:
+    """These digests were made once: a name stands for one arithmetic."""
+    of = model((4, 2, 3), 3)
+    state, digests = np.zeros((1, 2, 72)), []
+    for block in range(5):
+        arms = np.arange(72)
+        shown = (arms * 37 + block * 11) % (40 * 4**block) + 1
+        gains = (shown * (arms % 5) * 0.001) - shown * 0.46875 + (arms * 7 % 5 - 2)
+        for at, noise in enumerate((EXACT, NOISY)):
+            if block % 2 == at:
+                state = of.learned(state, gains[None], shown[None].astype(float), noise)
+        policy = of.policy(state, np.array([2**block]))
+        digests.append(sha256(policy.astype("<u4").tobytes()).hexdigest()[:12])
+    assert digests == [
+        "67b2179eef52", "2f83cd95e07d", "ebf4cd966668", "c4019833cfe6", "247d1f4d0198",
+    ]  # fmt: skip
