@@ -16,6 +16,8 @@ need kubectl kubernetes-client
 need kcat kcat
 need curl curl
 need javac default-jdk-headless
+need node nodejs
+need go golang-go
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then

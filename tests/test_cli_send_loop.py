@@ -12,7 +12,8 @@ import pytest
 
 from streamdp.cli._loop_records import Line, loop_records
 from streamdp.client import Answer, Chosen, Lists, Predictions, Request, Right, Truth, Why
-from streamdp.client.requests import Record, outcome_record, request_record
+from streamdp.client.requests import outcome_record, request_record
+from streamdp.client.writing import Record
 from streamdp.core.errors import InvalidConfig
 from streamdp.service.config import Configuration
 from tests.support.assembling_shop import configured

@@ -17,7 +17,8 @@ from streamdp import __version__
 from streamdp.core.learners import RECIPES
 from streamdp.core.learners.feedback.learner import FEEDBACK_RECIPES
 from streamdp.service.view import Reason
-from tests.support.documents import PAGES, ROOT, Story, blocks, needs_broker
+from tests.support.asking import free_port
+from tests.support.documents import PAGES, ROOT, Story, blocks, needs_broker, needs_programs
 
 LINKED = [
     *PAGES,
@@ -25,13 +26,21 @@ LINKED = [
     ROOT / "deploy" / "RUNBOOK.md",
     ROOT / "CHANGELOG.md",
 ]
-HERE = [page for page in PAGES if not needs_broker(page.read_text())]
+HERE = [
+    pytest.param(
+        page,
+        id=page.stem,
+        marks=[pytest.mark.system(*programs)] if (programs := needs_programs(page)) else [],
+    )
+    for page in PAGES
+    if not needs_broker(page.read_text())
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", HERE, ids=lambda page: str(page.stem))
+@pytest.mark.parametrize("page", HERE)
 def test_a_page_that_needs_no_broker_can_be_followed(page: Path, tmp_path: Path) -> None:
-    Story(tmp_path).follow(page.read_text())
+    Story(tmp_path, {"127.0.0.1:8080": f"127.0.0.1:{free_port()}"}).follow(page.read_text())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.stem))
@@ -39,7 +48,9 @@ def test_every_block_says_what_it_is(page: Path) -> None:
     text = page.read_text()
     assert text.count("\n```") == 2 * len(blocks(text))
     assert {block.language for block in blocks(text)} <= {
+        "go",
         "java",
+        "js",
         "json",
         "python",
         "sh",

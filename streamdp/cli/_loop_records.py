@@ -20,7 +20,8 @@ from streamdp.cli._printable import word
 
 if TYPE_CHECKING:
     from streamdp.assembly.contents import Asked, Said
-    from streamdp.client.requests import Record, Request
+    from streamdp.client.requests import Request
+    from streamdp.client.writing import Record
 
 ASKS = {"feedback": "action", "rankers": "items", "categories": None, "errors": "predictions"}
 SAYS = {"feedback": "reward", "rankers": "item", "categories": "categories", "errors": "truth"}

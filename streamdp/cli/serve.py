@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import typer
 
 from streamdp.cli.common import DEFAULT_CONFIG, Config, SingleBroker, load, opened, reaching
@@ -16,6 +18,7 @@ def serve(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = False) 
     """Serve look-ups, the status page and metrics over HTTP, without learning.
 
     Reads only what is published, so it needs no right on input or state. Run as many as you like.
+    With `http.rank_and_reward` it also writes requests and outcomes.
 
     Example: streamdp serve --config streamdp.toml
     """
@@ -23,7 +26,13 @@ def serve(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = False) 
     from streamdp.serve.knowledge import Bounds, Knowledge
     from streamdp.serve.listener import Limits, bound
     from streamdp.serve.process import serve
-    from streamdp.service.listeners import abouts_of, epochs_of_assemblies, serve_credentials
+    from streamdp.serve.ranking import Ranking
+    from streamdp.service.listeners import (
+        abouts_of,
+        epochs_of_assemblies,
+        loop_topics,
+        serve_credentials,
+    )
     from streamdp.service.process import log_of, run
 
     configuration = load(config)
@@ -34,7 +43,7 @@ def serve(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = False) 
                 f"{config}: http.listen", "missing", expected="host:port to serve at", got="nothing"
             )
         )
-    credentials = serve_credentials(configuration)
+    credentials, topics = serve_credentials(configuration), loop_topics(configuration)
     technology, log = opened(configuration, single_broker), log_of(configuration)
     limits = Limits(
         most_connections=http.most_connections,
@@ -49,7 +58,22 @@ def serve(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = False) 
             bounds=Bounds(http.most_keys, http.stale_after),
             assemblies=epochs_of_assemblies(configuration),
         )
-        await serve(knowledge, listener, credentials=credentials, limits=limits, log=log)
+        ranking = Ranking(
+            knowledge,
+            topics,
+            technology.producer,
+            seconds=http.request_seconds,
+            clock=time.perf_counter,
+        )
+        await serve(
+            knowledge,
+            listener,
+            credentials=credentials,
+            limits=limits,
+            log=log,
+            ranking=ranking if topics else None,
+            origins=frozenset(origin.encode() for origin in http.reward_origins),
+        )
 
     with reaching(), bound(http.listen, where="http.listen") as listener:
         run(work, log=log)

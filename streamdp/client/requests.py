@@ -8,16 +8,13 @@
 
 `async with` is the same in a program with an event loop. Rules:
 
-1. Only `flush` waits. Records are queued and written in the background, in the order of their
-   topic, a thousand at a time.
+1. Only `flush` waits. Records are queued and written in the background (`client.writing`).
 2. Requests and outcomes have a queue, a task and a producer each. The number of outcomes and the
    state of their writing do not affect requests: requests are public, outcomes are not.
-3. A record is written at most once. If a broker's answer does not come within the producer's own
-   retries, the batch is given up and counted in `condition`, never sent again: a second copy of a
-   request would take a slot of its own, and a second outcome would count twice under `SUM`. If
-   nothing was sent yet, because no broker answers, the batch waits and is tried again.
-4. A full queue refuses records and counts them. What is shown never depends on this.
-5. A value that cannot be an outcome is refused by the call, and never written.
+3. A record is written at most once: a second copy of a request would take a slot of its own, and a
+   second outcome would count twice under `SUM`. What is lost is counted in `condition`; what is
+   shown never depends on it.
+4. A value that cannot be an outcome is refused by the call, and never written.
 
 A request is its record's key (the learner's) with an id. The writer of the outcome, in this process
 or another, needs both: `Request(key, id)`.
@@ -34,10 +31,7 @@ or another, needs both: `Request(key, id)`.
 from __future__ import annotations
 
 import asyncio
-import logging
-import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -50,8 +44,9 @@ from streamdp.assembly.public import PERSON_HEADER, REQUEST_HEADER
 from streamdp.client.answers import Answer, Chooser, Why
 from streamdp.client.arguments import checked_count, checked_key, checked_seconds, id_bytes
 from streamdp.client.threaded import InThread
-from streamdp.core.errors import InvalidConfig, StreamdpError, Unreached, complaint
-from streamdp.ports import Headers, Key, Producer, Value
+from streamdp.client.writing import Record, TopicWriter, WritingCondition
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.ports import Key, Producer
 from streamdp.wire.feedback import ACTION_HEADER
 
 RELEASE_HEADER = "streamdp-release"
@@ -59,14 +54,9 @@ PROPENSITY_HEADER = "pscore"
 MOST_WAITING = 100_000
 """Records of a topic that wait to be written; further ones are refused and counted."""
 
-_BATCH = 1000  # records handed to the producer at once
 _PAUSE_SECONDS = 1.0  # after a batch that was given up
 _FLUSH_SECONDS = 30.0
 _CLOSE_SECONDS = 10.0  # to write what still waits at the end
-
-_logger = logging.getLogger("streamdp.client")
-
-Record = tuple[Key, Value, Headers]
 
 
 class Request(NamedTuple):
@@ -98,16 +88,6 @@ class LoopTopics(NamedTuple):
 
     requests: str
     outcomes: str
-
-
-@dataclass(frozen=True, slots=True)
-class WritingCondition:
-    """The state of one topic's writing. That of outcomes is NOT PRIVATE: they are clicks."""
-
-    waiting: int
-    written: int
-    lost: int  # given up, or refused because too many waited
-    trouble: str  # why the newest one was lost, or waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +159,7 @@ class Loop:
         self._actions, self._stream = actions, stream
         self._close_within = close_within
         self._requests, self._outcomes = (
-            _Queue(topic, producer, most_waiting=most_waiting, pause=pause) for topic in topics
+            TopicWriter(topic, producer, most_waiting=most_waiting, pause=pause) for topic in topics
         )
         self._events: asyncio.AbstractEventLoop | None = None
         self._thread = InThread(self)
@@ -273,7 +253,7 @@ class Loop:
     async def _flushed(self) -> None:
         await asyncio.gather(self._requests.flush(), self._outcomes.flush())
 
-    def _put(self, queue: _Queue, record: Record) -> None:
+    def _put(self, queue: TopicWriter, record: Record) -> None:
         self._opened()
         queue.put(record)
 
@@ -284,128 +264,6 @@ class Loop:
                 complaint("loop", "is not open", expected=expected, got="a call before or after")
             )
         return self._events
-
-
-class _Queue:
-    """The records of one topic that wait to be written."""
-
-    def __init__(
-        self, topic: str, producer: Callable[[], Producer], *, most_waiting: int, pause: float
-    ) -> None:
-        self._topic, self._open = topic, producer
-        self._most_waiting, self._pause = most_waiting, pause
-        self._lock = threading.Lock()
-        self._waiting: deque[Record] = deque()
-        self._put = self._settled = 0  # records that were queued, and that are done
-        self._written = self._lost = 0
-        self._trouble = self._said = ""
-        self._stirred = asyncio.Event()
-        self._moved = asyncio.Event()
-        self._events: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    @property
-    def condition(self) -> WritingCondition:
-        """The state of the writing."""
-        with self._lock:
-            waiting = self._put - self._settled
-            return WritingCondition(waiting, self._written, self._lost, self._trouble)
-
-    def begin(self, events: asyncio.AbstractEventLoop) -> None:
-        """Start to write."""
-        self._events = events
-        self._task = events.create_task(self._write(), name=f"writes to {self._topic}")
-
-    def put(self, record: Record) -> None:
-        """Queue one more record, from any thread."""
-        with self._lock:
-            if len(self._waiting) >= self._most_waiting:
-                self._lost += 1
-                self._trouble = f"topic {self._topic}: {self._most_waiting} records wait already"
-                return
-            self._put += 1
-            self._waiting.append(record)
-            first = len(self._waiting) == 1
-        if first and self._events is not None:
-            self._events.call_soon_threadsafe(self._stirred.set)
-
-    async def flush(self) -> None:
-        """Wait until all records that are queued by now are done."""
-        goal = self._put
-        while self._settled < goal:
-            self._moved.clear()
-            await self._moved.wait()
-
-    async def end(self, *, within: float) -> None:
-        """Write what waits, for at most this time, and stop."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within):
-                await self.flush()
-        assert self._task is not None
-        self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
-        with self._lock:
-            left = self._put - self._settled
-            self._settled, self._lost = self._put, self._lost + left
-            self._waiting.clear()
-
-    async def _write(self) -> None:
-        """Write batch after batch; replace a producer that has failed."""
-        producer: Producer | None = None
-        try:
-            while True:
-                await self._stirred.wait()
-                self._stirred.clear()
-                while batch := self._take():
-                    producer = producer or self._open()
-                    if not await self._sent(producer, batch):
-                        failed, producer = producer, None
-                        await failed.close()
-                        await asyncio.sleep(self._pause)
-                    else:
-                        self._said = ""
-        finally:
-            if producer is not None:
-                await producer.close()
-
-    def _take(self) -> Sequence[Record]:
-        with self._lock:
-            count = min(_BATCH, len(self._waiting))
-            return [self._waiting.popleft() for _ in range(count)]
-
-    def _return(self, batch: Sequence[Record], trouble: str) -> None:
-        """Put a batch back at its place in the order, and log the trouble once."""
-        with self._lock:
-            self._waiting.extendleft(reversed(batch))
-            self._trouble = trouble
-        if trouble != self._said:
-            _logger.warning("records wait to be written: %s", trouble)
-        self._said = trouble
-
-    async def _sent(self, producer: Producer, batch: Sequence[Record]) -> bool:
-        """Write a batch; return whether it succeeded. If nothing was sent, it waits again."""
-        records = [(key, value) for key, value, _ in batch]
-        trouble = ""
-        try:
-            await producer.send(self._topic, records, headers=[pairs for *_, pairs in batch])
-        except Unreached as error:
-            self._return(batch, str(error))
-            return False
-        except StreamdpError as error:
-            trouble = str(error)
-        except Exception as error:  # another library's error
-            trouble = f"topic {self._topic}: {type(error).__name__}"
-        with self._lock:
-            self._settled += len(batch)
-            if trouble:
-                self._lost, self._trouble = self._lost + len(batch), trouble
-            else:
-                self._written += len(batch)
-        self._moved.set()
-        if trouble:
-            _logger.warning("records were not written: %s", trouble)
-        return not trouble
 
 
 def _current_loop() -> asyncio.AbstractEventLoop | None:

@@ -7,8 +7,10 @@
 2. It is a plain ASGI application, run by uvicorn with documented options only. Its processes share
    nothing, so any number of them answer, each for every key.
 3. Nothing is kept for a request, and no log line says what was asked for.
+4. If the configuration asks for it, `ranking` writes requests and outcomes. It never reads them.
 
-Rooms: `lookups` answers for keys (the hot path), `app` everything else; `access` checks token and
-rate; `credentials` holds token and certificate; `knowledge` holds the data; `listener` runs
-uvicorn; ``page.html`` is the page. `streamdp.service.operations` listens with the same parts.
+Rooms: `lookups` answers for keys (the hot path), `ranking` writes, `app` answers everything else;
+`access` checks token and rate; `credentials` holds token and certificate; `knowledge` holds the
+data; `listener` runs uvicorn; ``page.html`` is the page. `streamdp.service.operations` listens with
+the same parts.
 """

@@ -1,9 +1,13 @@
-"""Access: a token, a rate, and the headers of every answer. Plain ASGI around an application.
+"""Access: tokens, a rate, and the headers of every answer. Plain ASGI around an application.
 
 The token is compared in constant time, before anything else of the request is looked at. Three
 things need none: the two probes, and the page itself, which holds no data and asks for the token.
 The rate is one token bucket for the whole process. Probes do not count, and a few requests a second
 are kept for metrics, so that look-ups cannot blind an operator.
+
+Rewards (`serve.ranking`) are apart: they take nothing from this rate and are counted nowhere, and a
+*publishable key*, which a page may show to everybody, opens the call that writes one of them and
+nothing else. Pages of the configured origins may call it (CORS).
 
 A request with both ``Content-Length`` and ``Transfer-Encoding`` is refused (RFC 9112, 6.1): a proxy
 before us may have found another end of it than we would.
@@ -15,13 +19,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from hmac import compare_digest
 
-from streamdp.serve.asgi import Answered, Receive, Refused, Scope, Send, header
+from streamdp.serve.asgi import Answered, Headers, Receive, Refused, Scope, Send, header
 from streamdp.serve.traffic import Traffic
 
 PROBES = frozenset({b"/healthz", b"/readyz"})
 METRICS = b"/metrics"
 
 _SCRAPES_PER_SECOND = 10.0
+
+PUBLISHABLE = "streamdp.publishable"
+"""In a request's scope: it carries the publishable key, not the token."""
+
+_REWARD = b"/reward"
+_REWARDS = (_REWARD, b"/rewards")
 
 _SAFE = (
     (b"x-content-type-options", b"nosniff"),
@@ -56,6 +66,30 @@ class Bucket:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class RewardAccess:
+    """Who may reward without the token."""
+
+    publishable: Callable[[], bytes | None] = lambda: None
+    origins: frozenset[bytes] = frozenset()  # whose pages may
+
+    def headers(self, scope: Scope) -> Headers:
+        """What lets a page of an allowed origin read the answer to its reward."""
+        if not self.origins or not scope["raw_path"].endswith(_REWARD):
+            return []
+        origin = header(scope, b"origin")
+        vary = (b"vary", b"origin")
+        if origin is None or origin not in self.origins:
+            return [vary]
+        allowed = [
+            (b"access-control-allow-origin", origin),
+            (b"access-control-allow-methods", b"POST"),
+            (b"access-control-allow-headers", b"authorization, content-type"),
+            (b"access-control-max-age", b"86400"),
+        ]
+        return [vary, *allowed]
+
+
 class Gate:
     """The application that a listener runs."""
 
@@ -67,6 +101,7 @@ class Gate:
         bucket: Bucket,
         traffic: Traffic,
         open_paths: frozenset[bytes] = PROBES | {b"/"},
+        rewards: RewardAccess | None = None,
     ) -> None:
         self._answer = answer
         self._token = token
@@ -74,6 +109,7 @@ class Gate:
         self._scrapes = Bucket(_SCRAPES_PER_SECOND, bucket.clock)
         self._traffic = traffic
         self._open = open_paths
+        self._rewards = rewards or RewardAccess()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -82,12 +118,17 @@ class Gate:
         begun, path = self._bucket.clock(), scope["raw_path"]
         try:
             _check_length(scope)
-            self._admit(scope)
-            answered = await self._answer(scope, receive)
+            if scope["method"] == "OPTIONS" and len(self._rewards.headers(scope)) > 1:
+                answered = Answered(204, [], b"")
+            else:
+                self._admit(scope)
+                answered = await self._answer(scope, receive)
         except Refused as refused:
             answered = refused.answer()
-        answered.headers.extend(_SAFE)
+        answered.headers.extend((*_SAFE, *self._rewards.headers(scope)))
         await answered.send(scope, send)
+        if path.endswith(_REWARDS):  # that there are rewards is secret
+            return
         took = self._bucket.clock() - begun
         self._traffic.answered(answered.status, method=scope["method"], path=path, seconds=took)
 
@@ -95,14 +136,30 @@ class Gate:
         path = scope["raw_path"]
         if path in PROBES and path in self._open:
             return
+        if path.endswith(_REWARDS):
+            self._admit_reward(scope)
+            return
         if not (self._bucket.take() or (path == METRICS and self._scrapes.take())):
             raise Refused(429, "too many requests", (b"retry-after", b"1"))
-        token = self._token()
-        if token is None or path in self._open:
+        if path not in self._open and not _carries(scope, self._token()):
+            raise _NO_TOKEN
+
+    def _admit_reward(self, scope: Scope) -> None:
+        if _carries(scope, self._token()):
             return
-        given = header(scope, b"authorization") or b""
-        if not compare_digest(given, b"Bearer " + token):
-            raise Refused(401, "a bearer token is required", (b"www-authenticate", b"Bearer"))
+        key = self._rewards.publishable()
+        if key is None or not scope["raw_path"].endswith(_REWARD) or not _carries(scope, key):
+            raise _NO_TOKEN
+        scope[PUBLISHABLE] = True
+
+
+_NO_TOKEN = Refused(401, "a bearer token is required", (b"www-authenticate", b"Bearer"))
+
+
+def _carries(scope: Scope, token: bytes | None) -> bool:
+    """Whether a request carries this token, or needs none."""
+    given = header(scope, b"authorization") or b""
+    return token is None or compare_digest(given, b"Bearer " + token)
 
 
 def _check_length(scope: Scope) -> None:

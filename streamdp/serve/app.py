@@ -1,6 +1,7 @@
-"""The public application without look-ups: page, data, metrics, probes, API description.
+"""The public application: page, data, metrics, probes, API description, and what others answer.
 
-Addresses are fixed and few, so a dictionary routes them. Look-ups are tried first.
+Addresses are fixed and few, so a dictionary routes them. Look-ups are tried first, then rank and
+reward.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from streamdp.serve.credentials import Credentials
 from streamdp.serve.knowledge import Knowledge
 from streamdp.serve.lookups import Lookups, key_of
 from streamdp.serve.metrics import CONTENT_TYPE, MetricsPage, published
+from streamdp.serve.ranking import Ranking, call_of
 from streamdp.serve.shown import shown_key, shown_status
 
 MOST_FOUND = 200
@@ -39,10 +41,16 @@ class PublicApp:
     """Answers every request of the public listener."""
 
     def __init__(
-        self, knowledge: Knowledge, credentials: Credentials, *, body_seconds: float
+        self,
+        knowledge: Knowledge,
+        credentials: Credentials,
+        *,
+        body_seconds: float,
+        ranking: Ranking | None = None,
     ) -> None:
         self._knowledge = knowledge
         self._credentials = credentials
+        self._ranking = ranking
         self._lookups = Lookups(knowledge, body_seconds=body_seconds)
         self._metrics = MetricsPage(self._families, application=knowledge.application)
         self._routes: dict[bytes, Route] = {
@@ -59,6 +67,10 @@ class PublicApp:
         parts = self._lookups.parts(scope)
         if parts is not None:
             return await self._lookups.answer(scope, receive, parts)
+        if (call := call_of(scope)) is not None:
+            if self._ranking is None:
+                raise Refused(404, "rank and reward are off: see http.rank_and_reward")
+            return await self._ranking.answer(scope, receive, call)
         if scope["method"] not in ("GET", "HEAD"):
             raise Refused(405, "only GET and HEAD are allowed", (b"allow", b"GET, HEAD"))
         route = self._routes.get(scope["raw_path"])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -40,12 +40,13 @@ class Log(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
     """Where a listener's secrets are, and the table of the configuration that says so."""
 
-    where: str
+    where: str = field(kw_only=False)
     token: Path | None = None
+    publishable: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
     prefix: str = ""  # of the token's key
@@ -64,6 +65,11 @@ class Credentials:
     def token(self) -> bytes | None:
         """The token that requests must carry; None if they need none."""
         return self._token
+
+    @property
+    def publishable(self) -> bytes | None:
+        """The key that may reward and nothing else; None if there is none."""
+        return self._publishable
 
     @property
     def expires_at(self) -> float | None:
@@ -100,16 +106,27 @@ class Credentials:
 
     def _contents(self) -> list[bytes]:
         """The bytes of each file; an unreadable one is `_use`'s to name."""
-        paths = (self._files.token, self._files.certificate, self._files.key)
+        files = self._files
+        paths = (files.token, files.publishable, files.certificate, files.key)
         return [_bytes(path) for path in paths if path is not None]
 
     def _use(self) -> None:
         """Read token and certificate; nothing changes if one is unusable."""
         files = self._files
         token = token_of(files.token, where=f"{files.where}.{files.prefix}token_file")
+        publishable = token_of(files.publishable, where=f"{files.where}.publishable_key_file")
+        if publishable is not None and publishable == token:
+            raise InvalidConfig(
+                complaint(
+                    f"{files.where}.publishable_key_file",
+                    "holds the token",
+                    expected="a key of its own: pages show it to everybody",
+                    got="the content of token_file",
+                )
+            )
         context = tls_of(files.certificate, files.key, where=files.where)
         self._expires_at = None if files.certificate is None else expiry_of(files.certificate)
-        self._token, self._context = token, context
+        self._token, self._publishable, self._context = token, publishable, context
 
     def _newest(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
         assert self._context is not None

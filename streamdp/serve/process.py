@@ -5,23 +5,33 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 
-from streamdp.serve.access import Bucket, Gate
+from streamdp.serve.access import Bucket, Gate, RewardAccess
 from streamdp.serve.app import PublicApp
 from streamdp.serve.credentials import Credentials, Log
 from streamdp.serve.knowledge import Knowledge
 from streamdp.serve.listener import Limits, allow_files, end_on_signals, server_of
+from streamdp.serve.ranking import Ranking
 
 
-def gate_of(knowledge: Knowledge, *, credentials: Credentials, limits: Limits) -> Gate:
+def gate_of(
+    knowledge: Knowledge,
+    *,
+    credentials: Credentials,
+    limits: Limits,
+    ranking: Ranking | None = None,
+    origins: frozenset[bytes] = frozenset(),
+) -> Gate:
     """The whole application."""
+    public = PublicApp(knowledge, credentials, body_seconds=limits.request_seconds, ranking=ranking)
     return Gate(
-        PublicApp(knowledge, credentials, body_seconds=limits.request_seconds).answer,
+        public.answer,
         token=lambda: credentials.token,
         # Not the event loop's clock: uvloop's does not move while a request is answered.
         bucket=Bucket(limits.requests_per_second, time.perf_counter),
         traffic=knowledge.traffic,
+        rewards=RewardAccess(lambda: credentials.publishable, origins),
     )
 
 
@@ -32,17 +42,24 @@ async def serve(
     credentials: Credentials,
     limits: Limits,
     log: Log,
+    ranking: Ranking | None = None,
+    origins: frozenset[bytes] = frozenset(),
 ) -> None:
     """Serve until a signal; finish requests that have begun."""
     allow_files()
-    app = gate_of(knowledge, credentials=credentials, limits=limits)
+    app = gate_of(
+        knowledge, credentials=credentials, limits=limits, ranking=ranking, origins=origins
+    )
     server = server_of(app, credentials=credentials, most_connections=limits.most_connections)
     end_on_signals(server)
     host, port = listener.getsockname()[:2]
     log.info("http_listening", address=f"{host}:{port}")
     watching = asyncio.get_running_loop().create_task(credentials.watch(log))
     try:
-        async with knowledge.following():
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(knowledge.following())
+            if ranking is not None:
+                await stack.enter_async_context(ranking.writing())
             await server.serve(sockets=[listener])
     finally:
         watching.cancel()

@@ -6,8 +6,10 @@ listening can tell whether an address is free. This loads no server.
 
 from __future__ import annotations
 
+import re
 from ipaddress import ip_address
 
+from streamdp.client.requests import LoopTopics
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.serve.about import NO_FALLBACK, About
 from streamdp.serve.credentials import Credentials, Files
@@ -18,14 +20,67 @@ from streamdp.service.metrics import Facts, ProcessMetrics
 def serve_credentials(configuration: Configuration) -> Credentials:
     """The secrets of `serve`'s listener."""
     http = configuration.tables.http
-    return Credentials(Files("http", http.token_file, http.certificate_file, http.key_file))
+    return Credentials(
+        Files(
+            "http",
+            token=http.token_file,
+            publishable=http.publishable_key_file,
+            certificate=http.certificate_file,
+            key=http.key_file,
+        )
+    )
+
+
+def loop_topics(configuration: Configuration) -> dict[str, LoopTopics]:
+    """Where `serve` writes requests and outcomes, by stream; empty if it writes none."""
+    tables = configuration.tables
+    http = tables.http
+    if not http.rank_and_reward:
+        for name in ("publishable_key_file", "reward_origins"):
+            if getattr(http, name):
+                raise _wrong_http(
+                    name, "without rank_and_reward", "rank_and_reward = true", "rewards are off"
+                )
+        return {}
+    if http.token_file is None and http.listen is not None:
+        check_loopback(http.listen, where="http.listen: rank_and_reward without token_file")
+    if http.publishable_key_file is not None and http.token_file is None:
+        raise _wrong_http(
+            "publishable_key_file", "no token", "token_file too", "a listener open to everybody"
+        )
+    for origin in http.reward_origins:
+        if not _ORIGIN.fullmatch(origin):
+            expected = "scheme://host, with :port if it is no default, and nothing behind it"
+            raise _wrong_http("reward_origins", "not an origin", expected, repr(origin))
+    topics = {
+        table.stream: LoopTopics(table.requests, table.outcomes)
+        for table in tables.assemblies.values()
+        if table.mode == "feedback"
+    }
+    if not topics:
+        raise _wrong_http(
+            "rank_and_reward", "nothing to write to", 'an assembly with mode = "feedback"', "none"
+        )
+    return topics
+
+
+def _wrong_http(name: str, what: str, expected: str, got: str) -> InvalidConfig:
+    return InvalidConfig(complaint(f"http.{name}", what, expected=expected, got=got))
+
+
+_ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:\d{1,5})?|https?://\[[0-9a-f:]+\](:\d{1,5})?")
 
 
 def operations_credentials(configuration: Configuration) -> Credentials:
     """The secrets of the operations listener."""
     table = configuration.tables.operations
     return Credentials(
-        Files("operations", table.token_file, table.certificate_file, table.key_file)
+        Files(
+            "operations",
+            token=table.token_file,
+            certificate=table.certificate_file,
+            key=table.key_file,
+        )
     )
 
 
@@ -36,7 +91,7 @@ def operator_credentials(configuration: Configuration) -> Credentials:
         raise InvalidConfig(
             complaint("operations.operator_token_file", "missing", expected="a file", got="nothing")
         )
-    return Credentials(Files("operations", file, prefix="operator_"))
+    return Credentials(Files("operations", token=file, prefix="operator_"))
 
 
 def check_listeners(configuration: Configuration) -> None:
@@ -44,6 +99,7 @@ def check_listeners(configuration: Configuration) -> None:
     tables = configuration.tables
     if tables.http.listen is not None:
         serve_credentials(configuration)
+    loop_topics(configuration)
     table = tables.operations
     if table.listen is not None:
         operations_credentials(configuration)

@@ -134,6 +134,7 @@ async def asked(
         "method": method,
         "raw_path": path.encode(),
         "query_string": query.encode(),
+        "client": ("127.0.0.1", 1),
         "headers": [
             (name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()
         ],

@@ -8,6 +8,7 @@ sh      every command is run and must end with 0. `streamdp run`, `assemble`, `s
         stay, as in a terminal of their own, and are ended with the story; all but `watch` must then
         have drained. So does a program that says `# stays`, from when it says that it is listening.
 java    begins with ``// NAME.java``: the file is written, and run with the clients of Kafka.
+js, go  begin with ``// NAME``: the file is written.
 python  begins with ``# NAME.py``: the file is written. Otherwise it is run.
 sql     begins with ``-- NAME.db``: asked of that file, read-only; there must be an answer.
 text    what one of the commands that stay, or the last one that did not, prints; `…` is anything.
@@ -79,7 +80,7 @@ class Block:
     @property
     def file(self) -> str | None:
         """The file that it is, by its first line."""
-        match = re.match(r"(?:#|--|//) ([\w.]+\.(?:toml|py|db|java))\n", self.text)
+        match = re.match(r"(?:#|--|//) ([\w.]+\.(?:toml|py|db|java|mjs|go))\n", self.text)
         return match and match[1]
 
 
@@ -92,6 +93,13 @@ def blocks(page: str) -> list[Block]:
 def needs_broker(page: str) -> bool:
     """Whether a page's story begins on Kafka."""
     return any('kind = "kafka"' in block.text for block in blocks(page) if block.file)
+
+
+def needs_programs(page: Path) -> list[str]:
+    """The languages' own programs that a page's story runs."""
+    programs = {"js": "node", "go": "go"}
+    languages = {block.language for block in blocks(page.read_text())}
+    return [program for language, program in programs.items() if language in languages]
 
 
 class Running:
@@ -237,6 +245,12 @@ class Story:
         (self.folder / block.file).write_text(block.text)
         quick = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # it lives for seconds
         self._run(["java", *quick, "-cp", f"{kafka_jars()}/*", block.file], block.text)
+
+    def _js(self, block: Block) -> None:
+        assert block.file
+        (self.folder / block.file).write_text(block.text)
+
+    _go = _js
 
     def _sql(self, block: Block) -> None:
         assert block.file

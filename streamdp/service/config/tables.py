@@ -423,6 +423,15 @@ class HttpTable(BaseModel):
     most_keys: Count = Field(
         default=1_000_000, description="keys of each stream that look-ups know"
     )
+    rank_and_reward: bool = Field(
+        default=False, description="also write requests and outcomes, for programs without a client"
+    )
+    publishable_key_file: File | None = Field(
+        default=None, description="a key for pages: it may reward, and nothing else"
+    )
+    reward_origins: list[str] = Field(
+        default=[], description="whose pages may reward, such as https://shop.example"
+    )
 
 
 class OperationsTable(BaseModel):
