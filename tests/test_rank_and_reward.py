@@ -372,7 +372,11 @@ def test_settings_that_would_open_the_loop_are_refused(
     (tmp_path / "page.key").write_bytes(KEY)
     path = tmp_path / "shop.toml"
     listen = "" if "listen" in http else 'listen = "127.0.0.1:8080"\n'
-    path.write_text(f"{SETTINGS}{listen}rank_and_reward = true\n{http}\n")
+    path.write_text(
+        f"{SETTINGS}{listen}rank_and_reward = true\n{http}\n".replace(
+            '= "page', f'= "{tmp_path}/page'
+        ).replace('= "token"', f'= "{tmp_path}/token"')
+    )
     with pytest.raises(InvalidConfig, match=said):
         check_listeners(Configuration.load(path))
 
