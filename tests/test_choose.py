@@ -21,6 +21,7 @@ from streamdp.core.events import Key, Release
 from streamdp.core.evidence.policy import PARTS, uniform_policy
 from streamdp.ports import Published, StreamTopics
 from streamdp.wire.published import Lines, Mode
+from tests import golden_choices
 from tests.golden_wire import ACTIONS, FEEDBACK, SHOWN, SHOWN_FEEDBACK
 
 TOPICS = StreamTopics("shop", "home", "feedback")
@@ -73,8 +74,7 @@ def by_the_documents(request: str, release: Release, salt: str, policy: bytes) -
         text += len(identity.key).to_bytes(4, "little") + identity.key
     for part in (*rest, identity.kind.encode(), request.encode()):
         text += len(part).to_bytes(4, "little") + part
-    digest = hashlib.blake2b(text, digest_size=8).digest()
-    place = int.from_bytes(digest, "little") % 2**24
+    place = int.from_bytes(hashlib.sha256(text).digest()[:3], "little")
     shares = np.frombuffer(policy, dtype="<u4").tolist()
     for arm, share in enumerate(shares):
         if place < share:
@@ -96,6 +96,11 @@ def test_can_anybody_draw_again(key: Key, request: str, ends: list[int]) -> None
     expected = by_the_documents(request, of, "pepper", policy)
     assert (choice.action, choice.probability) == expected
     assert choice.probability > 0
+
+
+def test_other_languages_vectors_are_what_we_draw() -> None:
+    """Held by the readers of docs/policies.md too; a difference changes every reader's draws."""
+    assert golden_choices.FILE.read_text("utf-8") == golden_choices.drawn()
 
 
 def test_does_a_choice_say_where_it_comes_from() -> None:
@@ -181,7 +186,7 @@ def test_does_a_choice_take_no_longer_than_some_hashes() -> None:
     ]
 
     def hashing() -> bytes:
-        return hashlib.blake2b(b"x" * 80, digest_size=8).digest()
+        return hashlib.sha256(b"x" * 80).digest()
 
     turns = [
         (

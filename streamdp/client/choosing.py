@@ -8,8 +8,10 @@ anybody who knows salt, release and request can repeat the draw:
    epoch, born, block and kind, and the request's id. Each is coded as its length (uint32,
    little-endian) and its bytes: UTF-8 for text, decimal digits for numbers, the key as it is. The
    null key is only the length 2^32 − 1.
-2. BLAKE2b with 8 bytes of digest, read as a little-endian number, modulo 2^24, is a part.
+2. The first three bytes of its SHA-256, read as a little-endian number, are a part.
 3. The parts are dealt out in the actions' order; the action that has this part is drawn.
+
+`choices.tsv`, beside this file, has draws for other languages' readers to be held against.
 
 The hash contains nothing of a person beyond the request's id: give each request its own id. Keep
 the choice (action, probability, release) with the request: policies change, so a later draw for the
@@ -21,7 +23,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
-from hashlib import blake2b
+from hashlib import sha256
 
 import numpy as np
 
@@ -44,7 +46,7 @@ def choose(answer: Answer, request: str, actions: tuple[str, ...]) -> Answer:
         return answer
     name, ends = request.encode(), policy.ends
     text = policy.prefix + len(name).to_bytes(4, "little") + name
-    part = int.from_bytes(blake2b(text, digest_size=8).digest(), "little") % PARTS
+    part = int.from_bytes(sha256(text).digest()[:3], "little")
     arm = bisect_right(ends, part)
     share = ends[arm] - ends[arm - 1] if arm else ends[0]
     where = answer.partition, answer.epoch, answer.born, answer.block, answer.stop
