@@ -37,7 +37,7 @@ from streamdp.assembly.kept import KeptRequest, KeptRequests, Name, name_of
 from streamdp.assembly.persons import Persons
 from streamdp.assembly.public import PERSON_HEADER, Headers, Key, event_headers, only
 from streamdp.assembly.recipes import Recipe, Unreadable, Value
-from streamdp.assembly.rules import Gains, Rules
+from streamdp.assembly.rules import Rules
 from streamdp.core.errors import StateMismatch, complaint
 
 Encode = Callable[[Sequence[float]], bytes]
@@ -96,7 +96,8 @@ class Join:
         self._again: dict[int, _Again] = {}  # of requests whose name an earlier one has too
         self._early: dict[Name, list[_Outcome]] = {}
         self._early_names: deque[tuple[int, Name]] = deque()
-        self._spans: deque[tuple[int, int, int]] = deque()  # of outcomes: start, youngest, first
+        self._spans: deque[tuple[int, int, int]] = deque()
+        """Of outcomes, over at least a fraction of a window each: start, youngest, first."""
         self._newest = _EVER  # of the requests
         self._reached = _EVER  # before this time, every request was read
         self._null = (NULL_LOSS,) * recipe.gains
@@ -160,20 +161,17 @@ class Join:
     ) -> None:
         """Read the next outcomes of the partition, up to an offset."""
         if timestamps:
-            self._note_span(max(timestamps))
+            youngest, spans = max(timestamps), self._spans
+            if spans and youngest - spans[-1][2] < self._rules.window // _SPANS:
+                start, before, oldest = spans[-1]
+                spans[-1] = (start, max(before, youngest), oldest)
+            else:
+                spans.append((self._outcome_at, youngest, youngest))
         self._outcome_at = next_offset
         for timestamp, key, pairs, value in zip(timestamps, keys, headers, values, strict=True):
             name = name_of(key, pairs)
             if name is not None:
                 self._outcome(name, timestamp, value)
-
-    def _note_span(self, youngest: int) -> None:
-        """Remember where these outcomes begin, in spans of at least a fraction of a window."""
-        if self._spans and youngest - self._spans[-1][2] < self._rules.window // _SPANS:
-            start, before, oldest = self._spans[-1]
-            self._spans[-1] = (start, max(before, youngest), oldest)
-        else:
-            self._spans.append((self._outcome_at, youngest, youngest))
 
     def _outcome(self, name: Name, timestamp: int, value: Value) -> None:
         """Give an outcome to the request that takes it, or keep it for a later request.
@@ -196,23 +194,19 @@ class Join:
         after = self._after(number, time)
         if after is None or not after < timestamp <= self._rules.deadline(time):
             return False
+        recipe = self._recipe
         try:
-            gains = self._recipe.answer(self._question(number), value)
+            content = self._kept.record(number).value if recipe.asks else None
+            gains = recipe.answer(recipe.question(content), value)
         except Unreadable:
             gains = None
         if gains is not None:
-            self._kept.set_gains(number, self._once(self._rules.combined(before, gains)))
+            combined = self._rules.combined(before, gains)
+            if len(self._shared) == _MOST_KNOWN:
+                self._shared.clear()
+            # Most requests with an outcome have the same gains: one object for all of them.
+            self._kept.set_gains(number, self._shared.setdefault(combined, combined))
         return True
-
-    def _question(self, number: int) -> object:
-        recipe = self._recipe
-        return recipe.question(self._kept.record(number).value if recipe.asks else None)
-
-    def _once(self, gains: tuple[float, ...]) -> tuple[float, ...]:
-        """Share equal gains as one object: most requests with an outcome have the same gains."""
-        if len(self._shared) == _MOST_KNOWN:
-            self._shared.clear()
-        return self._shared.setdefault(gains, gains)
 
     def _takes_after(self, until: int, timestamp: int) -> int | None:
         """The time after which a request takes outcomes, by the deadline of those before it.
@@ -309,7 +303,9 @@ class Join:
             counts = self._persons.counts(request.key, person, request.time) and counts
         if not counts or not self._readable(request.value):
             return self._null
-        return self._nothing if request.gains is None else _as_losses(request.gains)
+        if request.gains is None:
+            return self._nothing
+        return tuple([1.0 - min(1.0, gain) for gain in request.gains])
 
     def _readable(self, value: Value) -> bool:
         try:
@@ -363,8 +359,3 @@ class Join:
             return self._oldest_of_coming()
         first = min(self._kept.time(self._kept.left), self._newest)
         return first - 2 * self._rules.grace
-
-
-def _as_losses(gains: Gains) -> tuple[float, ...]:
-    """1 − gain, with gains above 1 clipped."""
-    return tuple([1.0 - min(1.0, gain) for gain in gains])

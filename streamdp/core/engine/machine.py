@@ -247,26 +247,20 @@ class Engine:
             self._adder.contents(slots, self._fresh.bits).add(slice(None), slots.rows)
             self._alone.note(slots)
         else:
-            planned = self._plan(batch, draws, limit=limit)
-            self._charge(planned)
+            away = NOBODY if self._idleness is None else self._idleness.away
+            planned = plan(
+                self._bank, self.kind.schedule, batch,
+                limit=limit, heritage=draws.carried, away=away,
+            )  # fmt: skip
+            segments, ends = planned.slots.segments, np.flatnonzero(planned.slots.segments.closes)
+            self._grow_ledger(len(self._bank) + len(planned.new))
+            self._book(planned.slots.segment_rows[ends], segments.block[ends])
             self._halfway = True
             waves += self._apply(planned, draws)
             self.slots_refused += planned.refused
         if len(read.offsets):
             self.position = int(read.offsets[-1]) + 1
         return waves
-
-    def _plan(self, batch: Batch, draws: Draws, *, limit: int) -> Plan:
-        """The plan of a batch; nothing changes yet."""
-        away = NOBODY if self._idleness is None else self._idleness.away
-        schedule = self.kind.schedule
-        return plan(self._bank, schedule, batch, limit=limit, heritage=draws.carried, away=away)
-
-    def _charge(self, planned: Plan) -> None:
-        """Book every block that will end."""
-        segments, ends = planned.slots.segments, np.flatnonzero(planned.slots.segments.closes)
-        self._grow_ledger(len(self._bank) + len(planned.new))
-        self._book(planned.slots.segment_rows[ends], segments.block[ends])
 
     def _apply(self, planned: Plan, draws: Draws) -> Iterator[Wave]:
         """Apply a plan whose charges are booked; yield what was drawn."""

@@ -51,7 +51,7 @@ class Alone:
 
     def __init__(self, bank: Bank, schedule: Schedule) -> None:
         self._bank, self._schedule = bank, schedule
-        self._bounds: dict[int, tuple[int, int]] = {}
+        self._bounds: dict[int, tuple[int, int]] = {}  # of blocks: first slot, one after the last
 
         def one(number: int = 0) -> Ints:
             return np.full(1, number, dtype=np.int64)
@@ -71,7 +71,13 @@ class Alone:
         if row is None:
             return None
         taken, block = int(self._bank.slots[row]), int(self._bank.block[row])
-        start, stop = self._bounds.get(block) or self._bounds_of(block)
+        bounds = self._bounds.get(block)
+        if bounds is None:
+            if len(self._bounds) == _BLOCKS_REMEMBERED:
+                self._bounds.clear()
+            last = min(self._schedule.stop(block), LAST_SLOT + 2)  # no slot lies beyond
+            bounds = self._bounds[block] = self._schedule.start(block), last
+        start, stop = bounds
         if not start <= taken + 1 < stop - 1:
             return None
         slots = self.slots
@@ -93,14 +99,6 @@ class Alone:
             if clean:
                 bank.unsaved_time[row] = batch.times[0]
 
-    def _bounds_of(self, block: int) -> tuple[int, int]:
-        """A block's first slot and the one after its last; no slot beyond `LAST_SLOT`."""
-        if len(self._bounds) == _BLOCKS_REMEMBERED:
-            self._bounds.clear()
-        stop = min(self._schedule.stop(block), LAST_SLOT + 2)
-        self._bounds[block] = self._schedule.start(block), stop
-        return self._bounds[block]
-
 
 _BLOCKS_REMEMBERED = 1024
 
@@ -121,7 +119,12 @@ def plan(
     rows = bank.rows(batch.keys)
     first = first_places(batch.index, len(batch.keys)) if (rows < 0).any() else rows
     new = np.flatnonzero((rows < 0) & (first < len(batch.index)))
-    new = _admitted(new[np.argsort(first[new], kind="stable")], batch, limit - len(bank), away)
+    new, room = new[np.argsort(first[new], kind="stable")], limit - len(bank)
+    if away:
+        news = np.array([batch.keys[key] not in away for key in new.tolist()], dtype=np.bool_)
+        new = new[~news | (np.cumsum(news) <= room - len(away))]
+    else:
+        new = new[: max(0, room)]
     born = batch.offsets[first[new]]
     rows[new] = len(bank) + np.arange(len(new))
     keep = rows[batch.index] >= 0
@@ -146,14 +149,6 @@ def plan(
         carried=carried,
         refused=len(batch.index) - len(kept.index),
     )
-
-
-def _admitted(new: Ints, batch: Batch, room: int, away: Collection[Key]) -> Ints:
-    """The new keys that get a row."""
-    if not away:
-        return new[: max(0, room)]
-    news = np.array([batch.keys[key] not in away for key in new.tolist()], dtype=np.bool_)
-    return new[~news | (np.cumsum(news) <= room - len(away))]
 
 
 def check_keys(keys: Sequence[object]) -> None:

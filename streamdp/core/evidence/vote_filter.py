@@ -144,9 +144,17 @@ class VoteFilter:
     def _weighed(self, remembered: Ints, in_force: Ints, votes: Ints) -> tuple[Ints, Ints]:
         """The action in force and the memory after one more vote of each row."""
         rows, end = np.arange(len(votes)), _HEAD + self.actions
-        shares = remembered[:, end:].copy()
-        weights = self._drifted(remembered[:, _HEAD:end])
-        weights[rows, votes] = weights[rows, votes] * _factors(shares) >> _FACTOR
+        shares, weights = remembered[:, end:].copy(), remembered[:, _HEAD:end]
+        # The best action may have changed: all weights drift towards each other, and none dies.
+        chance = (self.hazard.numerator << _CHANCE) // self.hazard.denominator
+        share = -(-(chance << (_POINT - _CHANCE)) // self.actions)
+        weights = weights - (weights * chance >> _CHANCE) + share
+        # f of each row, in parts of 2**8.
+        best = shares.argmax(axis=1)
+        others = shares.copy()
+        others[rows, best] = 0
+        factors = (shares[rows, best] << _FACTOR) // np.maximum(others.max(axis=1), 1)
+        weights[rows, votes] = weights[rows, votes] * factors.clip(_LEAST, _MOST) >> _FACTOR
         weights = (weights << _POINT) // weights.sum(axis=1, keepdims=True)
         best = weights.argmax(axis=1)
         now = np.where(weights[rows, in_force] == weights[rows, best], in_force, best)
@@ -158,22 +166,6 @@ class VoteFilter:
         shares[rows, before], shares[rows, pair] = of_pair, of_before
         head = np.stack([votes + 1, pair + 1], axis=1)
         return now, np.concatenate([head, weights, shares], axis=1)
-
-    def _drifted(self, weights: Ints) -> Ints:
-        """The weights once the best action may have changed."""
-        chance = (self.hazard.numerator << _CHANCE) // self.hazard.denominator
-        share = -(-(chance << (_POINT - _CHANCE)) // self.actions)  # at least 1: no weight dies
-        drifted: Ints = weights - (weights * chance >> _CHANCE) + share
-        return drifted
-
-
-def _factors(shares: Ints) -> Ints:
-    """f of each row, in parts of 2**8."""
-    rows, best = np.arange(len(shares)), shares.argmax(axis=1)
-    others = shares.copy()
-    others[rows, best] = 0
-    factors: Ints = (shares[rows, best] << _FACTOR) // np.maximum(others.max(axis=1), 1)
-    return factors.clip(_LEAST, _MOST)
 
 
 def named(name: str) -> VoteFilter:

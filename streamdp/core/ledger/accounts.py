@@ -84,8 +84,12 @@ class Ledger:
         if epsilon > self.budget:
             self._refuse(int(starts[0]), int(stops[0]), epsilon)
         self._histories.sweep(self._tails.history)
-        accounts, starts, stops = _joined(accounts, starts, stops)
-        if not _distinct(accounts):
+        goes_on = (accounts[1:] == accounts[:-1]) & (starts[1:] == stops[:-1])
+        if goes_on.any():  # [1,2) and [2,4) of an account are [1,4)
+            first, last = np.concatenate([[True], ~goes_on]), np.concatenate([~goes_on, [True]])
+            accounts, starts, stops = accounts[first], starts[first], stops[last]
+        ordered = accounts if (accounts[1:] > accounts[:-1]).all() else np.sort(accounts)
+        if (ordered[1:] == ordered[:-1]).any():
             self._book_in_order(accounts, starts, stops, epsilon)
         elif not self._extended(accounts, starts, stops, epsilon):
             self._book_distinct(accounts, starts, stops, epsilon)
@@ -287,20 +291,3 @@ def _check_exact(epsilon: object, where: str) -> None:
         )
     if epsilon <= 0:
         raise InvalidConfig(complaint(where, "out of range", expected="more than 0", got=epsilon))
-
-
-def _joined(accounts: Ints, starts: Ints, stops: Ints) -> tuple[Ints, Ints, Ints]:
-    """Join an account's consecutive ranges: [1,2) and [2,4) become [1,4)."""
-    goes_on = (accounts[1:] == accounts[:-1]) & (starts[1:] == stops[:-1])
-    if not goes_on.any():
-        return accounts, starts, stops
-    first = np.concatenate([[True], ~goes_on])
-    last = np.concatenate([~goes_on, [True]])
-    return accounts[first], starts[first], stops[last]
-
-
-def _distinct(accounts: Ints) -> bool:
-    if bool((accounts[1:] > accounts[:-1]).all()):
-        return True
-    ordered = np.sort(accounts)
-    return bool((ordered[1:] != ordered[:-1]).all())
