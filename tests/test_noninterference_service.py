@@ -1,16 +1,16 @@
 """Does anything that the service lets be seen, but a charged release, depend on content?
 
-Layer 4 of the audit on the whole service (`tests.support.neighbours` tells what a life is and what
-is seen of it). Two inputs that differ in one record must be the same to the byte in everything:
-actions, ledger, sizes and order of commits, logs, the view, how it ends, errors, reprs, warnings,
-files. And two lives that draw different actions must have commits of the same sizes and order (P5).
+Layer 4 of the audit on the whole service, for streams of losses and of feedback
+(`tests.support.neighbours` tells what a life is and what is seen of it). Two inputs that differ in
+one record's content must be the same to the byte in everything: actions or policies, ledger, sizes
+and order of commits, logs, the view, how it ends, errors, reprs, warnings, files. And two lives
+with other releases must have commits of the same sizes and order (P5).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -19,18 +19,21 @@ import pytest
 
 from streamdp.core.engine import Engine
 from streamdp.core.events import LossBatch
-from streamdp.ports import Records, Value
+from streamdp.ports import Value
 from streamdp.service.logs import watch_loop
 from streamdp.service.protocol import Cut, Pace, PartitionWork
 from streamdp.service.view import View
 from streamdp.service.worker import Worker
 from streamdp.wire import published, recording
-from streamdp.wire.published import Mode
 from tests.support.engine_mutants import with_votes
-from tests.support.kind_mutants import releases_scripted_estimates
+from tests.support.feedback_mutants import MUTANTS
+from tests.support.feedback_neighbours import FeedbackCourse
+from tests.support.kind_mutants import releases_exact_sums
 from tests.support.leaks import (
     bad_slots,
     compresses_rows,
+    counts_bad_records,
+    drops_bad_records,
     expect_caught,
     halts_on_bad_records,
     logs_bad_records,
@@ -39,7 +42,14 @@ from tests.support.leaks import (
     saves_losers_first,
 )
 from tests.support.lives import EARLY, LAST, LATE, OPEN, shape
-from tests.support.neighbours import Course, differences, on_memory, on_sqlite
+from tests.support.neighbours import (
+    AnyCourse,
+    Course,
+    Observed,
+    differences,
+    on_memory,
+    on_sqlite,
+)
 from tests.support.services import Lines
 
 pytestmark = pytest.mark.slow
@@ -79,63 +89,114 @@ FRAMES: dict[str, Value] = {
     }.items()
 }
 
-MEMORY: list[tuple[str, dict[str, Value], int]] = [
-    ("json", JSON, EARLY),
-    ("json", dict(islice(JSON.items(), 5)), LATE),
-    ("json", dict(islice(JSON.items(), 5)), LAST),
-    ("float32", FRAMES, EARLY),
-    ("float32", FRAMES, LATE),
+HEADER: dict[str, Value] = {
+    "a loss": b'{"loss":0.25}'.ljust(LENGTH),
+    "another": b'{"loss":1}'.ljust(LENGTH),
+    "one half": b'{"loss":0.5}'.ljust(LENGTH),
+    "out of range": b'{"loss":-1e300}'.ljust(LENGTH),
+    "infinite": b'{"loss":1e999}'.ljust(LENGTH),
+    "not a number": b'{"loss":NaN}'.ljust(LENGTH),
+    "of another kind": b'{"reward":0.25}'.ljust(LENGTH),
+    "with an action": b'{"action":"a","loss":0.75}'.ljust(LENGTH),
+    "deep": b"[" * LENGTH,
+    "garbage": b"\xff" * LENGTH,
+    "no value": None,
+}
+VALUE: dict[str, Value] = {
+    "a loss": b'{"action":"a","loss":0.25}'.ljust(LENGTH),
+    "another action": '{"action":"ü","loss":1}'.encode().ljust(LENGTH),
+    "an unknown action": b'{"action":"b","loss":0.25}'.ljust(LENGTH),
+    "no action": b'{"loss":0.25}'.ljust(LENGTH),
+    "garbage": b"\xff" * LENGTH,
+}
+SHOWN_FRAMES: dict[str, Value] = {
+    name: np.array([0.1, 0.2, middle, 0.9], dtype="<f4").tobytes()
+    for name, middle in (("a row", 0.5), ("another", 0.0), ("NaN", np.nan), ("infinite", np.inf))
+}
+
+LIVES: list[tuple[AnyCourse, dict[str, Value], int]] = [
+    (Course(), JSON, EARLY),
+    (Course(), dict(islice(JSON.items(), 5)), LATE),
+    (Course(), dict(islice(JSON.items(), 5)), LAST),
+    (Course("float32"), FRAMES, EARLY),
+    (Course("float32"), FRAMES, LATE),
+    (FeedbackCourse(), HEADER, EARLY),
+    (FeedbackCourse(recipe="policy_blocks"), dict(islice(HEADER.items(), 2)), LATE),
+    (FeedbackCourse(), dict(list(HEADER.items())[-2:]), LAST),
+    (FeedbackCourse(played="value"), VALUE, EARLY),
+    (FeedbackCourse(format="float32"), SHOWN_FRAMES, LATE),
 ]
+LOSSES, FEEDBACK = (Course(), JSON), (FeedbackCourse(), HEADER)
+both_kinds = pytest.mark.parametrize(
+    ("course", "contents"), [LOSSES, FEEDBACK], ids=["losses", "feedback"]
+)
 
 
-@pytest.fixture(autouse=True)
-def estimates_by_script(monkeypatch: Patch) -> None:
-    """An estimate is a charged release: what is drawn comes from a script here."""
-
-    releases_scripted_estimates(monkeypatch)
-
-
-@pytest.mark.parametrize(("format_", "contents", "at"), MEMORY)
+@pytest.mark.parametrize(("course", "contents", "at"), LIVES, ids=lambda part: str(part)[:60])
 def test_are_neighbours_the_same_to_the_byte(
-    format_: str, contents: dict[str, Value], at: int
+    course: AnyCourse, contents: dict[str, Value], at: int, monkeypatch: Patch
 ) -> None:
-    course = Course(format_)
+    course.by_script(monkeypatch)
     first, *others = contents
     plain = on_memory(course, at=at, content=contents[first])
     for name in others:
         assert differences(plain, on_memory(course, at=at, content=contents[name])) == [], name
 
 
-def test_are_neighbours_the_same_on_files(tmp_path: Path) -> None:
-    lives = []
-    for number, name in enumerate(("a vector", "another", "not a number", "garbage")):
+@both_kinds
+def test_are_neighbours_the_same_on_files(
+    course: AnyCourse, contents: dict[str, Value], monkeypatch: Patch, tmp_path: Path
+) -> None:
+    course.by_script(monkeypatch)
+    lives, usable = [], list(contents)[:2]
+    for number, name in enumerate((*usable, "not a number", "garbage")):
         folder = tmp_path / str(number)
         folder.mkdir()
-        lives.append(on_sqlite(Course(), folder, at=LATE, content=JSON[name]))
+        lives.append(on_sqlite(course, folder, at=LATE, content=contents[name]))
     assert [differences(lives[0], other) for other in lives[1:]] == [[], [], []]
 
 
-def test_is_a_life_told_in_full() -> None:
+def test_are_neighbours_the_same_with_a_quarantine(monkeypatch: Patch) -> None:
+    """Only the quarantine itself may tell what was unusable, or a loss of exactly 1/2."""
+    course = FeedbackCourse(aside=lambda technology: technology)
+    course.by_script(monkeypatch)
+    plain, *others = (
+        on_memory(course, at=EARLY, content=HEADER[name]) for name in ("a loss", "one half", "deep")
+    )
+    assert [differences(plain, other) for other in others] == [[], []]
+
+
+@both_kinds
+def test_is_a_life_told_in_full(
+    course: AnyCourse, contents: dict[str, Value], monkeypatch: Patch
+) -> None:
     """The comparison would be worth little if little happened."""
-    seen = on_memory(Course(), at=EARLY, content=JSON["a vector"])
+    course.by_script(monkeypatch)
+    seen = on_memory(course, at=EARLY, content=next(iter(contents.values())))
     log, commits = str(seen["log"]), seen["commits"]
     assert isinstance(commits, list)
     assert len(commits) > 20
     for event in ("partition_lost", "partition_drained", "partition_halted", "stopped"):
         assert event in log
-    assert '"records": 0' in log
-    assert log.count('"partition_rebuilding"') > log.count('"records": 0')
     for phrase in ("needs a new epoch", "2 or a later one", "damaged", "rows; expected", "foreign"):
         assert phrase in log, phrase
     assert "withheld" in str(seen["ledger"])
-    assert "block_regret" in str(seen["epoch: view"])
+    if contents is HEADER:
+        assert str(seen["actions"]).count('"policy"') > 20
+    else:
+        assert '"records": 0' in log
+        assert log.count('"partition_rebuilding"') > log.count('"records": 0')
+        assert "block_regret" in str(seen["epoch: view"])
 
 
 # Sizes do not tell what was drawn
 
 
-def test_is_nothing_larger_for_one_action_than_for_another() -> None:
-    lives = [on_memory(Course(script=n), at=EARLY, content=JSON["a vector"]) for n in range(3)]
+@pytest.mark.parametrize("made", [Course, FeedbackCourse])
+def test_is_nothing_larger_for_one_release_than_for_another(
+    made: Callable[..., AnyCourse], monkeypatch: Patch
+) -> None:
+    lives = [_by_script(made(script=script), monkeypatch) for script in range(3)]
     assert differences(lives[0], lives[1]) != []
     assert [differences(shape(lives[0]), shape(other)) for other in lives[1:]] == [[], []]
 
@@ -143,24 +204,19 @@ def test_is_nothing_larger_for_one_action_than_for_another() -> None:
 def test_is_a_line_without_padding_caught(monkeypatch: Patch) -> None:
     monkeypatch.setattr(published, "_filled", lambda line, spaces: line)
     monkeypatch.setattr(recording, "_ends", recording._ends.__wrapped__)  # it remembers
-    lives = [on_memory(Course(script=n), at=EARLY, content=JSON["a vector"]) for n in range(2)]
+    lives = [_by_script(Course(script=script), monkeypatch) for script in range(2)]
     assert "commits" in differences(shape(lives[0]), shape(lives[1]))
 
 
+def _by_script(course: AnyCourse, patch: Patch) -> Observed:
+    """A life whose releases are the script's."""
+    with patch.context() as scripted:
+        course.by_script(scripted)
+        content = HEADER["a loss"] if isinstance(course, FeedbackCourse) else JSON["a vector"]
+        return on_memory(course, at=EARLY, content=content)
+
+
 # What leaks is caught
-
-
-def counts_bad_records(patch: Patch) -> None:
-    """A metric of unusable records beside that of refused keys."""
-    absorb = PartitionWork.absorb
-
-    def counting(self: PartitionWork, records: Sequence[Records], *, mode: Mode) -> None:
-        absorb(self, records, mode=mode)
-        values = [value for part in records for value in part.values]
-        losses = self.spec.loss_format.decode(values).losses
-        self.keys_refused += int((~np.isfinite(losses)).any(axis=1).sum())
-
-    patch.setattr(PartitionWork, "absorb", counting)
 
 
 def shows_the_engine(patch: Patch) -> None:
@@ -180,21 +236,6 @@ def shows_the_engine(patch: Patch) -> None:
 
     patch.setattr(Worker, "_commit", watched)
     patch.setattr(View, "committed", telling)
-
-
-def drops_bad_records(patch: Patch) -> None:
-    """Unusable records take no slot."""
-
-    def without(batch: LossBatch) -> LossBatch:
-        keep = np.asarray(np.isfinite(batch.losses).all(axis=1))
-        return replace(
-            batch,
-            index=batch.index[keep],
-            losses=batch.losses[keep],
-            offsets=batch.offsets[keep],
-        )
-
-    redecode(patch, without)
 
 
 def warns_of_bad_records(patch: Patch) -> None:
@@ -244,30 +285,54 @@ def shows_what_is_kept(patch: Patch) -> None:
     patch.setattr(Worker, "_live", showing)
 
 
+Leak = tuple[Callable[[Patch], None], int, str]
+
+ANY_KIND: list[Leak] = [
+    (logs_bad_records, EARLY, "log"),
+    (counts_bad_records, EARLY, "first: view"),
+    (drops_bad_records, EARLY, "ledger"),
+    (halts_on_bad_records, EARLY, "log"),
+    (saves_losers_first, EARLY, "commits"),
+    (quotes_sums_in_errors, LAST, "log"),
+]
+OF_LOSSES: list[Leak] = [
+    (shows_the_engine, EARLY, "first: view"),
+    (warns_of_bad_records, EARLY, "warnings"),
+    (compresses_rows, OPEN - 5, "commits"),
+    (saves_more_for_bad_records, EARLY, "commits"),
+    (publishes_the_sums, EARLY, "actions"),
+    (shows_what_is_kept, OPEN, "first: view"),
+]
+OF_FEEDBACK: list[Leak] = [
+    (releases_exact_sums, EARLY, "ledger"),
+    (MUTANTS["counts_usable_events_instead_of_shown_ones"].patch, EARLY, "ledger"),
+    (MUTANTS["reads_an_exact_sum_for_the_policy"].patch, EARLY, "actions"),
+    (compresses_rows, OPEN - 1, "commits"),
+]
+
+
 @pytest.mark.parametrize(
-    ("leaks", "at", "where"),
+    ("course", "contents", "leaks", "at", "where"),
     [
-        (logs_bad_records, EARLY, "log"),
-        (counts_bad_records, EARLY, "first: view"),
-        (shows_the_engine, EARLY, "first: view"),
-        (drops_bad_records, EARLY, "ledger"),
-        (halts_on_bad_records, EARLY, "log"),
-        (warns_of_bad_records, EARLY, "warnings"),
-        (compresses_rows, OPEN - 5, "commits"),
-        (saves_losers_first, EARLY, "commits"),
-        (quotes_sums_in_errors, LAST, "log"),
-        (saves_more_for_bad_records, EARLY, "commits"),
-        (publishes_the_sums, EARLY, "actions"),
-        (shows_what_is_kept, OPEN, "first: view"),
+        *((*LOSSES, *leak) for leak in (*ANY_KIND, *OF_LOSSES)),
+        *((*FEEDBACK, *leak) for leak in (*ANY_KIND, *OF_FEEDBACK)),
     ],
+    ids=lambda part: getattr(part, "__name__", type(part).__name__),
 )
 def test_is_a_leak_caught(
-    monkeypatch: Patch, leaks: Callable[[Patch], None], at: int, where: str
+    monkeypatch: Patch,
+    course: AnyCourse,
+    contents: dict[str, Value],
+    leaks: Callable[[Patch], None],
+    at: int,
+    where: str,
 ) -> None:
+    course.by_script(monkeypatch)
     leaks(monkeypatch)
+    first, another, *_ = contents
     expect_caught(
-        lambda place, name: on_memory(Course(), at=place, content=JSON[name]),
-        ("a vector", "garbage", "another"),
+        lambda place, name: on_memory(course, at=place, content=contents[name]),
+        (first, "garbage", another),
         at=at,
         where=where,
     )

@@ -47,6 +47,7 @@ class FeedbackCourse:
     played: Played = "header"
     format: str = "json"
     recipe: str = "policy_elimination"  # computes fastest
+    script: int = 0  # another one releases other sums
     aside: Callable[[Technology], Technology] | None = None  # where unusable records go, if at all
 
     @cached_property
@@ -54,6 +55,10 @@ class FeedbackCourse:
         options = {} if self.format == "json" else {"frames": True}
         feedback = Feedback(ACTIONS, "loss", self.played)
         return configure_feedback(self.format, feedback=feedback, options=options)
+
+    def by_script(self, patch: pytest.MonkeyPatch) -> None:
+        """Release the script's sums."""
+        sums_by_script(patch, self.script)
 
     def spec(self, *, epoch: int = 1, epsilon: str = "1/2") -> StreamSpec:
         """A stream whose learner has short blocks; the last key gets none."""

@@ -18,6 +18,7 @@ from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import FeedbackBatch, LossBatch
 from streamdp.ports import Records
 from streamdp.service import protocol
+from streamdp.service.protocol import PartitionWork
 from tests.support.neighbours import Observed, differences
 
 Patch = pytest.MonkeyPatch
@@ -25,12 +26,17 @@ Leak = Callable[[Patch], None]
 Batch = LossBatch | FeedbackBatch
 
 
+def unusable(batch: Batch) -> NDArray[np.bool_]:
+    """Which slots of a batch are unusable."""
+    if isinstance(batch, LossBatch):
+        return np.asarray((~np.isfinite(batch.losses)).any(axis=1))
+    assert batch.unusable is not None
+    return batch.unusable
+
+
 def bad_slots(batch: Batch) -> int:
     """How many slots of a batch are unusable."""
-    if isinstance(batch, LossBatch):
-        return int((~np.isfinite(batch.losses)).any(axis=1).sum())
-    assert batch.unusable is not None
-    return int(batch.unusable.sum())
+    return int(unusable(batch).sum())
 
 
 def redecode(patch: Patch, change: Callable[[Any], Batch]) -> None:
@@ -52,6 +58,23 @@ def logs_bad_records(patch: Patch) -> None:
         return batch
 
     redecode(patch, warned)
+
+
+def drops_bad_records(patch: Patch) -> None:
+    """Unusable records take no slot."""
+    redecode(patch, lambda batch: batch.part(~unusable(batch)))
+
+
+def counts_bad_records(patch: Patch) -> None:
+    """A public counter of keys to which unusable contents are added."""
+    read = PartitionWork.read
+
+    def counting(self: PartitionWork, records: Records) -> Records:
+        bad = [self.spec.format.explain(value) is not None for value in records.values]
+        self.keys_refused += sum(bad)
+        return read(self, records)
+
+    patch.setattr(PartitionWork, "read", counting)
 
 
 def halts_on_bad_records(patch: Patch) -> None:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+import pytest
 import structlog
 
 import streamdp as sd
@@ -43,6 +44,7 @@ from streamdp.testing.memory_log import Isolation, MemoryLog
 from streamdp.wire.formats import Format, configure
 from streamdp.wire.published import Mode
 from streamdp_adapters.sqlite import Settings, Sqlite
+from tests.support.kind_mutants import releases_scripted_estimates
 from tests.support.services import Between
 from tests.support.streams import spec
 
@@ -118,6 +120,10 @@ class Course:
         options = {} if self.format == "json" else {"frames": True}
         return configure(self.format, actions=ACTIONS, options=options)
 
+    def by_script(self, patch: pytest.MonkeyPatch) -> None:
+        """Release estimates by a script too; votes are drawn by one anyway."""
+        releases_scripted_estimates(patch)
+
     def spec(self, *, epoch: int = 1, epsilon: str = "1/2") -> StreamSpec:
         """A stream whose chance is scripted."""
         runs, blocks = np.arange(RUNS)[:, None], np.arange(BLOCKS + 1)
@@ -160,6 +166,10 @@ class AnyCourse(Protocol):
     @property
     def aside(self) -> Callable[[Technology], Technology] | None:
         """Where unusable records go, if anywhere."""
+        ...
+
+    def by_script(self, patch: pytest.MonkeyPatch) -> None:
+        """Let a script decide all charged releases."""
         ...
 
     def spec(self, *, epoch: int = 1, epsilon: str = "1/2") -> StreamSpec:
