@@ -1,0 +1,149 @@
+"""Is everything in the log that `serve` answered for, and nothing that it took back?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from http.client import HTTPConnection, HTTPException
+from itertools import count
+from pathlib import Path
+from signal import SIGKILL
+from threading import Event, Thread
+
+import pytest
+
+from streamdp.ports import StreamTopics
+from streamdp.testing.broker import own_broker
+from streamdp_adapters.kafka import KafkaTechnology
+from tests.support.asking import free_port
+from tests.support.loops import rows
+from tests.support.processes import Process, until
+
+pytestmark = pytest.mark.kafka
+
+CONFIGURATION = """
+app = "{app}"
+[transport]
+kind = "kafka"
+bootstrap = "{bootstrap}"
+single_broker = true
+[topics."{app}.requests"]
+budget = "1"
+[topics."{app}.events"]
+budget = "1"
+[streams.home]
+input = "{app}.events"
+start = "earliest"
+observes = "feedback"
+actions = ["grid", "list"]
+fallback_action = "grid"
+[streams.home.feedback]
+content = "loss"
+[streams.home.learner]
+epsilon = "1"
+[assemblies.clicks]
+requests = "{app}.requests"
+outcomes = "{app}.outcomes"
+stream = "home"
+start = "earliest"
+mode = "feedback"
+window = "1s"
+combine = "max"
+[http]
+listen = "127.0.0.1:{port}"
+rank_and_reward = true
+request_seconds = 3.0
+"""
+
+
+class Visitors:
+    """Ask and reward, one call after the other, and remember what was promised."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.written: dict[str, set[str]] = {"rank": set(), "reward": set()}
+        self.taken_back: dict[str, set[str]] = {"rank": set(), "reward": set()}
+        self.enough = Event()
+        self._threads = [Thread(target=self._visit, args=(of,)) for of in range(4)]
+
+    def __enter__(self) -> Visitors:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.enough.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _visit(self, of: int) -> None:
+        for number in count():
+            if self.enough.is_set():
+                return
+            request = f"{of}/{number}"
+            for call in ("rank", "reward"):
+                self._call(call, request)
+
+    def _call(self, call: str, request: str) -> None:
+        body = {"key": "fr", "request": request} | ({"reward": 1} if call == "reward" else {})
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request("POST", f"/v1/streams/home/{call}", json.dumps(body))
+            answer = connection.getresponse()
+            said = json.loads(answer.read())
+        except (OSError, HTTPException, ValueError):
+            return  # killed in the middle: nothing was promised
+        finally:
+            connection.close()
+        if answer.status in (200, 202):
+            assert said["durable"]
+            self.written[call].add(request)
+        else:
+            assert answer.status == 503, said
+            if "nothing was written" in said["title"]:
+                self.taken_back[call].add(request)
+
+    def answered(self, more: int) -> Callable[[], bool]:
+        """Whether so many more requests and rewards have been answered for."""
+        goal = {call: len(done) + more for call, done in self.written.items()}
+        return lambda: all(len(self.written[call]) >= goal[call] for call in goal)
+
+
+def test_what_was_answered_survives_a_killed_serve_and_a_broker_that_is_away(
+    fresh_app: Callable[[], str], tmp_path: Path
+) -> None:
+    app, port = fresh_app(), free_port()
+    with own_broker() as broker:
+        path = tmp_path / "streamdp.toml"
+        path.write_text(CONFIGURATION.format(app=app, bootstrap=broker.bootstrap, port=port))
+        table = {"bootstrap": broker.bootstrap, "single_broker": True}
+        technology = KafkaTechnology.from_settings(table, app=app)
+        pair = StreamTopics(
+            app, "clicks", f"{app}.requests", headers=True,
+            second_input=f"{app}.outcomes", output=f"{app}.events",
+        )  # fmt: skip
+        home = StreamTopics(app, "home", f"{app}.events")
+        asyncio.run(technology.administrator().create([pair, home], partitions=1))
+        serve = Process.start("serve", "--config", str(path))
+        serve.hear("http_listening")
+        with Visitors(port) as visitors:
+            until(visitors.answered(50))
+            serve.popen.send_signal(SIGKILL)
+            serve.ended()
+            serve = Process.start("serve", "--config", str(path))
+            until(visitors.answered(50))
+            broker.kill()
+            until(lambda: all(visitors.taken_back.values()))
+            broker.start()
+            until(visitors.answered(50))
+        assert serve.end() == 0
+        for call, topic in (("rank", f"{app}.requests"), ("reward", f"{app}.outcomes")):
+            ids = [
+                dict(headers)["streamdp-request"].decode()
+                for _, _, _, headers, _ in asyncio.run(rows(technology, topic))
+            ]
+            assert visitors.written[call] <= set(ids)
+            assert not visitors.taken_back[call] & set(ids)
+            assert len(ids) == len(set(ids))
+        assert not [line for line in serve.other if "outcomes" in line]
