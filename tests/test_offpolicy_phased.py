@@ -14,7 +14,6 @@ from streamdp.cli import application
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.randomness import SeededRandomness
 from streamdp.lab.offpolicy import phased
-from streamdp.lab.offpolicy.page import page
 from streamdp.lab.offpolicy.phased import KeyRecords
 from streamdp.lab.offpolicy.question import (
     FeedbackQuestion,
@@ -173,15 +172,12 @@ def test_stand_phases_beside_policies() -> None:
     assert [answer.cell.text for answer in uniform.answers] == ["policy_blocks"]
     assert [answer.cell.text for answer in uniform.rejected] == ["lazy_ucb", "policy_blocks"]
     assert not alone.answers
-    assert "The private experiment" not in page(alone)
-    assert "The private experiment" in page(uniform)
+    for replayed, has in ((alone, False), (uniform, True)):
+        assert any(answer.arms is not None for answer in replayed.rejected) is has
 
 
 def check_told(replayed: FeedbackReplay) -> None:
-    figures, text = as_json(replayed), page(replayed)
-    assert json.dumps(figures, allow_nan=False)
-    assert "lazy_ucb" in text
-    assert "nan" not in text
+    assert "lazy_ucb" in json.dumps(as_json(replayed), allow_nan=False)
 
 
 def test_says_the_command_what_it_costs_before(tmp_path: Path) -> None:

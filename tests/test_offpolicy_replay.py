@@ -22,9 +22,8 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.lab.offpolicy.files import holds_feedback, open_file
 from streamdp.lab.offpolicy.log import ShownLog
-from streamdp.lab.offpolicy.page import page
 from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_losses, replay_shown
-from streamdp.lab.offpolicy.statements import as_json, summary, value_columns
+from streamdp.lab.offpolicy.statements import as_json, enough, headline, lead, summary
 from streamdp.lab.replay.log import ArrayLog
 from streamdp.lab.replay.sources import ReadOptions
 from streamdp.ports import Headers, StreamTopics
@@ -384,17 +383,16 @@ def test_tells_what_a_service_released(tmp_path: Path) -> None:
     (released,) = answer["releases"]
     assert [release["block"] for release in released["releases"]] == [0, *range(6)]
     assert "mean_reward" not in answer["cells"][0]
-    text = invoked(*asked, "--report", tmp_path / "page.html").stdout
-    assert "Released, not valued" in text
-    assert "Value over time" not in (tmp_path / "page.html").read_text()
+    assert answer["lead"]["worth"] == "Released, not valued."
+    assert "Released, not valued" in invoked(*asked).stdout
 
 
 def test_are_uniform_draws_shown_as_live(tmp_path: Path) -> None:
     path = written(made_up(300, seed=1, draws=EVEN), tmp_path / "log.ndjson")
-    report = tmp_path / "page.html"
-    result = invoked(path, "--observes", "feedback", "--seeds", 2, "--report", report)
+    figures = tmp_path / "log.json"
+    result = invoked(path, "--observes", "feedback", "--seeds", 2, "--json", figures)
     assert "records met" in result.stdout
-    assert "As it would have run live" in report.read_text()
+    assert json.loads(figures.read_text())["as_live"]
 
 
 @pytest.mark.parametrize(
@@ -454,14 +452,21 @@ def test_is_a_topic_read_with_its_headers(tmp_path: Path) -> None:
     assert "a topic does not name them" in str(bare.exception) + bare.output
 
 
-def test_says_the_page_what_the_figures_say() -> None:
-    replayed = replay_shown(made_up(500, seed=4), QUESTION)
-    text, figures = page(replayed), as_json(replayed)
-    assert json.dumps(figures)
-    assert 'style="left:0.00%">10<' in text  # what the first few records say is left out
-    for name in ("Value over time", "Policy over time", "The private experiment", "What it costs"):
-        assert f"<h2>{name}" in text.replace("\u00a0", " ")
-    value = replayed.answers[0].value
-    assert value is not None
-    for figure in value_columns(value):
-        assert figure in text
+@pytest.mark.parametrize("slots", [40, 4000])
+def test_the_lead_says_what_the_best_is_worth_and_how_sure_that_is(slots: int) -> None:
+    """In rewards of 1,000 records, beside the log's own; with too few clicks nothing is claimed."""
+    replayed = replay_shown(made_up(slots, seed=4), QUESTION)
+    said, figures = lead(replayed), as_json(replayed)
+    assert figures["lead"] == said
+    assert f"on {slots:,} records of 1 key and {len(ACTIONS)} actions" in said["compared"]
+    known = [answer for answer in replayed.answers if enough(headline(answer))]
+    best = max(known, key=lambda answer: headline(answer).value)
+    reward = headline(best)
+    assert said["worth"].startswith(
+        f"{best.cell} has the highest reward: {1000 * reward.value:,.0f}"
+    )
+    assert said["sure"].startswith(
+        f"Between {1000 * reward.low:,.0f} and {1000 * reward.high:,.0f}"
+    )
+    rivals = [a for a in known if a is not best and headline(a).value >= reward.low]
+    assert ("not known" in said["sure"]) is bool(rivals)

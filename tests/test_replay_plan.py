@@ -16,7 +16,7 @@ from streamdp.cli import application
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners.leader import DEFAULT_RECIPE
 from streamdp.lab.papers.claims import SHOWN, Effort, claims, ratio
-from streamdp.lab.papers.claims.page import as_json, page
+from streamdp.lab.papers.claims.figures import as_json, with_pictures
 from streamdp.lab.replay import blocks
 from streamdp.lab.replay.blocks import Bernoulli, Constant, DrawnOnce, LossWorld, walk
 from streamdp.lab.replay.cells import parse_candidate
@@ -183,8 +183,9 @@ def test_is_every_claim_a_row_with_an_interval() -> None:
     rows = as_json(measured)
     assert {row["name"] for row in rows} == set(names)
     assert all(row["interval"][0] <= row["interval"][1] and row["runs"] >= 100 for row in rows)
-    text = page(measured, Effort(runs=100))
-    assert all(row["claim"].replace("'", "&#x27;") in text for row in rows)
+    shown = with_pictures(measured, Effort(runs=100))
+    assert shown["findings"] == rows
+    assert set(shown["pictures"]) == {name for name, claim in measured if claim.picture}
 
 
 def test_do_the_commands_print() -> None:
@@ -344,7 +345,8 @@ def test_are_claims_about_bandit_feedback_judged(monkeypatch: pytest.MonkeyPatch
     ]
     figure = known["figure-1"](Effort(runs=400))
     assert {finding.learner for finding in figure.findings} == {"ε = 0.25", "ε = 0.5", "ε = 1"}
-    assert "loses no more than DP-SE" in page([("figure-1", figure)], Effort(runs=400))
+    (row, *_) = as_json([("figure-1", figure)])
+    assert "loses no more than DP-SE" in row["claim"]
 
 
 @pytest.mark.slow
@@ -370,7 +372,7 @@ def test_are_the_longer_versions_panels_and_comparators_judged(
         "ε = 1",
     }
     assert "Hybrid-UCB, every ε, slots" in stages
-    text = page([("panels", panels), ("adap", known["adap"](size))], size)
-    assert "AdaP-KLUCB loses no more than AdaP-UCB" in text
+    claimed = [row["claim"] for row in as_json([("adap", known["adap"](size))])]
+    assert "AdaP-KLUCB loses no more than AdaP-UCB" in claimed
     advised = known["experts-long"](size)
     assert [finding.learner for finding in advised.findings][-1] == "batched_exp4:noise=cell"

@@ -1,4 +1,4 @@
-"""Does the report say what the figures are, and is it one page that needs nothing else?"""
+"""Does the report say what the figures are, and lead with what was at stake?"""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from typer.testing import CliRunner
 from streamdp.cli import application
 from streamdp.core.learners.leader import DEFAULT_RECIPE
 from streamdp.lab.commands.replay import LEARNERS as DEFAULT_GRID
-from streamdp.lab.replay import charts, tables
 from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
 from streamdp.lab.replay.converting import convert
 from streamdp.lab.replay.figures import (
-    as_json,
     bounds,
     helping_cap,
     settled_at,
@@ -29,8 +27,8 @@ from streamdp.lab.replay.figures import (
 )
 from streamdp.lab.replay.following import Result, contests, stretch_ends
 from streamdp.lab.replay.log import ArrayLog
-from streamdp.lab.replay.page import page
 from streamdp.lab.replay.replaying import Question, Replay, costs, replay_log, seeds_of
+from streamdp.lab.replay.reported import as_json, lead
 from streamdp.lab.replay.summary import _paid, middle, number, summary
 from streamdp.wire.unprotected import LABEL, MEMBER
 from tests.support.replayed import Pieces
@@ -108,15 +106,17 @@ def test_the_default_grid_holds_the_default_learner() -> None:
 
 
 def test_does_a_learner_without_privacy_have_a_report() -> None:
-    """It stands at ε = inf, in a chart and in whole sentences, whatever ε was asked for."""
+    """It stands at ε = inf, in a cell of its own and in sentences, whatever ε was asked for."""
     question = Question(parse_candidates("follow_the_leader"), parse_epsilons("0.5"), seeds_of(2))
     free = replay_log(_still(300), question)
     assert _said(free, "When it settles").startswith("follow_the_leader has the best action")
     assert _said(free, "Which learner").endswith("No learner that was asked for has an ε.")
-    assert "ε = ∞" in page(free)
+    assert lead(free)["worth"].startswith("At ε = ∞ follow_the_leader reached ")
     question = replace(question, candidates=parse_candidates("prefix_softmax,follow_the_leader"))
-    both = page(replay_log(_still(300), question))
-    assert both.count('aria-label="ε = 0.5"') == both.count('aria-label="ε = ∞"') == 1
+    asked = [
+        cell for cell in cells_of(replay_log(_still(300), question)) if cell["role"] == "candidate"
+    ]
+    assert [cell["epsilon"] for cell in asked] == ["0.5", "inf"]
 
 
 def test_is_it_said_why_nothing_was_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,17 +178,37 @@ def test_is_the_ledger_the_schedules(still: Replay) -> None:
     assert answer.charged.epsilon == answer.cell.leader.charge
 
 
-def test_is_the_page_complete_and_alone(still: Replay, drifting: Replay) -> None:
+def test_the_lead_says_what_was_at_stake_and_how_sure_that_is(
+    still: Replay, drifting: Replay
+) -> None:
+    """First what was compared, then what it is worth in losses, then the interval on this log."""
     for replay in (still, drifting):
-        text = page(replay)
-        assert "NOT PRIVATE" in text
-        assert "This replay is exact" in text
-        assert "stops being" in text
-        assert not re.search(r"https?:|<script|<link|src=|@import|url\(", text)
-        assert text.count("<section>") == text.count("</section>") >= 7
-        assert "nan" not in re.findall(r'd="([^"]*)"', text)
-        for statement in summary(replay):
-            assert statement.about in text
+        said, stake = lead(replay), float(replay.base.uniform_regret[-1])
+        assert as_json(replay)["lead"] == said
+        rivals = [a for a in replay.answers if a.cell.epsilon == middle(replay).cell.epsilon]
+        best = min(rivals, key=lambda answer: answer.mean)
+        assert said["compared"].startswith("2 learners at 3 budgets on ")
+        won = best.mean < stake
+        reached = (
+            f"reached {1 - best.mean / stake:.0%} of what" if won else "lost more than uniform"
+        )
+        assert f"{best.cell.name} {reached}" in said["worth"]
+        assert f"{number(abs(stake - best.mean))} of {number(stake)} losses" in said["worth"]
+        assert said["sure"].startswith(f"± {number(1.96 * best.error)} losses with 95 % over 20")
+    assert "(b) gains over uniform play" in lead(still)["worth"]
+
+
+def test_nothing_is_said_to_be_at_stake_where_nothing_was() -> None:
+    alike = ArrayLog("alike", ("a", "b"), np.full((50, 2), 0.5, dtype=np.float32))
+    assert lead(replay_log(alike, QUESTION))["worth"].startswith("Nothing was at stake")
+    one = replay_log(_still(300), replace(QUESTION, seeds=(3,)))
+    assert lead(one)["sure"].startswith("One seed: how sure that is cannot be said.")
+
+
+def cells_of(replay: Replay) -> list[dict[str, object]]:
+    cells = as_json(replay)["cells"]
+    assert isinstance(cells, list)
+    return cells
 
 
 def _keyed(slots: int = 900) -> Pieces:
@@ -202,21 +222,6 @@ def _keyed(slots: int = 900) -> Pieces:
     ]
     losses = (generator.random((slots, 3)) < means).astype(np.float32)
     return Pieces(losses, keys, actions=("a", "b", "c"))
-
-
-def test_does_a_winner_lie_inside_its_chart() -> None:
-    """Regret below 0, from following a best action that changes, has a place and ticks."""
-    candidates = parse_candidates("incumbent_leader:schedule=capped 64,incumbent_leader")
-    replay = replay_log(_drifting(), Question(candidates, parse_epsilons("4"), seeds_of(10)))
-    winner = replay.answers[0]
-    assert winner.mean < -100
-    curve = charts.Curve("winner", np.array([0.0, 1.0]), np.array([0.0, winner.mean]), "--c1")
-    axis = charts.regret_axis("regret", [curve], low=1)
-    assert (axis.place(np.array([winner.mean, 0.0])) > 0).all()
-    assert [text for _, text in axis.ticks if text.startswith("-")][-1] == "-1"
-    assert re.search(r'<span class="yt"[^>]*>-100</span>', page(replay))
-    positive = charts.Curve("loser", curve.x, -curve.y, "--c1")
-    assert charts.regret_axis("regret", [positive], low=1).ticks[0][1] == "1"
 
 
 @pytest.mark.parametrize(
@@ -238,30 +243,22 @@ def test_are_actions_keys_and_open_blocks_told() -> None:
     """Loss rates of the log, regret by key, and how much of it nothing was learned from yet."""
     log = _keyed()
     replay = replay_log(log, QUESTION)
-    head, rows = tables.by_action(replay)
-    assert head[:2] == ["action", "loss a slot"]
+    figures = as_json(replay)
     rates = log.losses.mean(axis=0)
-    assert [row[0] for row in rows] == [log.actions[at] for at in np.argsort(rates)]
-    assert {row[0]: row[1] for row in rows} == {
-        name: f"{rate:.4f}" for name, rate in zip(log.actions, rates, strict=True)
-    }
-    assert {row[0]: row[3] for row in rows} == {"a": "1", "b": "0", "c": "2"}
-    _, keys = tables.by_key(replay)
-    assert [(row[0], row[1], row[2]) for row in keys] == [
-        ("fr", "600", "a"), ("de", "150", "c"), ("(no key)", "150", "c"),
+    assert figures["loss_by_action"] == pytest.approx(
+        dict(zip(log.actions, rates.tolist(), strict=True))
+    )
+    assert figures["best_for_keys"] == [1, 0, 2]
+    keys = figures["by_key"]
+    assert isinstance(keys, list)
+    assert [(row["key"], row["slots"], row["best_action"]) for row in keys] == [
+        ("fr", 600, "a"), ("de", 150, "c"), ("(no key)", 150, "c"),
     ]  # fmt: skip
     shown = middle(replay)
     assert sum(shown.curves.by_row.mean(axis=1)) == pytest.approx(shown.mean)
     assert shown.charged is not None
     open_slots = f"{shown.charged.open_slots:,} of 900 slots"
     assert open_slots in _said(replay, "What is still open")
-    text = page(replay)
-    assert "<h2>Keys</h2>" in text
-    assert "<h2>Loss by action</h2>" in text
-    assert "of them in open blocks" in text
-    assert as_json(replay)["loss_by_action"] == pytest.approx(
-        dict(zip(log.actions, rates.tolist(), strict=True))
-    )
 
 
 def test_are_all_figures_in_the_json(still: Replay) -> None:
@@ -297,25 +294,12 @@ def test_do_the_commands_work_together(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     figures = json.loads(result.stdout.strip().splitlines()[-1])
     assert (figures["slots"], next(iter(figures.items()))) == (600, (MEMBER, LABEL))
-    assert "Replay of log.parquet" in html.read_text()
+    assert json.dumps(figures["lead"]) in html.read_text()
     result = run.invoke(application(), ["replay", str(parquet), "--seeds", "5"])
     assert result.exit_code == 0, result.output
     assert "NOT PRIVATE" in result.stdout
     result = run.invoke(application(), ["datasets"])
     assert "flights" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("count", "columns", "inside"),
-    [(1, 1, False), (2, 2, False), (3, 3, False), (4, 2, False), (5, 3, True), (6, 3, False),
-     (7, 2, True), (8, 3, True), (10, 2, False), (11, 3, True)],
-)  # fmt: skip
-def test_is_no_row_of_panels_nearly_empty(count: int, columns: int, inside: bool) -> None:
-    """Columns are filled, or lack one place, which the legend takes."""
-    made = charts.panels(["<figure></figure>"] * count, "<ul></ul>")
-    assert f'class="panels of{columns}"' in made
-    assert ('<div class="panel"><ul>' in made) is inside
-    assert (count + inside) % columns == 0
 
 
 def _kinds(result: Result) -> list[str]:
@@ -362,9 +346,6 @@ def test_is_regret_by_stretch_what_was_lost_above_each_stretch_s_best(drifting: 
         assert row["regret_by_stretch"] == pytest.approx(row["regret"] + fixed - best)
     assert rows[0]["behind_winner"] == 0 < rows[-1]["behind_winner"]
     assert rows[-1]["interval_of_difference"] < rows[-1]["behind_winner"]
-    text = page(drifting)
-    assert "<h2>Memory, growing or capped blocks</h2>" in text
-    assert text.index("Memory, growing or capped blocks</dt>") < text.index("Which learner</dt>")
 
 
 @pytest.mark.slow
@@ -373,7 +354,6 @@ def test_is_nothing_claimed_where_nothing_can_be_known() -> None:
     short = replay_log(_still(900), QUESTION)
     assert not short.followed
     assert "too short" in summary(short)[0].says
-    assert "<h2>Memory, growing" not in page(short)
     one = replay_log(_drifting(), replace(QUESTION, seeds=(3,)))
     assert "± unknown (one seed)" in summary(one)[0].says
     assert (

@@ -181,10 +181,9 @@ def replayed(
 def write(replay: FeedbackReplay, report: Path | None, as_json: Path | None) -> None:
     """Write the page and the figures that were asked for."""
     from streamdp.lab.commands._written import write_figures, write_page
-    from streamdp.lab.offpolicy.page import page
     from streamdp.lab.offpolicy.statements import as_json as figures
 
-    write_page(report, lambda: page(replay))
+    write_page(report, "feedback", lambda: figures(replay))
     write_figures(as_json, lambda: figures(replay))
 
 
@@ -193,7 +192,7 @@ def show(replay: FeedbackReplay) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from streamdp.lab.offpolicy.statements import METHODS, charge_text, summary
+    from streamdp.lab.offpolicy.statements import METHODS, charge_text, lead, summary
     from streamdp.lab.replay.cells import epsilon_text
     from streamdp.wire.unprotected import NOT_PRIVATE
 
@@ -209,6 +208,8 @@ def show(replay: FeedbackReplay) -> None:
         table.add_row(name, budget, *_figures(answer, replay), charge_text(answer))
     console = Console()
     console.print(table)
+    for sentence in lead(replay).values():
+        console.print(sentence, highlight=False)
     for statement in summary(replay):
         console.print(f"[bold]{statement.about}.[/] {statement.says}", highlight=False)
 

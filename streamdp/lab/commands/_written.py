@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from streamdp.lab.report import Kind
 
 
 def check_places(*paths: Path | None) -> None:
@@ -18,10 +22,12 @@ def check_places(*paths: Path | None) -> None:
             check_writable(path)
 
 
-def write_page(path: Path | None, page: Callable[[], str]) -> None:
-    """Write a page, if one was asked for."""
+def write_page(path: Path | None, kind: Kind, figures: Callable[[], object]) -> None:
+    """Write the report of all figures as a page, if one was asked for."""
     if path is not None:
-        _write(path, page())
+        from streamdp.lab.report import page
+
+        _write(path, page(kind, figures()))
         typer.echo(f"wrote {path}", err=True)
 
 

@@ -245,10 +245,9 @@ def reading(
 
 def _write(replay: Replay, report: Path | None, as_json: Path | None) -> None:
     from streamdp.lab.commands._written import write_figures, write_page
-    from streamdp.lab.replay.figures import as_json as figures
-    from streamdp.lab.replay.page import page
+    from streamdp.lab.replay.reported import as_json as figures
 
-    write_page(report, lambda: page(replay))
+    write_page(report, "losses", lambda: figures(replay))
     write_figures(as_json, lambda: figures(replay))
 
 
@@ -258,6 +257,7 @@ def _print(replay: Replay) -> None:
 
     from streamdp.lab.replay.cells import epsilon_text
     from streamdp.lab.replay.figures import settled_at, share_reached
+    from streamdp.lab.replay.reported import lead
     from streamdp.lab.replay.summary import interval, number, summary
     from streamdp.wire.unprotected import NOT_PRIVATE
 
@@ -286,5 +286,7 @@ def _print(replay: Replay) -> None:
     )
     console = Console()
     console.print(table)
+    for sentence in lead(replay).values():
+        console.print(sentence, highlight=False)
     for statement in summary(replay):
         console.print(f"[bold]{statement.about}.[/] {statement.says}", highlight=False)

@@ -40,8 +40,8 @@ def reproduce(
     from streamdp.lab.commands import _progress
     from streamdp.lab.commands._written import check_places, write_page
     from streamdp.lab.papers.claims import LONG, Effort, claims
-    from streamdp.lab.papers.claims.page import as_json as for_machines
-    from streamdp.lab.papers.claims.page import page
+    from streamdp.lab.papers.claims.figures import as_json as for_machines
+    from streamdp.lab.papers.claims.figures import with_pictures
 
     check_places(report)
     known = dict(claims())
@@ -56,7 +56,7 @@ def reproduce(
                 typer.echo(f"measuring {name}", err=True)
                 results.append((name, claim(size)))
                 watcher.rest()
-    write_page(report, lambda: page(results, size))
+    write_page(report, "claims", lambda: with_pictures(results, size))
     if as_json:
         import json
 

@@ -92,8 +92,8 @@ def simulate(
     if observes == "feedback":
         size = {"runs": runs, "seed": seed, "delay": delay}
         shown = _feedback(learners, epsilon, slots=slots, only=only, **size)
-        write_page(report, lambda: _page(shown))
         reports, tables = [_feedback_as_json(outcome) for outcome in shown], _feedback_tables(shown)
+        write_page(report, "simulation", lambda: reports)
     else:
         outcomes = _losses(
             worlds, learners, epsilon, runs=runs, slots=slots, seed=seed, not_private=not_private
@@ -176,12 +176,6 @@ def _losses(
         trackers=TRACKERS if not_private else (),
         progress=lambda instance: typer.echo(f"simulating {instance.name}", err=True),
     )
-
-
-def _page(outcomes: Sequence[FeedbackOutcome]) -> str:
-    from streamdp.lab.replay.feedback_page import simulation_page
-
-    return simulation_page(outcomes)
 
 
 def _feedback(
@@ -343,8 +337,27 @@ def _feedback_as_json(outcome: FeedbackOutcome) -> dict[str, object]:
         "mean_regret": outcome.mean,
         "standard_error": outcome.error,
         "worst_percent": outcome.worst,
+        "world": _world(outcome.environment, slots=int(outcome.course.slots[-1])),
         "regret_over_time": _over_time(outcome.course),
+        "policy_over_time": None
+        if outcome.shares is None
+        else {
+            "starts": outcome.shares.starts.tolist(),
+            "policy": outcome.shares.shares.tolist(),
+        },
         "experiment": None if outcome.arms is None else arms_as_json(outcome.arms),
+    }
+
+
+def _world(world: Environment, *, slots: int) -> dict[str, object]:
+    """What is known of a world, and what showing arms by chance loses in it."""
+    means, steady = world.stretches[0], len(world.stretches) == 1
+    return {
+        "means": list(means),
+        "changes": len(world.stretches) - 1,
+        "rewards": world.rewards,
+        "late": world.late,
+        "uniform_regret": slots * (max(means) - sum(means) / len(means)) if steady else None,
     }
 
 

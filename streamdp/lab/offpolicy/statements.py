@@ -17,6 +17,8 @@ from streamdp.lab.offpolicy.fold import release_as_json
 from streamdp.lab.offpolicy.likelihood import FEWEST
 from streamdp.lab.offpolicy.question import FeedbackReplay, Method
 from streamdp.lab.replay.cells import epsilon_text
+from streamdp.lab.replay.spread import standard_error
+from streamdp.lab.replay.summary import counted
 from streamdp.wire.unprotected import labelled
 
 _NAMED = 5  # candidates in a sentence
@@ -85,6 +87,52 @@ def summary(replay: FeedbackReplay) -> list[Said]:
         said.append(Said("Yardsticks", f"A record's reward: {means} {replay.uniform:.4g}."))
     said += list(_counted(replay))
     return said
+
+
+def lead(replay: FeedbackReplay) -> dict[str, str]:
+    """What was compared, what it is worth in rewards, and how sure that is."""
+    shown, log = replay.rejected or replay.answers, replay.findings
+    compared = (
+        f"{counted(len(shown), 'candidate')} on {counted(log.slots, 'record')} of"
+        f" {counted(log.keys, 'key')} and {len(replay.actions)} actions."
+    )
+    if replay.method == "service":
+        worth, sure = METHODS["service"].about + ".", METHODS["service"].says
+        return {"compared": compared, "worth": worth, "sure": sure}
+    known = [answer for answer in shown if enough(headline(answer))]
+    if not known:
+        worth = "What they are worth is not known."
+        sure = f"No candidate has {FEWEST:.0f} effective clicks: a longer log can tell."
+        return {"compared": compared, "worth": worth, "sure": sure}
+    best = max(known, key=lambda answer: headline(answer).value)
+    reward = headline(best)
+    worth = f"{best.cell} has the highest reward: {_in_1000(reward.value)} in 1,000 records"
+    if replay.best is not None and replay.uniform is not None:
+        worth += (
+            f", where the best fixed action of each key has {_in_1000(replay.best)} and uniform"
+            f" play {_in_1000(replay.uniform)}."
+        )
+    elif replay.fixed is not None:
+        worth += f", where the log's own draws have {_in_1000(replay.fixed.logged.value)}."
+    else:
+        worth += "."
+    sure = f"Between {_in_1000(reward.low)} and {_in_1000(reward.high)} with 95 %."
+    near = [a for a in known if a is not best and headline(a).value >= reward.low]
+    if near:
+        sure += f" That it is the best is not known: {_names(near)} may be."
+    if len(known) < len(shown):
+        left = counted(len(shown) - len(known), "candidate")
+        sure += f" Not compared: {left} with too few clicks."
+    return {"compared": compared, "worth": worth, "sure": sure}
+
+
+def _in_1000(reward: float) -> str:
+    """A mean reward as what 1,000 records bring.
+
+    >>> _in_1000(0.0042), _in_1000(0.25)
+    ('4.2', '250')
+    """
+    return f"{1000 * reward:.3g}" if reward < 0.1 else f"{1000 * reward:,.0f}"
 
 
 def _best(shown: Sequence[FeedbackAnswer]) -> str:
@@ -209,10 +257,12 @@ def likeliest(answer: FeedbackAnswer, actions: tuple[str, ...]) -> str:
 
 
 def as_json(replay: FeedbackReplay) -> dict[str, object]:
-    """The page's content as JSON."""
+    """The report's content as JSON."""
     question, log = replay.question, replay.findings
     facts: dict[str, object] = {
         "log": replay.log,
+        "lead": lead(replay),
+        "summary": [said._asdict() for said in summary(replay)],
         "observes": "feedback",
         "method": replay.method,
         "means": METHODS[replay.method].says,
@@ -225,6 +275,7 @@ def as_json(replay: FeedbackReplay) -> dict[str, object]:
         "slots_without_propensity": log.without,
         "slots_not_drawn": log.settled,
         "clipped_slots": log.clipped,
+        "fewest_clicks": FEWEST,
         "seeds": list(question.seeds),
         "stream": question.stream,
         "epoch": question.epoch,
@@ -288,6 +339,7 @@ def _answer(answer: FeedbackAnswer, replay: FeedbackReplay) -> dict[str, Any]:
         facts["records_met"] = answer.accepted.tolist()
     if answer.regret is not None:
         facts["regret"] = float(answer.regret.mean())
+        facts["regret_error"] = standard_error(answer.regret)
         facts["regret_by_seed"] = answer.regret.tolist()
     return facts
 

@@ -1,4 +1,4 @@
-"""The numbers of a report, for the page, JSON and the summary.
+"""The numbers of a report, for JSON and the summary.
 
 An interval is the mean ± 1.96 standard errors over seeds: it says how well the mean over the
 learner's own randomness is known on *this* log, and nothing about other logs. A band holds the
@@ -8,7 +8,6 @@ point of the report, the best fixed action was in force in at least 90 % of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -18,10 +17,9 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.regret import bound_of
 from streamdp.lab.replay import following
-from streamdp.lab.replay.cells import Cell, epsilon_text
+from streamdp.lab.replay.cells import Cell
 from streamdp.lab.replay.replaying import Replay, ReplayAnswer
 from streamdp.lab.replay.spread import standard_error
-from streamdp.wire.unprotected import labelled
 
 SETTLED = 0.9
 BAND = (10, 90)
@@ -136,75 +134,3 @@ def helping_cap(replay: Replay, answer: ReplayAnswer) -> ReplayAnswer | None:
     error = standard_error(saved)
     enough = saved.mean() > max(3 * error, 0.05 * abs(answer.mean), 1e-9)
     return best if enough else None
-
-
-def as_json(replay: Replay) -> dict[str, object]:
-    """The page's content as JSON."""
-    points = replay.base.points
-    every: Sequence[ReplayAnswer] = (
-        *replay.answers,
-        replay.leader,
-        *((replay.running,) if replay.running else ()),
-        *replay.probes,
-    )
-    question = replay.question
-    facts: dict[str, object] = {
-        "log": replay.log,
-        "actions": list(replay.actions),
-        "slots": replay.slots,
-        "keys": len(replay.summed.rows),
-        "null_slots": replay.summed.nulls,
-        "clipped_slots": replay.summed.clipped,
-        "seeds": list(question.seeds),
-        "stream": question.stream,
-        "epoch": question.epoch,
-        "gap_in_hindsight": gap(replay),
-        "points": points.tolist(),
-        "uniform_regret": replay.base.uniform_regret.tolist(),
-        "best_fixed_loss": replay.base.best.tolist(),
-        "loss_by_action": {
-            name: float(total) / replay.slots
-            for name, total in zip(replay.actions, replay.base.totals.sum(axis=0), strict=True)
-        },
-        "following": following.as_json(
-            replay.followed,
-            above=replay.base.above_stretches,
-            stretches=len(following.stretch_ends(points, replay.summed.longest)),
-        ),
-        "cells": list(_cells(replay, every, points)),
-    }
-    return labelled(facts)
-
-
-def _cells(
-    replay: Replay, answers: Sequence[ReplayAnswer], points: Ints
-) -> Iterator[dict[str, object]]:
-    seen = set()
-    for answer in answers:
-        if answer.cell in seen:
-            continue
-        seen.add(answer.cell)
-        curve, charged = line(answer, points), answer.charged
-        limit = bounds(replay, answer.cell)
-        yield {
-            "learner": answer.cell.name,
-            "epsilon": epsilon_text(answer.cell.epsilon).replace("∞", "inf"),
-            "config": answer.cell.leader.to_config(),
-            "regret": answer.mean,
-            "standard_error": answer.error,
-            "share_of_stake": share_reached(answer, replay),
-            "regret_by_seed": answer.final.tolist(),
-            "settled_at": settled_at(answer, points),
-            "regret_over_time": curve.mean.tolist(),
-            "regret_band": [curve.low.tolist(), curve.high.tolist()],
-            "best_in_force": answer.curves.leading.tolist(),
-            "bound": None if limit is None else {"regret": limit[1][-1], "source": limit[2]},
-            "ledger": None
-            if charged is None
-            else {
-                "epsilon_per_event": str(charged.epsilon),
-                "blocks": charged.blocks,
-                "slots_charged": charged.slots,
-                "slots_open": charged.open_slots,
-            },
-        }

@@ -61,6 +61,15 @@ def number(value: float) -> str:
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
+def counted(many: int, what: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "key"), counted(6936, "slot")
+    ('1 key', '6,936 slots')
+    """
+    return f"{many:,} {what}" + "s" * (many != 1)
+
+
 def interval(answer: ReplayAnswer) -> str:
     """A mean with its interval."""
     return f"{number(answer.mean)} ± {number(Z * answer.error)}"
@@ -143,7 +152,11 @@ def _best(replay: Replay) -> Iterator[Statement]:
         f" {number(uniform)} for choosing uniformly and {number(replay.leader.mean)} for following"
         " the leader block by block without privacy."
     )
-    near = [answer.cell.name for answer in rivals if answer is not best and _alike(answer, best)]
+    near = [
+        answer.cell.name
+        for answer in rivals
+        if answer is not best and cannot_be_told_apart(answer, best)
+    ]
     if near:
         text += f" Over these seeds it cannot be told from {' and '.join(near)}."
     if not any(answer.cell.candidate.private for answer in replay.answers):
@@ -151,7 +164,7 @@ def _best(replay: Replay) -> Iterator[Statement]:
     yield Statement("Which learner", text)
 
 
-def _alike(one: ReplayAnswer, other: ReplayAnswer) -> bool:
+def cannot_be_told_apart(one: ReplayAnswer, other: ReplayAnswer) -> bool:
     """Whether the difference is within chance, seed by seed: both drew the same bits."""
     more = one.final - other.final
     if len(more) < 2:
@@ -167,11 +180,11 @@ def _privacy(replay: Replay) -> Iterator[Statement]:
         return
     name = private[0].cell.name
     best = best_without_privacy(replay)
-    reached = [f"{_share(answer, replay)} at {_epsilon(answer)}" for answer in private]
+    reached = [f"{share_text(answer, replay)} at {_epsilon(answer)}" for answer in private]
     text = (
         f"{name} reached {', '.join(reached)} of what the best fixed action gains over uniform play"
         f" ({number(float(replay.base.uniform_regret[-1]))} losses); without privacy"
-        f" {best.cell.name} reached {_share(best, replay)}. {name} lost more than that:"
+        f" {best.cell.name} reached {share_text(best, replay)}. {name} lost more than that:"
         f" {_more(private, best, replay.slots)}."
     )
     if replay.running is None:
@@ -197,7 +210,8 @@ def _epsilon(answer: ReplayAnswer) -> str:
     return f"ε = {epsilon_text(answer.cell.epsilon)}"
 
 
-def _share(answer: ReplayAnswer, replay: Replay) -> str:
+def share_text(answer: ReplayAnswer, replay: Replay) -> str:
+    """The share of the stake that a learner reached."""
     share = share_reached(answer, replay)
     return "none" if share is None else f"{share:.0%}".replace("-", "−")
 

@@ -25,7 +25,6 @@ from typing import Literal
 import numpy as np
 
 from streamdp.core.arrays import Floats
-from streamdp.lab.replay.charts import Curve
 from streamdp.lab.replay.stages import Watch, unwatched
 
 Verdict = Literal["reproduced", "not reproduced", "open"]
@@ -41,6 +40,18 @@ class Effort:
     runs: int = 2000
     seed: int = 1
     watch: Watch = unwatched
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A line of a chart, maybe with an interval at each point."""
+
+    name: str
+    x: Floats
+    y: Floats
+    low: Floats | None = None
+    high: Floats | None = None
+    whiskers: bool = False  # the intervals are drawn one by one, not as a band
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,20 @@ import numpy as np
 
 from streamdp.core.arrays import Floats
 from streamdp.lab.audit.bandits import exposure
-from streamdp.lab.papers.claims import ClaimResult, Effort, Measured, Picture, Z, ratio, verdict
+from streamdp.lab.papers.claims import (
+    ClaimResult,
+    Curve,
+    Effort,
+    Measured,
+    Picture,
+    Z,
+    ratio,
+    verdict,
+)
 from streamdp.lab.papers.learners import BANDIT_RECIPES, Bandit
 from streamdp.lab.replay.bandit_worlds import IndependentRewards
 from streamdp.lab.replay.bandits import BanditOutcome, simulate_bandit
 from streamdp.lab.replay.cells import epsilon_text
-from streamdp.lab.replay.charts import Curve
 
 HORIZON = 10**6
 FIRST = (0.75, 0.625, 0.5, 0.375, 0.25)
@@ -30,7 +38,6 @@ NEWEST = "Hu et al. 2025"
 OLDER = "Hu et al. 2021"
 
 _EACH = 100  # full-information runs for one run here, which takes much longer
-COLOURS = ("--c1", "--c2", "--c3", "--c4", "--c5", "--c6")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +193,11 @@ def _picture(by_learner: Regrets, number: int) -> Picture:
 def over_slots(outcomes: Mapping[str, BanditOutcome]) -> tuple[Curve, ...]:
     """Mean regret over slots, each with the band of its interval."""
     curves = []
-    for (name, outcome), colour in zip(outcomes.items(), COLOURS, strict=False):
+    for name, outcome in outcomes.items():
         mean, half = spread_of(outcome.regrets)
         slots = np.array(outcome.marks, dtype=np.float64)
         low = np.maximum(mean - half, 1.0)
-        curves.append(Curve(name, slots, mean, colour, low=low, high=mean + half))
+        curves.append(Curve(name, slots, mean, low=low, high=mean + half))
     return tuple(curves)
 
 

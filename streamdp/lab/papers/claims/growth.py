@@ -11,6 +11,7 @@ from streamdp.core.regret import deterministic_lower_bound
 from streamdp.lab.papers.claims import (
     SHOWN,
     ClaimResult,
+    Curve,
     Effort,
     Measured,
     Picture,
@@ -20,13 +21,10 @@ from streamdp.lab.papers.claims import (
 )
 from streamdp.lab.replay.blocks import Bernoulli, Constant, LossWorld, Walk, walk
 from streamdp.lab.replay.cells import epsilon_text, parse_candidate
-from streamdp.lab.replay.charts import Curve
 from streamdp.lab.replay.spread import standard_error
 
 LONG = 24
 """Slots, as a power of two, up to which the horizon goes."""
-
-COLOURS = ("--c1", "--c2", "--c3", "--c4", "--c5", "--c6")
 
 PREFIX = "Cesari & Colomboni 2026, Theorem 1"
 NOISY = "Hu et al. 2025, Theorem 9"
@@ -50,7 +48,7 @@ def horizon(size: Effort) -> Measured:
     """Regret does not grow with T: what 2^24 slots add to the regret of 2^16."""
     K, gap, epsilon, short, long = 10, 0.1, Fraction(1, 4), 16, LONG
     findings, curves = [], []
-    for learner, colour in zip(SHOWN, COLOURS, strict=True):
+    for learner in SHOWN:
         course = run(learner, epsilon, one_better(K, gap), horizon=2**long, size=size)
         late = course.starts >= 2**short
         costs = course.costs
@@ -74,9 +72,7 @@ def horizon(size: Effort) -> Measured:
             )
         )
         total = np.cumsum(costs.mean(axis=1))
-        curves.append(
-            Curve(learner, (course.starts + course.lengths - 1).astype(float), total, colour)
-        )
+        curves.append(Curve(learner, (course.starts + course.lengths - 1).astype(float), total))
     title = f"Regret over time, K = {K}, Δ = {gap}, ε = {epsilon_text(epsilon)}"
     return Measured(tuple(findings), Picture(title, "slots", "regret", tuple(curves)))
 
@@ -86,7 +82,7 @@ def actions(size: Effort) -> Measured:
     counts, gap, epsilon, slots = (2, 8, 32, 128, 1024), 0.25, Fraction(1, 4), 2**18
     logs = np.log(1024) / np.log(8)
     findings, curves = [], []
-    for learner, colour in zip(SHOWN, COLOURS, strict=True):
+    for learner in SHOWN:
         regrets = {
             K: run(learner, epsilon, one_better(K, gap), horizon=slots, size=size).regret
             for K in counts
@@ -106,9 +102,7 @@ def actions(size: Effort) -> Measured:
                 verdict(low, high, at_most=1.5),
             )
         )
-        curves.append(
-            _curve(learner, {float(np.log(K)): regret for K, regret in regrets.items()}, colour)
-        )
+        curves.append(_curve(learner, {float(np.log(K)): regret for K, regret in regrets.items()}))
     title = f"Regret against ln K, Δ = {gap}, ε = {epsilon_text(epsilon)}"
     return Measured(tuple(findings), Picture(title, "ln K", "regret", tuple(curves), linear=True))
 
@@ -119,7 +113,7 @@ def epsilon(size: Effort) -> Measured:
     budgets = [Fraction(1, 64), Fraction(1, 32), Fraction(1, 8), Fraction(1, 2)]
     budgets += [Fraction(2), Fraction(8), Fraction(16)]
     small, large, curves = [], [], []
-    for learner, colour in zip(SHOWN, COLOURS, strict=True):
+    for learner in SHOWN:
         regrets = {
             float(budget): run(learner, budget, one_better(K, gap), horizon=slots, size=size).regret
             for budget in budgets
@@ -152,7 +146,7 @@ def epsilon(size: Effort) -> Measured:
                 verdict(flat_low, flat_high, at_least=0.8, at_most=1.25),
             )
         )
-        curves.append(_curve(learner, regrets, colour))
+        curves.append(_curve(learner, regrets))
     title = f"Regret against ε, K = {K}, Δ = {gap}"
     return Measured((*small, *large), Picture(title, "ε", "regret", tuple(curves)))
 
@@ -163,7 +157,7 @@ def deterministic(size: Effort) -> Measured:
     few = Effort(max(100, size.runs // 4), size.seed)
     findings, curves = [], []
     for budget in (Fraction(1, 10), Fraction(1)):
-        for learner, colour in zip(SHOWN[2:], COLOURS[2:], strict=True):
+        for learner in SHOWN[2:]:
             regrets = {
                 K: run(learner, budget, _worst(K, gap), horizon=slots, size=few).regret
                 for K in _COUNTS
@@ -171,7 +165,7 @@ def deterministic(size: Effort) -> Measured:
             findings.append(_order(learner, budget, regrets, gap=gap, horizon=slots))
             if budget == 1:
                 at = {float(np.log(K)): regret for K, regret in regrets.items()}
-                curves.append(_curve(learner, at, colour))
+                curves.append(_curve(learner, at))
     title = f"Deterministic losses (0, {gap}, {gap}, 1, …), ε = 1"
     return Measured(tuple(findings), Picture(title, "ln K", "regret", tuple(curves), linear=True))
 
@@ -216,8 +210,8 @@ def _worst(actions: int, gap: float) -> Constant:
     return Constant(means)
 
 
-def _curve(name: str, regrets: dict[float, Floats], colour: str) -> Curve:
+def _curve(name: str, regrets: dict[float, Floats]) -> Curve:
     mean = np.array([regret.mean() for regret in regrets.values()])
     half = np.array([Z * standard_error(regret) for regret in regrets.values()])
     x = np.array(list(regrets), dtype=float)
-    return Curve(name, x, mean, colour, low=mean - half, high=mean + half, marks=True)
+    return Curve(name, x, mean, low=mean - half, high=mean + half, whiskers=True)

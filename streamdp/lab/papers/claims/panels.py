@@ -12,9 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from streamdp.lab.papers.claims import ClaimResult, Effort, Measured, Picture, ratio, verdict
+from streamdp.lab.papers.claims import ClaimResult, Curve, Effort, Measured, Picture, ratio, verdict
 from streamdp.lab.papers.claims.bandits import (
-    COLOURS,
     FIRST,
     KLUCB,
     LAZY_UCB,
@@ -33,7 +32,6 @@ from streamdp.lab.papers.claims.bandits import (
 from streamdp.lab.replay.bandit_worlds import IndependentRewards
 from streamdp.lab.replay.bandits import BanditOutcome, simulate_hybrid
 from streamdp.lab.replay.cells import epsilon_text
-from streamdp.lab.replay.charts import Curve
 
 SETTINGS = (
     (0.75, 0.7, 0.7, 0.7, 0.7),
@@ -180,12 +178,10 @@ def _picture(by_learner: Regrets, number: int) -> Picture:
     """The final regret of every learner over ε, as in Hu et al. 2021, Fig. 5, 10 and 12a."""
     budgets = np.array([float(epsilon) for epsilon in BUDGETS])
     curves = []
-    for shown, colour in zip(SHOWN, COLOURS, strict=False):
+    for shown in SHOWN:
         outcomes: list[BanditOutcome] = [by_learner[shown.name, epsilon] for epsilon in BUDGETS]
         last = np.stack([outcome.regrets[:, -1] for outcome in outcomes], axis=1)
         mean, half = spread_of(last)
         low = np.maximum(mean - half, 1.0)
-        curves.append(
-            Curve(shown.name, budgets, mean, colour, low=low, high=mean + half, marks=True)
-        )
+        curves.append(Curve(shown.name, budgets, mean, low=low, high=mean + half, whiskers=True))
     return Picture(f"Mean reward setting {number}: final regret", "ε", "regret", tuple(curves))
