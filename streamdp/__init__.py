@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     )
     from streamdp.core.learners.feedback.policy_blocks import policy_blocks
     from streamdp.core.learners.feedback.policy_elimination import policy_elimination
+    from streamdp.core.learners.feedback.policy_following import policy_following
     from streamdp.core.learners.feedback.policy_weights import policy_weights
     from streamdp.core.learners.feedback.thompson import thompson
     from streamdp.core.learners.feedback.ucb1 import ucb1
@@ -110,6 +111,7 @@ __all__ = [
     "noisy_leader",
     "policy_blocks",
     "policy_elimination",
+    "policy_following",
     "policy_weights",
     "prefix_softmax",
     "rebuild",
@@ -155,6 +157,7 @@ _HOMES = {
     ),
     "streamdp.core.learners.feedback.policy_blocks": ("policy_blocks",),
     "streamdp.core.learners.feedback.policy_elimination": ("policy_elimination",),
+    "streamdp.core.learners.feedback.policy_following": ("policy_following",),
     "streamdp.core.learners.feedback.policy_weights": ("policy_weights",),
     "streamdp.core.learners.feedback.thompson": ("thompson",),
     "streamdp.core.learners.feedback.ucb1": ("ucb1",),

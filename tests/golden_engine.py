@@ -97,6 +97,8 @@ def every_policy() -> dict[str, PolicyLearner]:
         make["policy_blocks"](actions=ACTIONS, epsilon="1/2", spread="1", floor="4"),
         make["policy_blocks"](actions=ACTIONS, epsilon="1/2", forgetting="1/2"),
         make["policy_blocks"](actions=ACTIONS, epsilon="1/2", played="value"),
+        make["policy_following"](actions=ACTIONS, epsilon="1/2"),
+        make["policy_following"](actions=ACTIONS, epsilon="1/2", schedule="capped 4"),
         make["policy_elimination"](actions=ACTIONS, epsilon="1/2"),
         make["policy_weights"](actions=ACTIONS, epsilon="1/2", schedule="capped 4"),
         make["thompson"](actions=ACTIONS),

@@ -37,6 +37,7 @@ from tests.support.carrying import (
     LEADERS,
     MORE,
     charges,
+    follows,
     in_force,
     last_open,
     leader,
@@ -77,10 +78,17 @@ def test_does_a_key_open_with_the_action_that_was_in_force(
     assert lengths == {0, 3}  # openings, and no short block again
 
 
-def test_does_an_arm_that_stays_keep_its_history() -> None:
-    """The released sums of before make the policy that a key of a feedback stream opens with."""
-    first, second = stream(policies()), stream(policies(MORE), epoch=2)
-    store = store_of(policies())
+@pytest.mark.parametrize("after", [policies, follows])
+@pytest.mark.parametrize("before", [policies, follows])
+def test_does_an_arm_that_stays_keep_its_history(
+    before: Callable[..., Any], after: Callable[..., Any]
+) -> None:
+    """The released sums of before make the policy that a key of a feedback stream opens with.
+
+    From one recipe that keeps a posterior to another, too.
+    """
+    first, second = stream(before()), stream(after(MORE), epoch=2)
+    store = store_of(before())
     live(store, first, 60)
     live(store, second, 120)
     assert verified(store, second) == []
@@ -134,7 +142,7 @@ def digest_of(store: Store) -> str:
     return sha256(b"\n".join(durable).replace(version, b"")).hexdigest()[:32]
 
 
-@pytest.mark.parametrize("made", ALL)
+@pytest.mark.parametrize("made", [*LEADERS, policies])
 def test_is_everything_as_before_without_the_option(made: Callable[..., Any]) -> None:
     """Ledger, actions and state through an epoch are the bytes of the version before."""
     store = store_of(made())

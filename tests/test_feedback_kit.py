@@ -13,6 +13,7 @@ from streamdp.core.arrays import Floats, Ints
 from streamdp.core.engine.draws import FromRecord
 from streamdp.core.evidence.policy import PARTS, Policy
 from streamdp.core.evidence.policy_posterior import NoiseVariance
+from streamdp.core.evidence.policy_rule import History
 from streamdp.core.evidence.policy_rules import Intervals
 from streamdp.core.kinds import feedback
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
@@ -37,6 +38,10 @@ class Tampered:
     inner: Intervals
     change: Change = field(compare=False)
     name: str = "intervals"
+
+    @property
+    def history(self) -> History:
+        return self.inner.history
 
     def parameters(self) -> Mapping[str, str]:
         return self.inner.parameters()

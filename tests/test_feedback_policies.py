@@ -30,7 +30,7 @@ from streamdp.core.learners.feedback import (
 )
 from streamdp.core.randomness import SeededRandomness
 
-PRIVATE = ("policy_blocks", "policy_elimination", "policy_weights")
+PRIVATE = ("policy_blocks", "policy_following", "policy_elimination", "policy_weights")
 ARMS = ("a", "b", "c", "d", "e")
 
 
@@ -67,7 +67,7 @@ def test_parts_always_add_up(weights: list[float], floor: float) -> None:
 
 
 def test_tables_hold_the_functions() -> None:
-    """Φ and 2**−x as mpmath has them, to the last bit or the one beside it; no maths library."""
+    """Φ, 2**−x and log₂ as mpmath has them, to the last bit or the one beside it."""
     table = arithmetic._normal_table()
     with mpmath.workdps(40):
         for at in range(0, len(table), 97):
@@ -77,12 +77,16 @@ def test_tables_hold_the_functions() -> None:
         for at in range(0, len(halves) - 1, 1009):
             exact = mpmath.power(2, -mpmath.mpf(at) / 1024)
             assert abs(halves[at] - exact) <= exact * 2**-52
+        logarithms = arithmetic._logarithms_table()
+        for at in range(0, len(logarithms), 31):
+            exact = mpmath.log(mpmath.mpf(at) / 2048 + 0.5) / mpmath.log(2)
+            assert abs(logarithms[at] - exact) <= -exact * 2**-52
     assert halves[-1] == 0
 
 
 @pytest.mark.slow
 def test_lookups_are_near() -> None:
-    """Φ within .0008 everywhere, never 0 and never above 1; 2**−x within a factor of 1 ± .0004."""
+    """Φ within .0008 everywhere, in (0, 1]; 2**−x within a factor of 1 ± .0004; log₂ ± .0008."""
     points = np.linspace(-30, 30, 10_007)
     looked = arithmetic.normal_cdf(points * 3 + 5, np.full(1, 5.0), np.full(1, 3.0))
     assert np.abs(looked - scipy.stats.norm.cdf(points)).max() < 0.0008
@@ -90,6 +94,8 @@ def test_lookups_are_near() -> None:
     assert looked.max() <= 1
     exponents = np.linspace(0, 50, 10_007)
     assert np.abs(arithmetic.power_of_half(exponents) / 0.5**exponents - 1).max() < 0.0004
+    values = np.ldexp(np.linspace(1, 2, 10_007), np.arange(10_007) % 600 - 300)
+    assert np.abs(arithmetic.log2(values) - np.log2(values)).max() < 0.0008
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 64, 101])
@@ -227,7 +233,9 @@ def test_what_is_known_decides(recipe: str) -> None:
     policy = learner.policy(state, np.full(1, 12))[0]
     assert policy.argmax() == 2
     assert policy[2] > PARTS * 0.9
-    least = {"policy_blocks": 1, "policy_weights": PARTS // 100 - 2}.get(recipe, 0)
+    least = {"policy_blocks": 1, "policy_following": 1, "policy_weights": PARTS // 100 - 2}.get(
+        recipe, 0
+    )
     assert policy.min() >= least
 
 
@@ -281,6 +289,7 @@ def test_forgetting_weighs_the_past_less() -> None:
 
 GOLDEN = {
     "policy_blocks": "69ec7ac51d22f7c1",
+    "policy_following": "a6decc694f8231ac",
     "policy_elimination": "767ef559d40c7ff4",
     "policy_weights": "dd5438b9c3a9d62a",
     "thompson": "d85baef3341f5595",
@@ -341,7 +350,7 @@ def test_a_learner_is_its_configuration(recipe: str) -> None:
         learner.to_config() | {name: value}
         for name, value in {
             "epsilon": "1/3", "schedule": "capped 9", "spread": "2", "floor": "5", "width": "4",
-            "mixing": "1/9", "forgetting": "1/2", "played": "value",
+            "mixing": "1/9", "forgetting": "1/2", "played": "value", "hazard": "1/9",
         }.items()
         if name in learner.to_config()
     ]  # fmt: skip

@@ -22,18 +22,19 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import numpy as np
 from msgspec import UNSET
 
 from streamdp.core import snapshot
+from streamdp.core.arrays import Floats
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import OPENING, After, Carried, Key, Release
 from streamdp.core.evidence import NEWEST
 from streamdp.core.evidence.carrying import STAYS_AWAY, Known, Passage
-from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
+from streamdp.core.evidence.policy_rule import CARRIED_PER_ARM
 from streamdp.core.evidence.votes import Votes
 from streamdp.core.learners import Learner, PolicyLearner
 from streamdp.core.learners.feedback.learner import feedback_learner_of
@@ -209,7 +210,17 @@ def _known(epoch: int, source: EpochEntries) -> dict[Key, Known]:
             now = _gone_on(known.pop(key, None), recorded.release, source.learner, policy)
             if now is not None:
                 known[key] = now
-    return {key: row for key, row in known.items() if key not in withheld}
+    rows = {key: row for key, row in known.items() if key not in withheld}
+    if policy is None:
+        return rows
+    return {key: replace(row, history=_carried_history(policy, row)) for key, row in rows.items()}
+
+
+def _carried_history(policy: PolicyLearner, known: Known) -> Floats:
+    """What of a row's whole history its key carries over."""
+    assert known.history is not None, "each learner of a feedback stream has a history"
+    carried: Floats = policy.rule.history.carried(known.history[None])[0]
+    return carried
 
 
 def _is_withheld(releases: Sequence[Recorded], *, histories: bool) -> bool:
@@ -257,16 +268,20 @@ def _is_whole(layout: snapshot.Layout, key: Key, row: bytes) -> bool:
 def _of_rows(
     epoch: int, learner: EpochLearner, rows: Mapping[Key, bytes]
 ) -> Iterator[tuple[Key, Known]]:
-    """The public part of saved rows."""
+    """The public part of saved rows; of a feedback stream with the whole history."""
     layout = _layout(epoch, learner)
     rows = _readable(layout, rows)
     if not rows:
         return
     columns = snapshot.public_columns(layout, list(rows.items()))
-    evidence = _policy_learner(learner).evidence if learner.learner else Votes(NEWEST)
+    known: Iterator[tuple[int, Floats | None]]
+    if learner.learner:
+        known = ((0, whole) for whole in _policy_learner(learner).evidence.histories(columns))
+    else:
+        known = Votes(NEWEST).known(columns)
     at = zip(columns["born"].tolist(), columns["block"].tolist(), strict=True)
-    for key, (born, block), known in zip(rows, at, evidence.known(columns), strict=True):
-        yield key, Known(After(epoch, born, block), *known)
+    for key, (born, block), (action, history) in zip(rows, at, known, strict=True):
+        yield key, Known(After(epoch, born, block), action, history)
 
 
 def _gone_on(
@@ -279,9 +294,10 @@ def _gone_on(
     if kind == OPENING:
         first = 0 if release.carried is None else release.carried.block
         history = None if policy is None else policy.nothing_known(1)[0]
-        if release.carried is not None and release.carried.history is not None:
+        if policy and release.carried is not None and release.carried.history is not None:
             flat = np.frombuffer(release.carried.history, "<f8")
-            history = flat.reshape(KEPT_PER_ARM, len(learner.actions))
+            carried = flat.reshape(1, CARRIED_PER_ARM, len(learner.actions))
+            history = policy.rule.history.resumed(carried)[0]
         return Known(After(epoch, born, first), release.standing, history)
     history = None
     if policy is not None:

@@ -29,8 +29,7 @@ from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import OPENING, After
 from streamdp.core.evidence.carrying import STAYS_AWAY, moved
-from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
-from streamdp.core.evidence.policy_rules import keeps_a_posterior
+from streamdp.core.evidence.policy_rule import CARRIED_PER_ARM
 from streamdp.core.kinds.names import MOST_ACTIONS
 from streamdp.core.learners import PolicyLearner
 from streamdp.core.learners.feedback.learner import feedback_learner_of
@@ -162,8 +161,8 @@ class Succession:
     def _same_history(self, line: Charge, carried: CarriedOver, before: PublicRow) -> Iterator[str]:
         """Check that a feedback stream's arms keep their numbers, and that new ones have none."""
         now = carried.history if isinstance(carried.history, str) else ""
-        actions = len(from_base64(now, "history")) // (8 * KEPT_PER_ARM)
-        expected = np.zeros((KEPT_PER_ARM, actions))
+        actions = len(from_base64(now, "history")) // (8 * CARRIED_PER_ARM)
+        expected = np.zeros((CARRIED_PER_ARM, actions))
         if before.history is not None:
             moves = self._moves(carried.epoch, before.history.shape[1])
             if moves is None:
@@ -225,4 +224,4 @@ def _learner(config: str, actions: int) -> PolicyLearner | None:
 
 def _keeps_a_posterior(config: str) -> bool:
     learner = _learner(config, 2)
-    return learner is not None and keeps_a_posterior(learner.rule)
+    return learner is not None and learner.evidence.carries == "posterior"

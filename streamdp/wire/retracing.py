@@ -30,7 +30,7 @@ from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
 from streamdp.core.events import OPENING, BlockSums
 from streamdp.core.evidence.policy import Policy
-from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
+from streamdp.core.evidence.policy_rule import CARRIED_PER_ARM
 from streamdp.core.learners.feedback import PolicyLearner, feedback_learner_of
 from streamdp.wire.lines import Charge, from_base64
 
@@ -58,7 +58,7 @@ def begun_with(line: Charge) -> Begun:
     history = b""
     if line.carried.history is not UNSET:
         history = from_base64(line.carried.history, "history")
-        if not history or len(history) % (_NUMBER_BYTES * KEPT_PER_ARM):
+        if not history or len(history) % (_NUMBER_BYTES * CARRIED_PER_ARM):
             raise StateMismatch(
                 complaint(
                     "history", "length", expected="two numbers an arm", got=f"{len(history)} bytes"
@@ -69,7 +69,7 @@ def begun_with(line: Charge) -> Begun:
 
 def _known(history: bytes) -> Floats:
     """A history's bytes as numbers."""
-    known: Floats = np.frombuffer(history, "<f8").reshape(1, KEPT_PER_ARM, -1)
+    known: Floats = np.frombuffer(history, "<f8").reshape(1, CARRIED_PER_ARM, -1)
     return known
 
 
@@ -92,8 +92,12 @@ class Retraced:
 
     @property
     def history(self) -> Floats | None:
-        """The history after the sums so far, 2 × K; None: nothing is known, or it is withheld."""
-        return None if self._state is None else self._state[0]
+        """What could be carried over after the sums so far, 2 × K; None: nothing, or withheld."""
+        if self._state is None or self._actions is None or self._text is None:
+            return None
+        kept = _learner(self._text, self._actions).rule.history
+        carried: Floats = kept.carried(self._state)[0]
+        return carried
 
     def read(self, line: Charge) -> Iterator[str]:
         """Read the next line; yield what is wrong with it, given those before it."""
@@ -120,8 +124,10 @@ class Retraced:
         begun = begun_with(line)
         self._block = begun.block
         if begun.history:
-            self._state = _known(begun.history)
-            self._actions = self._state.shape[2]
+            known = _known(begun.history)
+            self._actions = known.shape[2]
+            kept = _learner(self._text or "", self._actions).rule.history
+            self._state = kept.resumed(known)
 
     def _followed(self, line: Charge, sums: BlockSums | None) -> Iterator[str]:
         self._block = line.block + 1
@@ -168,7 +174,7 @@ def policies_after(
     the sums cannot be this learner's.
     """
     made = _learner(learner, actions)
-    if len(begun.history) not in (0, _NUMBER_BYTES * KEPT_PER_ARM * actions) or any(
+    if len(begun.history) not in (0, _NUMBER_BYTES * CARRIED_PER_ARM * actions) or any(
         len(part) != _NUMBER_BYTES * actions
         for block in sums
         for part in (block.gains, block.shown)
@@ -176,7 +182,9 @@ def policies_after(
         sizes = sorted({len(part) for block in sums for part in (block.gains, block.shown)})
         expected = f"{_NUMBER_BYTES * actions} bytes for {actions} actions"
         raise InvalidConfig(complaint("sums", "length", expected=expected, got=sizes))
-    states = [_known(begun.history) if begun.history else made.nothing_known(1)]
+    states = [
+        made.rule.history.resumed(_known(begun.history)) if begun.history else made.nothing_known(1)
+    ]
     for gains, shown in (block.arrays() for block in sums):
         states.append(made.learned(states[-1], gains[None], shown[None]))
     blocks = begun.block + np.array(wanted, dtype=np.int64)

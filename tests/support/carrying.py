@@ -12,6 +12,7 @@ import streamdp as sd
 from streamdp.core.events import Key
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
+from streamdp.core.learners.feedback.policy_following import policy_following
 from streamdp.ports import Value
 from streamdp.service.spec import StreamSpec
 from streamdp.service.verification import Verification
@@ -40,6 +41,11 @@ def remembers(actions: Sequence[str] = ACTIONS) -> sd.Leader:
 def policies(actions: Sequence[str] = ACTIONS) -> PolicyLearner:
     """A feedback learner with blocks as short."""
     return policy_blocks(actions=actions, epsilon="1/2", schedule="capped 3")
+
+
+def follows(actions: Sequence[str] = ACTIONS) -> PolicyLearner:
+    """The same with a filter of blocks, of which a key carries over a part."""
+    return policy_following(actions=actions, epsilon="1/2", schedule="capped 3")
 
 
 def stream(learner: sd.Leader | PolicyLearner, *, epoch: int = 1, carry: bool = True) -> StreamSpec:
@@ -117,7 +123,7 @@ def in_force(store: Store, epoch: int) -> dict[Key, str]:
 
 
 LEADERS = [leader, remembers]
-ALL = [leader, remembers, policies]
+ALL = [leader, remembers, policies, follows]
 
 
 def through_crashes(store: Store, of: StreamSpec, seed: int, *, steps: int = 120) -> int:

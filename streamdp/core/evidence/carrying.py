@@ -31,7 +31,7 @@ import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.events import After, Carried
-from streamdp.core.evidence.policy_rule import KEPT_PER_ARM
+from streamdp.core.evidence.policy_rule import CARRIED_PER_ARM
 from streamdp.core.schedule import Schedule
 
 STAYS_AWAY = -1
@@ -99,7 +99,7 @@ def moved(history: Floats, moves: Ints, *, actions: int) -> Floats:
     >>> moved(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, -1]), actions=3).tolist()
     [[0.0, 1.0, 0.0], [0.0, 3.0, 0.0]]
     """
-    renumbered = np.zeros((KEPT_PER_ARM, actions))
+    renumbered = np.zeros((CARRIED_PER_ARM, actions))
     stays = moves != STAYS_AWAY
     renumbered[:, moves[stays]] = history[:, stays]
     return renumbered

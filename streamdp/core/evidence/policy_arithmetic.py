@@ -1,8 +1,8 @@
-"""Arithmetic that gives the same bits on every machine: tables of Φ and 2**−x, sums in fixed order.
+"""Arithmetic that gives the same bits on every machine: tables, and sums in a fixed order.
 
 Rules: numpy's elementwise +, −, ×, ÷ and √ are correctly rounded, one operation at a time. Its sums
-and products over an axis are not used on floats, because numpy chooses their order. Φ and 2**−x
-come from tables that are computed once, with integers and with `decimal` (whose arithmetic is
+and products over an axis are not used on floats, because numpy chooses their order. Φ, 2**−x and
+log₂ come from tables that are computed once, with integers and with `decimal` (whose arithmetic is
 specified to the last digit), and rounded to doubles: no maths library is involved.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import ROUND_HALF_EVEN, Context, Decimal
+from fractions import Fraction
 from functools import cache
 
 import numpy as np
@@ -21,6 +22,7 @@ _STEPS = 256  # entries of Φ's table in one standard deviation
 _REACH = 6  # standard deviations on either side; the tails beyond are below one part in 2**24
 _HALVES = 1024  # entries of the table of 2**-x in one halving
 _MOST_HALVINGS = 64  # below 2**-64 a weight is 0
+_MANTISSAS = 2048  # entries of the table of log2 in [0, 1), of which those from 1/2 on are used
 _BITS = 128  # of the fixed point in which Φ's table is made
 _PHI_0 = Decimal("0.39894228040143267793994605993438186847585863116493465766592583")  # 1/√(2π)
 
@@ -77,6 +79,36 @@ def power_of_half(exponents: Floats) -> Floats:
     """
     places = np.rint(np.clip(exponents, 0, _MOST_HALVINGS) * _HALVES).astype(np.int64)
     return _halves_table().take(places)
+
+
+def log2(values: Floats) -> Floats:
+    """log₂ of positive numbers from its table, at the nearest 1/2048 of the mantissa: ± .0008.
+
+    >>> log2(np.array([1.0, 8.0, 0.75, 2.0**-300])).round(6)
+    array([   0.      ,    3.      ,   -0.415037, -300.      ])
+    """
+    mantissas, exponents = np.frexp(values)  # exact
+    places = np.rint(mantissas * _MANTISSAS).astype(np.intp) - _MANTISSAS // 2
+    logarithms: Floats = _logarithms_table().take(places) + exponents
+    return logarithms
+
+
+@cache
+def logarithm(of: Fraction | int, *, base: int | None = None) -> float:
+    """The logarithm of a positive number, to the nearest double; without a base the natural one.
+
+    >>> logarithm(Fraction(1, 1024), base=2), logarithm(2)
+    (-10.0, 0.6931471805599453)
+    """
+    value = _CONTEXT.ln(_CONTEXT.divide(Decimal(of.numerator), Decimal(of.denominator)))
+    return float(value if base is None else _CONTEXT.divide(value, _CONTEXT.ln(Decimal(base))))
+
+
+@cache
+def _logarithms_table() -> Floats:
+    """log2(k/2048) for k/2048 in [1/2, 1]."""
+    places = range(_MANTISSAS // 2, _MANTISSAS + 1)
+    return np.array([logarithm(Fraction(k, _MANTISSAS), base=2) for k in places])
 
 
 @cache

@@ -41,26 +41,36 @@ class Level:
 
     mean: Floats  # gain
     variance: Floats  # of one loss
+    rate: Floats  # of the rarer outcome: 1/2 − |mean|
 
 
 def learned(state: Floats, gains: Floats, shown: Floats, noise: NoiseVariance) -> Floats:
     """The state after one more block: `state` is R × 2 × K, gains (in loss) and shown are R × K."""
+    return state + weighed(state, gains, shown, noise)
+
+
+def weighed(state: Floats, gains: Floats, shown: Floats, noise: NoiseVariance) -> Floats:
+    """What a block adds to the state."""
     now = level(state)
     for _ in range(2):  # the block is weighted with the level after it
-        after = state + _weighed(gains, shown, now.variance[:, None], noise)
-        now = level(after)
-    return after
+        block = _weighed(gains, shown, now.variance[:, None], noise)
+        now = level(state + block)
+    return block
 
 
 def level(state: Floats) -> Level:
-    """The level of all arms and the variance of a loss there; 1/4 before anything is known."""
+    """The level of all arms and the variance of a loss there; 1/4 before anything is known.
+
+    Variance and rate are those one standard error nearer to 1/2.
+    """
     weight, product = ordered_sum(np.moveaxis(state, 2, 0)).T
     known = weight > 0
     weight = np.where(known, weight, 1.0)
     mean = np.clip(np.where(known, product / weight, 0.0), -0.5, 0.5)
     error = np.where(known, np.sqrt(1.0 / weight), 1.0)
     cautious = np.maximum(np.abs(mean) - error, 0.0)
-    return Level(mean, np.maximum(0.25 - cautious * cautious, _LEAST_VARIANCE))
+    variance = np.maximum(0.25 - cautious * cautious, _LEAST_VARIANCE)
+    return Level(mean, variance, 0.5 - cautious)
 
 
 def posterior(state: Floats) -> tuple[Floats, Floats]:

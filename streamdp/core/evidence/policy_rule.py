@@ -1,21 +1,64 @@
 """The port of policy rules, which feedback learners are composed of: public history to policy.
 
-A row's whole history is kept as two numbers for each arm, which are a function of the released sums
-and counts of its blocks, in their order. Each rule gives them its own meaning. Zeros are the state
-before anything is known, so that a new row needs no initialisation.
+A row's whole history is a few numbers, which are a function of the released sums and counts of its
+blocks, in their order. Each rule gives them its own shape and meaning (`History`). Zeros are the
+state before anything is known, so that a new row needs no initialisation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.policy_posterior import NoiseVariance
 
-KEPT_PER_ARM = 2
-"""How many numbers a row's history has for each arm."""
+CARRIED_PER_ARM = 2
+"""How many numbers a key carries over for each arm. In a posterior: weight and weighted sum."""
+
+Carries = Literal["posterior", "nothing"]
+
+
+class History(Protocol):
+    """The numbers that a rule keeps of a row's releases, and what of them a key carries over."""
+
+    @property
+    def carries(self) -> Carries:
+        """Whether the carried numbers are a posterior, or mean nothing under another rule."""
+        ...
+
+    def shape(self, arms: int) -> tuple[int, int]:
+        """The shape of one row's numbers."""
+        ...
+
+    def carried(self, state: Floats) -> Floats:
+        """What the keys of R rows carry over: R × 2 × K."""
+        ...
+
+    def resumed(self, carried: Floats) -> Floats:
+        """The numbers of R rows that begin with what is carried."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Two numbers for each arm; a key carries over all of them."""
+
+    carries: Carries
+
+    def shape(self, arms: int) -> tuple[int, int]:
+        """First numbers of all arms, then second ones."""
+        return CARRIED_PER_ARM, arms
+
+    def carried(self, state: Floats) -> Floats:
+        """The numbers as they are."""
+        return state
+
+    def resumed(self, carried: Floats) -> Floats:
+        """The numbers as they were."""
+        return carried
 
 
 class PolicyRule(Protocol):
@@ -26,12 +69,17 @@ class PolicyRule(Protocol):
         """Its name in errors and digests."""
         ...
 
+    @property
+    def history(self) -> History:
+        """What it keeps of a row."""
+        ...
+
     def parameters(self) -> Mapping[str, str]:
         """Everything that its policies depend on, as text."""
         ...
 
     def learned(self, state: Floats, gains: Floats, shown: Floats, noise: NoiseVariance) -> Floats:
-        """The histories of R rows (R × 2 × K) after a block with these noisy gains and counts.
+        """The histories of R rows after a block with these noisy gains and counts.
 
         Gains are in loss, R × K; the new histories are a new array.
         """

@@ -1,6 +1,7 @@
 """The policy rules of the shipped feedback learners. Each is public post-processing.
 
-`BestArm`       plays an arm as often as it is likely to be the best, with a floor
+`BestArm`       plays an arm as often as it is likely to be the best, with a floor; `BestNow`, in
+                `policy_regimes`, does so where the best arm changes
 `Intervals`     plays equally the arms whose confidence interval reaches that of the best
 `ExponentialWeights`   exponential weights on importance-weighted gains, mixed with uniform play
 `UpperBound`    plays the arm with the largest optimistic mean; for the baseline without privacy
@@ -10,18 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Context, Decimal
 from fractions import Fraction
-from functools import cache
+from typing import ClassVar
 
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.evidence import policy_posterior
 from streamdp.core.evidence.policy import PARTS, Policy, parts_of, with_floor
-from streamdp.core.evidence.policy_arithmetic import ordered_sum, power_of_half
+from streamdp.core.evidence.policy_arithmetic import logarithm, ordered_sum, power_of_half
 from streamdp.core.evidence.policy_best import chances_of_best
 from streamdp.core.evidence.policy_posterior import NoiseVariance, posterior
+from streamdp.core.evidence.policy_rule import Pairs
 
 _FLOOR_SHARE = 0.5  # the most that all floors together take of a policy
 _CLEAR = 9.0  # squared deviations behind the best from which an arm's floor shrinks
@@ -40,6 +41,7 @@ class BestArm:
     spread: Fraction
     floor: Fraction
     name: str = "best arm"
+    history: ClassVar[Pairs] = Pairs("posterior")
 
     def parameters(self) -> Mapping[str, str]:
         """Everything that its policies depend on, in writing."""
@@ -51,13 +53,19 @@ class BestArm:
 
     def policy(self, state: Floats, lengths: Ints) -> Policy:
         """The chances of being the best, with the floors."""
-        means, deviations = posterior(state)
-        chances = chances_of_best(means, deviations * float(self.spread))
-        floors = np.minimum(
-            float(self.floor) * _floor_shares(means, deviations) / lengths[:, None],
-            _FLOOR_SHARE / means.shape[1],
-        )
-        return parts_of(with_floor(chances, floors))
+        return likely_best(*posterior(state), lengths, spread=self.spread, floor=self.floor)
+
+
+def likely_best(
+    means: Floats, deviations: Floats, lengths: Ints, *, spread: Fraction, floor: Fraction
+) -> Policy:
+    """The chances of being the best under normal laws, with floors, as `BestArm` plays them."""
+    chances = chances_of_best(means, deviations * float(spread))
+    floors = np.minimum(
+        float(floor) * _floor_shares(means, deviations) / lengths[:, None],
+        _FLOOR_SHARE / means.shape[1],
+    )
+    return parts_of(with_floor(chances, floors))
 
 
 def _floor_shares(means: Floats, deviations: Floats) -> Floats:
@@ -75,6 +83,7 @@ class Intervals:
 
     width: Fraction
     name: str = "intervals"
+    history: ClassVar[Pairs] = Pairs("posterior")
 
     def parameters(self) -> Mapping[str, str]:
         """Everything that its policies depend on, in writing."""
@@ -106,6 +115,7 @@ class ExponentialWeights:
 
     mixing: Fraction
     name: str = "exponential weights"
+    history: ClassVar[Pairs] = Pairs("nothing")
 
     def parameters(self) -> Mapping[str, str]:
         """Everything that its policies depend on, in writing."""
@@ -126,7 +136,7 @@ class ExponentialWeights:
         """Weights 2**(−rate·(best − gain)/ln 2), mixed with uniform play."""
         arms = state.shape[2]
         squares = np.maximum(ordered_sum(state[:, 1].T), 1.0)
-        rate = np.sqrt(_logarithm(arms) / squares) / _logarithm(2)
+        rate = np.sqrt(logarithm(arms) / squares) / logarithm(2)
         behind = state[:, 0].max(axis=1)[:, None] - state[:, 0]
         weights = power_of_half(rate[:, None] * behind)
         mixing = float(self.mixing)
@@ -139,6 +149,7 @@ class UpperBound:
     """The arm with the largest mean + √(2 ln t/n): UCB1 (Auer, Cesa-Bianchi & Fischer 2002)."""
 
     name: str = "upper bound"
+    history: ClassVar[Pairs] = Pairs("nothing")
 
     def parameters(self) -> Mapping[str, str]:
         """Nothing to choose."""
@@ -152,24 +163,10 @@ class UpperBound:
         """One arm always: the first that was never shown, or else the one of largest index."""
         shown, gains = state[:, 0], state[:, 1]
         slots = np.maximum(ordered_sum(shown.T), 1.0)
-        logs = np.array([_logarithm(int(slot)) for slot in slots.tolist()])
+        logs = np.array([logarithm(int(slot)) for slot in slots.tolist()])
         counts = np.maximum(shown, 1.0)
         index = gains / counts + np.sqrt(2.0 * logs[:, None] / counts)
         chosen = np.where(shown == 0, np.inf, index).argmax(axis=1)
         policy = np.zeros(shown.shape, dtype=np.uint32)
         policy[np.arange(len(policy)), chosen] = PARTS
         return policy
-
-
-def keeps_a_posterior(*rules: object) -> bool:
-    """Whether each of these rules keeps an arm's posterior: a weight and a weighted sum.
-
-    The numbers of other rules have a meaning only with their own rates and all arms.
-    """
-    return all(isinstance(rule, BestArm | Intervals) for rule in rules)
-
-
-@cache
-def _logarithm(of: int) -> float:
-    """ln of an integer, from `decimal`: the same on every machine."""
-    return float(Context(prec=30).ln(Decimal(of)))

@@ -30,7 +30,7 @@ from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.policies import ReleasedSums
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.policy_posterior import NoiseVariance
-from streamdp.core.evidence.policy_rule import KEPT_PER_ARM, PolicyRule
+from streamdp.core.evidence.policy_rule import PolicyRule
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds.estimates import Estimate
 from streamdp.core.kinds.kind import BitsOf, BlockRelease, Watching, check_even
@@ -135,7 +135,7 @@ class PolicyLearner:
 
     def nothing_known(self, rows: int) -> Floats:
         """The histories of new rows."""
-        return np.zeros((rows, KEPT_PER_ARM, len(self.actions)))
+        return np.zeros((rows, *self.rule.history.shape(len(self.actions))))
 
     def learned(self, state: Floats, gains: Ints, shown: Ints) -> Floats:
         """The histories after a block with these released sums (grid units) and counts."""

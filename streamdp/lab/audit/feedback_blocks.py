@@ -278,8 +278,11 @@ def _policies(run: FeedbackRun) -> Iterator[str]:
             known[key] = learner.nothing_known(1)
         else:
             block = carried.block
-            if carried.history != known[key].astype("<f8").tobytes():
+            kept = learner.rule.history
+            history = kept.carried(known[key])
+            if carried.history != history.astype("<f8").tobytes():
                 yield "a key carries over another history than its releases say"
+            known[key] = kept.resumed(history)
         rows.append((known[key], block, release.policy))
     histories, blocks, said = zip(*rows, strict=True)
     policies = learner.policy(np.concatenate(histories), np.array(blocks))

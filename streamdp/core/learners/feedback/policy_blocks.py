@@ -1,4 +1,4 @@
-"""The default for feedback: play an arm as often as it is likely to be the best.
+"""For a world that does not change: play an arm as often as it is likely to be the best.
 
 Privacy: ε-DP for replacing one record's content. Sensitivity: 1 in L1 for the centred sums of all
 arms together (3 with counts, where the action stands in the content). Why: discrete Laplace noise
@@ -8,7 +8,7 @@ Every observation is used, and exploration follows probability instead of a wors
 growing blocks the noise costs nearly nothing. `streamdp simulate --observes feedback` repeats the
 tables from which `spread` and `floor` were chosen: a smaller spread lowers the mean regret a little
 but has rare runs that never find the best arm; the floor (shows of each arm in a block, times ε)
-lets such a run recover.
+lets such a run recover. Blocks that grow for ever do not follow change: `policy_following` does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def policy_blocks(
     forgetting: str | Fraction | int = 1,
     played: str = "header",
 ) -> PolicyLearner:
-    """The default for feedback: play an arm as often as it is likely to be the best.
+    """For a world that stands still: play an arm as often as it is likely to be the best.
 
     Privacy: ε-DP for replacing one record's content.
     Arguments: `spread` multiplies the standard deviations of the means; each arm's expected shows
