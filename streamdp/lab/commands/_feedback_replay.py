@@ -140,10 +140,12 @@ def run(
 ) -> None:
     """Replay a log, and print the answer."""
     from streamdp.lab.commands import _progress
+    from streamdp.lab.commands._written import write_report
+    from streamdp.lab.offpolicy.statements import as_json as figures
 
     with _progress.watching() as watcher:
         answered = replayed(log, asked, how, shown, watcher.stoppable)
-    write(answered, report, as_json)
+    write_report("feedback", lambda: figures(answered), page_at=report, json_at=as_json)
     if str(as_json) != "-":
         show(answered)
 
@@ -176,15 +178,6 @@ def replayed(
     if seconds >= WORTH_SAYING:
         typer.echo(f"every slot is drawn for every seed: {duration(seconds)}", err=True)
     return replay_losses(losses, asked, stage=stage)
-
-
-def write(replay: FeedbackReplay, report: Path | None, as_json: Path | None) -> None:
-    """Write the page and the figures that were asked for."""
-    from streamdp.lab.commands._written import write_figures, write_page
-    from streamdp.lab.offpolicy.statements import as_json as figures
-
-    write_page(report, "feedback", lambda: figures(replay))
-    write_figures(as_json, lambda: figures(replay))
 
 
 def show(replay: FeedbackReplay) -> None:

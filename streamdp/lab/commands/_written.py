@@ -22,25 +22,27 @@ def check_places(*paths: Path | None) -> None:
             check_writable(path)
 
 
-def write_page(path: Path | None, kind: Kind, figures: Callable[[], object]) -> None:
-    """Write the report of all figures as a page, if one was asked for."""
-    if path is not None:
-        from streamdp.lab.report import page
+def write_report(
+    kind: Kind,
+    figures: Callable[[], object],
+    *,
+    page_at: Path | None,
+    json_at: Path | None = None,
+) -> None:
+    """Write all figures as a page and as JSON, if they were asked for; ``-`` prints the JSON."""
+    from streamdp.lab.report import page
 
-        _write(path, page(kind, figures()))
-        typer.echo(f"wrote {path}", err=True)
-
-
-def write_figures(path: Path | None, figures: Callable[[], object]) -> None:
-    """Write all figures as JSON into a file, if one was asked for; ``-`` prints them."""
-    if path is None:
+    if page_at is None and json_at is None:
         return
-    text = json.dumps(figures(), ensure_ascii=False, allow_nan=False)
-    if str(path) == "-":
-        typer.echo(text)
-    else:
-        _write(path, text + "\n")
-        typer.echo(f"wrote {path}", err=True)
+    made = figures()
+    if page_at is not None:
+        _write(page_at, page(kind, made))
+    if json_at is not None:
+        text = json.dumps(made, ensure_ascii=False, allow_nan=False)
+        if str(json_at) == "-":
+            typer.echo(text)
+        else:
+            _write(json_at, text + "\n")
 
 
 def _write(path: Path, text: str) -> None:
@@ -48,3 +50,4 @@ def _write(path: Path, text: str) -> None:
 
     with writing(path):
         path.write_text(text, encoding="utf-8")
+    typer.echo(f"wrote {path}", err=True)

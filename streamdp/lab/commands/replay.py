@@ -123,7 +123,8 @@ def replay(
     logs are refused.
     """
     from streamdp.lab.commands import _feedback_replay
-    from streamdp.lab.commands._written import check_places
+    from streamdp.lab.commands._written import check_places, write_report
+    from streamdp.lab.replay.reported import as_json as figures
 
     shown = _feedback_replay.ShownOptions(content, pscore, header, played, columns)
     _feedback_replay.check_observes(log, observes, shown.names)
@@ -152,7 +153,7 @@ def replay(
         return
     asked = _asked(learners, epsilon, seeds, first_seed, stream, epoch)
     answered = _replayed(log, asked, how)
-    _write(answered, report, as_json)
+    write_report("losses", lambda: figures(answered), page_at=report, json_at=as_json)
     if str(as_json) != "-":
         _print(answered)
 
@@ -241,14 +242,6 @@ def reading(
         format=wire_format,
         settings=settings,
     )
-
-
-def _write(replay: Replay, report: Path | None, as_json: Path | None) -> None:
-    from streamdp.lab.commands._written import write_figures, write_page
-    from streamdp.lab.replay.reported import as_json as figures
-
-    write_page(report, "losses", lambda: figures(replay))
-    write_figures(as_json, lambda: figures(replay))
 
 
 def _print(replay: Replay) -> None:

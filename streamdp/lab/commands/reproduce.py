@@ -38,7 +38,7 @@ def reproduce(
     """Measure what the papers claim, claim by claim, each with an interval and a verdict."""
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.lab.commands import _progress
-    from streamdp.lab.commands._written import check_places, write_page
+    from streamdp.lab.commands._written import check_places, write_report
     from streamdp.lab.papers.claims import LONG, Effort, claims
     from streamdp.lab.papers.claims.figures import as_json as for_machines
     from streamdp.lab.papers.claims.figures import with_pictures
@@ -56,7 +56,7 @@ def reproduce(
                 typer.echo(f"measuring {name}", err=True)
                 results.append((name, claim(size)))
                 watcher.rest()
-    write_page(report, "claims", lambda: with_pictures(results, size))
+    write_report("claims", lambda: with_pictures(results, size), page_at=report)
     if as_json:
         import json
 

@@ -85,7 +85,7 @@ def simulate(
 
     Example: streamdp simulate --runs 100 --epsilon 0.5,1
     """
-    from streamdp.lab.commands._written import check_places, write_page
+    from streamdp.lab.commands._written import check_places, write_report
 
     _check_of_use(context, observes)
     check_places(report)
@@ -93,7 +93,7 @@ def simulate(
         size = {"runs": runs, "seed": seed, "delay": delay}
         shown = _feedback(learners, epsilon, slots=slots, only=only, **size)
         reports, tables = [_feedback_as_json(outcome) for outcome in shown], _feedback_tables(shown)
-        write_page(report, "simulation", lambda: reports)
+        write_report("simulation", lambda: reports, page_at=report)
     else:
         outcomes = _losses(
             worlds, learners, epsilon, runs=runs, slots=slots, seed=seed, not_private=not_private

@@ -27,24 +27,6 @@ Z = following.Z
 _BOUND_POINTS = 24
 
 
-@dataclass(frozen=True, slots=True)
-class CurveWithBand:
-    """A curve with its band."""
-
-    name: str
-    x: Floats
-    mean: Floats
-    low: Floats
-    high: Floats
-
-
-def line(answer: ReplayAnswer, points: Ints) -> CurveWithBand:
-    """A cell's regret over time."""
-    regret = answer.curves.regret
-    low, high = np.percentile(regret, BAND, axis=0)
-    return CurveWithBand(answer.cell.name, points.astype(float), regret.mean(axis=0), low, high)
-
-
 def per_thousand(losses: float, slots: int) -> float:
     """Losses in a thousand slots."""
     return 1000 * losses / slots

@@ -14,11 +14,11 @@ from streamdp.core.events import Key
 from streamdp.lab.replay import following
 from streamdp.lab.replay.cells import Epsilon, epsilon_text
 from streamdp.lab.replay.figures import (
+    BAND,
     Z,
     bounds,
     gap,
     helping_cap,
-    line,
     per_thousand,
     settled_at,
     share_reached,
@@ -201,11 +201,8 @@ def _cells(replay: Replay) -> Iterator[dict[str, object]]:
             if answer.cell in seen:
                 continue
             seen.add(answer.cell)
-            curve, charged, limit = (
-                line(answer, points),
-                answer.charged,
-                bounds(replay, answer.cell),
-            )
+            regret, charged = answer.curves.regret, answer.charged
+            limit = bounds(replay, answer.cell)
             yield {
                 "learner": answer.cell.name,
                 "candidate": answer.cell.candidate.text,
@@ -217,8 +214,8 @@ def _cells(replay: Replay) -> Iterator[dict[str, object]]:
                 "share_of_stake": share_reached(answer, replay),
                 "regret_by_seed": answer.final.tolist(),
                 "settled_at": settled_at(answer, points),
-                "regret_over_time": curve.mean.tolist(),
-                "regret_band": [curve.low.tolist(), curve.high.tolist()],
+                "regret_over_time": regret.mean(axis=0).tolist(),
+                "regret_band": np.percentile(regret, BAND, axis=0).tolist(),
                 "best_in_force": answer.curves.leading.tolist(),
                 "bound": None
                 if limit is None
