@@ -140,7 +140,7 @@ def test_what_was_answered_survives_a_killed_serve_and_a_broker_that_is_away(
         assert serve.end() == 0
         for call, topic in (("rank", f"{app}.requests"), ("reward", f"{app}.outcomes")):
             ids = [
-                dict(headers)["streamdp-request"].decode()
+                (dict(headers)["streamdp-request"] or b"").decode()
                 for _, _, _, headers, _ in asyncio.run(rows(technology, topic))
             ]
             assert visitors.written[call] <= set(ids)
