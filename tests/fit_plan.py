@@ -7,14 +7,13 @@ The fit is to its logarithm.
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
 import numpy as np
 from scipy.optimize import least_squares
 
-from streamdp.lab.replay.feedback_planning import FeedbackWish, Formula, plan_feedback
+from streamdp.lab.planning import Formula, Wish, plan_for
 
 RUNS = 200
 HORIZON = 1 << 25
@@ -24,32 +23,32 @@ GAPS = (0.25, 0.5, 1.0)  # of the rate, at most what is left above it
 EPSILONS = ("0.1", "0.5", "2")
 
 
-def points(text: str) -> list[tuple[FeedbackWish, float]]:
+def points(text: str) -> list[tuple[Wish, Fraction, float]]:
     """Every combination, and the events until found."""
     wishes = []
     for actions, rate, part, epsilon in product(ACTIONS, RATES, GAPS, EPSILONS):
         gap = min(rate * part, 0.45)
-        wish = FeedbackWish(text, Fraction(epsilon), actions, rate, gap, HORIZON)
-        after = plan_feedback(wish, runs=RUNS).found_after
+        wish = Wish.of_clicks(text, actions, rate, gap, HORIZON)
+        after = plan_for(wish, Fraction(epsilon), runs=RUNS).found_after
         if after:
-            wishes.append((wish, float(after)))
+            wishes.append((wish, Fraction(epsilon), float(after)))
     return wishes
 
 
-def fitted(measured: list[tuple[FeedbackWish, float]]) -> Formula:
+def fitted(measured: list[tuple[Wish, Fraction, float]]) -> Formula:
     """The constants that come closest, in the logarithm."""
 
     def off(constants: np.ndarray) -> np.ndarray:
         formula = Formula(*constants.tolist())
-        return np.array([_log_ratio(formula, wish, after) for wish, after in measured])
+        return np.array([_log_ratio(formula, *point) for point in measured])
 
     best = least_squares(off, [1.5, 0.5, 5.0], loss="soft_l1", f_scale=0.35)
     return Formula(*np.round(best.x, 2).tolist())
 
 
-def _log_ratio(formula: Formula, wish: FeedbackWish, after: float) -> float:
+def _log_ratio(formula: Formula, wish: Wish, epsilon: Fraction, after: float) -> float:
     said = formula.events(
-        actions=wish.actions, rate=wish.rate, gap=wish.gap, epsilon=float(wish.epsilon)
+        actions=wish.actions, rate=wish.rate, gap=wish.gap, epsilon=float(epsilon)
     )
     return float(np.log(said / after))
 
@@ -59,12 +58,12 @@ def main() -> None:
     text = sys.argv[1]
     measured = points(text)
     formula = fitted(measured)
-    ratios = np.exp([_log_ratio(formula, wish, after) for wish, after in measured])
+    ratios = np.exp([_log_ratio(formula, *point) for point in measured])
     print(text, formula, f"{len(measured)} points")
     print("formula ÷ simulation:", np.percentile(ratios, [0, 5, 25, 50, 75, 95, 100]).round(2))
-    for wish, after in measured:
-        if not 0.5 < np.exp(_log_ratio(formula, wish, after)) < 2:
-            print("off:", replace(wish, text=""), round(after))
+    for wish, epsilon, after in measured:
+        if not 0.5 < np.exp(_log_ratio(formula, wish, epsilon, after)) < 2:
+            print("off:", wish, epsilon, round(after))
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ from math import hypot
 import pytest
 
 from streamdp.lab.papers.learners import BANDIT_RECIPES
-from streamdp.lab.replay.bandit_worlds import IndependentRewards
-from streamdp.lab.replay.bandits import simulate_bandit
+from streamdp.lab.papers.play import simulate_bandit, steady
 
 ARMS = ["a", "b", "c", "d", "e"]
 GRADED = (0.75, 0.625, 0.5, 0.375, 0.25)
@@ -45,9 +44,7 @@ def test_is_the_regret_that_of_the_reference(
 ) -> None:
     """Within three standard errors; where both are exact, within 1 %."""
     learner = BANDIT_RECIPES[name](actions=ARMS, epsilon=epsilon, **options)
-    outcome = simulate_bandit(
-        learner, IndependentRewards.steady(GRADED), runs=runs, horizon=HORIZON, seed=2026
-    )
+    outcome = simulate_bandit(learner, steady(GRADED), runs=runs, horizon=HORIZON, seed=2026)
     allowed = 3 * hypot(outcome.error, error) or 0.01 * mean
     assert abs(outcome.mean - mean) <= allowed, f"{outcome}, reference {mean} ± {error}"
 
@@ -65,7 +62,7 @@ def test_is_holding_worse_where_feedback_is_late(
     """
     learner = BANDIT_RECIPES["lazy_thompson"](actions=ARMS, epsilon="1", **options)
     outcome = simulate_bandit(
-        learner, IndependentRewards.steady(GRADED), runs=4, horizon=HORIZON, seed=2026, delay=delay
+        learner, steady(GRADED), runs=4, horizon=HORIZON, seed=2026, delay=delay
     )
     assert abs(outcome.mean - mean) <= 0.15 * mean + 3 * outcome.error
 
@@ -83,6 +80,6 @@ def test_are_printed_conversions_no_better_than_uniform_play(
 ) -> None:
     """At ten thousand slots: 800 is uniform play."""
     learner = BANDIT_RECIPES["converted"](actions=ARMS, epsilon="1", **options)
-    world = IndependentRewards.steady((0.5, 0.4, 0.4, 0.4, 0.4))
+    world = steady((0.5, 0.4, 0.4, 0.4, 0.4))
     outcome = simulate_bandit(learner, world, runs=2, horizon=10_000, seed=2026)
     assert abs(outcome.mean - mean) <= 0.02 * mean

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -9,20 +10,25 @@ import pytest
 
 from streamdp.lab.papers.learners import BANDIT_RECIPES, EXPERT_RECIPES, Bandit
 from streamdp.lab.papers.learners.hybrid_ucb import TreeCourse
-from streamdp.lab.replay.bandit_draws import NumpyChance
-from streamdp.lab.replay.bandit_worlds import BanditWorld, IndependentRewards, WrittenLosses
-from streamdp.lab.replay.bandits import (
+from streamdp.lab.papers.play import (
     BanditOutcome,
     BanditRun,
+    BanditWorld,
+    NumpyChance,
+    Trees,
+    WorldLosses,
+    WrittenLosses,
+    regret_of,
     simulate_bandit,
     simulate_experts,
     simulate_hybrid,
+    steady,
 )
-from streamdp.lab.replay.lockstep import Trees
+from streamdp.lab.worlds import World
 
 ARMS = ["a", "b", "c"]
-CHANGING = IndependentRewards(((0.9, 0.1, 0.2), (0.1, 0.8, 0.2)), 1000)
-SHORT = IndependentRewards(CHANGING.stretches, 300)
+CHANGING = World.of_rewards("changing", (0.9, 0.1, 0.2), (0.1, 0.8, 0.2))
+SHORT = WorldLosses(CHANGING, 300)
 
 
 def one_by_one(learner: Bandit, world: BanditWorld, *, runs: int, horizon: int) -> BanditOutcome:
@@ -30,7 +36,7 @@ def one_by_one(learner: Bandit, world: BanditWorld, *, runs: int, horizon: int) 
     regrets = np.empty((runs, 1))
     for run in range(runs):
         played = BanditRun(learner, world, np.random.default_rng((7, run)), horizon).played()
-        regrets[run] = world.regret(played, (horizon,))
+        regrets[run] = regret_of(world, played, (horizon,))
     return BanditOutcome(str(learner), (horizon,), regrets)
 
 
@@ -40,7 +46,7 @@ def one_by_one(learner: Bandit, world: BanditWorld, *, runs: int, horizon: int) 
     [
         ({}, SHORT),
         ({"tau": "3"}, WrittenLosses(np.tile([[0.0, 1.0, 0.5], [1.0, 0.0, 0.5]], (150, 1)))),
-        ({"base": "exp3", "horizon": "300"}, IndependentRewards.steady((0.7, 0.4, 0.4))),
+        ({"base": "exp3", "horizon": "300"}, steady((0.7, 0.4, 0.4))),
         ({"base": "ftpl", "horizon": "300", "constants": "printed"}, SHORT),
     ],
 )
@@ -86,7 +92,7 @@ def test_do_trees_in_rows_play_what_the_shipped_course_plays() -> None:
 def test_are_trees_in_rows_as_noisy_as_the_shipped_ones() -> None:
     """Mean regret at small ε, which noise decides: within five standard errors of the course's."""
     learner = BANDIT_RECIPES["hybrid_ucb"](actions=ARMS, epsilon="4")
-    world = IndependentRewards.steady((0.9, 0.1, 0.1))
+    world = steady((0.9, 0.1, 0.1))
     apart = one_by_one(learner, world, runs=10, horizon=300)
     (together,) = simulate_hybrid([Fraction(4)], world, runs=100, horizon=300, seed=(2,))
     error = float(np.hypot(apart.error, together.error))
@@ -97,16 +103,18 @@ def test_are_trees_in_rows_as_noisy_as_the_shipped_ones() -> None:
 
 def test_is_regret_against_a_fixed_arm_less_than_against_each_moment() -> None:
     """Arm 0 is the best fixed one (.5 in the mean); arm 1 loses to it first, and wins back."""
-    fixed = IndependentRewards(CHANGING.stretches, 1000, yardstick="fixed")
+    fixed = WorldLosses(replace(CHANGING, yardstick="fixed"), 1000)
     played = np.ones(1000, dtype=np.int64)
-    assert CHANGING.regret(played, [500, 1000]).tolist() == pytest.approx([400, 400])
-    assert fixed.regret(played, [500, 1000]).tolist() == pytest.approx([400, 50])
+    assert regret_of(WorldLosses(CHANGING, 1000), played, [500, 1000]).tolist() == pytest.approx(
+        [400, 400]
+    )
+    assert regret_of(fixed, played, [500, 1000]).tolist() == pytest.approx([400, 50])
     assert fixed.cost(np.array([1, 0]), 400, 600).tolist() == pytest.approx([10, 0])
 
 
 def test_do_beta_rewards_come_for_rows() -> None:
     """The mean of many rows: within five standard errors."""
-    world = IndependentRewards(((0.7, 0.2),), concentration=4.0)
+    world = WorldLosses(World.of_rewards("beta", (0.7, 0.2), concentration=4.0))
     lost = world.losses(np.repeat([0, 1], 2_000), 0, 3, np.random.default_rng(1))
     for arm, mean in enumerate((0.3, 0.8)):
         own = lost[2_000 * arm : 2_000 * (arm + 1)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from streamdp.lab.commands.simulate import named
-from streamdp.lab.replay.feedback import ENVIRONMENTS
+from streamdp.lab.worlds.families import FEEDBACK as WORLDS
 from tests.support.calling import Streamdp
 from tests.support.calling import streamdp as streamdp
 
@@ -33,8 +33,8 @@ USUAL = {
 
 SIMULATE = {
     ("--json",): "--markdown",
-    (): "--delay --report --world",
-    FEEDBACK: "--not-private --worlds",
+    (): "--delay --report",
+    FEEDBACK: "--not-private",
 }
 REPLAY = {
     ("log.ndjson",): "--content --format --header --logged --played --pscore --set",
@@ -73,7 +73,7 @@ def test_is_an_option_of_no_use_refused(
 
 def test_is_a_world_s_own_name_that_world_alone() -> None:
     """The names that a refusal lists: one of them may be the beginning of another."""
-    for world in ENVIRONMENTS:
-        assert named(ENVIRONMENTS, world.name) == [world]
-    assert len(named(ENVIRONMENTS, "equal, K = 2")) < len(named(ENVIRONMENTS, "equal, K ="))
-    assert named(ENVIRONMENTS, None) == list(ENVIRONMENTS)
+    for world in WORLDS:
+        assert named(WORLDS, world.name) == [world]
+    assert len(named(WORLDS, "equal, K = 2")) < len(named(WORLDS, "equal, K ="))
+    assert named(WORLDS, None) == list(WORLDS)

@@ -29,7 +29,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         "streamdp.lab.replay.sources.open_log",
         "streamdp.lab.replay.datasets.load",
-        "streamdp.lab.replay.feedback.simulate_feedback",
+        "streamdp.lab.simulation.simulate",
         "streamdp.lab.papers.claims.claims",
     ):
         monkeypatch.setattr(name, worked)

@@ -24,10 +24,12 @@ from streamdp.lab.offpolicy.rejection import reject
 from streamdp.lab.offpolicy.statements import summary
 from streamdp.lab.offpolicy.topics import topic_log
 from streamdp.lab.offpolicy.weighted import weigh
+from streamdp.lab.replay.cells import parse_candidates
 from streamdp.lab.replay.cuts import Bench
-from streamdp.lab.replay.feedback import Environment, simulate_feedback
 from streamdp.lab.replay.log import ArrayLog
 from streamdp.lab.replay.sources import ReadOptions
+from streamdp.lab.simulation import SimulationSize, simulate
+from streamdp.lab.worlds import World
 from streamdp.ports import Partition
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.wire.feedback import Feedback
@@ -113,10 +115,9 @@ def test_does_it_matter_how_a_log_of_losses_is_cut() -> None:
 
 def test_is_exact_regret_that_of_the_simulation() -> None:
     """Another program for the same world (binomial sums): mean regrets within 6 errors (2e-9)."""
-    world = Environment("three", (tuple(MEANS.tolist()),))
-    (expected,) = simulate_feedback(
-        ["policy_blocks"], [HALF], environments=[world], runs=400, horizon=2000
-    )
+    world = World.of_rewards("three", MEANS.tolist())
+    candidates = parse_candidates("policy_blocks", observes="feedback")
+    (expected,) = simulate(candidates, [HALF], [world], SimulationSize(400, 2000))
     clicks = np.random.default_rng(1).random((40, 2000, 3)) < MEANS
     regrets = []
     for run, own in enumerate(clicks):
@@ -133,7 +134,7 @@ def test_is_exact_regret_that_of_the_simulation() -> None:
 def test_is_rejection_a_live_run_on_a_part_of_the_records() -> None:
     """Uniform draws: about a third of the records are met, and the mean reward is that of the
     simulation over as many slots (6 errors, 2e-9); even draws weighed alone would be lower."""
-    world = Environment("three", (tuple(MEANS.tolist()),))
+    world = World.of_rewards("three", MEANS.tolist())
     even = np.full(3, 1 / 3)
     rewards, met = [], []
     for seed in range(40):
@@ -143,9 +144,9 @@ def test_is_rejection_a_live_run_on_a_part_of_the_records() -> None:
         met.append(int(answer.accepted[0]))
         rewards.append(float(answer.by_seed[0]))
     assert abs(np.mean(met) - 1000) < 6 * np.sqrt(3000 * 2 / 9 / 40)
-    (expected,) = simulate_feedback(
-        ["policy_blocks"], [HALF], environments=[world], runs=400, horizon=int(np.mean(met))
-    )
+    candidates = parse_candidates("policy_blocks", observes="feedback")
+    size = SimulationSize(400, int(np.mean(met)))
+    (expected,) = simulate(candidates, [HALF], [world], size)
     value = MEANS.max() - expected.mean / int(np.mean(met))
     error = np.hypot(scipy.stats.sem(rewards), expected.error / 1000)
     assert abs(np.mean(rewards) - value) < 6 * error

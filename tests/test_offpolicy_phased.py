@@ -25,9 +25,9 @@ from streamdp.lab.offpolicy.question import (
 )
 from streamdp.lab.offpolicy.statements import as_json
 from streamdp.lab.papers.bandit import BanditEngine
-from streamdp.lab.replay.bandit_worlds import IndependentRewards
-from streamdp.lab.replay.bandits import BanditRun, simulate_bandit
-from streamdp.lab.replay.feedback import bandit_candidate
+from streamdp.lab.papers.learners import Bandit
+from streamdp.lab.papers.play import BanditRun, regret_of, simulate_bandit, steady
+from streamdp.lab.replay.cells import parse_candidate
 from streamdp.lab.replay.log import ArrayLog
 from streamdp.lab.replay.sources import ReadOptions, open_log
 from tests.support.shown_logs import ACTIONS, MEANS, made_up
@@ -35,6 +35,13 @@ from tests.support.shown_logs import ACTIONS, MEANS, made_up
 ONE = Fraction(1)
 EVEN = np.full(3, 1 / 3)
 LEARNERS = ("lazy_thompson:play=held", "lazy_ucb", "adap_klucb", "converted", "hybrid_ucb")
+
+
+def bandit(text: str) -> Bandit:
+    """One of the papers' learners at ε = 1."""
+    made = parse_candidate(text, observes="feedback").learner(ONE, actions=ACTIONS)
+    assert isinstance(made, Bandit)
+    return made
 
 
 def losses(slots: int, *, seed: int = 1) -> ArrayLog:
@@ -57,7 +64,7 @@ def test_is_an_exact_replay_the_engine_on_the_same_losses(text: str) -> None:
     """Mean losses over seeds, against the shipped engine: within five standard errors."""
     log, slots = losses(150), 150
     (answer,) = replay_losses(log, asked(text, seeds=200)).answers
-    learner = bandit_candidate(text, ONE, actions=ACTIONS)
+    learner = bandit(text)
     rewards = []
     for seed in range(60):
         engine = BanditEngine(learner, budget=1, randomness=SeededRandomness(seed))
@@ -96,7 +103,7 @@ def test_waits_a_rejected_run_for_records_that_show_what_it_plays() -> None:
     log = made_up(2_000, seed=2, draws=EVEN)
     for text in LEARNERS:
         records = KeyRecords(log, np.arange(log.slots))
-        learner = bandit_candidate(text, ONE, actions=ACTIONS)
+        learner = bandit(text)
         run = BanditRun(learner, records, np.random.default_rng(1), log.slots, meet=records.meet)
         played = run.played()
         taken = records.taken[: len(played)]
@@ -109,14 +116,14 @@ def test_waits_a_rejected_run_for_records_that_show_what_it_plays() -> None:
 @pytest.mark.slow
 def test_is_a_rejected_run_a_live_run() -> None:
     """Regret after 120 slots, over logs of uniform draws: within five standard errors of live."""
-    world, text, slots = IndependentRewards.steady(MEANS.tolist()), "lazy_thompson:play=held", 120
-    learner = bandit_candidate(text, ONE, actions=ACTIONS)
+    world, text, slots = steady(MEANS.tolist()), "lazy_thompson:play=held", 120
+    learner = bandit(text)
     regrets = []
     for seed in range(150):
         log = made_up(600, seed=seed, draws=EVEN)
         records = KeyRecords(log, np.arange(log.slots))
         run = BanditRun(learner, records, np.random.default_rng(seed), log.slots, meet=records.meet)
-        regrets.append(float(world.regret(run.played(), (slots,))[0]))
+        regrets.append(float(regret_of(world, run.played(), (slots,))[0]))
     live = simulate_bandit(learner, world, runs=300, horizon=slots)
     error = np.hypot(np.std(regrets) / 150**0.5, live.error)
     assert abs(np.mean(regrets) - live.mean) < 5 * error
@@ -124,7 +131,7 @@ def test_is_a_rejected_run_a_live_run() -> None:
 
 def test_would_records_that_show_another_action_be_noticed() -> None:
     """The control: a run that takes every record as its own has another regret."""
-    learner = bandit_candidate("lazy_thompson:play=held", ONE, actions=ACTIONS)
+    learner = bandit("lazy_thompson:play=held")
     log = made_up(600, seed=1, draws=EVEN)
     records = KeyRecords(log, np.arange(log.slots))
     records.taken[:] = np.arange(log.slots)
@@ -154,7 +161,7 @@ def test_is_what_no_log_can_answer_refused(
 def test_are_phases_without_noise_and_logs_beyond_memory_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(InvalidConfig, match="no phase without noise"):
+    with pytest.raises(InvalidConfig, match="no policy without noise"):
         replay_losses(losses(10), asked("lazy_ucb", epsilons=(None,)))
     monkeypatch.setattr(phased, "MOST_BYTES", 100)
     with pytest.raises(InvalidConfig, match="held in memory"):

@@ -8,19 +8,16 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from streamdp.cli import application
-from streamdp.lab.commands._feedback_plan import days_text
-from streamdp.lab.replay.feedback_planning import (
-    FORMULAS,
-    FeedbackWish,
-    PlannedBlock,
-    found_after,
-    plan_feedback,
-    table_for,
-)
+from streamdp.core.learners.feedback import FEEDBACK_RECIPES
+from streamdp.lab.commands.plan import days_text
+from streamdp.lab.planning import FORMULAS, Wish, changes_as_json, plan_changes, plan_for, table_for
+from streamdp.lab.play import Walk
+from streamdp.lab.replay.cells import parse_candidate, policy_learner
 
 ASKED = ["--actions", "4", "--epsilon", "1", "--rate", "0.02", "--gap", "0.03"]
 
@@ -49,8 +46,8 @@ def test_is_the_formula_within_a_factor_of_two_of_the_simulation(
 ) -> None:
     """Of what the simulation says to the user: the end of the block in which it is found."""
     text, actions, rate, gap, epsilon = point
-    wish = FeedbackWish(text, Fraction(epsilon), actions, rate, gap, 1 << 22)
-    found_after = plan_feedback(wish, runs=200).found_after
+    wish = Wish.of_clicks(text, actions, rate, gap, 1 << 22)
+    found_after = plan_for(wish, Fraction(epsilon), runs=200).found_after
     assert found_after is not None
     said = FORMULAS[text].events(
         actions=actions, rate=rate, gap=gap, epsilon=float(Fraction(epsilon))
@@ -72,15 +69,17 @@ def test_depends_the_formula_on_everything_the_right_way() -> None:
 def test_is_found_what_stays_found() -> None:
     """The first block after which enough runs have it for good."""
 
-    def blocks(*shares: float) -> tuple[PlannedBlock, ...]:
-        return tuple(
-            PlannedBlock(2**at, 2 ** (at + 1) - 1, share, share, 0.0)
-            for at, share in enumerate(shares)
-        )
+    kind = policy_learner("policy_blocks", Fraction(1), actions=["a", "b"])
 
-    assert found_after(blocks(0.1, 0.95, 0.5, 0.92, 1.0)) == 7
-    assert found_after(blocks(0.95, 0.99)) == 0
-    assert found_after(blocks(0.95, 0.2)) is None
+    def settled(*shares: float) -> int | None:
+        best = np.array([np.arange(100) < 100 * share for share in shares], dtype=np.float32)
+        none = np.zeros((0, 4), dtype=np.int64)
+        walk = Walk(kind, 31, best.astype(np.float64), best, None, none)
+        return walk.settled(shown=0.75, runs=0.9)
+
+    assert settled(0.1, 0.95, 0.5, 0.92, 1.0) == 8
+    assert settled(0.95, 0.99) == 1
+    assert settled(0.95, 0.2) is None
 
 
 def test_tells_the_command_a_table_and_one_answer() -> None:
@@ -136,8 +135,8 @@ def test_is_any_configured_learner_planned_for() -> None:
     result = invoked(*ASKED, "--horizon", "4000", "--learner", learner)
     assert "The best action is" in result.stdout
     assert "Events of a key" not in result.stdout
-    wish = FeedbackWish(learner, Fraction(1), 4, 0.02, 0.03)
-    assert table_for(wish) is None
+    wish = Wish.of_clicks(learner, 4, 0.02, 0.03)
+    assert table_for(wish, Fraction(1)) is None
 
 
 def test_takes_the_plan_a_configured_stream(tmp_path: Path) -> None:
@@ -161,7 +160,7 @@ def test_takes_the_plan_a_configured_stream(tmp_path: Path) -> None:
     losses = CONFIGURED.partition("observes")[0] + 'actions = ["a", "b"]\n' + LEARNER_OF_LOSSES
     file.write_text(losses)
     refused = invoked("--config", str(file), "--rate", "0.02", "--gap", "0.03")
-    assert "expected a feedback stream" in refused.output + str(refused.exception)
+    assert "expected a stream of feedback, got losses" in refused.output + str(refused.exception)
 
 
 CONFIGURED = """
@@ -202,7 +201,7 @@ def test_is_a_best_that_is_never_found_said() -> None:
         ([*ASKED, "--learner", "thompson"], "not private"),
         ([*ASKED, "--traffic", "0"], "events a day"),
         ([*ASKED, "--traffic", "inf"], "events a day"),
-        ([*ASKED, "--keys", "0"], "plan: size"),
+        ([*ASKED, "--keys", "0"], "--keys: count"),
         (["--actions", "1", *ASKED[2:]], "--actions: count"),
         ([*ASKED, "--observes", "clicks"], "expected losses | feedback"),
         ([*ASKED, "--observes", "losses"], "--rate: cannot be planned"),
@@ -218,3 +217,36 @@ def test_are_times_told_for_people() -> None:
     assert days_text(400) == "about 400 days"
     assert days_text(1.5) == "about 36 hours"
     assert days_text(0.0001) == "about 1 minute"
+
+
+def test_a_plan_says_what_each_learner_loses_when_the_best_changes() -> None:
+    """At click rates: every shipped learner that takes an ε, the least regret first."""
+    wish = Wish.of_clicks("policy_blocks", 4, 0.02, 0.07, 200_000, keys=3)
+    figures = changes_as_json(plan_changes(wish, Fraction(1), every=20_000))
+    rows = {row["learner"]: row for row in figures["learners"]}
+    takes_epsilon = {
+        name for name in FEEDBACK_RECIPES if parse_candidate(name, observes="feedback").private
+    }
+    assert rows.keys() == takes_epsilon
+    assert figures["changes"] == 10
+    regrets = [row["regret"] for row in figures["learners"]]
+    assert regrets == sorted(regrets)
+    assert figures["recommended"] == figures["learners"][0]["learner"]
+    for row in rows.values():
+        assert row["regret_of_all_keys"] == pytest.approx(3 * row["regret"])
+        assert row["mean_loss"] == pytest.approx(0.91 + row["regret"] / 200_000)
+    still = plan_changes(wish, Fraction(1), every=10**6)
+    assert still.changes == 0
+    lost = {placed.name: placed.mean for placed in still.result.placed}
+    assert all(row["regret"] > 1.5 * lost[name] for name, row in rows.items())
+
+
+def test_a_given_learner_stands_beside_the_shipped_ones() -> None:
+    """With its options; the command prints rewards below what was possible."""
+    asked = [*ASKED, "--horizon", "20000", "--changes-every", "9000"]
+    learner = "policy_blocks:schedule=capped 512:forgetting=9/10"
+    plan = json.loads(invoked(*asked, "--learner", learner, "--json").stdout)
+    assert learner in {row["learner"] for row in plan["learners"]}
+    words = " ".join(invoked(*asked).stdout.split())
+    assert "the best action changes every 9,000 slots" in words
+    assert "rewards of each key below what was possible" in words

@@ -17,36 +17,22 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners.leader import DEFAULT_RECIPE
 from streamdp.lab.papers.claims import SHOWN, Effort, claims, ratio
 from streamdp.lab.papers.claims.figures import as_json, with_pictures
-from streamdp.lab.replay import blocks
-from streamdp.lab.replay.blocks import Bernoulli, Constant, DrawnOnce, LossWorld, walk
+from streamdp.lab.planning import (
+    ChangePlan,
+    Wish,
+    changes_as_json,
+    changing,
+    least_epsilon,
+    plan_changes,
+    plan_for,
+)
+from streamdp.lab.planning import as_json as planned
+from streamdp.lab.play import walks
 from streamdp.lab.replay.cells import parse_candidate
-from streamdp.lab.replay.changing import ChangePlan, _world, plan_changes
-from streamdp.lab.replay.changing import as_json as changes_as_json
-from streamdp.lab.replay.following import MemoryKind
-from streamdp.lab.replay.instances import Instance
 from streamdp.lab.replay.log import ArrayLog
-from streamdp.lab.replay.planning import Wish, least_epsilon, plan_for
-from streamdp.lab.replay.planning import as_json as planned
 from streamdp.lab.replay.replaying import Question, replay_log, seeds_of
-from streamdp.lab.replay.simulate import SimulationSize, simulate
+from streamdp.lab.worlds import World
 from tests.support.calling import written
-
-
-@pytest.mark.parametrize("learner", ["incumbent_leader", "prefix_softmax"])
-def test_is_a_walk_by_blocks_a_simulation_by_sums(learner: str) -> None:
-    """Two independent ways to the same mean regret: within 5.3 standard errors, which fails by
-    chance once in 10⁷ runs of other seeds."""
-    means, epsilon = (0.4, 0.5, 0.6), Fraction(1, 2)
-    leader = parse_candidate(learner).at(epsilon, actions=["a", "b", "c"])
-    regrets = walk(leader, Bernoulli(np.array(means)), horizon=2000, runs=1500, seed=3).regret
-    (other,) = simulate(
-        [parse_candidate(learner)],
-        [epsilon],
-        instances=[Instance("graded", means)],
-        bench=SimulationSize(runs=1500, horizon=2000, seed=4),
-    )
-    error = np.hypot(regrets.std(ddof=1) / np.sqrt(1500), other.error)
-    assert abs(regrets.mean() - other.mean) < 5.3 * error
 
 
 def test_is_a_walk_on_constant_losses_a_replay_of_them() -> None:
@@ -55,8 +41,9 @@ def test_is_a_walk_on_constant_losses_a_replay_of_them() -> None:
     question = Question((parse_candidate("incumbent_leader"),), (Fraction(1, 4),), seeds_of(400))
     final = replay_log(ArrayLog("constant", ("a", "b", "c"), losses), question).answers[0].final
     leader = parse_candidate("incumbent_leader").at(Fraction(1, 4), actions=["a", "b", "c"])
-    world = Constant(np.array([0.0, 0.25, 1.0]))
-    regrets = walk(leader, world, horizon=500, runs=400, seed=1).regret
+    world = World("constant", (1.0,), (), ((0.0, 0.25, 1.0),))
+    (walk,) = walks([leader], world, horizon=500, runs=400, seed=1)
+    regrets = walk.regret
     error = np.hypot(regrets.std(ddof=1), final.std(ddof=1)) / np.sqrt(400)
     assert abs(regrets.mean() - final.mean()) < 5.3 * error
 
@@ -92,10 +79,10 @@ def test_does_a_plan_hang_together() -> None:
     low, high = plan_for(wish, Fraction(1, 10)), plan_for(wish, Fraction(2))
     for plan in (low, high):
         blocks = plan.blocks()
-        assert blocks[0][0] == 1
-        assert blocks[-1][1] == 20_000
-        assert all(a[1] + 1 == b[0] for a, b in pairwise(blocks))
-        assert blocks[-1][3] == pytest.approx(plan.regret)
+        assert blocks[0].first == 1
+        assert blocks[-1].last == 20_000
+        assert all(a.last + 1 == b.first for a, b in pairwise(blocks))
+        assert blocks[-1].regret == pytest.approx(plan.regret)
         assert plan.bound is not None
         assert plan.regret < plan.bound.regret
     assert high.regret < low.regret
@@ -109,30 +96,9 @@ def test_is_the_least_epsilon_enough_and_needed() -> None:
     assert plan.epsilon is not None
     assert plan.regret <= 100 < plan_for(wish, plan.epsilon * Fraction(9, 10)).regret
     alone = plan_for(wish, plan.epsilon)
-    assert (plan.walk.actions == alone.walk.actions).all()
+    assert (plan.walk.costs == alone.walk.costs).all()
     assert least_epsilon(wish, regret=0.5) is None
     assert least_epsilon(wish, slots=2) is None
-
-
-def test_are_losses_that_are_drawn_once_those_that_are_drawn_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of each block apart, of another seed, and where not all of them are kept."""
-    learner = parse_candidate("incumbent_leader")
-    drawn, world = [], Bernoulli(np.array([0.3, 0.5, 0.5]))
-
-    def lived(world: LossWorld, seed: int) -> list[int]:
-        leader = learner.at(Fraction(1, 2), actions=["a", "b", "c"])
-        made = walk(leader, world, horizon=500, runs=20, seed=seed)
-        return made.actions.ravel().tolist()
-
-    alone = [lived(world, seed) for seed in (1, 2)]
-    for most in (1 << 22, 200, 0):
-        monkeypatch.setattr(blocks, "_MOST_KEPT", most)
-        once = DrawnOnce(world)
-        drawn += [lived(once, seed) for seed in (1, 2, 2, 1)]
-    assert drawn == [alone[at] for at in (0, 1, 1, 0)] * 3
-    assert alone[0] != alone[1]
 
 
 def test_are_impossible_wishes_refused() -> None:
@@ -219,7 +185,7 @@ def test_is_an_impossible_number_refused(option: str, value: str) -> None:
             assert CliRunner().invoke(application(), [*command, option, value]).exit_code == 2
 
 
-def changing(every: int, *, keys: int = 1, epsilon: Fraction = Fraction(1)) -> ChangePlan:
+def change_plan(every: int, *, keys: int = 1, epsilon: Fraction = Fraction(1)) -> ChangePlan:
     """A plan for 2¹⁶ slots of three actions."""
     wish = Wish(parse_candidate("incumbent_leader"), 3, 0.2, 1 << 16, 1, 0.3, keys)
     return plan_changes(wish, epsilon, every=every)
@@ -227,13 +193,13 @@ def changing(every: int, *, keys: int = 1, epsilon: Fraction = Fraction(1)) -> C
 
 def test_does_a_plan_know_how_often_the_best_action_changes() -> None:
     """Growing blocks are never recommended where it changes often, capped ones not where never."""
-    often, never = changing(8000), changing(1 << 20)
+    often, never = change_plan(8000), change_plan(1 << 20)
     assert (often.changes, never.changes) == (8, 0)
-    assert often.result.placed[-1].kind is MemoryKind.GROWING
+    assert often.result.placed[-1].kind == "growing blocks"
     assert not often.result.placed[-1].alike
-    assert never.result.placed[-1].kind is MemoryKind.CAPPED
+    assert never.result.placed[-1].kind == "capped blocks"
     assert often.result.winner.mean < 0.2 * often.result.placed[-1].mean
-    more = changing(4000)
+    more = change_plan(4000)
     lost = {placed.kind: placed.mean for placed in often.result.placed}
     assert all(placed.mean > lost[placed.kind] for placed in more.result.placed)
 
@@ -243,7 +209,7 @@ def test_does_the_best_action_last_as_long_as_was_said(every: int) -> None:
     """A change comes within half that time of each multiple of it, the last one maybe too late."""
     wish = Wish(parse_candidate("incumbent_leader"), 3, 0.2, 1 << 16, 1, 0.3)
     count = wish.horizon // every
-    begins = _world(wish, every, count).starts(wish.horizon)[1:]
+    begins = changing(wish, every).starts(wish.horizon)[1:]
     asked = np.arange(1, count + 1) * every
     late = begins == wish.horizon
     assert (abs(begins - asked)[~late] <= every / 2 + 1).all()
@@ -252,7 +218,7 @@ def test_does_the_best_action_last_as_long_as_was_said(every: int) -> None:
 
 def test_are_a_changing_plan_s_units_right() -> None:
     """Losses above the best action of each moment; a slot's mean loss; all keys together."""
-    figures = changes_as_json(changing(8000, keys=300))
+    figures = changes_as_json(change_plan(8000, keys=300))
     rows = {row["kind"]: row for row in figures["learners"]}
     assert figures["recommended"] == figures["learners"][0]["learner"]
     assert figures["learners"][0]["behind_recommended"] == 0

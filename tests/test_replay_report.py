@@ -303,7 +303,7 @@ def test_do_the_commands_work_together(tmp_path: Path) -> None:
 
 
 def _kinds(result: Result) -> list[str]:
-    return [placed.kind.value for placed in result.placed]
+    return [placed.kind for placed in result.placed]
 
 
 def test_does_the_report_lead_with_the_winner_of_memory_growing_and_capped(
@@ -318,7 +318,7 @@ def test_does_the_report_lead_with_the_winner_of_memory_growing_and_capped(
         assert _kinds(result)[-1] == "growing blocks"
         assert not result.placed[-1].alike
     for result in still.followed:
-        (growing,) = (placed for placed in result.placed if placed.kind.value == "growing blocks")
+        (growing,) = (placed for placed in result.placed if placed.kind == "growing blocks")
         assert growing is result.winner or growing.alike
     first = summary(drifting)[0]
     assert first.about == "Memory, growing or capped blocks"

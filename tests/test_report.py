@@ -15,19 +15,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamdp.lab.commands.simulate import _feedback_as_json
+from streamdp.lab.commands.simulate import _as_json as _outcome_json
 from streamdp.lab.offpolicy import statements
 from streamdp.lab.offpolicy.log import ShownLog
 from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_losses, replay_shown
 from streamdp.lab.papers.claims import Effort, claims
 from streamdp.lab.papers.claims.figures import with_pictures
 from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
-from streamdp.lab.replay.feedback import ENVIRONMENTS, simulate_feedback
 from streamdp.lab.replay.log import ArrayLog
 from streamdp.lab.replay.replaying import Question, replay_log, seeds_of
 from streamdp.lab.replay.reported import as_json, lead
 from streamdp.lab.replay.summary import number
 from streamdp.lab.report import Kind, page
+from streamdp.lab.simulation import SimulationSize, simulate
+from streamdp.lab.worlds.families import FEEDBACK as WORLDS
 from tests.support.browser import Browser, browser, keep
 from tests.support.replayed import Pieces
 from tests.support.shown_logs import made_up
@@ -66,9 +67,9 @@ def _reports() -> dict[str, tuple[Kind, Any]]:
     epsilons = parse_epsilons("0.1,0.5,1,2,inf")
     losses = replay_log(_keyed(), Question(parse_candidates(learners), epsilons, seeds_of(5)))
     shown = ArrayLog("losses", NAMES, _keyed().losses[:300])
-    worlds = simulate_feedback(
-        ["policy_blocks", "lazy_thompson", "thompson"], [Fraction(1, 2), Fraction(1)],
-        environments=[ENVIRONMENTS[0], ENVIRONMENTS[3]], runs=3, horizon=3000,
+    worlds = simulate(
+        parse_candidates("policy_blocks,lazy_thompson,thompson", observes="feedback"),
+        [Fraction(1, 2), Fraction(1)], [WORLDS[0], WORLDS[3]], SimulationSize(3, 3000),
     )  # fmt: skip
     size = Effort(runs=100)
     measured = [(name, claim(size)) for name, claim in claims() if name in ("actions", "example")]
@@ -76,7 +77,7 @@ def _reports() -> dict[str, tuple[Kind, Any]]:
         "losses": ("losses", as_json(losses)),
         "clicks": ("feedback", statements.as_json(replay_shown(_clicks(), FEEDBACK))),
         "exact": ("feedback", statements.as_json(replay_losses(shown, FEEDBACK))),
-        "simulation": ("simulation", [_feedback_as_json(world) for world in worlds]),
+        "simulation": ("simulation", [_outcome_json(world) for world in worlds]),
         "claims": ("claims", with_pictures(measured, size)),
     }
 

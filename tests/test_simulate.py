@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from fractions import Fraction
 from math import sqrt
 from pathlib import Path
 
@@ -13,24 +14,25 @@ from typer.testing import CliRunner
 
 import streamdp as sd
 from streamdp.cli import application
+from streamdp.lab.baselines import BASELINES, BLOCK
 from streamdp.lab.commands.simulate import _print_tables
-from streamdp.lab.replay.cells import cells_of, parse_candidates, parse_epsilons
-from streamdp.lab.replay.held_out import HELD_OUT_DRIFTING, HELD_OUT_STATIONARY
-from streamdp.lab.replay.instances import DRIFTING, OTHERS, STATIONARY, Instance
-from streamdp.lab.replay.simulate import (
+from streamdp.lab.replay.cells import parse_candidate, parse_candidates, parse_epsilons
+from streamdp.lab.replay.course import Trajectory
+from streamdp.lab.simulation import (
     DEFAULT,
-    INSTANCES,
     PAPERS,
-    CellOutcome,
+    Outcome,
     SimulationSize,
     best_paper,
     relative,
     simulate,
 )
-from streamdp.lab.replay.unprotected import BLOCK, TRACKERS
+from streamdp.lab.worlds import World
+from streamdp.lab.worlds.families import DRIFTING, OTHERS, STATIONARY
+from streamdp.lab.worlds.held_out import HELD_OUT_DRIFTING, HELD_OUT_STATIONARY
 
 LEARNING = (Path(__file__).parent.parent / "docs" / "learning.md").read_text()
-SMALL = Instance("small", (0.2, 0.5, 0.4))
+SMALL = World("small", (0.2, 0.5, 0.4))
 SLOTS, RUNS = 150, 600
 
 
@@ -49,7 +51,7 @@ def by_slots(learner: sd.Leader, *, seed: int) -> np.ndarray[tuple[int], np.dtyp
     for release in machine.apply_batch(batch):
         block = release.identity.block + (release.kind == "action")
         slots = range(SLOTS + 1)[slice(*(learner.schedule.start(block + i) for i in (0, 1)))]
-        regrets[int(release.key or b"")] += SMALL.gaps[release.standing] * len(slots)
+        regrets[int(release.key or b"")] += SMALL.gaps[0, release.standing] * len(slots)
     return regrets
 
 
@@ -70,10 +72,10 @@ def test_is_drawing_block_sums_the_same_as_drawing_slots(text: str) -> None:
     (outcome,) = simulate(
         candidates,
         parse_epsilons("1"),
-        instances=[SMALL],
-        bench=SimulationSize(RUNS, SLOTS, seed=3),
+        [SMALL],
+        SimulationSize(RUNS, SLOTS, seed=3),
     )
-    other = by_slots(outcome.cell.leader, seed=4)
+    other = by_slots(parse_candidate(text).at(Fraction(1), actions=list("012")), seed=4)
     spread = sqrt(outcome.error**2 + other.var(ddof=1) / len(other))
     assert abs(outcome.mean - other.mean()) < 5.2 * spread
     assert spread < 0.1 * outcome.mean
@@ -84,12 +86,11 @@ def test_are_runs_the_same_again_and_common_to_all() -> None:
     candidates = parse_candidates("prefix_softmax,prefix_softmax:cap=none,follow_the_leader")
     bench = SimulationSize(runs=20, horizon=500, seed=5)
     first, second = (
-        simulate(candidates, parse_epsilons("0.1,1"), instances=[SMALL], bench=bench)
-        for _ in range(2)
+        simulate(candidates, parse_epsilons("0.1,1"), [SMALL], bench) for _ in range(2)
     )
     for one, other in zip(first, second, strict=True):
         np.testing.assert_array_equal(one.regrets, other.regrets)
-    outcomes = {(outcome.cell.name, outcome.cell.epsilon): outcome for outcome in first}
+    outcomes = {(outcome.learner, outcome.epsilon): outcome for outcome in first}
     assert len(outcomes) == 5
     (low, high) = parse_epsilons("0.1,1")
     capped, free = "prefix_softmax", "prefix_softmax:cap=none"
@@ -105,26 +106,24 @@ def test_is_the_default_at_most_096_of_the_best_paper_learner() -> None:
     long as fifty of five, and its ratio varies half as much: so there are fewer of it.
     """
     epsilons = parse_epsilons("0.1,0.5,1,4")
-    papers = simulate(parse_candidates(PAPERS), epsilons, bench=SimulationSize(runs=20))
-    assert len(papers) == len(INSTANCES) * 4 * len(PAPERS)
+    papers = simulate(parse_candidates(PAPERS), epsilons, STATIONARY, SimulationSize(runs=20))
+    assert len(papers) == len(STATIONARY) * 4 * len(PAPERS)
     best = best_paper(papers)
-    behind = {r.candidate.text: r.ratio for r in relative(papers, reference=best)}
+    behind = {r.learner: r.ratio for r in relative(papers, reference=best)}
     assert behind.pop(best) == pytest.approx(1)
     assert min(behind.values()) > 1.04
-    few = [instance for instance in INSTANCES if instance.actions <= 100]
-    many = [instance for instance in INSTANCES if instance.actions > 100]
+    few = [instance for instance in STATIONARY if instance.actions <= 100]
+    many = [instance for instance in STATIONARY if instance.actions > 100]
     outcomes = [
         outcome
         for instances, size in (
             (few, SimulationSize(runs=150)),
             (many, SimulationSize(runs=30, seed=2)),  # other draws: instances are independent
         )
-        for outcome in simulate(
-            parse_candidates((DEFAULT, best)), epsilons, instances=instances, bench=size
-        )
+        for outcome in simulate(parse_candidates((DEFAULT, best)), epsilons, instances, size)
     ]
-    assert len(outcomes) == len(INSTANCES) * 4 * 2
-    table = {r.candidate.text: r for r in relative(outcomes, reference=best)}
+    assert len(outcomes) == len(STATIONARY) * 4 * 2
+    table = {r.learner: r for r in relative(outcomes, reference=best)}
     assert table[DEFAULT].ratio <= 0.96
     assert table[DEFAULT].error < 0.03
 
@@ -147,8 +146,8 @@ def test_is_what_cannot_be_simulated_refused(arguments: list[str], said: str) ->
 
 def test_is_a_comparison_with_what_was_not_simulated_refused() -> None:
     naive = simulate(
-        parse_candidates("naive_noisy_leader"), parse_epsilons("1"), instances=[SMALL],
-        bench=SimulationSize(runs=3),
+        parse_candidates("naive_noisy_leader"), parse_epsilons("1"), [SMALL],
+        SimulationSize(runs=3),
     )  # fmt: skip
     with pytest.raises(sd.InvalidConfig, match="nothing to compare with"):
         best_paper(naive)
@@ -156,7 +155,7 @@ def test_is_a_comparison_with_what_was_not_simulated_refused() -> None:
         relative(naive, reference=DEFAULT)
     flat = simulate(
         parse_candidates("naive_noisy_leader"), parse_epsilons("1"),
-        instances=[Instance("flat", (0.5, 0.5))], bench=SimulationSize(runs=3),
+        [World("flat", (0.5, 0.5))], SimulationSize(runs=3),
     )  # fmt: skip
     assert str(flat[0]) == "0 ± 0"
     with pytest.raises(sd.InvalidConfig, match="without any regret"):
@@ -175,7 +174,7 @@ def test_does_the_command_print_tables_and_json() -> None:
     rows = json.loads(
         run("--json", "--epsilon", "1,inf", "--learners", "incumbent_leader", "--slots", "9000")
     )
-    assert len(rows) == 2 * len(INSTANCES)
+    assert len(rows) == 2 * len(STATIONARY)
     assert {row["epsilon"] for row in rows} == {"1", None}
     assert all(row["mean_regret"] > 0 and row["runs"] == 3 for row in rows)
     for arguments in ([], ["--learners", "naive_noisy_leader"]):
@@ -199,11 +198,12 @@ def test_does_the_command_compare_what_follows_change() -> None:
 
 def test_are_phases_where_they_belong() -> None:
     """Regret is against the best action of each moment; sums between cuts are of their phase."""
-    changing = Instance("two", (0.0, 1.0, 0.5), ((0.25, (1.0, 0.0, 0.5)),))
+    changing = World("two", (0.0, 1.0, 0.5), ((0.25, (1.0, 0.0, 0.5)),))
     assert changing.starts(1000).tolist() == [0, 250]
-    costs = changing.regret_until(np.array([0, 250, 1000]), 1000)
-    assert costs.tolist() == [[0, 0, 0], [0, 250, 125], [750, 250, 500]]
-    both = Instance("both", (0.5, 0.5), (), ((0.0, 1.0), (1.0, 0.5)))
+    costs = [changing.costs(range(*slots), 1000).tolist() for slots in ((0, 250), (0, 1000))]
+    assert costs == [[0, 250, 125], [750, 250, 500]]
+    assert changing.best_in(range(200, 300), 1000).tolist() == [0.5, 0.5, 0]
+    both = World("both", (0.5, 0.5), (), ((0.0, 1.0), (1.0, 0.5)))
     assert both.table.tolist() == [[0.5, 0.75]]
     sums = both.sums(np.array([[1000]]), np.array([[0]]), np.random.default_rng(1))
     assert sums[0, 0, 0] + 2 * sums[0, 0, 1] == 2000 * 2**20  # one or the other, slot by slot
@@ -211,10 +211,10 @@ def test_are_phases_where_they_belong() -> None:
 
 def test_does_a_growing_learner_stay_blind_and_a_remembering_one_follow() -> None:
     """At a change in the middle of 2¹⁶ slots: half of all events against a few blocks."""
-    once = Instance("once", (0.3, 0.5, 0.5), ((0.5, (0.5, 0.3, 0.5)),))
+    once = World("once", (0.3, 0.5, 0.5), ((0.5, (0.5, 0.3, 0.5)),))
     outcomes = simulate(
-        parse_candidates(f"{DEFAULT},incumbent_leader"), parse_epsilons("1"), instances=[once],
-        bench=SimulationSize(runs=4, horizon=1 << 16),
+        parse_candidates(f"{DEFAULT},incumbent_leader"), parse_epsilons("1"), [once],
+        SimulationSize(runs=4, horizon=1 << 16),
     )  # fmt: skip
     remembering, growing = (outcome.mean for outcome in outcomes)
     assert remembering < 1500
@@ -240,16 +240,16 @@ def test_does_each_baseline_look_at_the_blocks_that_it_names() -> None:
     A window of 32 blocks prefers the new action about half a window late; restarts hang on until
     the next one; fixed share follows after a few votes, and all of them beat growing blocks.
     """
-    turns = Instance(
+    turns = World(
         "turns",
         (0.2, 0.8),
         tuple((at / 5 + 0.003, ((0.2, 0.8), (0.8, 0.2))[at % 2]) for at in range(1, 5)),
     )
     outcomes = simulate(
-        parse_candidates("incumbent_leader"), parse_epsilons("4"), instances=[turns],
-        bench=SimulationSize(runs=4, horizon=1 << 17), trackers=TRACKERS,
+        parse_candidates("incumbent_leader"), parse_epsilons("4"), [turns],
+        SimulationSize(runs=4, horizon=1 << 17), baselines=BASELINES,
     )  # fmt: skip
-    lost = {outcome.cell.name: outcome.mean / (4 * 0.6) for outcome in outcomes}  # slots a change
+    lost = {outcome.learner: outcome.mean / (4 * 0.6) for outcome in outcomes}  # slots a change
     assert all(name.endswith("NOT PRIVATE") for name in list(lost)[1:])
     sliding, restarting, shared = list(lost.values())[1:]
     assert 0.4 * 32 * BLOCK < sliding < 0.6 * 32 * BLOCK
@@ -257,7 +257,7 @@ def test_does_each_baseline_look_at_the_blocks_that_it_names() -> None:
     assert shared < 8 * BLOCK
     assert max(sliding, shared) < lost["incumbent_leader"]
     table = relative(outcomes, reference="incumbent_leader", beside=[*lost][1:])
-    assert [row.candidate.text for row in table] == [*lost]
+    assert [row.learner for row in table] == [*lost]
     assert table[1].ratio == pytest.approx(sliding / lost["incumbent_leader"])
 
 
@@ -291,8 +291,9 @@ def test_are_the_held_out_worlds_what_they_are_called() -> None:
 
 def test_is_the_rounding_of_a_mean_no_error() -> None:
     """Runs that are all alike but for the last bits of their sums."""
-    cell = cells_of(parse_candidates("prefix_softmax"), parse_epsilons("1"), actions=["a", "b"])[0]
-    alike = CellOutcome(STATIONARY[0], cell, np.array([100, 100 - 3e-14, 100 - 1e-14]))
+    regrets = np.array([100, 100 - 3e-14, 100 - 1e-14])
+    course = Trajectory(np.array([1]), *(regrets[:1] for _ in range(3)))
+    alike = Outcome(STATIONARY[0], "prefix_softmax", None, regrets, course)
     assert str(alike) == "100 ± 0"
 
 

@@ -1,29 +1,26 @@
-"""``streamdp plan``: slots until settled, regret and blocks, before there is any data.
+"""``streamdp plan``: slots until the best action is found, and regret, before there is any data.
 
-With ``--changes-every`` the best action changes, and memory, growing blocks and capped blocks are
-compared.
+With ``--changes-every`` the best action changes, and learners are compared: of losses memory,
+growing blocks and capped blocks, of feedback every shipped learner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from streamdp.cli.common import OneStream, chosen, load
-from streamdp.lab.commands._feedback_plan import rows_shown
 
 if TYPE_CHECKING:
     from streamdp.core.errors import InvalidConfig
     from streamdp.core.learners import Learner
     from streamdp.core.regret import Bound
-    from streamdp.lab.replay.cells import Epsilon
-    from streamdp.lab.replay.changing import ChangePlan
-    from streamdp.lab.replay.planning import LearnerPlan, Wish
+    from streamdp.lab.planning import ChangePlan, LearnerPlan, Wish
     from streamdp.service.config import Configuration
 
 BaseOption = Annotated[
@@ -35,7 +32,7 @@ ChangesOption = Annotated[
     int | None,
     typer.Option(
         help="How many slots of a key the best action lasts on average: compares memory,"
-        " growing and capped blocks."
+        " growing and capped blocks; with feedback all learners."
     ),
 ]
 
@@ -112,45 +109,42 @@ def plan(
     streamdp plan --actions 5 --epsilon 0.5 --gap 0.1 --changes-every 50000
     streamdp plan --config streamdp.toml --gap 0.1 --changes-every 50000
     """
-    of_losses = {
-        "--base": base,
-        "--target-regret": target_regret,
-        "--target-slots": target_slots,
-        "--changes-every": changes_every,
-    }
+    of_losses = {"--base": base, "--target-regret": target_regret, "--target-slots": target_slots}
+    of_feedback = {"--rate": rate, "--traffic": traffic, "--markdown": markdown or None}
     if as_json and markdown:
         raise _refused("--markdown", expected="no --json with it", got="both")
-    of_feedback = {"--rate": rate, "--traffic": traffic, "--markdown": markdown or None}
-    if observes is None and config is not None:
-        configuration, name = _configured(config, stream, actions, epsilon, learner)
-        observes = _observes(configuration, name)
-    if _is_feedback(observes or "losses", of_losses, of_feedback):
-        from streamdp.lab.commands import _feedback_plan
-
-        many, exact, text = _asked_of_feedback(actions, epsilon, config, stream, learner)
-        world = _feedback_plan.AssumedEvents(rate or 0.0, gap, horizon, seed, keys, traffic)
-        output: Literal["people", "json", "markdown"] = "json" if as_json else "people"
-        _feedback_plan.run(text, exact, many, world, output="markdown" if markdown else output)
-        return
-    from streamdp.lab.replay.cells import parse_candidate
-    from streamdp.lab.replay.planning import Wish
-
     if target_regret is not None and not 0 < target_regret < inf:
         raise _refused("--target-regret", expected="losses, above 0", got=str(target_regret))
-    many, exact, text = _asked(actions, epsilon, config, stream, learner)
-    wish = Wish(parse_candidate(text), many, gap, horizon, seed, base, keys)
-    if changes_every is None:
+    many, exact, text, configured = _asked(actions, epsilon, config, stream, learner)
+    observes = observes or configured or "losses"
+    _check_kind(observes, of_losses, of_feedback)
+    if configured not in (None, observes):
+        raise _refused(f"--config {config}", expected=f"a stream of {observes}", got=configured)
+    from streamdp.core.learners.feedback.learner import DEFAULT_FEEDBACK_RECIPE
+    from streamdp.core.learners.leader import DEFAULT_RECIPE
+    from streamdp.lab.planning import Wish
+    from streamdp.lab.replay.cells import parse_candidate
+
+    if observes == "feedback":
+        text = text or DEFAULT_FEEDBACK_RECIPE
+        wish = Wish.of_clicks(text, many, rate or 0.0, gap, horizon, seed, keys, traffic)
+    else:
+        candidate = parse_candidate(text or DEFAULT_RECIPE)
+        wish = Wish(candidate, many, gap, horizon, seed, base, keys)
+    if markdown:
+        typer.echo(_markdown(wish, exact))
+    elif changes_every is None:
         _plan(wish, exact, target_regret, target_slots, as_json=as_json)
-        return
-    _check_changes(learner, target_regret, target_slots)
-    _plan_changes(wish, exact, changes_every, as_json=as_json)
+    else:
+        _check_changes(wish, learner, target_regret, target_slots)
+        _plan_changes(wish, exact, changes_every, as_json=as_json)
 
 
 def _check_changes(
-    learner: str | None, target_regret: float | None, target_slots: int | None
+    wish: Wish, learner: str | None, target_regret: float | None, target_slots: int | None
 ) -> None:
-    """Refuse what has no say where three learners are compared."""
-    if learner is not None:
+    """Refuse what has no say where learners are compared."""
+    if learner is not None and wish.observes == "losses":
         expected = "no --changes-every with it (memory, growing and capped blocks are compared)"
         raise _refused("--learner", expected=expected, got=learner)
     if target_regret is not None or target_slots is not None:
@@ -159,56 +153,19 @@ def _check_changes(
         raise _refused("--changes-every", expected=expected, got=str(target))
 
 
-def _observes(configuration: Configuration, stream: str) -> str:
-    """What a configured stream observes."""
-    from streamdp.core.learners.feedback import PolicyLearner
-
-    feedback = isinstance(configuration.learner(stream), PolicyLearner)
-    return "feedback" if feedback else "losses"
-
-
-def _is_feedback(
-    observes: str,
-    of_losses: Mapping[str, float | None],
-    of_feedback: Mapping[str, float | None],
-) -> bool:
-    """Whether feedback is planned for; refuse options of the other kind."""
+def _check_kind(
+    observes: str, of_losses: Mapping[str, object], of_feedback: Mapping[str, object]
+) -> None:
+    """Refuse options of the other kind."""
     if observes not in ("losses", "feedback"):
         raise _refused("--observes", expected="losses | feedback", got=observes)
+    other = "losses" if observes == "feedback" else "feedback"
     for name, given in (of_losses if observes == "feedback" else of_feedback).items():
         if given is not None:
-            other = "losses" if observes == "feedback" else "feedback"
             raise _refused(name, expected=f"--observes {other} with it", got=observes)
     if observes == "feedback" and of_feedback["--rate"] is None:
         expected = "the mean reward of all actions but the best, such as 0.02"
         raise _refused("--rate", expected=expected, got="none")
-    return observes == "feedback"
-
-
-def _plan(
-    wish: Wish,
-    epsilon: Fraction,
-    target_regret: float | None,
-    target_slots: int | None,
-    *,
-    as_json: bool,
-) -> None:
-    from streamdp.lab.replay.planning import as_json as for_machines
-    from streamdp.lab.replay.planning import plan_for
-
-    plan = plan_for(wish, epsilon)
-    if as_json:
-        import json
-
-        report = for_machines(plan)
-        if target_regret is not None or target_slots is not None:
-            least = _least(wish, target_regret, target_slots)
-            report["least_epsilon"] = None if least is None else float(least.epsilon or 0)
-        typer.echo(json.dumps(report, indent=1, ensure_ascii=False))
-        return
-    _print(plan)
-    if target_regret is not None or target_slots is not None:
-        _print_least(_least(wish, target_regret, target_slots), target_regret, target_slots)
 
 
 def _asked(
@@ -217,82 +174,42 @@ def _asked(
     config: Path | None,
     stream: str | None,
     learner: str | None,
-) -> tuple[int, Fraction, str]:
-    """The number of actions, ε and the learner, by the options or by a configured stream."""
-    from streamdp.core.learners import learner_of
-    from streamdp.core.learners.leader import DEFAULT_RECIPE
-
-    if config is None:
-        return *_by_options(actions, epsilon, stream), learner or DEFAULT_RECIPE
-    configuration, name = _configured(config, stream, actions, epsilon, learner)
-    configured = configuration.leader(name)
-    if configured.charge is None:
-        raise _refused(f"--config {config}", expected="a learner with ε", got=configured.recipe)
-    return len(configured.actions), configured.charge, text_of(configured, learner_of)
-
-
-def _by_options(
-    actions: int | None, epsilon: str | None, stream: str | None
-) -> tuple[int, Fraction]:
+) -> tuple[int, Fraction, str | None, str | None]:
+    """The number of actions, ε, the learner, and what a configured stream observes."""
     from streamdp.core.calibration import parse_epsilon
 
-    if actions is None or epsilon is None or stream is not None:
-        given = {"--actions": actions, "--epsilon": epsilon, "--stream": stream}
-        got = " and ".join(name for name, value in given.items() if value is not None)
-        expected = "--actions and --epsilon, or --config with or without --stream"
-        raise _refused("plan", expected=expected, got=got or "neither")
-    return actions, parse_epsilon(epsilon, "--epsilon")
-
-
-def _asked_of_feedback(
-    actions: int | None,
-    epsilon: str | None,
-    config: Path | None,
-    stream: str | None,
-    learner: str | None,
-) -> tuple[int, Fraction, str]:
-    """The same for feedback."""
-    from streamdp.core.learners.feedback import PolicyLearner, feedback_learner_of
-    from streamdp.lab.commands import _feedback_plan
-
     if config is None:
-        return *_by_options(actions, epsilon, stream), learner or _feedback_plan.LEARNER
-    configuration, name = _configured(config, stream, actions, epsilon, learner)
-    configured = configuration.learner(name)
-    if not isinstance(configured, PolicyLearner) or configured.charge is None:
-        raise _refused(
-            f"--config {config}", expected="a feedback stream with ε", got=configured.recipe
-        )
-    return len(configured.actions), configured.charge, text_of(configured, feedback_learner_of)
-
-
-def _configured(
-    config: Path,
-    stream: str | None,
-    actions: int | None,
-    epsilon: str | None,
-    learner: str | None,
-) -> tuple[Configuration, str]:
-    """The configuration and the stream that is planned for; no option may say the same."""
+        if actions is None or epsilon is None or stream is not None:
+            given = {"--actions": actions, "--epsilon": epsilon, "--stream": stream}
+            got = " and ".join(name for name, value in given.items() if value is not None)
+            expected = "--actions and --epsilon, or --config with or without --stream"
+            raise _refused("plan", expected=expected, got=got or "neither")
+        return actions, parse_epsilon(epsilon, "--epsilon"), learner, None
     if actions is not None or epsilon is not None or learner is not None:
         expected = "no --actions, --epsilon or --learner with it"
         got = f"--actions {actions}, --epsilon {epsilon}, --learner {learner}"
         raise _refused("--config", expected=expected, got=got)
-    configuration = load(config)
-    return configuration, chosen(configuration, stream).stream
+    configuration: Configuration = load(config)
+    configured = configuration.learner(chosen(configuration, stream).stream)
+    if configured.charge is None:
+        raise _refused(f"--config {config}", expected="a learner with ε", got=configured.recipe)
+    observes = "losses" if configured.played is None else "feedback"
+    return len(configured.actions), configured.charge, text_of(configured), observes
 
 
-def text_of(learner: Learner, made: Callable[..., Learner]) -> str:
-    """A configured learner in the command line's form, without ε; `made`: from a table.
+def text_of(learner: Learner) -> str:
+    """A configured learner in the command line's form, without ε.
 
     >>> from streamdp.core.learners import learner_of
     >>> table = {"recipe": "prefix_softmax", "epsilon": "1", "schedule": "capped 512"}
-    >>> text_of(learner_of(table, actions=["a", "b"]), learner_of)
+    >>> text_of(learner_of(table, actions=["a", "b"]))
     'prefix_softmax:schedule=capped 512'
     """
+    from streamdp.lab.replay.cells import OBSERVED
+
     config = learner.to_config()
-    plain = {name: config[name] for name in ("recipe", "epsilon")}
-    usual = made(plain, actions=learner.actions).to_config()
+    recipe = OBSERVED["losses" if learner.played is None else "feedback"][config["recipe"]]
+    usual = recipe(actions=learner.actions, epsilon=config["epsilon"]).to_config()
     options = [f"{name}={value}" for name, value in config.items() if value != usual[name]]
     return ":".join([config["recipe"], *options])
 
@@ -303,43 +220,84 @@ def _refused(where: str, *, expected: str, got: str) -> InvalidConfig:
     return InvalidConfig(complaint(where, "cannot be planned", expected=expected, got=got))
 
 
-def _plan_changes(wish: Wish, epsilon: Epsilon, every: int, *, as_json: bool) -> None:
-    from streamdp.lab.replay.changing import as_json as for_machines
-    from streamdp.lab.replay.changing import plan_changes
+def _plan(
+    wish: Wish,
+    epsilon: Fraction,
+    target_regret: float | None,
+    target_slots: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    from streamdp.lab.planning import as_json as for_machines
+    from streamdp.lab.planning import least_epsilon, plan_for
+
+    plan, least = plan_for(wish, epsilon), None
+    targets = target_regret is not None or target_slots is not None
+    if targets:
+        least = least_epsilon(wish, regret=target_regret, slots=target_slots)
+    if as_json:
+        report = for_machines(plan)
+        if targets:
+            report["least_epsilon"] = None if least is None else float(least.epsilon or 0)
+        _print_json(report)
+        return
+    _print(plan)
+    if targets:
+        _print_least(least, target_regret, target_slots)
+
+
+def _plan_changes(wish: Wish, epsilon: Fraction, every: int, *, as_json: bool) -> None:
+    from streamdp.lab.planning import changes_as_json, plan_changes
 
     plan = plan_changes(wish, epsilon, every=every)
     if as_json:
-        import json
-
-        typer.echo(json.dumps(for_machines(plan), indent=1, ensure_ascii=False))
+        _print_json(changes_as_json(plan))
     else:
         _print_changes(plan)
+
+
+def _print_json(report: Mapping[str, object]) -> None:
+    import json
+
+    typer.echo(json.dumps(report, indent=1, ensure_ascii=False))
+
+
+def _world_text(wish: Wish) -> str:
+    """The planned world, for a table's caption."""
+    if wish.observes == "feedback":
+        return (
+            f"clicks: the best action's rate is {wish.rate + wish.gap:g}, all others' {wish.rate:g}"
+        )
+    return f"Bernoulli losses: the best action's mean is {wish.best:g}, all others' {wish.others:g}"
 
 
 def _print_changes(plan: ChangePlan) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from streamdp.lab.planning import changes_as_json
     from streamdp.lab.replay.cells import epsilon_text
-    from streamdp.lab.replay.changing import as_json as told_of
     from streamdp.lab.replay.summary import number
 
-    wish, report = plan.wish, told_of(plan)
+    wish, report = plan.wish, changes_as_json(plan)
+    feedback = wish.observes == "feedback"
+    lost, side = ("rewards", "below") if feedback else ("losses", "above")
     table = Table(
         title=f"K = {wish.actions}, ε = {epsilon_text(plan.epsilon)}, gap {wish.gap:g}, the best"
         f" action changes every {plan.changes_every:,} slots",
         caption=f"Mean of {plan.runs} simulated runs of {wish.horizon:,} slots ± 1.96 standard"
-        f" errors; Bernoulli losses: the best action's mean is {wish.best:g}, all others'"
-        f" {wish.others:g}. Regret: losses above the best action of each moment.",
+        f" errors; {_world_text(wish)}. Regret: {lost} {side} the best action of each moment.",
     )
-    for name in ("learner", "regret of a key", "in 1,000 slots", "mean loss", "votes"):
+    mean, blocks = ("mean reward", "blocks") if feedback else ("mean loss", "votes")
+    for name in ("learner", "regret of a key", "in 1,000 slots", mean, blocks):
         table.add_column(name, justify="left" if name == "learner" else "right", overflow="fold")
     for row in report["learners"]:
+        name = row["learner"] if feedback else f"{row['kind']}: {row['learner']}"
         table.add_row(
-            f"{row['kind']}: {row['learner']}",
+            name,
             f"{number(row['regret'])} ± {number(row['interval'])}",
             number(row["regret_in_1000_slots"]),
-            f"{row['mean_loss']:.4f}",
+            f"{1 - row['mean_loss'] if feedback else row['mean_loss']:.4f}",
             f"{row['votes_of_a_key']:,}",
         )
     console = Console()
@@ -348,18 +306,12 @@ def _print_changes(plan: ChangePlan) -> None:
     keys = f", {number(best['regret_of_all_keys'])} of {wish.keys:,} keys" * (wish.keys > 1)
     tied = f" It cannot be told from {', '.join(report['cannot_be_told_from'])}."
     console.print(
-        f"Recommended: {report['recommended']}, about {number(best['regret'])} losses of each key"
-        f" above what was possible{keys};"
-        f" choosing uniformly costs {number(wish.gap * wish.horizon * (1 - 1 / wish.actions))} of"
-        f" each.{tied if report['cannot_be_told_from'] else ''}",
+        f"Recommended: {report['recommended']}, about {number(best['regret'])} {lost} of each key"
+        f" {side} what was possible{keys};"
+        f" choosing uniformly costs {number(wish.uniform)} of each."
+        f"{tied if report['cannot_be_told_from'] else ''}",
         highlight=False,
     )
-
-
-def _least(wish: Wish, regret: float | None, slots: int | None) -> LearnerPlan | None:
-    from streamdp.lab.replay.planning import least_epsilon
-
-    return least_epsilon(wish, regret=regret, slots=slots)
 
 
 def _print(plan: LearnerPlan) -> None:
@@ -369,42 +321,65 @@ def _print(plan: LearnerPlan) -> None:
     from streamdp.lab.replay.cells import epsilon_text
     from streamdp.lab.replay.summary import number
 
-    wish = plan.wish
-    runs = len(plan.walk.regret)
+    wish, feedback = plan.wish, plan.wish.observes == "feedback"
     title = f"{wish.candidate.text}, K = {wish.actions}, ε = {epsilon_text(plan.epsilon)}"
     table = Table(
-        title=f"{title}, gap {wish.gap:g}",
-        caption=f"Mean of {runs} simulated runs of Bernoulli losses: the best action's mean is"
-        f" {wish.best:g}, all others' {wish.others:g}.",
+        title=title if feedback else f"{title}, gap {wish.gap:g}",
+        caption=f"Mean of {plan.runs} simulated runs of {_world_text(wish)}.",
     )
-    for name in ("block", "slots", "best action in force", "regret so far"):
+    shown = ["runs that have found it", "best shown"] if feedback else ["best action in force"]
+    for name in ("block", "slots", *shown, "regret so far"):
         table.add_column(name, justify="right")
     blocks = plan.blocks()
-    for block in rows_shown(len(blocks)):
-        first, last, right, cost = blocks[block]
-        table.add_row(str(block), f"{first:,} – {last:,}", f"{right:.0%}", number(cost))
-    console = Console()
-    console.print(table)
-    settled, uniform = plan.settled, wish.gap * wish.horizon * (1 - 1 / wish.actions)
-    when = (
-        f"It does not settle within {wish.horizon:,} slots"
-        if settled is None
-        else f"It settles at slot {settled:,}"
-    )
-    console.print(
-        f"{when} (best action in force with probability 0.9 from there on). Regret after"
-        f" {wish.horizon:,} slots: {number(plan.regret)} ± {number(1.96 * plan.error)}; choosing"
-        f" uniformly costs {number(uniform)}.",
-        highlight=False,
-    )
-    if wish.keys > 1:
-        console.print(
-            f"{wish.keys:,} keys learn apart, each from its own slots: together"
-            f" {number(plan.regret * wish.keys)} after {wish.horizon:,} slots of each.",
-            highlight=False,
+    for at in rows_shown(len(blocks)):
+        block = blocks[at]
+        shares = [block.found, block.best] if feedback else [block.best]
+        table.add_row(
+            str(at),
+            f"{block.first:,} – {block.last:,}",
+            *(f"{share:.0%}" for share in shares),
+            number(block.regret),
         )
+    Console().print(table)
+    if feedback:
+        _print_events(plan)
+    typer.echo(answer(plan))
     if plan.bound is not None:
-        console.print(_proved(plan.bound, uniform), highlight=False)
+        typer.echo(_proved(plan.bound, wish.uniform))
+
+
+def answer(plan: LearnerPlan) -> str:
+    """The answer, in a sentence or two."""
+    from streamdp.lab.replay.summary import number
+
+    wish, cost = plan.wish, f"{number(plan.regret)} ± {number(1.96 * plan.error)}"
+    if wish.observes == "losses":
+        when = (
+            f"It does not settle within {wish.horizon:,} slots"
+            if plan.settled is None
+            else f"It settles at slot {plan.settled:,}"
+        )
+        of_all = (
+            f" {wish.keys:,} keys learn apart, each from its own slots: together"
+            f" {number(plan.regret * wish.keys)} after {wish.horizon:,} slots of each."
+        ) * (wish.keys > 1)
+        return (
+            f"{when} (best action in force with probability 0.9 from there on). Regret after"
+            f" {wish.horizon:,} slots: {cost}; choosing uniformly costs {number(wish.uniform)}."
+            f"{of_all}"
+        )
+    if plan.found_after is None:
+        text = f"The best action is not found within {wish.horizon:,} events of a key"
+    else:
+        text = f"The best action is found after {plan.found_after:,} events of a key"
+        if plan.days is not None:
+            text += f", {days_text(plan.days)} at {wish.traffic:,g} a day"
+    of_all = f" and {number(plan.regret * wish.keys)} over {wish.keys:,} keys" * (wish.keys > 1)
+    return (
+        f"{text} (from then on it is shown in at least 3 of 4 requests, in 9 of 10 runs)."
+        f" Until {wish.horizon:,} events learning costs {cost} in rewards{of_all}; showing all"
+        f" equally costs {number(wish.uniform)}."
+    )
 
 
 def _proved(bound: Bound, uniform: float) -> str:
@@ -431,3 +406,81 @@ def _print_least(plan: LearnerPlan | None, regret: float | None, slots: int | No
         f"The least ε for {target} is about {epsilon_text(plan.epsilon)}: regret"
         f" {number(plan.regret)}, settled {at}."
     )
+
+
+def _print_events(plan: LearnerPlan) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from streamdp.lab.planning import table_for
+
+    events_table = table_for(plan.wish, plan.epsilon)
+    if events_table is None:
+        return
+    table = Table(
+        title=f"Events of a key until the best of {plan.wish.actions} is found",
+        caption="By a formula that was fitted to simulations: right within a factor of two.",
+    )
+    table.add_column("gap", justify="right")
+    for epsilon in events_table.epsilons:
+        table.add_column(f"ε = {epsilon}", justify="right")
+    for gap, row in zip(events_table.gaps, events_table.events, strict=True):
+        table.add_row(f"{gap:g}", *map(two_digits, row))
+    Console().print(table)
+
+
+def _markdown(wish: Wish, epsilon: Fraction) -> str:
+    """Events of a key until the best action is found, for rates and gaps around the given ones."""
+    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.lab.planning import FORMULAS, around
+
+    tables = around(wish, epsilon)
+    if not tables:
+        expected = " or ".join(FORMULAS)
+        raise InvalidConfig(
+            complaint("--markdown", "no formula", expected=expected, got=repr(wish.candidate.text))
+        )
+    epsilons = tables[0].epsilons
+    heads = ["others' rate", "the best's", *(f"ε = {epsilon}" for epsilon in epsilons)]
+    lines = [f"| {' | '.join(heads)} |", "|--:|--:|" + "--:|" * len(epsilons)]
+    for table in tables:
+        for gap, row in zip(table.gaps, table.events, strict=True):
+            cells = [f"{table.rate:.3g}", f"{table.rate + gap:.3g}", *map(two_digits, row)]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def two_digits(events: float) -> str:
+    """Round to what a formula can say that is right within a factor of two.
+
+    >>> two_digits(12_345.6)
+    '12,000'
+    """
+    return f"{float(f'{events:.2g}'):,.0f}"
+
+
+def days_text(days: float) -> str:
+    """A duration, for people.
+
+    >>> days_text(0.0001), days_text(0.02), days_text(0.5), days_text(9.6)
+    ('about 1 minute', 'about 29 minutes', 'about 12 hours', 'about 10 days')
+    """
+    for size, unit in ((1, "days"), (1 / 24, "hours"), (1 / 1440, "minutes")):
+        if days >= 2 * size or unit == "minutes":
+            break
+    count = max(1, round(days / size))
+    return f"about {count} {unit if count > 1 else unit.removesuffix('s')}"
+
+
+_FIRST = 24
+_ROWS = 12
+
+
+def rows_shown(blocks: int) -> list[int]:
+    """The blocks that a table has rows for: the first ones, some of the rest, and the last.
+
+    >>> rows_shown(3), rows_shown(1000)[23:26], rows_shown(1000)[-1]
+    ([0, 1, 2], [23, 83, 166], 999)
+    """
+    every = max(1, blocks // _ROWS)
+    return [at for at in range(blocks) if at < _FIRST or at % every == 0 or at == blocks - 1]

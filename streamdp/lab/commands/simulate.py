@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from streamdp.lab.baselines import Baseline
     from streamdp.lab.replay.course import Trajectory
-    from streamdp.lab.replay.feedback import Environment, FeedbackOutcome
-    from streamdp.lab.replay.simulate import CellOutcome
+    from streamdp.lab.simulation import Outcome
+    from streamdp.lab.worlds import World
 
 
 RUNS = 400
@@ -20,8 +21,8 @@ RUNS = 400
 WorldsOption = Annotated[
     str | None,
     typer.Option(
-        help="stationary (without it), drifting, others; held-out-stationary or held-out-drifting,"
-        " which no default was chosen by: what --observes losses sees."
+        help="stationary, drifting, others, feedback; held-out-stationary or held-out-drifting,"
+        " which no default was chosen by. By default stationary; with --observes feedback feedback."
     ),
 ]
 
@@ -31,7 +32,7 @@ LearnersOption = Annotated[
 
 WorldOption = Annotated[
     str | None,
-    typer.Option("--world", help="Feedback: only the worlds whose name holds this text."),
+    typer.Option("--world", help="Only the worlds whose name holds this text."),
 ]
 
 DelayOption = Annotated[
@@ -77,7 +78,7 @@ def simulate(
 ) -> None:
     """Simulate learners in made-up worlds: mean pseudo-regret with its standard error.
 
-    With --worlds other than stationary: memory, growing and capped blocks are compared. If the best
+    In worlds other than stationary ones memory, growing and capped blocks are compared. If the best
     action changes, regret is against the best one at each moment.
 
     With --observes feedback: policies and the papers' learners, in worlds with click rates, delay,
@@ -85,24 +86,52 @@ def simulate(
 
     Example: streamdp simulate --runs 100 --epsilon 0.5,1
     """
+    from streamdp.lab.commands import _progress
     from streamdp.lab.commands._written import check_places, write_report
+    from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
+    from streamdp.lab.simulation import CHANGING, FEEDBACK, STATIONARY, SimulationSize
+    from streamdp.lab.simulation import simulate as simulated
 
     _check_of_use(context, observes)
     check_places(report)
-    if observes == "feedback":
-        size = {"runs": runs, "seed": seed, "delay": delay}
-        shown = _feedback(learners, epsilon, slots=slots, only=only, **size)
-        reports, tables = [_feedback_as_json(outcome) for outcome in shown], _feedback_tables(shown)
-        write_report("simulation", lambda: reports, page_at=report)
-    else:
-        outcomes = _losses(
-            worlds, learners, epsilon, runs=runs, slots=slots, seed=seed, not_private=not_private
+    feedback = observes == "feedback"
+    family = worlds or ("feedback" if feedback else "stationary")
+    chosen = _chosen(family, only)
+    usual = FEEDBACK if feedback else STATIONARY if family == "stationary" else CHANGING
+    size = SimulationSize(runs, usual.horizon if slots is None else slots, seed, delay)
+    with _progress.watching() as watcher:
+        outcomes = simulated(
+            parse_candidates(usual.learners if learners is None else learners, observes=observes),
+            parse_epsilons(usual.epsilons if epsilon is None else epsilon),
+            chosen,
+            size,
+            baselines=_baselines() if not_private else (),
+            progress=lambda world: typer.echo(f"simulating {world.name}", err=True),
+            watch=watcher.stoppable,
         )
-        reports, tables = [_as_json(outcome) for outcome in outcomes], _tables(outcomes)
+    figures = [_as_json(outcome) for outcome in outcomes]
+    write_report("simulation", lambda: figures, page_at=report)
     if as_json:
-        typer.echo(json.dumps(reports, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(figures, indent=2, ensure_ascii=False))
     else:
+        tables = _tables_by_world(outcomes) if feedback else _tables_by_learner(outcomes)
         _show(tables, how="markdown" if markdown else "drawn")
+
+
+def _chosen(family: str, only: str | None) -> Sequence[World]:
+    """The worlds of a family, or some of them."""
+    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.lab.worlds.held_out import FAMILIES
+
+    if family not in FAMILIES:
+        raise InvalidConfig(
+            complaint("--worlds", "unknown", expected=" | ".join(FAMILIES), got=family)
+        )
+    worlds = named(FAMILIES[family], only)
+    if not worlds:
+        names = "; ".join(world.name for world in FAMILIES[family])
+        raise InvalidConfig(complaint("--world", "unknown", expected=names, got=only))
+    return worlds
 
 
 def _check_of_use(context: typer.Context, observes: str) -> None:
@@ -115,8 +144,8 @@ def _check_of_use(context: typer.Context, observes: str) -> None:
     refuse_useless(
         context,
         [
-            (["--report", "--delay", "--world"], feedback, "--observes feedback"),
-            (["--not-private", "--worlds"], not feedback, "--observes losses"),
+            (["--report", "--delay"], feedback, "--observes feedback"),
+            (["--not-private"], not feedback, "--observes losses"),
             (["--markdown"], not context.params["as_json"], "no --json with it"),
         ],
         got=f"--observes {observes}",
@@ -139,80 +168,13 @@ def _show(tables: Iterable[Table], *, how: str) -> None:
         _print_tables(tables)
 
 
-def _losses(
-    worlds: str | None,
-    learners: str | None,
-    epsilon: str | None,
-    *,
-    runs: int,
-    slots: int | None,
-    seed: int,
-    not_private: bool,
-) -> list[CellOutcome]:
-    from streamdp.core.errors import InvalidConfig, complaint
-    from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
-    from streamdp.lab.replay.held_out import FAMILIES
-    from streamdp.lab.replay.simulate import (
-        FOLLOWERS,
-        HORIZON,
-        LEARNERS,
-        LONG_HORIZON,
-        SimulationSize,
-    )
-    from streamdp.lab.replay.simulate import simulate as simulated
-    from streamdp.lab.replay.unprotected import TRACKERS
+def _baselines() -> Sequence[Baseline]:
+    from streamdp.lab.baselines import BASELINES
 
-    worlds = "stationary" if worlds is None else worlds
-    if worlds not in FAMILIES:
-        raise InvalidConfig(
-            complaint("--worlds", "unknown", expected=" | ".join(FAMILIES), got=worlds)
-        )
-    usual, horizon = (LEARNERS, HORIZON) if worlds == "stationary" else (FOLLOWERS, LONG_HORIZON)
-    return simulated(
-        parse_candidates(usual if learners is None else learners),
-        parse_epsilons("0.1,0.5,1,4" if epsilon is None else epsilon),
-        instances=FAMILIES[worlds],
-        bench=SimulationSize(runs=runs, horizon=horizon if slots is None else slots, seed=seed),
-        trackers=TRACKERS if not_private else (),
-        progress=lambda instance: typer.echo(f"simulating {instance.name}", err=True),
-    )
+    return BASELINES
 
 
-def _feedback(
-    learners: str | None,
-    epsilon: str | None,
-    *,
-    runs: int,
-    slots: int | None,
-    seed: int,
-    delay: int,
-    only: str | None,
-) -> list[FeedbackOutcome]:
-    from streamdp.core.errors import InvalidConfig, complaint
-    from streamdp.lab.commands import _progress
-    from streamdp.lab.replay.cells import parse_epsilons
-    from streamdp.lab.replay.feedback import ENVIRONMENTS, HORIZON, LEARNERS, simulate_feedback
-
-    worlds = named(ENVIRONMENTS, only)
-    if not worlds:
-        names = "; ".join(world.name for world in ENVIRONMENTS)
-        raise InvalidConfig(complaint("--world", "unknown", expected=names, got=only))
-    with _progress.watching() as watcher:
-        outcomes = simulate_feedback(
-            LEARNERS if learners is None else learners.split(","),
-            parse_epsilons("0.25,0.5,1" if epsilon is None else epsilon),
-            environments=worlds,
-            runs=runs,
-            horizon=HORIZON if slots is None else slots,
-            seed=seed,
-            delay=delay,
-            progress=lambda environment: typer.echo(f"simulating {environment.name}", err=True),
-            watch=watcher.stoppable,
-        )
-        return list(outcomes)
-
-
-def named(worlds: Sequence[Environment], text: str | None) -> list[Environment]:
+def named(worlds: Sequence[World], text: str | None) -> list[World]:
     """The world of this very name, or else all whose names hold the text."""
     exact = [world for world in worlds if world.name == text]
     return exact or [world for world in worlds if text is None or text in world.name]
@@ -222,16 +184,16 @@ Table = tuple[str, list[str], list[list[str]]]
 """Title, header, rows."""
 
 
-def _feedback_tables(outcomes: Sequence[FeedbackOutcome]) -> Iterator[Table]:
+def _tables_by_world(outcomes: Sequence[Outcome]) -> Iterator[Table]:
     """Mean regret, and the worst 1 % of the runs, in two tables."""
     from streamdp.lab.replay.cells import epsilon_text
 
     budgets = list(dict.fromkeys(o.epsilon for o in outcomes if o.epsilon is not None))
-    by_cell = {(o.environment.name, o.learner, o.epsilon): o for o in outcomes}
-    rows = list(dict.fromkeys((o.environment.name, o.learner) for o in outcomes))
+    by_cell = {(o.world.name, o.learner, o.epsilon): o for o in outcomes}
+    rows = list(dict.fromkeys((o.world.name, o.learner) for o in outcomes))
     header = ["world", "learner", *(f"ε = {epsilon_text(budget)}" for budget in budgets)]
 
-    def cells(world: str, learner: str) -> list[FeedbackOutcome]:
+    def cells(world: str, learner: str) -> list[Outcome]:
         exact = by_cell.get((world, learner, None))
         return [by_cell[world, learner, budget] if exact is None else exact for budget in budgets]
 
@@ -247,41 +209,41 @@ def _feedback_tables(outcomes: Sequence[FeedbackOutcome]) -> Iterator[Table]:
     )
 
 
-def _tables(outcomes: Sequence[CellOutcome]) -> Iterator[Table]:
+def _tables_by_learner(outcomes: Sequence[Outcome]) -> Iterator[Table]:
     """Relative regret by budget, if there is a reference; then every regret."""
     from streamdp.lab.replay.cells import epsilon_text
-    from streamdp.lab.replay.simulate import GROWING, PAPERS, best_paper, relative
+    from streamdp.lab.simulation import GROWING, PAPERS, best_paper, relative
     from streamdp.wire.unprotected import NOT_PRIVATE
 
-    budgets = list(dict.fromkeys(o.cell.epsilon for o in outcomes))
-    learners = {o.cell.name for o in outcomes if o.cell.epsilon}
+    budgets = list(dict.fromkeys(o.epsilon for o in outcomes))
+    learners = {o.learner for o in outcomes if o.epsilon}
     papers = learners & set(PAPERS)
     if papers or (GROWING in learners and len(learners) > 1):
         reference = best_paper(outcomes) if papers else GROWING
         finite = [budget for budget in budgets if budget is not None]
-        parts = [[o for o in outcomes if o.cell.epsilon == budget] for budget in finite]
-        free = [o for o in outcomes if o.cell.name.endswith(NOT_PRIVATE)]
-        beside = list(dict.fromkeys(o.cell.name for o in free))
+        parts = [[o for o in outcomes if o.epsilon == budget] for budget in finite]
+        free = [o for o in outcomes if o.learner.endswith(NOT_PRIVATE)]
+        beside = list(dict.fromkeys(o.learner for o in free))
         columns = [
             relative([*part, *free], reference=reference, beside=beside)
             for part in [*parts, [o for o in outcomes if o not in free]]
         ]
         rows = [
-            [line[0].candidate.text, *(str(column) for column in line)]
+            [line[0].learner, *(str(column) for column in line)]
             for line in zip(*columns, strict=True)
         ]
         header = ["learner", *(f"ε = {epsilon_text(budget)}" for budget in finite), "all"]
         yield f"Regret relative to {reference}, geometric mean over instances", header, rows
-    instances = list(dict.fromkeys(o.instance for o in outcomes))
-    by_cell = {(o.instance, o.cell.epsilon, o.cell.name): str(o) for o in outcomes}
-    names = list(dict.fromkeys((o.cell.epsilon, o.cell.name) for o in outcomes))
+    worlds = list(dict.fromkeys(o.world.name for o in outcomes))
+    by_cell = {(o.world.name, o.epsilon, o.learner): str(o) for o in outcomes}
+    names = list(dict.fromkeys((o.epsilon, o.learner) for o in outcomes))
     rows = [
-        [epsilon_text(budget), name, *(by_cell[instance, budget, name] for instance in instances)]
+        [epsilon_text(budget), name, *(by_cell[world, budget, name] for world in worlds)]
         for budget in budgets
         for of, name in names
         if of == budget
     ]
-    yield "Mean regret", ["ε", "learner", *(instance.name for instance in instances)], rows
+    yield "Mean regret", ["ε", "learner", *worlds], rows
 
 
 def _markdown(tables: Iterable[Table]) -> Iterator[str]:
@@ -313,31 +275,19 @@ def _print_tables(tables: Iterable[Table]) -> None:
         Console().print(table)
 
 
-def _as_json(outcome: CellOutcome) -> dict[str, object]:
-    return {
-        "instance": outcome.instance.name,
-        "actions": outcome.instance.actions,
-        "learner": outcome.cell.name,
-        "epsilon": None if outcome.cell.epsilon is None else str(outcome.cell.epsilon),
-        "runs": len(outcome.regrets),
-        "mean_regret": outcome.mean,
-        "standard_error": outcome.error,
-    }
-
-
-def _feedback_as_json(outcome: FeedbackOutcome) -> dict[str, object]:
+def _as_json(outcome: Outcome) -> dict[str, object]:
     from streamdp.lab.offpolicy.statements import arms_as_json
 
     return {
-        "instance": outcome.environment.name,
-        "actions": outcome.environment.arms,
+        "instance": outcome.world.name,
+        "actions": outcome.world.actions,
         "learner": outcome.learner,
         "epsilon": None if outcome.epsilon is None else str(outcome.epsilon),
         "runs": len(outcome.regrets),
         "mean_regret": outcome.mean,
         "standard_error": outcome.error,
         "worst_percent": outcome.worst,
-        "world": _world(outcome.environment, slots=int(outcome.course.slots[-1])),
+        "world": _world(outcome.world, slots=int(outcome.course.slots[-1])),
         "regret_over_time": _over_time(outcome.course),
         "policy_over_time": None
         if outcome.shares is None
@@ -349,15 +299,15 @@ def _feedback_as_json(outcome: FeedbackOutcome) -> dict[str, object]:
     }
 
 
-def _world(world: Environment, *, slots: int) -> dict[str, object]:
-    """What is known of a world, and what showing arms by chance loses in it."""
-    means, steady = world.stretches[0], len(world.stretches) == 1
+def _world(world: World, *, slots: int) -> dict[str, object]:
+    """What is known of a world, and what showing actions by chance loses in it."""
+    rewards = (1 - world.table[0]).round(12)
     return {
-        "means": list(means),
-        "changes": len(world.stretches) - 1,
-        "rewards": world.rewards,
+        "means": rewards.tolist(),
+        "changes": len(world.later),
+        "rewards": "bernoulli" if world.concentration is None else "beta",
         "late": world.late,
-        "uniform_regret": slots * (max(means) - sum(means) / len(means)) if steady else None,
+        "uniform_regret": None if world.later else slots * float(rewards.max() - rewards.mean()),
     }
 
 

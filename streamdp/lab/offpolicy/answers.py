@@ -14,10 +14,9 @@ from streamdp.core.evidence.experiment import Arms
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.schedule import Schedule
 from streamdp.lab.offpolicy.estimators import MeanReward, PolicyValues
-from streamdp.lab.papers.learners import BANDIT_RECIPES, EXPERT_RECIPES, Bandit
-from streamdp.lab.replay.cells import Epsilon, epsilon_text
+from streamdp.lab.papers.learners import EXPERT_RECIPES, Bandit
+from streamdp.lab.replay.cells import Epsilon, epsilon_text, parse_candidate
 from streamdp.lab.replay.course import Shares, Trajectory
-from streamdp.lab.replay.feedback import BASELINES, bandit_candidate, feedback_candidate
 
 L = TypeVar("L")
 
@@ -82,22 +81,19 @@ class FeedbackAnswer:
 def feedback_cells(
     learners: tuple[str, ...], epsilons: tuple[Epsilon, ...], *, actions: tuple[str, ...]
 ) -> tuple[FeedbackCell, ...]:
-    """Every combination; a baseline has one cell, without privacy."""
-    return tuple(
-        FeedbackCell(text, epsilon, feedback_candidate(text, epsilon, actions=actions))
-        for text in learners
-        for epsilon in (epsilons if text.split(":")[0] not in BASELINES else (None,))
-    )
+    """The cells of learners that release when a block ends."""
+    cells = cells_of(learners, epsilons, actions=actions)
+    return tuple(cell for cell in cells if isinstance(cell, FeedbackCell))
 
 
 def cells_of(
     learners: tuple[str, ...], epsilons: tuple[Epsilon, ...], *, actions: tuple[str, ...]
 ) -> tuple[AnyCell, ...]:
-    """Every combination, including the papers' learners, in the order of the question.
+    """Every combination, in the order of the question; a baseline has one cell, without privacy.
 
-    >>> cells = cells_of(("lazy_ucb",), (Fraction(1),), actions=("a", "b"))
-    >>> [type(cell).__name__ for cell in cells]
-    ['PhasedCell']
+    >>> cells = cells_of(("lazy_ucb", "thompson"), (Fraction(1),), actions=("a", "b"))
+    >>> [(type(cell).__name__, cell.epsilon) for cell in cells]
+    [('PhasedCell', Fraction(1, 1)), ('FeedbackCell', None)]
     """
     cells: list[AnyCell] = []
     for text in learners:
@@ -105,13 +101,14 @@ def cells_of(
             what = "advice comes with each choice, so no log holds it"
             expected = "a learner without advice, or streamdp.lab.papers.experts"
             raise InvalidConfig(complaint("learners", what, expected=expected, got=name))
-        if name in BANDIT_RECIPES:
-            cells += [
-                PhasedCell(text, epsilon, bandit_candidate(text, epsilon, actions=actions))
-                for epsilon in epsilons
-            ]
-        else:
-            cells += feedback_cells((text,), epsilons, actions=actions)
+        candidate = parse_candidate(text, observes="feedback")
+        for epsilon in epsilons if candidate.private else (None,):
+            made = candidate.learner(epsilon, actions=actions)
+            if isinstance(made, Bandit):
+                cells.append(PhasedCell(text, epsilon, made))
+            else:
+                assert isinstance(made, PolicyLearner)
+                cells.append(FeedbackCell(text, epsilon, made))
     return tuple(cells)
 
 

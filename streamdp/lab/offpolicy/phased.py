@@ -34,8 +34,7 @@ from streamdp.lab.offpolicy.files import Stage, silent
 from streamdp.lab.offpolicy.log import ShownLog
 from streamdp.lab.offpolicy.rejection import POINTS, Met, answer_of
 from streamdp.lab.papers.learners import Bandit
-from streamdp.lab.replay.bandit_worlds import WrittenLosses
-from streamdp.lab.replay.bandits import BanditRun
+from streamdp.lab.papers.play import BanditRun, WrittenLosses
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.cuts import Bench
 from streamdp.lab.replay.log import Log

@@ -5,29 +5,40 @@ A candidate is a recipe with options, as text, as on the command line:
     incumbent_leader
     noisy_leader:noise=laplace
     prefix_softmax:cap=none:schedule=capped 512
+    policy_blocks:spread=1
 
-A candidate at an ε is a `Leader`, the same value that the live service would run. At ε = inf its
-selection takes the smallest sum (ties broken by fresh uniform bits): privacy is removed and all
-else stays.
+A candidate at an ε is the same value that the live service would run, or one of the papers'
+learners of feedback. At ε = inf the selection of a learner of losses takes the smallest sum (ties
+broken by fresh uniform bits): privacy is removed and all else stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from types import MappingProxyType
+from typing import Any
 
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.learners import RECIPES, Leader, learner_of
+from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner, feedback_learner_of
 from streamdp.core.schedule import Schedule
 from streamdp.core.selection import Smallest
+from streamdp.lab.papers.learners import BANDIT_RECIPES, Bandit, bandit_of
 
 Epsilon = Fraction | None
 """A budget; None means ε = inf."""
 
 BASELINE = "follow_the_leader"
 RUNNING = "follow_the_leader:window=running"
+
+OBSERVED: Mapping[str, Mapping[str, Callable[..., Any]]] = MappingProxyType(
+    {"losses": RECIPES, "feedback": {**FEEDBACK_RECIPES, **BANDIT_RECIPES}}
+)
+"""The recipes by what their learners observe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +52,10 @@ class Candidate:
     @property
     def private(self) -> bool:
         """Whether the recipe takes an ε."""
-        return self.recipe != BASELINE
+        recipe = next(
+            recipes[self.recipe] for recipes in OBSERVED.values() if self.recipe in recipes
+        )
+        return "epsilon" in inspect.signature(recipe).parameters
 
     def with_schedule(self, schedule: str) -> Candidate:
         """The same candidate with another schedule."""
@@ -49,14 +63,30 @@ class Candidate:
         return _candidate(self.recipe, [*others, ("schedule", schedule)])
 
     def at(self, epsilon: Epsilon, *, actions: Sequence[str]) -> Leader:
-        """The learner for these actions at this ε."""
-        config = {"recipe": self.recipe, **dict(self.options)}
-        if not self.private:
-            return learner_of(config, actions=actions)
-        if epsilon is not None:
-            return learner_of(config | {"epsilon": str(epsilon)}, actions=actions)
-        finite = learner_of(config | {"epsilon": "1"}, actions=actions)
+        """The learner of losses for these actions at this ε."""
+        if not self.private or epsilon is not None:
+            return learner_of(self._config(epsilon), actions=actions)
+        finite = learner_of(self._config(Fraction(1)), actions=actions)
         return replace(finite, choose=Smallest(), charge=None, bonus=Fraction(0))
+
+    def learner(
+        self, epsilon: Epsilon, *, actions: Sequence[str]
+    ) -> Leader | PolicyLearner | Bandit:
+        """The learner of losses or of feedback for these actions at this ε."""
+        if self.recipe in RECIPES:
+            return self.at(epsilon, actions=actions)
+        if self.private and epsilon is None:
+            expected = "a finite ε, or a learner that takes none"
+            raise InvalidConfig(
+                complaint("epsilon", "no policy without noise", expected=expected, got=self.recipe)
+            )
+        made = bandit_of if self.recipe in BANDIT_RECIPES else feedback_learner_of
+        return made(self._config(epsilon), actions=actions)
+
+    def _config(self, epsilon: Epsilon) -> dict[str, str]:
+        """The learner's table in a configuration."""
+        config = {"recipe": self.recipe, **dict(self.options)}
+        return config | {"epsilon": str(epsilon)} if self.private else config
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +117,20 @@ class Cell:
         return self.leader.window == "running"
 
 
-def parse_candidate(text: str) -> Candidate:
+def parse_candidate(text: str, *, observes: str = "losses") -> Candidate:
     """Parse a candidate.
 
     >>> parse_candidate("noisy_leader:noise=laplace").options
     (('noise', 'laplace'),)
     """
     name, *parts = (part.strip() for part in text.split(":"))
-    if name not in RECIPES:
-        raise InvalidConfig(complaint("learners", "unknown", expected=sorted(RECIPES), got=name))
+    known = OBSERVED[observes]
+    if name not in known:
+        raise InvalidConfig(complaint("learners", "unknown", expected=sorted(known), got=name))
     options = []
     for part in parts:
-        option, equals, value = part.partition("=")
-        if not equals or option in ("epsilon", "actions", "recipe"):
+        option, _, value = part.partition("=")
+        if not value or option in ("epsilon", "actions", "recipe"):
             expected = "name:option=value, without ε and actions"
             raise InvalidConfig(
                 complaint(f"learners: {name}", "option", expected=expected, got=part)
@@ -108,15 +139,30 @@ def parse_candidate(text: str) -> Candidate:
     return _candidate(name, options)
 
 
-def parse_candidates(text: str | Sequence[str]) -> tuple[Candidate, ...]:
+def parse_candidates(
+    text: str | Sequence[str], *, observes: str = "losses"
+) -> tuple[Candidate, ...]:
     """Parse candidates separated by commas."""
     parts = text.split(",") if isinstance(text, str) else text
-    candidates = tuple(parse_candidate(part) for part in parts if part.strip())
+    candidates = tuple(parse_candidate(part, observes=observes) for part in parts if part.strip())
     if not candidates or len({candidate.text for candidate in candidates}) < len(candidates):
         raise InvalidConfig(
             complaint("learners", "not a list", expected="different learners", got=repr(text))
         )
     return candidates
+
+
+def policy_learner(text: str, epsilon: Epsilon, *, actions: Sequence[str]) -> PolicyLearner:
+    """Parse a learner of feedback that releases when a block ends, at an ε.
+
+    >>> policy_learner("policy_blocks:spread=1", Fraction(1), actions=["a", "b"]).rule
+    BestArm(spread=Fraction(1, 1), floor=Fraction(8, 1), name='best arm')
+    """
+    made = parse_candidate(text, observes="feedback").learner(epsilon, actions=actions)
+    if not isinstance(made, PolicyLearner):
+        expected = "a learner that releases when a block ends"
+        raise InvalidConfig(complaint("learners", "phases", expected=expected, got=text))
+    return made
 
 
 def parse_epsilons(text: str | Sequence[str]) -> tuple[Epsilon, ...]:

@@ -111,10 +111,10 @@ def could_differ(contest: Contest, longest: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """One learner of a contest, beside the winner."""
+    """One learner of a comparison, beside the winner."""
 
-    kind: MemoryKind
-    cell: Cell
+    kind: str
+    name: str  # as on the command line
     final: Floats  # regret against the best fixed action, by seed
     behind: Floats  # how much more than the winner it lost, by seed
 
@@ -136,7 +136,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One contest, the winner first."""
+    """A comparison at one ε, the winner first."""
 
     epsilon: Epsilon
     placed: tuple[Placed, ...]
@@ -152,15 +152,24 @@ class Result:
         return tuple(placed for placed in self.placed[1:] if placed.alike)
 
 
+def ranked(epsilon: Epsilon, finals: Mapping[tuple[str, str], Floats]) -> Result:
+    """Rank learners, by kind and name, by their mean regret."""
+    order = sorted(finals, key=lambda learner: float(finals[learner].mean()))
+    best = finals[order[0]]
+    return Result(
+        epsilon,
+        tuple(
+            Placed(kind, name, final, final - best)
+            for kind, name in order
+            for final in [finals[kind, name]]
+        ),
+    )
+
+
 def result_of(contest: Contest, finals: Mapping[Cell, Floats]) -> Result:
     """Rank one contest by mean regret."""
-    own = {kind: finals[cell] for kind, cell in contest.cells.items()}
-    ranked = sorted(own, key=lambda kind: float(own[kind].mean()))
-    best = own[ranked[0]]
-    return Result(
-        contest.epsilon,
-        tuple(Placed(kind, contest.cells[kind], own[kind], own[kind] - best) for kind in ranked),
-    )
+    cells = contest.cells.items()
+    return ranked(contest.epsilon, {(kind.value, cell.name): finals[cell] for kind, cell in cells})
 
 
 def half_interval(values: Floats) -> float:
@@ -196,8 +205,8 @@ def as_json(results: Sequence[Result], *, above: float, stretches: int) -> dict[
         "contests": [
             {
                 "epsilon": epsilon_text(result.epsilon),
-                "winner": result.winner.kind.value,
-                "cannot_be_told_from": [placed.kind.value for placed in result.tied],
+                "winner": result.winner.kind,
+                "cannot_be_told_from": [placed.kind for placed in result.tied],
                 "learners": [_placed_json(placed, above) for placed in result.placed],
             }
             for result in results
@@ -208,8 +217,8 @@ def as_json(results: Sequence[Result], *, above: float, stretches: int) -> dict[
 def _placed_json(placed: Placed, above: float) -> dict[str, object]:
     half, behind = placed.half, half_interval(placed.behind)
     return {
-        "kind": placed.kind.value,
-        "learner": placed.cell.name,
+        "kind": placed.kind,
+        "learner": placed.name,
         "regret": placed.mean,
         "regret_by_stretch": placed.mean + above,
         "interval": half if np.isfinite(half) else None,

@@ -19,8 +19,7 @@ from streamdp.lab.papers.claims import ClaimResult, Effort, Measured, Z, ratio, 
 from streamdp.lab.papers.claims.bandits import runs_of
 from streamdp.lab.papers.learners import BANDIT_RECIPES, EXPERT_RECIPES
 from streamdp.lab.papers.learners.experts import batched_rates
-from streamdp.lab.replay.bandit_worlds import IndependentRewards
-from streamdp.lab.replay.bandits import simulate_bandit, simulate_experts
+from streamdp.lab.papers.play import simulate_bandit, simulate_experts, steady
 
 PAPER = "Asi, Raman & Talwar 2025"
 RATE = 1e-4
@@ -69,7 +68,7 @@ def _second(lead: float) -> float:
 
 
 ARMS = tuple(str(arm) for arm in range(5))
-WORLD = IndependentRewards.steady((0.5, 0.4, 0.4, 0.4, 0.4))
+WORLD = steady((0.5, 0.4, 0.4, 0.4, 0.4))
 
 
 def bounds(size: Effort) -> Measured:
@@ -121,7 +120,7 @@ def order(size: Effort) -> Measured:
     outcomes = {}
     for horizon in (short, long):
         gap = 2 * sqrt(len(ARMS) / horizon)
-        world = IndependentRewards.steady((0.5 + gap / 2, *(0.5 - gap / 2,) * 4))
+        world = steady((0.5 + gap / 2, *(0.5 - gap / 2,) * 4))
         learner = BANDIT_RECIPES["converted"](actions=ARMS, epsilon=epsilon)
         outcomes[horizon] = simulate_bandit(
             learner, world, runs=2 * runs_of(size), horizon=horizon, seed=size.seed

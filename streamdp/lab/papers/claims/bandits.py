@@ -25,8 +25,7 @@ from streamdp.lab.papers.claims import (
     verdict,
 )
 from streamdp.lab.papers.learners import BANDIT_RECIPES, Bandit
-from streamdp.lab.replay.bandit_worlds import IndependentRewards
-from streamdp.lab.replay.bandits import BanditOutcome, simulate_bandit
+from streamdp.lab.papers.play import BanditOutcome, simulate_bandit, steady
 from streamdp.lab.replay.cells import epsilon_text
 
 HORIZON = 10**6
@@ -89,7 +88,7 @@ def regrets(
 ) -> Regrets:
     """Every learner at every ε, with the regret at ten marks."""
     marks = marks_of(horizon)
-    world = IndependentRewards.steady(means)
+    world = steady(means)
     runs = runs_of(size)
     return {
         (shown.name, epsilon): simulate_bandit(

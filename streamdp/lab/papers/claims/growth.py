@@ -19,9 +19,10 @@ from streamdp.lab.papers.claims import (
     ratio,
     verdict,
 )
-from streamdp.lab.replay.blocks import Bernoulli, Constant, LossWorld, Walk, walk
+from streamdp.lab.play import Walk, walks
 from streamdp.lab.replay.cells import epsilon_text, parse_candidate
 from streamdp.lab.replay.spread import standard_error
+from streamdp.lab.worlds import World
 
 LONG = 24
 """Slots, as a power of two, up to which the horizon goes."""
@@ -30,18 +31,17 @@ PREFIX = "Cesari & Colomboni 2026, Theorem 1"
 NOISY = "Hu et al. 2025, Theorem 9"
 
 
-def one_better(actions: int, gap: float) -> Bernoulli:
+def one_better(actions: int, gap: float) -> World:
     """Bernoulli losses around 1/2, one action better than all others by the gap."""
-    means = np.full(actions, (1 + gap) / 2)
-    means[0] = (1 - gap) / 2
-    return Bernoulli(means)
+    return World("one better", ((1 - gap) / 2, *((1 + gap) / 2,) * (actions - 1)))
 
 
-def run(learner: str, epsilon: Fraction, world: LossWorld, *, horizon: int, size: Effort) -> Walk:
+def run(learner: str, epsilon: Fraction, world: World, *, horizon: int, size: Effort) -> Walk:
     """A learner by its name in a world."""
-    names = [str(action) for action in range(len(world.means))]
+    names = [str(action) for action in range(world.actions)]
     leader = parse_candidate(learner).at(epsilon, actions=names)
-    return walk(leader, world, horizon=horizon, runs=size.runs, seed=size.seed)
+    (walk,) = walks([leader], world, horizon=horizon, runs=size.runs, seed=size.seed)
+    return walk
 
 
 def horizon(size: Effort) -> Measured:
@@ -204,10 +204,9 @@ def _order(
     )
 
 
-def _worst(actions: int, gap: float) -> Constant:
-    means = np.ones(actions)
-    means[0], means[1:3] = 0, gap
-    return Constant(means)
+def _worst(actions: int, gap: float) -> World:
+    """The same losses in every slot: a world with one outcome."""
+    return World("worst", (1.0,), (), ((0.0, gap, gap, *(1.0,) * (actions - 3)),))
 
 
 def _curve(name: str, regrets: dict[float, Floats]) -> Curve:

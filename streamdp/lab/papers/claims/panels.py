@@ -29,8 +29,7 @@ from streamdp.lab.papers.claims.bandits import (
     runs_of,
     spread_of,
 )
-from streamdp.lab.replay.bandit_worlds import IndependentRewards
-from streamdp.lab.replay.bandits import BanditOutcome, simulate_hybrid
+from streamdp.lab.papers.play import BanditOutcome, simulate_hybrid, steady
 from streamdp.lab.replay.cells import epsilon_text
 
 SETTINGS = (
@@ -63,7 +62,7 @@ def panel(means: Sequence[float], size: Effort, *, horizon: int) -> Regrets:
     outcomes = dict(regrets(others, BUDGETS, means, size, horizon=horizon))
     hybrids = simulate_hybrid(
         BUDGETS,
-        IndependentRewards.steady(means),
+        steady(means),
         runs=runs_of(size),
         horizon=horizon,
         seed=(size.seed, len(SHOWN)),

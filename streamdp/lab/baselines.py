@@ -18,7 +18,7 @@ neither runs at this size nor can be compared at δ = 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,7 +26,8 @@ import numpy as np
 from streamdp.core.arrays import Ints
 from streamdp.core.evidence.memory import Standing
 from streamdp.core.learners import Leader, learner_of
-from streamdp.lab.replay.cells import BASELINE, Candidate, Cell
+from streamdp.lab.play import First, this_block
+from streamdp.lab.replay.cells import BASELINE
 from streamdp.wire.unprotected import NOT_PRIVATE
 
 BLOCK = 512
@@ -39,20 +40,23 @@ _RATE_POINT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Tracker:
-    """A baseline: the first block that its sums count, and its memory."""
+class Baseline:
+    """A learner without privacy: the first block whose losses count, and its memory."""
 
     name: str
-    first: Callable[[int], int]  # of the blocks whose sums count at the end of a block
+    first: First  # of the blocks whose sums count at the end of a block
     shares: bool = False
 
-    def cell(self, actions: Sequence[str]) -> Cell:
-        """The baseline as a cell of a simulation, without an ε."""
+    @property
+    def label(self) -> str:
+        """The name in tables."""
+        return f"{self.name}, {NOT_PRIVATE}"
+
+    def kind(self, actions: Sequence[str]) -> Leader:
+        """The learner that is played."""
         config = {"recipe": BASELINE, "schedule": f"capped {BLOCK}"}
         leader: Leader = learner_of(config, actions=actions)
-        if self.shares:
-            leader = replace(leader, memory=FixedShare(len(actions)))
-        return Cell(Candidate(f"{self.name}, {NOT_PRIVATE}", BASELINE, ()), None, leader)
+        return replace(leader, memory=FixedShare(len(actions))) if self.shares else leader
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +96,8 @@ class FixedShare:
         return weights
 
 
-TRACKERS = (
-    Tracker("sliding window", lambda block: max(0, block + 1 - _WINDOW_BLOCKS)),
-    Tracker("restarting", lambda block: block - block % _RESTART_BLOCKS),
-    Tracker("fixed share", lambda block: block, shares=True),
+BASELINES = (
+    Baseline("sliding window", lambda block: max(0, block + 1 - _WINDOW_BLOCKS)),
+    Baseline("restarting", lambda block: block - block % _RESTART_BLOCKS),
+    Baseline("fixed share", this_block, shares=True),
 )

@@ -1,6 +1,6 @@
 """Held-out worlds: no default was tuned on them, so they test whether the tuning holds.
 
-The default recipe's schedule and memory were chosen by looking at `instances`. These worlds were
+The default recipe's schedule and memory were chosen by looking at `families`. These worlds were
 made afterwards and run once, and nothing was changed because of the result. Before you tune
 anything on them, make new ones. They differ in gaps, K (2 … 40), periods, the law of losses (rare,
 heavy-tailed, common shocks that make actions alike) and the times of changes.
@@ -12,17 +12,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from streamdp.lab.replay.instances import DRIFTING, OTHERS, STATIONARY, Instance, Means, smooth
+from streamdp.lab.worlds import Means, World
+from streamdp.lab.worlds.families import DRIFTING, FEEDBACK, OTHERS, STATIONARY, smooth
 
 
 def _irregular(number: int) -> float:
-    """A number between 0 and 1: multiples of √2 − 1, unlike those in `instances`."""
+    """A number between 0 and 1: multiples of √2 − 1, unlike those in `families`."""
     return number * 0.41421356237309515 % 1
 
 
-def _phases(name: str, shares: Sequence[float], rows: Sequence[Means]) -> Instance:
+def _phases(name: str, shares: Sequence[float], rows: Sequence[Means]) -> World:
     """The first row from the start, each later one from its share of the horizon on."""
-    return Instance(name, rows[0], tuple(zip(shares, rows[1:], strict=True)))
+    return World(name, rows[0], tuple(zip(shares, rows[1:], strict=True)))
 
 
 def _best_of(best: int, actions: int, *, gap: float, step: float, base: float) -> Means:
@@ -33,7 +34,7 @@ def _best_of(best: int, actions: int, *, gap: float, step: float, base: float) -
 
 def _turns(
     name: str, shares: Sequence[float], *, actions: int, gap: float, step: float, base: float
-) -> Instance:
+) -> World:
     """After each share another action is best."""
     best, rows = 0, []
     for at in range(len(shares) + 1):
@@ -42,7 +43,7 @@ def _turns(
     return _phases(name, shares, rows)
 
 
-def _walk(name: str, *, actions: int, changes: int, step: float) -> Instance:
+def _walk(name: str, *, actions: int, changes: int, step: float) -> World:
     """Each mean takes many small steps up or down, within .1 and .9."""
     means, rows = np.linspace(0.4, 0.6, actions), []
     for at in range(changes):
@@ -52,7 +53,7 @@ def _walk(name: str, *, actions: int, changes: int, step: float) -> Instance:
     return _phases(name, [at / changes for at in range(1, changes)], rows)
 
 
-def _rotation(name: str, *, actions: int) -> Instance:
+def _rotation(name: str, *, actions: int) -> World:
     """Every action slides through every rank, so that the best one changes without a jump."""
     ranks = np.linspace(0.25, 0.65, actions)
     curves = [tuple(np.roll(ranks, turn).tolist()) for turn in range(actions + 1)]
@@ -82,16 +83,16 @@ _TAILS = (
 _RARE = (0.02, 0.035, 0.04, 0.04, 0.05, 0.05, 0.06, 0.08)
 
 HELD_OUT_STATIONARY = (
-    Instance("two actions, gap .03", (0.47, 0.5)),
-    Instance("ranks .05 apart, K = 12", tuple(round(0.2 + 0.05 * at, 6) for at in range(12))),
-    Instance("rare losses, K = 8", _RARE),
-    Instance("common shocks, K = 10", _CALM, (), _SHOCKS),
-    Instance("heavy tails, K = 6", (0.7, 0.24, 0.05, 0.01), (), _TAILS),
-    Instance("three good, K = 40", (0.3, 0.31, 0.33, *(0.5 + 0.005 * at for at in range(37)))),
+    World("two actions, gap .03", (0.47, 0.5)),
+    World("ranks .05 apart, K = 12", tuple(round(0.2 + 0.05 * at, 6) for at in range(12))),
+    World("rare losses, K = 8", _RARE),
+    World("common shocks, K = 10", _CALM, (), _SHOCKS),
+    World("heavy tails, K = 6", (0.7, 0.24, 0.05, 0.01), (), _TAILS),
+    World("three good, K = 40", (0.3, 0.31, 0.33, *(0.5 + 0.005 * at for at in range(37)))),
 )
 
 HELD_OUT_DRIFTING = (
-    Instance(
+    World(
         "three seasons in turn, K = 4",
         (0.3, 0.4, 0.5, 0.45),
         tuple(
@@ -124,13 +125,13 @@ HELD_OUT_DRIFTING = (
     ),
     _walk("400 small steps, K = 10", actions=10, changes=400, step=0.02),
     _rotation("ranks rotate, K = 7", actions=7),
-    Instance(
+    World(
         "common shocks, 8 changes",
         _CALM,
         tuple((at / 9, (_CALM, _TURNED)[at % 2]) for at in range(1, 9)),
         _SHOCKS,
     ),
-    Instance(
+    World(
         "heavy tails, 15 changes",
         (0.7, 0.24, 0.05, 0.01),
         tuple(
@@ -147,5 +148,6 @@ FAMILIES = {
     "others": OTHERS,
     "held-out-stationary": HELD_OUT_STATIONARY,
     "held-out-drifting": HELD_OUT_DRIFTING,
+    "feedback": FEEDBACK,
 }
 """All families, by their names in `streamdp simulate --worlds`."""
