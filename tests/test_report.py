@@ -46,7 +46,7 @@ FEEDBACK = FeedbackQuestion(("policy_blocks", "thompson"), parse_epsilons("0.5,1
 
 def _keyed() -> Pieces:
     """Three keys with names like the actions'; the best action changes, so regret falls below 0."""
-    generator, slots = np.random.default_rng(5), 1200
+    generator, slots = np.random.default_rng(5), 4500
     means = np.full((slots, 4), 0.8)
     means[np.arange(slots), np.arange(slots) * 4 // slots % 3] = 0.2
     losses = (generator.random((slots, 4)) < means).astype(np.float32)
@@ -62,6 +62,25 @@ def _clicks() -> ShownLog:
     return replace(made_up(8000, seed=4, means=means, draws=draws), actions=names)
 
 
+LOSSES = {"regret", "standard_error", "regret_by_stretch", "behind_winner"}
+LOSSES |= {"interval", "interval_of_difference", "cannot_be_told_from"}
+
+
+def _long_numbers(figures: Any) -> Any:
+    """The same with regrets a hundred thousand times as large, and no learner told from others."""
+    if isinstance(figures, list):
+        return [_long_numbers(part) for part in figures]
+    if not isinstance(figures, dict):
+        return figures
+    longer = {name: _long_numbers(part) for name, part in figures.items()}
+    for name in LOSSES & longer.keys():
+        if isinstance(longer[name], float):
+            longer[name] *= 1e5
+        elif isinstance(longer[name], list):
+            longer[name] = ["memory", "growing blocks", "capped blocks"]
+    return longer
+
+
 def _reports() -> dict[str, tuple[Kind, Any]]:
     learners = "remembering_leader,incumbent_leader:schedule=capped 64,follow_the_leader"
     epsilons = parse_epsilons("0.1,0.5,1,2,inf")
@@ -75,6 +94,7 @@ def _reports() -> dict[str, tuple[Kind, Any]]:
     measured = [(name, claim(size)) for name, claim in claims() if name in ("actions", "example")]
     return {
         "losses": ("losses", as_json(losses)),
+        "long numbers": ("losses", _long_numbers(as_json(losses))),
         "clicks": ("feedback", statements.as_json(replay_shown(_clicks(), FEEDBACK))),
         "exact": ("feedback", statements.as_json(replay_losses(shown, FEEDBACK))),
         "simulation": ("simulation", [_outcome_json(world) for world in worlds]),
@@ -96,7 +116,7 @@ def window() -> Iterator[Browser]:
         yield window
 
 
-KINDS = ("losses", "clicks", "exact", "simulation", "claims")
+KINDS = ("losses", "long numbers", "clicks", "exact", "simulation", "claims")
 
 
 def _shown(window: Browser, path: Path, *, width: int = 1280, media: str = "screen") -> None:
