@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -15,11 +17,20 @@ from streamdp.core.segments import Grouped
 from streamdp.lab.replay.cells import RUNNING, Cell, parse_candidates, parse_epsilons
 from streamdp.lab.replay.curves import Curves, baselines, curves
 from streamdp.lab.replay.cuts import Bench
-from streamdp.lab.replay.onepass import Summed
 from streamdp.lab.replay.replaying import Question, replay_log
 from streamdp.lab.replay.running import follow
+from streamdp.lab.replay.summing import Chunk, Folded, Summed, sum_log
 from streamdp.lab.replay.sums import StretchSums
-from tests.support.replayed import EVERYONE, FIRST, Pieces, cells, made_up, summed
+from tests.support.replayed import (
+    EVERYONE,
+    FIRST,
+    Pieces,
+    cells,
+    made_up,
+    plan_of,
+    redrawn,
+    summed,
+)
 
 BENCH = Bench((3, 7), stream="home", epoch=2)
 
@@ -139,3 +150,26 @@ def test_are_questions_that_cannot_be_asked_refused() -> None:
         parse_candidates("incumbent_leader,incumbent_leader")
     with pytest.raises(InvalidConfig, match="empty"):
         replay_log(Pieces(np.zeros((0, 4), np.float32)), QUESTION)
+
+
+def test_chunks_may_be_folded_in_any_order_and_in_other_processes() -> None:
+    """A fold is a function of a chunk and of where its keys begin; sums are added in log order."""
+    log, asked = made_up(900, seed=8, keys=6), cells()
+    plans = plan_of(asked, log.slots), redrawn(asked)
+
+    def last_first(work: Callable[[Chunk], Folded], chunks: Iterable[Chunk]) -> Iterable[Folded]:
+        return reversed([work(chunk) for chunk in reversed(list(chunks))])
+
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        results = [
+            sum_log(log, BENCH, plans[0], resampling=plans[1], mapped=mapped)
+            for mapped in (map, last_first, pool.map)
+        ]
+    for other in results[1:]:
+        for ours, theirs in zip(
+            (results[0].sums, *results[0].resampled), (other.sums, *other.resampled), strict=True
+        ):
+            np.testing.assert_array_equal(ours.codes, theirs.codes)
+            np.testing.assert_array_equal(ours.sums, theirs.sums)
+        assert (other.nulls, other.clipped) == (results[0].nulls, results[0].clipped)
+        np.testing.assert_array_equal(results[0].slots, other.slots)

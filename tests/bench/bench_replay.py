@@ -38,7 +38,7 @@ from streamdp.lab.replay import open_log
 from streamdp.lab.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons, schedules_of
 from streamdp.lab.replay.curves import baselines, curves
 from streamdp.lab.replay.cuts import Bench, CutPlan, report_points
-from streamdp.lab.replay.onepass import OnePass
+from streamdp.lab.replay.summing import sum_log
 
 K = 100
 LEARNERS = (
@@ -59,10 +59,7 @@ def grid(path: Path) -> tuple[float, float]:
     plan = CutPlan(schedules_of(cells), schedules_of(prefix), report_points(log.slots))
     bench = Bench(tuple(range(SEEDS)))
     start = process_time()
-    one_pass = OnePass(log, bench, plan)
-    for _ in one_pass.portions():
-        pass
-    summed = one_pass.finish()
+    summed = sum_log(log, bench, plan)
     between = process_time()
     played = curves(summed, cells, bench, baselines(summed, plan.points))
     assert len(played) == len(cells)

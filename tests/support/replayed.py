@@ -15,7 +15,7 @@ from streamdp.lab.replay.chunks import chunks
 from streamdp.lab.replay.cuts import Bench, CutPlan, report_points
 from streamdp.lab.replay.grid import play
 from streamdp.lab.replay.log import Columns, Log, Portion, portions_of
-from streamdp.lab.replay.onepass import OnePass, Summed
+from streamdp.lab.replay.summing import Summed, sum_log
 
 ACTIONS = ("a", "b", "c", "d")
 
@@ -104,10 +104,7 @@ def redrawn(which: Sequence[Cell]) -> CutPlan | None:
 
 
 def summed(log: Log, which: Sequence[Cell], bench: Bench) -> Summed:
-    one_pass = OnePass(log, bench, plan_of(which, log.slots), resampling=redrawn(which))
-    for _ in one_pass.portions():
-        pass
-    return one_pass.finish()
+    return sum_log(log, bench, plan_of(which, log.slots), resampling=redrawn(which))
 
 
 Name = tuple[int, int, int, Key]  # cell, seed, partition, key

@@ -20,7 +20,7 @@ from streamdp.lab.replay.cells import Cell
 from streamdp.lab.replay.cuts import Bench, block_ends
 from streamdp.lab.replay.following import loss_by_stretch
 from streamdp.lab.replay.grid import Played, play
-from streamdp.lab.replay.onepass import Stretches, Summed
+from streamdp.lab.replay.summing import Stretches, Summed
 
 _VALUES = 1 << 22  # of sums that are handled together
 

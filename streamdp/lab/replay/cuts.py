@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
 from streamdp.core.events import Key
-from streamdp.core.randomness import Purpose, SeededRandomness, uniform_integers
+from streamdp.core.kinds.windows import prefixes
+from streamdp.core.randomness import Purpose, SeededRandomness
 from streamdp.core.schedule import Schedule
 
 POINTS_AN_OCTAVE = 16
 EVEN_POINTS = 200
+EVERY_SEED = slice(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,15 @@ class Bench:
     def randomness(self) -> list[SeededRandomness]:
         """One source for each seed."""
         return [SeededRandomness(seed) for seed in self.seeds]
+
+    def windows(self, schedule: Schedule, tags: NDArray[np.uint8], blocks: Ints) -> Ints:
+        """The prefix window of each block of a key under each seed, by the tags of keys × seeds."""
+        lengths = schedule.lengths(blocks)
+        drawn = [
+            prefixes(lengths, source.bits(self.stream, Purpose.WINDOW, tags[:, seed], blocks))
+            for seed, source in enumerate(self.randomness())
+        ]
+        return np.stack(drawn, axis=1)
 
 
 class Rows:
@@ -78,21 +89,17 @@ class Rows:
         self._tags[row] = np.frombuffer(tags, dtype=np.uint8).reshape(-1, 16)
         return row
 
-    def tags(self, rows: Ints, *, seed: int) -> NDArray[np.uint8]:
-        """The tags that address the bits of some rows under the seed at this place."""
+    def tags(self, rows: Ints, *, seed: int | slice = EVERY_SEED) -> NDArray[np.uint8]:
+        """The tags that address the bits of some rows under the seed at this place, or under all.
+
+        With all seeds: rows × seeds × 16 bytes.
+        """
         tags: NDArray[np.uint8] = self._tags[rows, seed]
         return tags
 
     def windows(self, schedule: Schedule, rows: Ints, blocks: Ints) -> Ints:
         """The prefix window of each (row, block) under each seed: pairs × seeds."""
-        lengths = schedule.lengths(blocks)
-        half = lengths // 2  # Cesari & Colomboni 2026, §4: uniform on {⌊n/2⌋+1, …, n}
-        windows = np.empty((len(rows), len(self._sources)), dtype=np.int64)
-        for seed, source in enumerate(self._sources):
-            tags = self.tags(rows, seed=seed)
-            bits = source.bits(self._bench.stream, Purpose.WINDOW, tags, blocks)
-            windows[:, seed] = half + 1 + uniform_integers(bits, lengths - half)
-        return windows
+        return self._bench.windows(schedule, self.tags(rows), blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,26 +110,21 @@ class CutPlan:
     prefix: tuple[Schedule, ...]
     points: Ints
 
-    def boundaries(self, first: Ints, last: Ints) -> tuple[Ints, Ints]:
-        """The cuts in [first, last] of each row that all seeds share: row and slot."""
+    def cuts(
+        self, bench: Bench, tags: NDArray[np.uint8], first: Ints, last: Ints
+    ) -> tuple[Ints, Ints]:
+        """The cuts in [first, last] of each of some keys: key and slot."""
         pairs = [_between(self.points, first, last)]
         pairs += [block_ends(schedule, first, last) for schedule in self.whole]
-        rows, cuts = (np.concatenate(columns) for columns in zip(*pairs, strict=True))
-        return rows, cuts
-
-    def window_ends(self, rows: Rows, which: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints]:
-        """The ends of the windows of all blocks that begin in [first, last]: row and slot."""
-        places, ends = [], []
         for schedule in self.prefix:
-            at, blocks = _blocks_begun(schedule, first, last)
-            if not len(at):
-                continue  # most portions lie within a block
-            windows = rows.windows(schedule, which[at], blocks)
-            cuts = schedule.starts(blocks)[:, None] - 1 + windows
-            places.append(np.repeat(at, windows.shape[1]))
-            ends.append(cuts.reshape(-1))
-        none = [np.zeros(0, dtype=np.int64)]
-        return np.concatenate(none + places), np.concatenate(none + ends)
+            begin = schedule.blocks_of(first)
+            at, blocks = _spread(begin, schedule.blocks_of(last) + 1 - begin)
+            windows = bench.windows(schedule, tags[at], blocks)
+            ends = schedule.starts(blocks)[:, None] - 1 + windows
+            inside = (ends >= first[at][:, None]) & (ends <= last[at][:, None])
+            pairs.append((at[np.nonzero(inside)[0]], ends[inside]))
+        keys, cuts = (np.concatenate(columns) for columns in zip(*pairs, strict=True))
+        return keys, cuts
 
 
 def block_ends(schedule: Schedule, first: Ints, last: Ints) -> tuple[Ints, Ints]:
@@ -150,13 +152,6 @@ def _between(points: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints]:
     begin = np.searchsorted(points, first)
     at, which = _spread(begin, np.searchsorted(points, last, side="right") - begin)
     return at, points[which]
-
-
-def _blocks_begun(schedule: Schedule, first: Ints, last: Ints) -> tuple[Ints, Ints]:
-    """The blocks that begin in [first, last] of each row."""
-    begin = schedule.blocks_of(first)
-    begin += schedule.starts(begin) < first
-    return _spread(begin, schedule.blocks_of(last) + 1 - begin)
 
 
 def _spread(begin: Ints, count: Ints) -> tuple[Ints, Ints]:

@@ -35,8 +35,8 @@ from streamdp.lab.replay.cells import (
     epsilon_text,
     parse_candidate,
 )
-from streamdp.lab.replay.onepass import Summed
 from streamdp.lab.replay.spread import standard_error
+from streamdp.lab.replay.summing import Summed
 
 MEMORY, GROWING = "remembering_leader", "incumbent_leader"
 Z = 1.96

@@ -25,8 +25,8 @@ from streamdp.core.schedule import Schedule
 from streamdp.lab.replay.cells import Cell, schedules_of
 from streamdp.lab.replay.cuts import Bench
 from streamdp.lab.replay.draws import Dealer, SharedBits
-from streamdp.lab.replay.onepass import Summed
 from streamdp.lab.replay.store import CutSums
+from streamdp.lab.replay.summing import Summed
 
 Actions = NDArray[np.int32]
 

@@ -38,9 +38,9 @@ from streamdp.lab.replay.cuts import Bench, CutPlan, report_points
 from streamdp.lab.replay.following import Contest, Result, contests, could_differ, result_of
 from streamdp.lab.replay.grid import holds
 from streamdp.lab.replay.log import Log
-from streamdp.lab.replay.onepass import OnePass, Summed
 from streamdp.lab.replay.running import follow
 from streamdp.lab.replay.spread import standard_error
+from streamdp.lab.replay.summing import Summed, sum_log
 
 SMALL_LOG = 20_000_000
 """Losses (slots × K) up to which slot-by-slot follow-the-leader always runs: a second or two."""
@@ -245,16 +245,17 @@ def _could_help(cell: Cell, longest: int) -> bool:
 
 
 def _read(log: Log, question: Question, work: ReplayWork, watcher: Watcher | None) -> Summed:
-    """Run the pass."""
+    """Sum the log."""
     main, redrawn = work.cuts()
-    run = OnePass(log, question.bench, main, resampling=redrawn)
     tell = watcher.stage(f"reading {log.name}", log.slots) if watcher else None
-    for _ in run.portions():
+
+    def progress(slots: int) -> None:
         if tell is not None:
-            tell(run.done)
+            tell(slots)
         if watcher is not None and watcher.interrupted():
             raise KeyboardInterrupt
-    return run.finish()
+
+    return sum_log(log, question.bench, main, resampling=redrawn, progress=progress)
 
 
 def _charge(cell: Cell, summed: Summed) -> Charged | None:

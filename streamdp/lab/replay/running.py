@@ -21,7 +21,7 @@ from streamdp.lab.replay.curves import Baselines, Curves
 from streamdp.lab.replay.cuts import Bench, Rows
 from streamdp.lab.replay.draws import Dealer
 from streamdp.lab.replay.log import Log, Portion
-from streamdp.lab.replay.onepass import Progress, Summed
+from streamdp.lab.replay.summing import Progress, Summed
 
 _VALUES = 1 << 19  # losses looked at together
 

@@ -1,0 +1,268 @@
+"""A log as sums: the cumulative sums of every key at every cut that a grid needs, in one reading.
+
+A block learner needs of a log only sums over windows, so a log is two functions of a chunk of it,
+and a merge:
+
+    count(portion)   which keys a chunk holds, and how many slots of each: so it is known which
+                     number each key's first slot has in the next chunk
+    fold(chunk)      the exact sums of the stretches between cuts: of a chunk and of where its keys
+                     begin, and of nothing else
+    add(folded)      integers, added up
+
+`sum_log` counts chunk after chunk and folds them through `mapped`: the built-in `map` works in this
+process, and a pool's `map` in others. Folds may be made in any order, and are added in the log's.
+
+Memory is bounded by chunks (and by the cuts, see `store`).
+
+Learners that resample draw the events anew for every seed, so their sums are of other losses: a
+fold takes each chunk's events once more for each seed, cut at their own blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.arrays import Ints
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.events import Key
+from streamdp.core.kinds.resampled import resampled
+from streamdp.core.randomness import Purpose
+from streamdp.core.segments import Grouped, group
+from streamdp.lab.replay.cuts import Bench, CutPlan, Rows
+from streamdp.lab.replay.log import Log, Portion
+from streamdp.lab.replay.store import CutStore, CutSums, code
+from streamdp.lab.replay.sums import StretchSums
+
+Progress = Callable[[int], None]
+"""Receives the number of slots that were read so far."""
+
+_RESAMPLED_VALUES = 1 << 20  # losses that are drawn at once
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """The result of the pass: learners, how many slots each took, and sums at cuts."""
+
+    rows: Rows
+    slots: Ints  # by row
+    sums: CutSums
+    resampled: tuple[CutSums, ...]  # by seed; empty if no learner resamples
+    nulls: int
+    clipped: int
+    actions: tuple[str, ...]
+
+    @property
+    def longest(self) -> int:
+        """The slots of the longest key."""
+        return int(self.slots.max())
+
+
+# -- count ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The keys of some slots, in the order of their first ones."""
+
+    keys: list[Key]
+    born: Ints  # the offset of each key's first slot here
+    grouped: Grouped
+
+
+def count(portion: Portion) -> Counted:
+    """Group the slots of a portion by key."""
+    batch = portion.batch
+    grouped = group(batch.index, len(batch.keys))
+    begins = np.cumsum(grouped.counts) - grouped.counts
+    keys = [batch.keys[at] for at in grouped.touched.tolist()]
+    return Counted(keys, batch.offsets[grouped.places(begins)], grouped)
+
+
+# -- fold ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Chunk:
+    """Consecutive slots, and where their keys begin: all that a fold reads."""
+
+    losses: NDArray[np.float32]
+    grouped: Grouped
+    first: Ints  # the number of each key's first slot here
+    tags: NDArray[np.uint8]  # keys × seeds × 16, where bits are drawn: what addresses them
+
+    @property
+    def last(self) -> Ints:
+        """The number of each key's last slot here."""
+        return self.first + self.grouped.counts - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Stretches of a portion in grouped order: each ends at a cut or where its row's slots do."""
+
+    of: Ints  # which touched row
+    cut: Ints  # the slot after which each ends
+    begin: Ints  # the index at which each begins in the grouped order
+    length: Ints
+    last: Ints  # each row's last stretch
+    kept: Ints  # the stretches that end at a cut
+
+    @classmethod
+    def of_cuts(cls, at: Ints, cuts: Ints, *, first: Ints, last: Ints) -> Stretches:
+        """Cut the slots [first, last] of each row after the cuts that lie in them."""
+        places = np.arange(len(first))
+        marks = np.unique(code(at, cuts))
+        ends = np.union1d(marks, code(places, last))
+        of = ends >> 43
+        cut = ends & ((1 << 43) - 1)
+        begins = np.empty_like(cut)
+        begins[1:] = cut[:-1] + 1
+        new = np.flatnonzero(np.diff(of, prepend=-1))
+        begins[new] = first
+        length = cut - begins + 1
+        kept = np.flatnonzero(np.isin(ends, marks, assume_unique=True))
+        lasts = np.append(new[1:], len(of)) - 1
+        return cls(of, cut, np.cumsum(length) - length, length, lasts, kept)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Folded:
+    """The sums of a chunk's stretches, of its losses as they are and as each seed redraws them."""
+
+    stretches: Stretches
+    sums: Ints  # stretches × K
+    redrawn: tuple[Stretches, tuple[Ints, ...]] | None
+    nulls: int
+    clipped: int
+
+
+def fold(chunk: Chunk, *, bench: Bench, plan: CutPlan, resampling: CutPlan | None) -> Folded:
+    """The exact sums between the cuts of a plan: a function of the chunk and of seeded bits."""
+    adder = StretchSums(chunk.losses.shape[1])
+    stretches = _stretches(chunk, bench, plan)
+    sums = adder.sums(chunk.losses, chunk.grouped, stretches.begin, stretches.length)
+    again = None if resampling is None else _redrawn(chunk, bench, resampling)
+    return Folded(stretches, sums, again, adder.nulls, adder.clipped)
+
+
+def _stretches(chunk: Chunk, bench: Bench, plan: CutPlan) -> Stretches:
+    at, cuts = plan.cuts(bench, chunk.tags, chunk.first, chunk.last)
+    return Stretches.of_cuts(at, cuts, first=chunk.first, last=chunk.last)
+
+
+def _redrawn(chunk: Chunk, bench: Bench, plan: CutPlan) -> tuple[Stretches, tuple[Ints, ...]]:
+    """The sums of the slots again for each seed, with every loss replaced by a Bernoulli draw."""
+    grouped, losses, counts = chunk.grouped, chunk.losses, chunk.grouped.counts
+    stretches, adder = _stretches(chunk, bench, plan), StretchSums(losses.shape[1])
+    of = np.repeat(np.arange(len(counts)), counts)
+    slot = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts - chunk.first, counts)
+    step = max(1, _RESAMPLED_VALUES // losses.shape[1])
+    drawn, sums = np.empty_like(losses), []
+    for seed, source in enumerate(bench.randomness()):
+        for begin in range(0, len(of), step):
+            part = slice(begin, begin + step)
+            bits = source.bits(
+                bench.stream, Purpose.RESAMPLE, chunk.tags[of[part], seed], slot[part]
+            )
+            places = grouped.places(np.arange(begin, min(begin + step, len(of))))
+            drawn[places] = resampled(losses[places], bits)
+        sums.append(adder.sums(drawn, grouped, stretches.begin, stretches.length))
+    return stretches, tuple(sums)
+
+
+# -- add -----------------------------------------------------------------------------------------
+
+
+class SumsTally:
+    """Cumulative sums of every row, kept where they were cut."""
+
+    __slots__ = ("_store", "_total")
+
+    def __init__(self, actions: int) -> None:
+        self._total = np.zeros((1, actions), dtype=np.int64)
+        self._store = CutStore(actions)
+
+    def add(self, rows: Ints, stretches: Stretches, sums: Ints) -> None:
+        """Add the sums of stretches of some rows, and keep those at cuts."""
+        self._total = _grown(self._total, int(rows.max()) + 1)
+        upto = np.cumsum(sums, axis=0)
+        before = np.zeros_like(upto[: len(rows)])
+        before[1:] = upto[stretches.last[:-1]]
+        upto += (self._total[rows] - before)[stretches.of]
+        self._total[rows] = upto[stretches.last]
+        kept = stretches.kept
+        self._store.add(rows[stretches.of[kept]], stretches.cut[kept], upto[kept])
+
+    def finish(self, slots: Ints) -> CutSums:
+        """Finish with a last cut where each row ends."""
+        self._store.add(np.arange(len(slots)), slots, self._total[: len(slots)])
+        return self._store.finish()
+
+
+def sum_log(
+    log: Log,
+    bench: Bench,
+    plan: CutPlan,
+    *,
+    resampling: CutPlan | None = None,
+    progress: Progress = lambda slots: None,
+    mapped: Callable[[Callable[[Chunk], Folded], Iterable[Chunk]], Iterable[Folded]] = map,
+) -> Summed:
+    """Count, fold and add the portions of a log. `progress` may stop it by raising."""
+    rows, slots, clipped, done, nulls = Rows(bench), np.zeros(1, np.int64), 0, 0, 0
+    tallies = [SumsTally(len(log.actions)) for _ in range(1 + len(bench.seeds))]
+    drawn = bool(plan.prefix) or resampling is not None
+    waiting: list[tuple[Ints, int]] = []  # rows and slots of chunks that are not added yet
+
+    def chunks() -> Iterator[Chunk]:
+        nonlocal slots, clipped
+        for portion in log.portions():
+            if not len(portion):
+                continue
+            counted = count(portion)
+            which = rows.find(portion.partition, counted.keys, counted.born)
+            slots = _grown(slots, len(rows))
+            first = slots[which] + 1
+            slots[which] += counted.grouped.counts
+            clipped += portion.clipped
+            waiting.append((which, len(portion)))
+            tags = rows.tags(which if drawn else which[:0])
+            yield Chunk(portion.batch.losses, counted.grouped, first, tags)
+
+    work = partial(fold, bench=bench, plan=plan, resampling=resampling)
+    for folded in mapped(work, chunks()):
+        which, size = waiting.pop(0)
+        tallies[0].add(which, folded.stretches, folded.sums)
+        if folded.redrawn is not None:
+            stretches, by_seed = folded.redrawn
+            for tally, sums in zip(tallies[1:], by_seed, strict=True):
+                tally.add(which, stretches, sums)
+        nulls, clipped, done = nulls + folded.nulls, clipped + folded.clipped, done + size
+        progress(done)
+    if not done:
+        raise InvalidConfig(complaint(log.name, "empty", expected="at least one event", got="none"))
+    slots = slots[: len(rows)]
+    again = tallies[1:] if resampling is not None else []
+    return Summed(
+        rows,
+        slots,
+        tallies[0].finish(slots),
+        tuple(tally.finish(slots) for tally in again),
+        nulls,
+        clipped,
+        log.actions,
+    )
+
+
+def _grown(array: Ints, rows: int) -> Ints:
+    """An array with room for this many rows."""
+    if rows <= len(array):
+        return array
+    more = np.zeros((max(rows, 2 * len(array)), *array.shape[1:]), dtype=np.int64)
+    more[: len(array)] = array
+    return more
