@@ -48,7 +48,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=" ".join,
 )
-def test_is_a_place_looked_at_before_the_work(
+def test_a_place_is_checked_before_the_work(
     tmp_path: Path, streamdp: Streamdp, command: tuple[str, ...]
 ) -> None:
     """A missing folder, and a folder in place of a file: exit code 2 and one line."""
@@ -63,7 +63,7 @@ def test_is_a_place_looked_at_before_the_work(
         assert (ran.code, ran.err) == (2, said)
 
 
-def test_may_a_place_be_without_the_right_to_write(
+def test_a_place_without_the_right_to_write_is_refused(
     tmp_path: Path, streamdp: Streamdp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The system says who may; nothing is opened to find out."""
@@ -73,7 +73,7 @@ def test_may_a_place_be_without_the_right_to_write(
     assert "got Permission denied" in ran.err
 
 
-def test_is_a_conversion_s_place_looked_at(tmp_path: Path, streamdp: Streamdp) -> None:
+def test_the_place_of_a_conversion_is_checked(tmp_path: Path, streamdp: Streamdp) -> None:
     """The folder of the file, and a full disk under it."""
     source = tmp_path / "log.npy"
     np.save(source, np.full((9, 2), 0.5, dtype=np.float32))
@@ -90,7 +90,7 @@ def test_is_a_conversion_s_place_looked_at(tmp_path: Path, streamdp: Streamdp) -
         assert ran.err.count("\n") == 1
 
 
-def test_is_a_full_disk_one_line(
+def test_a_full_disk_is_one_line(
     tmp_path: Path, streamdp: Streamdp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Figures, and standard output of any command: exit code 6, which restarting does not help."""
@@ -109,7 +109,7 @@ def test_is_a_full_disk_one_line(
 
 
 @pytest.mark.parametrize("defect", [PermissionError(13, "no"), OSError(errno.EIO, "no", "x.db")])
-def test_is_a_defect_shown_as_one(
+def test_a_defect_keeps_its_traceback(
     streamdp: Streamdp, monkeypatch: pytest.MonkeyPatch, defect: OSError
 ) -> None:
     """An error of the system that is not about standard output keeps its traceback."""
@@ -122,7 +122,7 @@ def test_is_a_defect_shown_as_one(
         streamdp("check", "--example")
 
 
-def test_is_a_failure_of_the_disk_told_from_a_wrong_place() -> None:
+def test_a_failing_disk_is_another_error_than_a_wrong_place() -> None:
     """A disk has to be mended; a place can be changed."""
     assert isinstance(unwritten("x", OSError(errno.EROFS, "read-only")), DiskFull)
     assert str(unwritten("x", OSError())).endswith("got OSError")

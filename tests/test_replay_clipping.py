@@ -82,7 +82,7 @@ def _replay(path: Path) -> Replay:
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_does_replay_clip_and_count_what_it_clips(tmp_path: Path, kind: str) -> None:
+def test_replay_clips_and_counts_what_it_clips(tmp_path: Path, kind: str) -> None:
     """A wild log gives the figures of the clipped one, and says in how many slots it clipped."""
     name, write = WRITERS[kind]
     figures: list[Any] = []
@@ -99,7 +99,7 @@ def test_does_replay_clip_and_count_what_it_clips(tmp_path: Path, kind: str) -> 
     assert wild == tame
 
 
-def test_does_replay_of_a_topic_count_what_the_service_clips(tmp_path: Path) -> None:
+def test_replay_of_a_topic_counts_what_the_service_clips(tmp_path: Path) -> None:
     """The records of a topic hold the wild numbers, as any producer may write them."""
     path = tmp_path / "home.db"
     technology = Sqlite.from_settings({"path": path}, app="shop")
@@ -121,7 +121,7 @@ def test_does_replay_of_a_topic_count_what_the_service_clips(tmp_path: Path) -> 
     assert (replay.summed.clipped, replay.slots) == (CLIPPED, len(WILD))
 
 
-def test_is_a_row_without_usable_numbers_null_and_not_clipped(tmp_path: Path) -> None:
+def test_a_row_without_usable_numbers_is_null_and_not_clipped(tmp_path: Path) -> None:
     """A slot is repaired in one way: a NaN beside a 7 makes the row a null loss."""
     np.save(tmp_path / "log.npy", np.array([[np.nan, 7.0], [np.inf, 0.5], [0.5, 7.0]] * 4))
     log = open_log(tmp_path / "log.npy", ReadOptions(on_bad="null"))
@@ -129,7 +129,7 @@ def test_is_a_row_without_usable_numbers_null_and_not_clipped(tmp_path: Path) ->
     assert (summed.nulls, summed.clipped) == (8, 4)
 
 
-def test_does_the_report_say_what_was_repaired(tmp_path: Path) -> None:
+def test_the_report_says_what_was_repaired(tmp_path: Path) -> None:
     """In the figures and in the summary; and nothing of it where nothing was."""
     wild = replay_log(
         ArrayLog("wild", ("a", "b"), np.clip(WILD, -9, 9).astype(np.float32)), QUESTION
@@ -143,7 +143,7 @@ def test_does_the_report_say_what_was_repaired(tmp_path: Path) -> None:
     assert "What was repaired" not in [statement.about for statement in summary(tame)]
 
 
-def test_does_send_refuse_what_replay_clips(tmp_path: Path) -> None:
+def test_send_refuses_what_replay_clips(tmp_path: Path) -> None:
     """The same file: a producer's tool refuses with the line, a replay clips and says so."""
     path = tmp_path / "log.ndjson"
     _lines(path, WILD)
@@ -156,7 +156,7 @@ def test_does_send_refuse_what_replay_clips(tmp_path: Path) -> None:
     assert "16 of 32 slots have losses outside [0, 1]" in " ".join(replayed.output.split())
 
 
-def test_does_convert_say_what_it_clips(tmp_path: Path) -> None:
+def test_convert_says_what_it_clips(tmp_path: Path) -> None:
     """To a file, of every kind of number, and what it has clipped is clipped there."""
     source, target = tmp_path / "log.ndjson", tmp_path / "log.npy"
     source.write_text('{"losses":[1.5,0,-3]}\n{"losses":null}\n{"losses":[0,1]}\n')
@@ -177,7 +177,7 @@ def test_does_convert_say_what_it_clips(tmp_path: Path) -> None:
         assert run.stderr.splitlines()[-1].endswith("log.npz: 32 slots of 2 losses")
 
 
-def test_is_a_null_row_beside_a_clipped_one_null(tmp_path: Path) -> None:
+def test_a_null_row_beside_a_clipped_one_is_null(tmp_path: Path) -> None:
     """Clipping makes no 1 of an infinity."""
     rows = np.array([[np.inf, 7], [0.5, 7], [-np.inf, 0.5]], dtype=np.float32)
     np.save(tmp_path / "log.npy", rows)
@@ -187,7 +187,7 @@ def test_is_a_null_row_beside_a_clipped_one_null(tmp_path: Path) -> None:
     assert [row[0] is None for row in logged(tame)] == [True, False, True]
 
 
-def test_is_nothing_sent_of_a_log_that_would_be_clipped(tmp_path: Path) -> None:
+def test_nothing_is_sent_of_a_log_that_would_be_clipped(tmp_path: Path) -> None:
     """`convert` to a topic refuses what `send` refuses, and the topic is not even made."""
     expected = r"cannot be sent; expected losses in \[0, 1\] .*, got others in 16 slots"
     how = ReadOptions(actions=("a", "b"))
@@ -198,7 +198,7 @@ def test_is_nothing_sent_of_a_log_that_would_be_clipped(tmp_path: Path) -> None:
     assert not (tmp_path / "home.db").exists()
 
 
-def test_is_a_topic_not_appended_to_itself(tmp_path: Path) -> None:
+def test_a_topic_is_not_appended_to_itself(tmp_path: Path) -> None:
     """Each record would be there twice."""
     address, how = f"sqlite:{tmp_path / 'home.db'}#clicks", ReadOptions(actions=("a", "b"))
     _lines(tmp_path / "log.ndjson", TAME)

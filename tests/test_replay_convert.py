@@ -167,7 +167,7 @@ def test_a_file_that_cannot_hold_the_keys_is_refused_before_it_has_its_name(
     assert not list(tmp_path.iterdir())
 
 
-def test_does_a_piped_conversion_say_how_far_it_is(tmp_path: Path) -> None:
+def test_a_piped_conversion_says_how_far_it_is(tmp_path: Path) -> None:
     """A line every few seconds where standard error is no terminal, and none of control codes."""
     source, target = tmp_path / "log.npy", tmp_path / "log.ndjson"
     np.save(source, np.full((3000, 2), 0.5, dtype=np.float32))
@@ -194,7 +194,7 @@ def test_does_a_piped_conversion_say_how_far_it_is(tmp_path: Path) -> None:
     assert "\x1b" not in ended.stderr
 
 
-def test_is_standard_error_told_apart_from_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_draws_bars_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bars are for terminals alone."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
     assert isinstance(_progress.screen(), _progress.LineProgress)

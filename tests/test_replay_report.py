@@ -69,7 +69,7 @@ def _said(replay: Replay, about: str) -> str:
     return says
 
 
-def test_does_the_summary_agree_with_the_figures(still: Replay) -> None:
+def test_the_summary_agrees_with_the_figures(still: Replay) -> None:
     """Its numbers are those of the cells."""
     middle = [answer for answer in still.answers if str(answer.cell.epsilon) == "2"]
     best = min(middle, key=lambda answer: answer.mean)
@@ -105,7 +105,7 @@ def test_the_default_grid_holds_the_default_learner() -> None:
     assert DEFAULT_GRID.split(",")[0] == DEFAULT_RECIPE
 
 
-def test_does_a_learner_without_privacy_have_a_report() -> None:
+def test_a_learner_without_privacy_has_a_report() -> None:
     """It stands at ε = inf, in a cell of its own and in sentences, whatever ε was asked for."""
     question = Question(parse_candidates("follow_the_leader"), parse_epsilons("0.5"), seeds_of(2))
     free = replay_log(_still(300), question)
@@ -119,7 +119,7 @@ def test_does_a_learner_without_privacy_have_a_report() -> None:
     assert [cell["epsilon"] for cell in asked] == ["0.5", "inf"]
 
 
-def test_is_it_said_why_nothing_was_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_says_why_nothing_was_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys too short, or too much work: one of the two, and only for the latter fewer seeds."""
     about = "Memory, growing or capped blocks"
     short = replay_log(_still(100), QUESTION)
@@ -130,7 +130,7 @@ def test_is_it_said_why_nothing_was_compared(monkeypatch: pytest.MonkeyPatch) ->
     assert _said(long, about).startswith("Not compared: there are too many blocks and seeds")
 
 
-def test_is_nothing_read_from_a_log_without_losses() -> None:
+def test_a_log_without_losses_says_nothing() -> None:
     """Its summary says so, and first; that a short log is too short is not called a small gap."""
     nulls = ArrayLog("nulls", ("a", "b", "c"), np.full((50, 3), np.nan, dtype=np.float32))
     said = summary(replay_log(nulls, QUESTION))
@@ -143,7 +143,7 @@ def test_is_nothing_read_from_a_log_without_losses() -> None:
     assert "worse by 0.8 a slot, which is too little for a log of" in _said(one, "When it settles")
 
 
-def test_is_a_drift_noticed(still: Replay, drifting: Replay) -> None:
+def test_a_drift_is_noticed(still: Replay, drifting: Replay) -> None:
     """A capped schedule helps where the best action changes, and nowhere else."""
     assert _said(drifting, "Would a capped schedule help").startswith("Yes, in hindsight")
     assert _said(still, "Would a capped schedule help").startswith("No")
@@ -157,7 +157,7 @@ def test_is_a_drift_noticed(still: Replay, drifting: Replay) -> None:
     assert all(a.stop == b.start for a, b in pairwise(stretches))
 
 
-def test_is_regret_below_the_bound(still: Replay) -> None:
+def test_regret_is_below_the_bound(still: Replay) -> None:
     for answer in still.answers:
         bound = bounds(still, answer.cell)
         if answer.cell.epsilon is None:
@@ -167,7 +167,7 @@ def test_is_regret_below_the_bound(still: Replay) -> None:
             assert answer.mean < bound[1][-1]
 
 
-def test_is_the_ledger_the_schedules(still: Replay) -> None:
+def test_the_ledger_charges_whole_blocks_once(still: Replay) -> None:
     """Whole blocks are charged, the open one is not, and no event twice."""
     answer = still.answers[0]
     assert answer.charged is not None
@@ -232,14 +232,14 @@ def _keyed(slots: int = 900) -> Pieces:
         ([-15.0, 14.0, 2.0], r"^nothing beyond chance \(0.333 ± "),
     ],
 )
-def test_is_the_cost_of_privacy_never_told_as_a_negative_one(paid: list[float], said: str) -> None:
+def test_the_cost_of_privacy_is_never_negative(paid: list[float], said: str) -> None:
     """Noise that happened to help is told as such, and within chance nothing is claimed."""
     values = np.array(paid)
     error = 1.96 * float(values.std(ddof=1)) / np.sqrt(len(values))
     assert re.search(said, _paid(values, error, 2000))
 
 
-def test_are_actions_keys_and_open_blocks_told() -> None:
+def test_the_figures_hold_actions_keys_and_open_blocks() -> None:
     """Loss rates of the log, regret by key, and how much of it nothing was learned from yet."""
     log = _keyed()
     replay = replay_log(log, QUESTION)
@@ -261,7 +261,7 @@ def test_are_actions_keys_and_open_blocks_told() -> None:
     assert open_slots in _said(replay, "What is still open")
 
 
-def test_are_all_figures_in_the_json(still: Replay) -> None:
+def test_the_json_holds_all_figures(still: Replay) -> None:
     figures = json.loads(json.dumps(as_json(still)))
     names = {(cell["learner"], cell["epsilon"]) for cell in figures["cells"]}
     assert {("incumbent_leader", "0.5"), ("prefix_softmax", "inf")} <= names
@@ -271,7 +271,7 @@ def test_are_all_figures_in_the_json(still: Replay) -> None:
     assert first["regret_over_time"][-1] == pytest.approx(first["regret"])
 
 
-def test_are_costs_told_before_a_long_run() -> None:
+def test_a_long_run_says_its_cost_first() -> None:
     losses = np.broadcast_to(np.zeros((1, 10), np.float32), (10**7, 10))
     log = ArrayLog("long", tuple("abcdefghij"), losses)
     learners = "noisy_leader:noise=gumbel:resample=bernoulli,follow_the_leader:window=running"
@@ -282,7 +282,7 @@ def test_are_costs_told_before_a_long_run() -> None:
 
 
 @pytest.mark.slow
-def test_do_the_commands_work_together(tmp_path: Path) -> None:
+def test_convert_and_replay_work_together(tmp_path: Path) -> None:
     """Convert, replay with a report, plan: as a user would type them."""
     convert(_still(600), tmp_path / "log.npz")
     run = CliRunner()
@@ -306,7 +306,7 @@ def _kinds(result: Result) -> list[str]:
     return [placed.kind for placed in result.placed]
 
 
-def test_does_the_report_lead_with_the_winner_of_memory_growing_and_capped(
+def test_the_summary_begins_with_the_winner_of_memory_growing_and_capped(
     still: Replay, drifting: Replay
 ) -> None:
     """Growing blocks lose where the best action changes, and do not lose where it stays."""
@@ -327,7 +327,9 @@ def test_does_the_report_lead_with_the_winner_of_memory_growing_and_capped(
     assert f"growing blocks lost {number(float(result.placed[-1].behind.mean()))} ±" in first.says
 
 
-def test_is_regret_by_stretch_what_was_lost_above_each_stretch_s_best(drifting: Replay) -> None:
+def test_regret_by_stretch_is_what_was_lost_above_the_best_of_each_stretch(
+    drifting: Replay,
+) -> None:
     """Against the losses of the log itself: what was played, less the best of each stretch."""
     losses = _drifting().losses
     ends = stretch_ends(drifting.base.points, 6000).tolist()
@@ -349,7 +351,7 @@ def test_is_regret_by_stretch_what_was_lost_above_each_stretch_s_best(drifting: 
 
 
 @pytest.mark.slow
-def test_is_nothing_claimed_where_nothing_can_be_known() -> None:
+def test_nothing_is_claimed_where_nothing_can_be_known() -> None:
     """Short keys have no block that stops; one seed has no interval; long logs compare one ε."""
     short = replay_log(_still(900), QUESTION)
     assert not short.followed

@@ -1,4 +1,4 @@
-"""Is a log the same whatever it is kept in, and is a file that is no log refused in one line?"""
+"""A log is the same whatever it is kept in, and a file that is no log is refused in one line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMED = ("left", "right", "up", "down")
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [".npz", ".ndjson", ".parquet", ".arrow"])
 @pytest.mark.parametrize("keys", [1, 4])
-def test_does_converting_keep_everything(tmp_path: Path, ending: str, keys: int) -> None:
+def test_converting_keeps_everything(tmp_path: Path, ending: str, keys: int) -> None:
     """Losses, null rows, keys, offsets, partitions and the names of actions."""
     made = made_up(1300, seed=3, keys=keys)
     named = None if made.keys is None else [key or b"none" for key in made.keys]
@@ -41,7 +41,7 @@ def test_does_converting_keep_everything(tmp_path: Path, ending: str, keys: int)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([target.name, again.name])
 
 
-def test_is_a_mapped_array_the_log(tmp_path: Path) -> None:
+def test_a_mapped_array_is_the_log(tmp_path: Path) -> None:
     """The plain .npy, in float32 and in types that are converted."""
     log = ArrayLog("made up", NAMED, made_up(1000, seed=4).losses)
     convert(log, tmp_path / "log.npy")
@@ -75,7 +75,7 @@ def test_a_log_is_the_same_in_portions_of_any_size(
     assert logged(log) == whole == logged(made)
 
 
-def test_are_columns_of_numbers_actions(tmp_path: Path) -> None:
+def test_columns_of_numbers_are_actions(tmp_path: Path) -> None:
     """A table with one column for each action, and others that are none; null is a null loss."""
     table = pa.table(
         {"key": ["x", None], "ts": ["1", "2"], "b": [0.25, None], "a": pa.array([1, 0])}
@@ -87,7 +87,7 @@ def test_are_columns_of_numbers_actions(tmp_path: Path) -> None:
     assert logged(log) == [(first, b"x", 0, 0), (None, None, 1, 0)]
 
 
-def test_is_an_arrow_stream_read(tmp_path: Path) -> None:
+def test_an_arrow_stream_is_read(tmp_path: Path) -> None:
     path = tmp_path / "stream.arrow"
     table = pa.table({"losses": pa.array([[0.0, 1.0], None], pa.list_(pa.float32()))})
     with pa.OSFile(str(path), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
@@ -96,7 +96,7 @@ def test_is_an_arrow_stream_read(tmp_path: Path) -> None:
     assert [row[0] is None for row in logged(open_log(path))] == [False, True]
 
 
-def test_can_bad_rows_be_null_losses(tmp_path: Path) -> None:
+def test_bad_rows_can_be_null_losses(tmp_path: Path) -> None:
     """As live, where nobody is there to be told."""
     lines = tmp_path / "log.ndjson"
     lines.write_text('{"losses":[0,1]}\n\n{"losses":[0]}\nnonsense\n{"losses":[NaN,1]}\n')
@@ -127,7 +127,7 @@ FORMS: dict[str, tuple[str, Callable[[Sequence[Sequence[float]], Path], None]]] 
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_is_a_row_with_missing_numbers_refused_in_every_kind_of_log(
+def test_a_row_with_missing_numbers_is_refused_in_every_kind_of_log(
     tmp_path: Path, form: str
 ) -> None:
     """One with some of its numbers; NaN throughout, or a null list, is a null loss on purpose."""
@@ -284,7 +284,7 @@ MISTAKES: dict[str, tuple[str, Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_is_a_mistake_named_in_one_line(tmp_path: Path, mistake: str) -> None:
+def test_a_mistake_is_named_in_one_line(tmp_path: Path, mistake: str) -> None:
     """File, row or column, and what was expected."""
     name, make, expected = MISTAKES[mistake]
     make(tmp_path / name)
@@ -302,12 +302,12 @@ def test_is_a_mistake_named_in_one_line(tmp_path: Path, mistake: str) -> None:
         ("nothing.npy", "expected a file, got none there"),
     ],
 )
-def test_is_a_wrong_address_refused(address: str, expected: str) -> None:
+def test_a_wrong_address_is_refused(address: str, expected: str) -> None:
     with pytest.raises(InvalidConfig, match=expected):
         open_log(address, ReadOptions(actions=("a", "b")))
 
 
-def test_does_a_log_come_back_from_a_topic(tmp_path: Path) -> None:
+def test_a_log_comes_back_from_a_topic(tmp_path: Path) -> None:
     """Sent to the embedded log and read again; offsets are the topic's, here the same."""
     made = made_up(700, seed=6, keys=3)
     log = Pieces(np.clip(made.losses, 0, 1), made.keys, actions=NAMED)
@@ -319,7 +319,9 @@ def test_does_a_log_come_back_from_a_topic(tmp_path: Path) -> None:
     assert logged(back) == logged(log)
 
 
-def test_is_a_missing_pyarrow_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_the_error_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It comes with an extra; without it the other kinds still work."""
     (tmp_path / "log.parquet").write_text("x")
     monkeypatch.setattr("streamdp.lab.replay.sources.find_spec", lambda name: None)
