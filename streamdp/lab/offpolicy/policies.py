@@ -1,47 +1,38 @@
 """Many runs of one feedback learner at once: one for each key and seed, released as live.
 
-A run keeps what the engine keeps of a row: the history of released sums. Noise comes from the same
-bits at the same addresses (stream, partition, key, epoch, born, block) as in the engine under that
-seed, so a run with a service's sums makes that service's releases, bit for bit.
-`tests/test_offpolicy_fold.py` compares it with the engine.
+A run keeps what the engine keeps of a row, and goes through the same functions of the kind: draw,
+fold, in force. Bits are at the same addresses (stream, partition, key, epoch, born, block) as in
+the engine under that seed, so a run with a service's sums makes that service's releases, bit for
+bit. `tests/test_offpolicy_fold.py` compares it with the engine.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 from numpy.random import Generator, default_rng  # noqa: TID251 - made-up requests: no secret
 
-from streamdp.core.arrays import Floats, Ints
+from streamdp.core.arrays import Columns, Ints
 from streamdp.core.evidence.experiment import Experiment, Scales
 from streamdp.core.evidence.policy import PARTS, Policy
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import PolicyLearner
-from streamdp.core.noise import discrete_laplaces
-from streamdp.core.randomness import Purpose
-from streamdp.lab.replay.cuts import Bench, Rows
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    """The releases of some runs at the end of one block: R × seeds × K each."""
-
-    gains: Ints
-    shown: Ints
+from streamdp.lab.replay.cuts import EVERY_SEED, Bench, Rows
 
 
 class Runs:
-    """The histories of R keys × S seeds of one learner."""
+    """The public columns of R keys × S seeds of one learner."""
 
-    __slots__ = ("_rows", "_sources", "_stream", "experiment", "learner", "state", "watched")
+    __slots__ = ("_public", "_rows", "_sources", "_stream", "experiment", "learner", "watched")
 
     def __init__(self, learner: PolicyLearner, rows: Rows, bench: Bench, *, watched: int) -> None:
         self.learner = learner
         self._rows, self._sources, self._stream = rows, bench.randomness(), bench.stream
-        kept = learner.nothing_known(len(rows) * len(bench.seeds))
-        self.state: Floats = kept.reshape(len(rows), len(bench.seeds), *kept.shape[1:])
+        self._public = {
+            column.name: np.zeros((len(rows), len(bench.seeds), *column.shape), column.dtype)
+            for column in learner.evidence.fields
+        }  # the opening of a policy draws nothing
         self.watched = watched  # the key whose first seed is shown as an experiment
         self.experiment = Experiment.of(scales(learner), actions=len(learner.actions))
 
@@ -50,62 +41,72 @@ class Runs:
         """The runs of keys with these numbers of slots; the longest key is watched."""
         return cls(learner, rows, bench, watched=int(counts.argmax()))
 
+    @property
+    def seeds(self) -> int:
+        """The number of seeds."""
+        return len(self._sources)
+
     def policy(self, rows: Ints, blocks: Ints) -> Policy:
         """The policies in force during a block of each key, R × S × K parts of 2**24."""
-        state = self.state[rows]
-        flat = state.reshape(-1, *state.shape[2:])
-        policy = self.learner.policy(flat, np.repeat(blocks, state.shape[1]))
-        return policy.reshape(*state.shape[:2], -1)
+        return self._in_force(rows, EVERY_SEED, blocks).reshape(len(rows), len(self._sources), -1)
 
     def policy_of_one(self, row: int, seed: int, block: int) -> Policy:
         """The policy of one key under one seed: K parts."""
-        policy: Policy = self.learner.policy(self.state[row, seed][None], np.array([block]))[0]
+        policy: Policy = self._in_force(np.array([row]), seed, np.array([block]))[0]
         return policy
 
     def close(self, rows: Ints, blocks: Ints, gains: Ints, shown: Ints) -> None:
         """End a block of each key with these sums (R × S × K, or R × 1 × K)."""
-        released = self._released(rows, blocks, gains, shown)
-        flat = (len(rows) * self.state.shape[1], -1)
-        state = self.state[rows]
-        self.state[rows] = self.learner.learned(
-            state.reshape(flat[0], *state.shape[2:]),
-            released.gains.reshape(flat),
-            released.shown.reshape(flat),
-        ).reshape(state.shape)
-        at = np.flatnonzero(rows == self.watched)
-        if len(at):
-            self.experiment.add(released.gains[at[0], 0], released.shown[at[0], 0])
+        shape = (len(rows), len(self._sources), len(self.learner.actions))
+        gains, shown = np.broadcast_to(gains, shape), np.broadcast_to(shown, shape)
+        released = [
+            self._drawn(rows, seed, blocks, gains[:, seed], shown[:, seed])
+            for seed in range(len(self._sources))
+        ]
+        self._fold(rows, EVERY_SEED, blocks, np.stack(released, axis=1))
 
     def close_one(self, row: int, seed: int, block: int, gains: Ints, shown: Ints) -> None:
         """End a block of one key under one seed, if runs go on at different speeds."""
-        at, ended = np.array([row]), np.array([block])
-        noisy, counts = self._noisy(at, seed, ended, gains[None], shown[None])
-        state = self.state[row, seed][None]
-        self.state[row, seed] = self.learner.learned(state, noisy, counts)[0]
-        if row == self.watched and seed == 0:
-            self.experiment.add(noisy[0], counts[0])
+        rows, blocks = np.array([row]), np.array([block])
+        released = self._drawn(rows, seed, blocks, gains[None], shown[None])
+        self._fold(rows, seed, blocks, released)
 
-    def _released(self, rows: Ints, blocks: Ints, gains: Ints, shown: Ints) -> Released:
-        shape = (len(rows), len(self._sources), len(self.learner.actions))
-        noisy, counts = np.broadcast_to(gains, shape).copy(), np.broadcast_to(shown, shape).copy()
-        for seed in range(len(self._sources)):
-            noisy[:, seed], counts[:, seed] = self._noisy(
-                rows, seed, blocks, noisy[:, seed], counts[:, seed]
-            )
-        return Released(noisy, counts)
+    def _drawn(self, rows: Ints, seed: int, blocks: Ints, gains: Ints, shown: Ints) -> Ints:
+        """What the engine releases of these sums under one seed; the first seed is watched."""
+        source, tags = self._sources[seed], self._rows.tags(rows, seed=seed)
+        released = self.learner.draw(
+            self.learner.releases[0].name,
+            {"sums": gains, "shown": shown},
+            self._columns(rows, seed),
+            lambda purpose: source.bits(self._stream, purpose, tags, blocks),
+        )
+        at = np.flatnonzero(rows == self.watched)
+        if len(at) and not seed:
+            self.experiment.add(*np.split(released[at[0]], 2))
+        return released
 
-    def _noisy(
-        self, rows: Ints, seed: int, blocks: Ints, gains: Ints, shown: Ints
-    ) -> tuple[Ints, Ints]:
-        """Sums and counts with the noise that the engine draws under one seed."""
-        learner, arms = self.learner, gains.shape[1]
-        tags = self._rows.tags(rows, seed=seed)
-        bits = self._sources[seed].bits(self._stream, Purpose.NOISE, tags, blocks)
-        if learner.sums_scale is not None:
-            gains = gains + discrete_laplaces(learner.sums_scale, bits, arms)
-        if learner.counts_scale is not None:
-            shown = shown + discrete_laplaces(learner.counts_scale, bits, arms, position=2 * arms)
-        return gains, shown
+    def _fold(self, rows: Ints, seed: int | slice, blocks: Ints, released: Ints) -> None:
+        public, lengths = self._columns(rows, seed), self._lengths(blocks, seed)
+        flat = released.reshape(len(lengths), -1)
+        for name, column in self.learner.evidence.fold(public, flat, lengths).items():
+            kept = self._public[name]
+            kept[rows, seed] = column.reshape(kept[rows, seed].shape)
+
+    def _in_force(self, rows: Ints, seed: int | slice, blocks: Ints) -> Policy:
+        public, lengths = self._columns(rows, seed), self._lengths(blocks, seed)
+        return self.learner.evidence.in_force(public, lengths)
+
+    def _lengths(self, blocks: Ints, seed: int | slice) -> Ints:
+        """The length of each run's block: all seeds of a key are in the same one."""
+        seeds = len(self._sources) if isinstance(seed, slice) else 1
+        return np.repeat(self.learner.schedule.lengths(blocks), seeds)
+
+    def _columns(self, rows: Ints, seed: int | slice) -> Columns:
+        """The public columns of some runs, a row each."""
+        return {
+            column.name: self._public[column.name][rows, seed].reshape(-1, *column.shape)
+            for column in self.learner.evidence.fields
+        }
 
 
 def scales(learner: PolicyLearner) -> Scales:

@@ -158,7 +158,7 @@ def _weighed(cell: FeedbackCell, log: ShownLog, blocks: BlockGroups, runs: Runs)
 def _policies(blocks: BlockGroups, runs: Runs, counts: Ints) -> tuple[Floats, Floats]:
     """The mean policy of each group over seeds, and Σ w·r of each seed."""
     policies = np.empty(blocks.gains.shape)
-    won = np.zeros(runs.state.shape[1])
+    won = np.zeros(runs.seeds)
     for block in range(int(blocks.count.max())):
         rows = np.flatnonzero(blocks.count > block)
         group, numbers = blocks.first[rows] + block, np.full(len(rows), block)

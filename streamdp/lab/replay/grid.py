@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.evidence import Standing
+from streamdp.core.events import ACTION
 from streamdp.core.schedule import Schedule
 from streamdp.lab.replay.cells import Cell, schedules_of
 from streamdp.lab.replay.cuts import Bench
@@ -112,12 +113,15 @@ def _play_part(
     waves = {schedule: _Waves.of(schedule, slots) for schedule in schedules_of(cells)}
     held = [blank(len(waves[cell.leader.schedule]), part, cell) for cell in cells]
     remembered = [
-        np.zeros((len(part.rows), len(part.seeds), cell.leader.memory.width), dtype=np.int64)
+        {
+            column.name: np.zeros((len(part.rows), len(part.seeds), *column.shape), column.dtype)
+            for column in cell.leader.evidence.fields
+        }
         for cell in cells
     ]
     openings = dealer.openings(part.rows, actions=K)
-    for actions in held:
-        actions[0] = openings
+    for actions, public in zip(held, remembered, strict=True):
+        actions[0] = public["action"][:] = openings
     longest = max((len(wave) for wave in waves.values()), default=0)
     widest = np.zeros(longest, dtype=np.int64)
     for wave in waves.values():
@@ -152,7 +156,7 @@ class _Chunk:
         self,
         group: Sequence[tuple[int, Cell]],
         held: Sequence[Actions],
-        remembered: Sequence[Ints],
+        remembered: Sequence[dict[str, NDArray[Any]]],
         bits: SharedBits,
     ) -> None:
         """Select for some cells."""
@@ -164,25 +168,31 @@ class _Chunk:
             if cell.leader.bonus or cell.leader.remembers:
                 self._in_order(cell, held[at], remembered[at], sums, own)
                 continue
-            chosen = cell.leader.choose.select(sums, own)
+            chosen = _drawn(cell, sums, np.zeros(len(sums), np.int64), own)
             held[at][self._blocks + 1, self._rows] = chosen.reshape(len(self._rows), -1)
 
     def _in_order(
-        self, cell: Cell, actions: Actions, remembered: Ints, sums: Ints, bits: SharedBits
+        self,
+        cell: Cell,
+        actions: Actions,
+        public: dict[str, NDArray[Any]],
+        sums: Ints,
+        bits: SharedBits,
     ) -> None:
         """Select wave after wave: a choice depends on the action in force and on the memory."""
+        evidence, schedule = cell.leader.evidence, cell.leader.schedule
         seeds, begin = len(self._part.seeds), 0
-        leader, width = cell.leader, remembered.shape[2]
         for block, count in enumerate(self._counts.tolist(), start=self._low):
             stop = begin + count * seeds
-            in_force = actions[block, :count].reshape(-1).astype(np.int64)
-            before = Standing(in_force, remembered[:count].reshape(count * seeds, width))
-            prior = leader.prior(in_force)
-            votes = leader.choose.select(sums[begin:stop], bits.part(begin, stop), prior)
-            lengths = leader.schedule.lengths(np.full(len(votes), block))
-            now = leader.memory.after(before, votes, lengths)
-            actions[block + 1, :count] = now.in_force.reshape(count, seeds)
-            remembered[:count] = now.remembered.reshape(count, seeds, width)
+            before = {
+                name: column[:count].reshape(count * seeds, *column.shape[2:])
+                for name, column in public.items()
+            }
+            votes = _drawn(cell, sums[begin:stop], before["action"], bits.part(begin, stop))
+            lengths = schedule.lengths(np.full(len(votes), block))
+            for name, column in evidence.fold(before, votes, lengths).items():
+                public[name][:count] = column.reshape(count, seeds, *column.shape[1:])
+            actions[block + 1, :count] = public["action"][:count]
             begin = stop
 
     def _sums(self, cell: Cell) -> Ints:
@@ -206,6 +216,11 @@ class _Chunk:
             for seed in range(seeds)
         ]
         return np.stack(by_seed, axis=1).reshape(len(rows) * seeds, -1)
+
+
+def _drawn(cell: Cell, sums: Ints, in_force: Ints, bits: SharedBits) -> Ints:
+    """The votes that the learner draws from these sums while these actions are in force."""
+    return cell.leader.draw(ACTION, {"sums": sums}, {"action": in_force}, lambda purpose: bits)
 
 
 def _difference(sums: CutSums, rows: Ints, starts: Ints, stops: Ints) -> Ints:
