@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from streamdp.cli import application
 from streamdp.core.learners.leader import DEFAULT_RECIPE
-from streamdp.lab.commands.replay import LEARNERS as DEFAULT_GRID
+from streamdp.lab.commands.replay import USUAL
 from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
 from streamdp.lab.replay.converting import convert
 from streamdp.lab.replay.figures import (
@@ -102,7 +102,7 @@ def test_what_privacy_costs_is_a_share_of_the_stake_and_a_gap_to_the_best_withou
 
 
 def test_the_default_grid_holds_the_default_learner() -> None:
-    assert DEFAULT_GRID.split(",")[0] == DEFAULT_RECIPE
+    assert USUAL["losses"].learners.split(",")[0] == DEFAULT_RECIPE
 
 
 def test_a_learner_without_privacy_has_a_report() -> None:

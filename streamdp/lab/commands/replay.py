@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 if TYPE_CHECKING:
+    from streamdp.lab.offpolicy.answers import FeedbackAnswer
+    from streamdp.lab.offpolicy.files import Stage
+    from streamdp.lab.offpolicy.question import FeedbackQuestion, FeedbackReplay
     from streamdp.lab.replay.replaying import Question, Replay
     from streamdp.lab.replay.sources import ReadOptions
+    from streamdp.wire.feedback import Feedback
 
-LEARNERS = "remembering_leader,incumbent_leader,prefix_softmax,noisy_leader:noise=exponential"
-EPSILONS = "0.1,0.5,1,inf"
-SEEDS = 100
+Observes = Literal["losses", "feedback"]
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What is asked of a log where nothing else is given."""
+
+    learners: str
+    epsilons: str
+    seeds: int
+
+
+USUAL: Mapping[Observes, Usual] = MappingProxyType(
+    {
+        "losses": Usual(
+            "remembering_leader,incumbent_leader,prefix_softmax,noisy_leader:noise=exponential",
+            "0.1,0.5,1,inf",
+            100,
+        ),
+        "feedback": Usual(
+            "policy_blocks,policy_elimination,policy_weights,thompson", "0.25,0.5,1", 20
+        ),
+    }
+)
+
+CONTENTS = ("reward", "loss", "losses")
 
 LogArgument = Annotated[
     str,
@@ -122,40 +152,85 @@ def replay(
     exactly, logs with propensities are weighted, uniform draws are replayed by rejection; other
     logs are refused.
     """
-    from streamdp.lab.commands import _feedback_replay
+    from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.lab.commands._written import check_places, write_report
-    from streamdp.lab.replay.reported import as_json as figures
+    from streamdp.lab.offpolicy.question import FeedbackQuestion, read_logged
+    from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
+    from streamdp.lab.replay.replaying import Question, seeds_of
 
-    shown = _feedback_replay.ShownOptions(content, pscore, header, played, columns)
-    _feedback_replay.check_observes(log, observes, shown.names)
-    _check_of_use(context, log, observes, content, logged)
+    shown = ShownOptions(content, pscore, header, played, columns)
+    kind = check_observes(log, observes, shown.names)
+    _check_of_use(context, log, kind, content, logged)
     check_places(report, as_json)
-    how = reading(actions, on_bad, wire_format, setting)
-    if observes == "feedback":
-        _feedback_replay.run(
-            log,
-            _feedback_replay.question(
-                learners,
-                epsilon,
-                seeds,
-                first_seed,
-                stream,
-                epoch,
-                logged,
-                on_bad,
-                most_key_bytes,
-            ),
-            how,
-            shown,
-            report=report,
-            as_json=as_json,
+    how, usual = reading(actions, on_bad, wire_format, setting), USUAL[kind]
+    if not stream:
+        raise InvalidConfig(complaint("--stream", "no name", expected="a stream's", got="nothing"))
+    texts = usual.learners if learners is None else learners
+    budgets = parse_epsilons(usual.epsilons if epsilon is None else epsilon)
+    which = seeds_of(usual.seeds if seeds is None else seeds, first=first_seed)
+    if kind == "losses":
+        question = Question(parse_candidates(texts), budgets, which, stream, epoch)
+        answer = _of_losses(log, question, how)
+    else:
+        names = tuple(text.strip() for text in texts.split(",") if text.strip())
+        incomplete: Literal["refuse", "leave out"] = "leave out" if on_bad == "null" else "refuse"
+        asked = FeedbackQuestion(
+            names, budgets, which, stream, epoch, read_logged(logged), incomplete, most_key_bytes
         )
-        return
-    asked = _asked(learners, epsilon, seeds, first_seed, stream, epoch)
-    answered = _replayed(log, asked, how)
-    write_report("losses", lambda: figures(answered), page_at=report, json_at=as_json)
+        answer = _of_feedback(log, asked, how, shown)
+    write_report(kind, answer.figures, page_at=report, json_at=as_json)
     if str(as_json) != "-":
-        _print(answered)
+        answer.show()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a replay found: its figures, and how they are shown as a table."""
+
+    figures: Callable[[], object]
+    show: Callable[[], None]
+
+
+def _of_losses(log: str, asked: Question, how: ReadOptions) -> Answer:
+    from streamdp.lab.commands import _progress
+    from streamdp.lab.replay.replaying import costs, replay_log
+    from streamdp.lab.replay.reported import as_json
+    from streamdp.lab.replay.sources import open_log
+
+    source = open_log(log, how)
+    for cost in costs(source, asked):
+        typer.echo(f"cost: {cost}", err=True)
+    with _progress.watching() as watcher:
+        replay = replay_log(source, asked, watcher=watcher)
+    return Answer(lambda: as_json(replay), lambda: _print(replay))
+
+
+def _of_feedback(
+    log: str, asked: FeedbackQuestion, how: ReadOptions, shown: ShownOptions
+) -> Answer:
+    from streamdp.lab.commands import _progress
+    from streamdp.lab.offpolicy.statements import as_json
+
+    with _progress.watching() as watcher:
+        replay = _replayed(log, asked, how, shown, watcher.stoppable)
+    return Answer(lambda: as_json(replay), lambda: _print_feedback(replay))
+
+
+def check_observes(log: str, observes: str, names: Mapping[str, str]) -> Observes:
+    """What is observed; refuse shown actions that would be read as losses of all."""
+    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.lab.offpolicy.files import holds_feedback
+
+    if observes not in ("losses", "feedback"):
+        expected = "losses | feedback"
+        raise InvalidConfig(complaint("--observes", "unknown", expected=expected, got=observes))
+    path = Path(log)
+    if observes == "losses" and path.is_file() and holds_feedback(path, names):
+        what = "holds what was shown, not the losses of all actions"
+        raise InvalidConfig(
+            complaint(log, what, expected="--observes feedback", got="--observes losses")
+        )
+    return "feedback" if observes == "feedback" else "losses"
 
 
 def _check_of_use(
@@ -182,39 +257,95 @@ def _check_of_use(
     )
 
 
-def _asked(
-    learners: str | None,
-    epsilon: str | None,
-    seeds: int | None,
-    first: int,
-    stream: str,
-    epoch: int,
-) -> Question:
+@dataclass(frozen=True, slots=True)
+class ShownOptions:
+    """How a log says what was shown: as a stream's configuration does, and under which name."""
+
+    content: str | None
+    pscore: str
+    header: str
+    played: str
+    columns: str | None = None
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """What a file calls its columns."""
+        return read_columns(self.columns, self.pscore)
+
+    def feedback(self, actions: tuple[str, ...] | None) -> Feedback | None:
+        """The format of a topic's records; None if no option names it."""
+        from streamdp.core.errors import InvalidConfig, complaint
+        from streamdp.wire.feedback import Feedback
+        from streamdp.wire.formats import checked_option
+
+        if self.content not in (None, *CONTENTS):
+            expected = " | ".join(CONTENTS)
+            raise InvalidConfig(
+                complaint("--content", "unknown", expected=expected, got=self.content)
+            )
+        checked_option(self.played, where="--played", allowed=("header", "value"))
+        if actions is None or self.content is None or self.content == "losses":
+            return None
+        return Feedback(
+            actions,
+            "loss" if self.content == "loss" else "reward",
+            "value" if self.played == "value" else "header",
+            self.header,
+        )
+
+
+def read_columns(columns: str | None, pscore: str) -> dict[str, str]:
+    """What a file calls its columns: ``reward=click,action=item_id,propensity=pscore``.
+
+    >>> read_columns("reward=click,propensity=p", "pscore")
+    {'reward': 'click', 'pscore': 'p'}
+    """
     from streamdp.core.errors import InvalidConfig, complaint
-    from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
-    from streamdp.lab.replay.replaying import Question, seeds_of
+    from streamdp.lab.offpolicy.files import COLUMNS, PSCORE
 
-    if not stream:
-        raise InvalidConfig(complaint("--stream", "no name", expected="a stream's", got="nothing"))
-    return Question(
-        parse_candidates(LEARNERS if learners is None else learners),
-        parse_epsilons(EPSILONS if epsilon is None else epsilon),
-        seeds_of(SEEDS if seeds is None else seeds, first=first),
-        stream,
-        epoch,
-    )
+    names = {} if pscore == PSCORE else {PSCORE: pscore}
+    for pair in (columns or "").split(",") if columns is not None else ():
+        ours, equals, theirs = (part.strip() for part in pair.partition("="))
+        name = PSCORE if ours == "propensity" else ours
+        if not equals or not theirs or name not in COLUMNS:
+            expected = "name=column by commas, of " + ", ".join(COLUMNS)
+            raise InvalidConfig(complaint("--columns", "unknown", expected=expected, got=pair))
+        if name in names:
+            raise InvalidConfig(
+                complaint("--columns", f"names {name} twice", expected="each once", got=pair)
+            )
+        names[name] = theirs
+    return names
 
 
-def _replayed(log: str, asked: Question, how: ReadOptions) -> Replay:
-    from streamdp.lab.commands import _progress
-    from streamdp.lab.replay.replaying import costs, replay_log
+def _replayed(
+    log: str, asked: FeedbackQuestion, how: ReadOptions, shown: ShownOptions, stage: Stage
+) -> FeedbackReplay:
+    """Replay a log of shown actions, or one of the losses of all."""
+    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.lab.offpolicy.files import CSV, holds_feedback, open_file
+    from streamdp.lab.offpolicy.question import replay_losses, replay_shown, seconds_for
+    from streamdp.lab.offpolicy.topics import open_topic
+    from streamdp.lab.replay.replaying import WORTH_SAYING, duration
     from streamdp.lab.replay.sources import open_log
 
-    source = open_log(log, how)
-    for cost in costs(source, asked):
-        typer.echo(f"cost: {cost}", err=True)
-    with _progress.watching() as watcher:
-        return replay_log(source, asked, watcher=watcher)
+    path, feedback, names = Path(log), shown.feedback(how.actions), shown.names
+    chosen = shown.columns is not None or path.suffix.lower() == CSV
+    if path.is_file() and (chosen or holds_feedback(path, names)):
+        return replay_shown(open_file(path, how, names=names, stage=stage), asked, stage=stage)
+    if not path.exists() and "#" in log and shown.content != "losses":
+        topic = open_topic(log, how, feedback, pscore=shown.pscore)
+        return replay_shown(topic, asked, stage=stage)
+    if asked.logged != "auto":
+        what = "holds the losses of all actions, and no draws"
+        raise InvalidConfig(
+            complaint(log, what, expected="no --logged", got=f"--logged {asked.logged}")
+        )
+    losses = open_log(log, how)
+    seconds = seconds_for(losses, asked)
+    if seconds >= WORTH_SAYING:
+        typer.echo(f"every slot is drawn for every seed: {duration(seconds)}", err=True)
+    return replay_losses(losses, asked, stage=stage)
 
 
 def reading(
@@ -283,3 +414,57 @@ def _print(replay: Replay) -> None:
         console.print(sentence, highlight=False)
     for statement in summary(replay):
         console.print(f"[bold]{statement.about}.[/] {statement.says}", highlight=False)
+
+
+def _print_feedback(replay: FeedbackReplay) -> None:
+    """Print the table of all cells, and its conclusion."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from streamdp.lab.offpolicy.statements import METHODS, charge_text, lead, summary
+    from streamdp.lab.replay.cells import epsilon_text
+    from streamdp.wire.unprotected import NOT_PRIVATE
+
+    table = Table(
+        title=f"{replay.log}: {replay.findings.slots:,} slots, {len(replay.actions)} actions",
+        caption=f"{NOT_PRIVATE}. {METHODS[replay.method].about}.",
+    )
+    head = _head(replay)
+    for name in ("learner", "ε", *head, "charge of an event"):
+        table.add_column(name, justify="left" if name == "learner" else "right", overflow="fold")
+    for answer in replay.rejected or replay.answers:
+        name, budget = answer.cell.text, epsilon_text(answer.cell.epsilon)
+        table.add_row(name, budget, *_figures(answer, replay), charge_text(answer))
+    console = Console()
+    console.print(table)
+    for sentence in lead(replay).values():
+        console.print(sentence, highlight=False)
+    for statement in summary(replay):
+        console.print(f"[bold]{statement.about}.[/] {statement.says}", highlight=False)
+
+
+def _head(replay: FeedbackReplay) -> list[str]:
+    from streamdp.lab.offpolicy.statements import VALUE_HEADS
+
+    if replay.method == "exact":
+        return ["regret", "mean reward"]
+    if replay.method == "service":
+        return ["blocks", "likeliest the best"]
+    if replay.method == "uniform":
+        return ["mean reward", "records met"]
+    return VALUE_HEADS
+
+
+def _figures(answer: FeedbackAnswer, replay: FeedbackReplay) -> list[str]:
+    from streamdp.lab.offpolicy.statements import headline, interval, likeliest, value_columns
+    from streamdp.lab.replay.summary import number
+
+    if replay.method == "service":
+        return [f"{answer.charge.blocks:,}", likeliest(answer, replay.actions)]
+    if answer.regret is not None:
+        return [number(float(answer.regret.mean())), interval(headline(answer))]
+    if answer.accepted is not None:
+        return [interval(headline(answer)), f"{int(answer.accepted.mean()):,}"]
+    value = answer.value
+    assert value is not None
+    return value_columns(value)
