@@ -70,7 +70,7 @@ bench: python
 		$(BIN)/python $$file --json bench-results/$$(basename $$file .py).json || exit 1; done
 
 soak: tools
-	STREAMDP_SOAK=$(SOAK) $(BIN)/pytest --timeout 0 tests/test_audit_long_blocks.py tests/test_protocol.py \
+	STREAMDP_SOAK=$(SOAK) $(BIN)/pytest --timeout 0 tests/test_audit_kinds.py tests/test_protocol.py \
 		tests/test_lost_tombstones.py tests/test_idle.py tests/test_assemble.py tests/test_formats.py \
 		tests/test_ledger.py tests/kafka/test_watched.py $(wildcard tests/test_crash*.py tests/*/test_crash*.py)
 

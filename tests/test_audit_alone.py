@@ -14,7 +14,7 @@ from streamdp.core.kinds.losses import LossAdder, LossContents
 from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.learners import learner_of
 from streamdp.lab.audit import TOLERANCE
-from streamdp.lab.audit.exposure import engine_subject, slots_alone
+from streamdp.lab.audit.exposure import exposed, slots_alone
 from streamdp.lab.audit.transcripts import worst_ratios
 from tests.support.engine_mutants import with_contents
 
@@ -66,8 +66,7 @@ def test_a_slot_alone_that_is_taken_wrongly_is_caught(
     (alone,) = slots_alone(learner)
 
     def worst_ratio() -> float:
-        subject = engine_subject(learner)
-        return max(worst_ratios(subject(alone), learner.choose).values())
+        return max(worst_ratios(exposed(learner, alone), learner).values())
 
     assert worst_ratio() <= 1 + TOLERANCE
     takes(monkeypatch)

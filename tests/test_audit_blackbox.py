@@ -1,8 +1,9 @@
 """What do neighbouring logs through the real service prove of ε, and do broken ones show?
 
-The shipped learners prove no more than they charge; noise of half the scale, a sum that is carried
-over and a bad record that is dropped prove more. Bits are seeded by the test, so that it says the
-same each time; at the confidence of the shipped verdicts one in a million audits is a false alarm.
+The shipped learners prove no more than they charge; noise of half the scale, sums that are carried
+over, a loss that is read though its action was not shown, counts of usable events and dropped
+records prove more. Bits are seeded by the test, so that it says the same each time; at the
+confidence of the shipped verdicts one in a million audits is a false alarm.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -17,7 +19,6 @@ from math import inf, log
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import scipy
 from typer.testing import CliRunner
@@ -25,13 +26,16 @@ from typer.testing import CliRunner
 import streamdp as sd
 from streamdp import cli
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.events import LossBatch
-from streamdp.core.learners import Leader, incumbent_leader, learner_of
+from streamdp.core.kinds import feedback
+from streamdp.core.learners import Leader, Learner, incumbent_leader, learner_of
+from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
+from streamdp.core.noise import discrete_laplaces
 from streamdp.core.selection import Exponential, NoisyMaxLaplace, PermuteAndFlip
 from streamdp.lab import audit
 from streamdp.lab.audit.blackbox import (
     CONFIDENCE,
     EpsilonBound,
+    NeighbouringLogs,
     Record,
     highest,
     lower_bound,
@@ -42,10 +46,12 @@ from streamdp.lab.commands._black_box import served, spec_of
 from streamdp.lab.commands.audit import SHIPPED
 from streamdp.ports import Records, Technology
 from streamdp.service import batches, protocol
+from streamdp.service.spec import StreamSpec
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
-from streamdp.wire.formats import Format
+from streamdp.wire.feedback import Content, Headers
 from streamdp_adapters.sqlite import Settings, Sqlite
+from tests.support.feedback_story_mutants import MUTANTS
 from tests.support.kind_mutants import keeps_sums
 
 pytestmark = pytest.mark.slow
@@ -58,7 +64,18 @@ def shipped(options: dict[str, str]) -> Leader:
     return learner_of({**options, "epsilon": "1"}, actions=["x", "y"])
 
 
+def made(*, recipe: str = "policy_elimination", **options: str) -> PolicyLearner:
+    """Elimination computes fastest, and what is released is the same for every rule."""
+    return FEEDBACK_RECIPES[recipe](actions=["a", "b", "c"], epsilon="1", **options)
+
+
 HONEST = shipped({"recipe": "noisy_leader", "noise": "exponential"})
+KINDS: list[Learner] = [*map(shipped, SHIPPED)] + [
+    made(recipe=name, played=played)
+    for name in FEEDBACK_RECIPES
+    if name.startswith("policy")
+    for played in ("header", "value")
+]
 
 
 def memory() -> Technology:
@@ -67,41 +84,50 @@ def memory() -> Technology:
 
 
 def proven(
-    learner: Leader,
+    learner: Learner,
     *,
     runs: int,
     confidence: float = CONFIDENCE,
     make: Callable[[], Technology] = memory,
-    seed: int = 5,
+    content: Content = "loss",
     which: slice = slice(None),
 ) -> list[EpsilonBound]:
     """What each pair proves of a learner behind the real service, its bits by a seed."""
-    names = itertools.count()
     bounds = []
-    for pair in pairs(learner.schedule, spec_of(learner, stream="x").loss_format)[which]:
-        spec = spec_of(learner, stream=f"pair-{next(names)}")
-        spec = replace(spec, randomness=sd.SeededRandomness(seed))
+    for at, pair in enumerate(pairs_of(learner, content)[which]):
+        spec = spec_of(learner, stream=f"pair-{at}", content=content)
+        spec = replace(spec, randomness=sd.SeededRandomness(5))
         technology = make()
 
-        def run(log: Sequence[Record], spec: object = spec, on: object = technology) -> list[bytes]:
-            return asyncio.run(served(spec, on, log))  # type: ignore[arg-type]
+        def run(
+            log: Sequence[Record],
+            headers: Sequence[Headers] | None,
+            spec: StreamSpec = spec,
+            on: Technology = technology,
+        ) -> list[bytes]:
+            return asyncio.run(served(spec, on, log, headers))
 
         bounds.append(lower_bound(pair, run, runs=runs, confidence=confidence))
     return bounds
 
 
-@pytest.mark.parametrize("options", SHIPPED, ids=lambda options: "-".join(options.values()))
-def test_do_shipped_learners_prove_no_more_than_they_charge(options: dict[str, str]) -> None:
-    learner = shipped(options)
-    bounds = proven(learner, runs=300)
+def pairs_of(learner: Learner, content: Content = "loss") -> list[NeighbouringLogs]:
+    return pairs(learner.schedule, spec_of(learner, stream="x", content=content).format)
+
+
+@pytest.mark.parametrize("learner", KINDS, ids=str)
+def test_shipped_learners_prove_no_more_than_they_charge(learner: Learner) -> None:
+    runs = 300 if learner.played is None else 150
+    bounds = proven(learner, runs=runs, content="loss" if learner.played is None else "reward")
     assert len(bounds) == 3
     assert learner.charge is not None
     assert max(bound.epsilon for bound in bounds) <= learner.charge
 
 
-def test_is_the_bound_close_to_what_is_charged() -> None:
+@pytest.mark.parametrize("learner", [HONEST, made()], ids=str)
+def test_the_bound_is_close_to_what_is_charged(learner: Learner) -> None:
     """The audit would see a little more than it may: the honest learner is near its ε."""
-    (bound,) = proven(HONEST, runs=3000, confidence=PATIENT, which=slice(1))
+    (bound,) = proven(learner, runs=3000, confidence=PATIENT, which=slice(1))
     assert 0.7 < bound.epsilon <= 1
 
 
@@ -114,7 +140,7 @@ def test_is_the_bound_close_to_what_is_charged() -> None:
     ],
     ids=lambda value: str(value),
 )
-def test_is_noise_of_half_the_scale_refuted(
+def test_noise_of_half_the_scale_is_refuted(
     choose: PermuteAndFlip | NoisyMaxLaplace | Exponential, runs: int
 ) -> None:
     """By so many runs on each side, at 95 % confidence, as the papers print them."""
@@ -122,7 +148,7 @@ def test_is_noise_of_half_the_scale_refuted(
     assert bound.epsilon > 1, bound
 
 
-def test_is_the_default_learner_with_half_the_noise_refuted(tmp_path: Path) -> None:
+def test_the_default_learner_with_half_the_noise_is_refuted(tmp_path: Path) -> None:
     """With its bonus, on the embedded files, at the confidence of verdicts."""
     broken = replace(shipped({"recipe": "incumbent_leader"}), choose=PermuteAndFlip(Fraction(1)))
     where = itertools.count()
@@ -136,24 +162,47 @@ def test_is_the_default_learner_with_half_the_noise_refuted(tmp_path: Path) -> N
     assert honest[0].epsilon <= 1 < bound.epsilon
 
 
-def test_is_a_dropped_record_refuted(monkeypatch: Patch) -> None:
+@pytest.mark.parametrize(
+    ("name", "runs", "pair", "event"),
+    [
+        ("adds_half_the_noise", 300, 0, "towards"),
+        ("draws_with_half_the_scale_that_it_says", 300, 0, "towards"),
+        ("adds_noise_of_one_over_epsilon_though_counts_are_content", 1500, 0, "towards"),
+        ("reads_the_loss_of_an_arm_that_was_not_shown", 1500, 0, "another action's sum too"),
+        ("keeps_the_sums_of_the_block_before", 1500, 0, "the next block's sum too"),
+        ("counts_usable_events_instead_of_shown_ones", 100, 2, "a count that headers do not give"),
+        ("ends_a_block_when_enough_was_usable", 100, 1, "a release is missing"),
+    ],
+)
+def test_a_broken_engine_is_refuted(
+    name: str, runs: int, pair: int, event: str, monkeypatch: Patch
+) -> None:
+    """By so many runs on each side, at 95 % confidence; sound ones pass with as many above."""
+    mutant = MUTANTS[name]
+    mutant.patch(monkeypatch)
+    assert mutant.kind.played is not None
+    broken = made(played=mutant.kind.played)
+    (bound,) = proven(broken, runs=runs, confidence=PATIENT, which=slice(pair, pair + 1))
+    assert bound.epsilon > 1, bound
+    assert event in bound.event
+
+
+@pytest.mark.parametrize("learner", [HONEST, made()], ids=str)
+def test_a_dropped_record_is_refuted(learner: Learner, monkeypatch: Patch) -> None:
     """A service that leaves unusable records out ends the block later: a release is missing."""
     decode = batches.decode
 
-    def dropping(format_: Format, records: Sequence[Records], **limits: Any):  # type: ignore[no-untyped-def]
+    def dropping(format_: Any, records: Sequence[Records], **limits: Any) -> object:
         batch, refused = decode(format_, records, **limits)
-        assert isinstance(batch, LossBatch)
-        keep = np.asarray(np.isfinite(batch.losses).all(axis=1))
-        columns = (batch.index[keep], batch.losses[keep], batch.offsets[keep])
-        return type(batch)(batch.keys, *columns), refused
+        return batch.part(~batch.suspicious()), refused
 
     monkeypatch.setattr(protocol, "decode", dropping)
-    bound = proven(HONEST, runs=100, which=slice(1, 2))[0]
+    bound = proven(learner, runs=100, which=slice(1, 2))[0]
     assert bound.event == "a release is missing"
     assert bound.epsilon > 1
 
 
-def test_is_a_block_that_is_not_reset_refuted(monkeypatch: Patch) -> None:
+def test_a_block_that_is_not_reset_is_refuted(monkeypatch: Patch) -> None:
     """An event is in the sums of the next block too: both releases together tell more than ε."""
     keeps_sums(monkeypatch)
     bound = proven(HONEST, runs=2500, confidence=PATIENT, which=slice(1))[0]
@@ -165,41 +214,40 @@ def test_is_a_block_that_is_not_reset_refuted(monkeypatch: Patch) -> None:
 
 
 @pytest.mark.parametrize(("count", "runs"), [(0, 1), (0, 300), (7, 300), (150, 300), (299, 300)])
-def test_are_the_bounds_those_of_clopper_and_pearson(count: int, runs: int) -> None:
+def test_the_bounds_are_those_of_clopper_and_pearson(count: int, runs: int) -> None:
     for error in (0.025, 1e-7):
         exact = scipy.stats.binomtest(count, runs).proportion_ci(1 - 2 * error, "exact")
         assert highest(count, runs, error=error) == pytest.approx(exact.high, rel=1e-9)
         assert lowest(count, runs, error=error) == pytest.approx(exact.low, rel=1e-9, abs=1e-15)
 
 
-def test_is_a_certain_event_never_more_than_seen() -> None:
+def test_a_certain_event_is_never_more_than_seen() -> None:
     assert (highest(10, 10, error=0.1), lowest(0, 10, error=0.1)) == (1, 0)
 
 
-def test_is_an_event_that_one_side_never_shows_bounded_all_the_same() -> None:
+def test_an_event_that_one_side_never_shows_is_bounded() -> None:
     """Never seen is not impossible: the bound is finite."""
-    (pair, *_) = pairs(HONEST.schedule, spec_of(HONEST, stream="x").loss_format)
-    bound = lower_bound(pair, lambda log: [], runs=50)
+    bound = lower_bound(pairs_of(HONEST)[0], lambda log, headers: [], runs=50)
     assert (bound.epsilon, bound.event) == (0.0, "none")
     assert log(lowest(50, 50, error=1e-6) / highest(0, 50, error=1e-6)) < inf
 
 
-def test_are_the_logs_neighbours() -> None:
-    """One record differs, and nothing that is public about it but its length."""
-    for pair in pairs(HONEST.schedule, spec_of(HONEST, stream="x").loss_format):
-        differ = [one != other for one, other in zip(*pair.streams, strict=True)]
-        assert sum(differ) == 1
-        assert len(pair.streams[0]) == HONEST.schedule.stop(pair.block + 1) - 1
+@pytest.mark.parametrize("learner", [HONEST, made(), made(played="value")], ids=str)
+def test_the_logs_are_neighbours(learner: Learner) -> None:
+    """One content differs, and nothing that is public about it: of feedback no length either."""
+    for pair in pairs_of(learner):
+        differ = [(a, b) for a, b in zip(*pair.streams, strict=True) if a != b]
+        assert len(differ) == 1
+        assert len(pair.streams[0]) == learner.schedule.stop(pair.block + 1) - 1
+        if pair.headers is not None:
+            ((one, other),) = differ
+            assert other is None or len(one or b"") == len(other)
+            assert len(pair.headers) == len(pair.streams[0])
 
 
-def test_is_a_box_of_three_actions_refused() -> None:
+def test_a_box_of_three_actions_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="black box: actions; expected two, got 3"):
-        pairs(HONEST.schedule, sd_format(3))
-
-
-def sd_format(actions: int) -> Format:
-    learner = sd.incumbent_leader(actions=[str(n) for n in range(actions)], epsilon="1")
-    return spec_of(learner, stream="x").loss_format
+        pairs_of(sd.incumbent_leader(actions=["a", "b", "c"], epsilon="1"))
 
 
 # The command
@@ -227,7 +275,7 @@ QUICK = ("audit", "--recipe", "incumbent_leader", "--epsilon", "1", "--actions",
 
 
 @once
-def test_does_the_command_tell_what_the_service_proves() -> None:
+def test_the_command_tells_what_the_service_proves() -> None:
     code, out = run(*QUICK, "--json")
     (audit,) = json.loads(out)
     assert code == 0
@@ -235,7 +283,7 @@ def test_does_the_command_tell_what_the_service_proves() -> None:
 
 
 @once
-def test_does_the_table_have_a_column_for_it(monkeypatch: Patch) -> None:
+def test_the_table_has_a_column_for_it(monkeypatch: Patch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     code, out = run(*QUICK[:-1], "100")
     assert code == 0
@@ -244,7 +292,7 @@ def test_does_the_table_have_a_column_for_it(monkeypatch: Patch) -> None:
 
 
 @once
-def test_does_the_command_fail_for_a_service_that_proves_more(monkeypatch: Patch) -> None:
+def test_the_command_fails_for_a_service_that_proves_more(monkeypatch: Patch) -> None:
     monkeypatch.setattr(incumbent_leader, "permute_and_flip_rate", lambda epsilon: 4 * epsilon)
     code, out = run(*QUICK, "--json")
     (audit,) = json.loads(out)
@@ -252,7 +300,7 @@ def test_does_the_command_fail_for_a_service_that_proves_more(monkeypatch: Patch
     assert any("from outside" in failure for failure in audit["failures"])
 
 
-def test_is_a_service_that_halts_no_proof(monkeypatch: Patch) -> None:
+def test_a_service_that_halts_is_no_proof(monkeypatch: Patch) -> None:
     """The audit says why instead of taking silence for privacy."""
 
     def refuse(*args: object, **more: object) -> None:
@@ -261,3 +309,108 @@ def test_is_a_service_that_halts_no_proof(monkeypatch: Patch) -> None:
     monkeypatch.setattr(protocol, "open_partition", refuse)
     with pytest.raises(StateMismatch, match="on purpose"):
         proven(HONEST, runs=10)
+
+
+CONFIGURED = """
+app = "shop"
+[transport]
+kind = "sqlite"
+path = "streamdp.db"
+[topics.shown]
+budget = "2"
+[topics.seen]
+budget = "1"
+[streams.home]
+input = "seen"
+actions = ["a", "b", "c"]
+start = "earliest"
+learner = { epsilon = "1" }
+[streams.banners]
+input = "shown"
+start = "earliest"
+observes = "feedback"
+actions = ["autumn", "boots", "coats"]
+learner = { recipe = "policy_elimination", epsilon = "1", played = "PLAYED" }
+feedback = { content = "reward", salt = "s" }
+"""
+
+
+@pytest.fixture
+def configured(tmp_path: Path) -> Path:
+    path = tmp_path / "streamdp.toml"
+    path.write_text(CONFIGURED.replace("PLAYED", "header"))
+    return path
+
+
+LOOKED = ("--samples", "1000", "--black-box", "--runs", "300", "--json")
+
+
+@pytest.mark.usefixtures("few_requests")
+def test_the_command_audits_a_configurations_feedback_streams(configured: Path) -> None:
+    """As it is configured, three actions and rewards, through the real service on files."""
+    code, out = run("audit", "--config", str(configured), *LOOKED)
+    assert code == 0, out
+    (result,) = json.loads(out)
+    assert result["learner"].startswith("banners: policy_elimination")
+    assert result["actions"] == 3
+    assert 0 <= result["epsilon_proven"] <= 1
+
+
+@pytest.mark.usefixtures("few_requests")
+def test_the_command_looks_at_recipes_from_outside_too() -> None:
+    """With the fewest actions that are asked for, by header and by value."""
+    asked = ("--recipe", "policy_elimination", "--epsilon", "1", "--actions", "2", "--actions", "3")
+    code, out = run("audit", *asked, *LOOKED[:-2], "100", "--json")
+    assert code == 0, out
+    looked = [
+        (result["actions"], result["epsilon_proven"] is not None) for result in json.loads(out)
+    ]
+    assert sorted(looked) == [(2, True), (2, True), (3, False), (3, False)]
+
+
+@pytest.mark.usefixtures("few_requests")
+def test_the_command_fails_for_a_feedback_service_that_proves_more(
+    configured: Path, monkeypatch: Patch
+) -> None:
+    """An eighth of the noise: under system bits so few runs miss it less than once in 10⁶."""
+    monkeypatch.setattr(
+        feedback, "discrete_laplaces", lambda scale, *of: discrete_laplaces(scale / 8, *of)
+    )
+    code, out = run("audit", "--config", str(configured), *LOOKED)
+    (result,) = json.loads(out)
+    assert code == 1
+    assert any("from outside" in failure for failure in result["failures"])
+
+
+SECOND = """
+[streams.again]
+input = "shown"
+start = "earliest"
+observes = "feedback"
+actions = ["autumn", "boots"]
+learner = { recipe = "policy_elimination", epsilon = "1" }
+feedback = { content = "reward", salt = "s" }
+"""
+
+
+@pytest.mark.usefixtures("few_requests")
+@pytest.mark.parametrize("name", ["keys_bits_with_four_bytes", "counts_a_lone_slot_tenfold"])
+def test_the_command_fails_for_what_only_the_engine_shows(
+    name: str, configured: Path, monkeypatch: Patch
+) -> None:
+    """Production's bits, and slots that come alone: of every feedback stream of a configuration."""
+    configured.write_text(configured.read_text() + SECOND)
+    MUTANTS[name].patch(monkeypatch)
+    code, out = run("audit", "--config", str(configured), "--samples", "1000", "--json")
+    assert code == 1
+    for result in json.loads(out):
+        assert re.search(MUTANTS[name].said, "\n".join(result["failures"])), result
+
+
+def test_a_configuration_without_feedback_is_refused(configured: Path) -> None:
+    text = configured.read_text()
+    configured.write_text(text[: text.index("[streams.banners]")])
+    result = CliRunner().invoke(cli.application(), ["audit", "--config", str(configured)])
+    assert "no feedback" in str(result.exception)
+    both = ["audit", "--config", str(configured), "--epsilon", "1"]
+    assert "got --epsilon" in str(CliRunner().invoke(cli.application(), both).exception)

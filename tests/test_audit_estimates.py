@@ -21,8 +21,7 @@ from streamdp.core.learners import Leader, learner_of
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness
 from streamdp.core.regret import ESTIMATES, Estimate, estimate
-from streamdp.lab.audit import Memo, audit_learner
-from streamdp.lab.audit.sampler import sample_estimates
+from streamdp.lab.audit import Memo, audit_kind, sample
 from tests.support.engine_mutants import Votes, with_votes
 
 pytestmark = pytest.mark.slow
@@ -45,9 +44,8 @@ SOUND = Memo()
 def audited(
     *asked: Estimate, actions: int = 2, memo: Memo = SOUND
 ) -> tuple[bool, float, Fraction | None]:
-    audit = audit_learner(
-        learner(actions=actions), estimates=asked, samples=1000, longest=16, memo=memo
-    )
+    kind = learner(actions=actions).with_estimates(asked)
+    audit = audit_kind(kind, samples=1000, longest=16, memo=memo)
     return audit.passed, audit.worst, audit.charged
 
 
@@ -197,8 +195,9 @@ def noise_fits() -> bool:
         actions=["a", "b", "c"],
     )
     estimates = tuple(replace(asked, min_length=1) for asked in TWO)
-    fits = sample_estimates(single, estimates, randomness=SeededRandomness(2), samples=10_000)
-    return all(fit.passed for fit in fits)
+    kind = single.with_estimates(estimates)
+    tests = sample(kind, randomness=SeededRandomness(2), samples=10_000)
+    return all(fit.passed for _, fit in tests)
 
 
 @pytest.fixture(scope="module")
@@ -238,8 +237,8 @@ def test_noise_that_is_wrong_fails_the_audit(monkeypatch: pytest.MonkeyPatch) ->
     late = estimate("block_regret", epsilon="1/2", min_length=64)
     assert audited(late) == audited(replace(late, min_length=SECOND))
     scaled(Fraction(1, 2))(monkeypatch)
-    audit = audit_learner(learner(), estimates=[late], samples=4000, longest=16, memo=SOUND)
-    assert any(failure.startswith("estimates: χ²") for failure in audit.failures)
+    audit = audit_kind(learner().with_estimates([late]), samples=4000, longest=16, memo=SOUND)
+    assert any(failure.startswith("noise does not follow") for failure in audit.failures)
 
 
 class NoDraws:

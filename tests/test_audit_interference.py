@@ -15,9 +15,10 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Key, LossBatch, Releases
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.regret import estimate
-from streamdp.lab.audit import audit_learner, leaks
+from streamdp.lab.audit import audit_kind, leaks
 from streamdp.lab.audit.interference import each_leak
 from streamdp.lab.commands.audit import SHIPPED
+from tests.support.feedback_mutants import made
 from tests.support.leaks import compresses_rows
 from tests.support.structures import one_of_each
 
@@ -44,12 +45,18 @@ def test_nothing_but_charged_releases_depends_on_content(learner: Leader) -> Non
 
     Of one learner of each structure: selections are made by a script, whatever the noise.
     """
-    assert leaks(learner, ESTIMATES) == []
+    assert leaks(learner.with_estimates(ESTIMATES)) == []
+
+
+@pytest.mark.parametrize("played", ["header", "value"])
+def test_no_feedback_but_charged_sums_is_seen(played: str) -> None:
+    """Policies follow from releases, which a script makes."""
+    assert leaks(made(played=played)) == []
 
 
 def test_a_schedule_of_single_slots_tells_nothing_either() -> None:
     single = shipped({"recipe": "incumbent_leader", "schedule": "capped 1"})
-    assert leaks(single, ESTIMATES) == []
+    assert leaks(single.with_estimates(ESTIMATES)) == []
 
 
 Break = Callable[[pytest.MonkeyPatch], None]
@@ -148,7 +155,7 @@ def test_what_depends_on_content_is_named(
 
 def test_a_leak_fails_the_audit(monkeypatch: pytest.MonkeyPatch) -> None:
     compresses_rows(monkeypatch)
-    audit = audit_learner(INCUMBENT, samples=1000, longest=4)
+    audit = audit_kind(INCUMBENT, samples=1000, longest=4)
     assert not audit.passed
     assert any("depends on content: save" in failure for failure in audit.failures)
 

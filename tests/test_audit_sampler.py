@@ -14,9 +14,16 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Ints
 from streamdp.core.engine.draws import Fresh
 from streamdp.core.kinds import windows
+from streamdp.core.kinds.kind import Kind
 from streamdp.core.learners import Leader, learner_of
-from streamdp.core.randomness import Bits, Purpose, SeededRandomness, SystemRandomness
-from streamdp.lab.audit import Chi2, sample
+from streamdp.core.randomness import (
+    Bits,
+    Purpose,
+    Randomness,
+    SeededRandomness,
+    SystemRandomness,
+)
+from streamdp.lab.audit import Chi2, sampler
 from streamdp.lab.audit.sampler import chi2
 from streamdp.lab.commands.audit import SHIPPED
 from tests.support.engine_mutants import Votes, with_votes
@@ -28,6 +35,12 @@ Tags = NDArray[np.uint8]
 def shipped(options: dict[str, str], *, actions: int = 2) -> Leader:
     names = [f"a{i}" for i in range(actions)]
     return learner_of({**options, "epsilon": "3"}, actions=names)
+
+
+def sample(kind: Kind, *, randomness: Randomness, samples: int) -> Chi2:
+    """The test of a kind's choices over two blocks."""
+    ((_, fit),) = sampler.sample(kind, randomness=randomness, samples=samples)
+    return fit
 
 
 @pytest.mark.slow
@@ -43,7 +56,7 @@ def test_transcripts_of_the_shipped_engine_follow_their_law(learner: Leader) -> 
     """Of each structure and kind of choice."""
     fit = sample(learner, randomness=SeededRandomness(11), samples=20_000)
     assert fit.passed, fit
-    assert fit.samples == 20_000
+    assert fit.samples == 60_000  # openings, and two choices of each key
 
 
 def test_system_randomness_follows_the_law_too() -> None:

@@ -55,7 +55,7 @@ def test_does_a_learner_of_ones_own_pass_the_kit(greedy: Bandit) -> None:
 
 @pytest.mark.parametrize(
     ("page", "kit"),
-    [("bandits.md", "check_bandit("), ("extending.md", "check_feedback_learner(")],
+    [("bandits.md", "check_bandit("), ("extending.md", "check_kind(")],
 )
 def test_is_a_learner_of_ones_own_less_than_forty_lines(page: str, kit: str) -> None:
     """The documents' examples, imports and check included; that they pass is tested by following

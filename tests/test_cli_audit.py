@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from streamdp import cli
 from streamdp.core.learners import RECIPES, incumbent_leader, leader
 from streamdp.lab import audit
+from tests.support.feedback_mutants import CHOOSING
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +65,7 @@ def test_a_failed_audit_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "FAILS" in out
     code, out = run(*ONE, "--json")
     assert code == 1
-    assert "log-ratio 2 > 1" in json.loads(out)[0]["failures"][0]
+    assert any("log-ratio 2 > 1" in failure for failure in json.loads(out)[0]["failures"])
 
 
 def test_a_recipe_that_was_added_is_audited_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,3 +108,22 @@ def test_is_a_papers_bandit_learner_audited_where_it_is_named() -> None:
     assert code == 0
     for word in ("lazy_ucb", "holds"):
         assert word in out
+
+
+@pytest.mark.usefixtures("few_requests")
+def test_a_broken_draw_from_a_policy_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`choose` is part of what `streamdp audit` looks at."""
+    CHOOSING["says_the_probability_as_if_play_were_uniform"][1](monkeypatch)
+    code, out = run("audit", "--recipe", "policy_elimination", *QUICK, "--json")
+    assert code == 1
+    assert "a probability is said" in json.loads(out)[0]["failures"][0]
+
+
+@pytest.mark.usefixtures("few_requests")
+def test_policies_are_audited_by_header_and_by_value() -> None:
+    code, out = run("audit", "--recipe", "policy_elimination", *QUICK, "--json")
+    assert code == 0, out
+    results = json.loads(out)
+    assert [one["verdict"] for one in results] == ["holds", "holds"]
+    assert ["played=value" in one["learner"] for one in results] == [False, True]
+    assert "policy_elimination" in run("audit", "--recipe", "policy_elimination", *QUICK)[1]

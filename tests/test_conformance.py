@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from importlib import import_module
 from inspect import Parameter, signature
@@ -18,12 +18,22 @@ from typer.testing import CliRunner
 import streamdp as sd
 from streamdp.cli import application
 from streamdp.core import learners
+from streamdp.core.arrays import Floats
+from streamdp.core.engine.draws import FromRecord
 from streamdp.core.evidence import Ints, Standing
+from streamdp.core.evidence.policy import PARTS, Policy
+from streamdp.core.evidence.policy_posterior import NoiseVariance
+from streamdp.core.evidence.policy_rule import History
+from streamdp.core.evidence.policy_rules import Intervals
+from streamdp.core.kinds import feedback
+from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
+from streamdp.core.noise import discrete_laplaces
 from streamdp.core.randomness import Bits
 from streamdp.core.selection import Mechanism, PermuteAndFlip, Prior, Smallest
-from streamdp.lab.audit import audit_learner
-from streamdp.lab.kits.learners import check_learner
+from streamdp.lab.audit import audit_kind
+from streamdp.lab.kits.kinds import check_kind
 from tests.golden_engine import LEARNERS
+from tests.support.feedback_mutants import with_batch
 from tests.support.kind_mutants import folds_what_it_drew_from
 from tests.support.structures import by_choice, one_of_each
 
@@ -52,7 +62,7 @@ SOUND = one_of_each(LEARNERS.values(), and_of_each=by_choice)
 @pytest.mark.parametrize("learner", SOUND, ids=str)
 def test_does_every_learner_pass_the_kit(learner: sd.Leader) -> None:
     """Of each recipe, structure and kind of choice; another ε of the same is asked by the audit."""
-    check_learner(learner)
+    check_kind(learner)
 
 
 def test_is_no_recipe_forgotten() -> None:
@@ -78,9 +88,9 @@ def test_does_a_newcomers_file_pass_the_kit_and_the_audit(
     source = (EXAMPLES / "tracking_leader.py").read_text()
     assert len(source.splitlines()) < 40
     short = newcomer(actions=ACTIONS[:2], epsilon="0.5", longest=4)
-    check_learner(
+    check_kind(
         newcomer(actions=ACTIONS, epsilon="1"),
-        audit=lambda learner: audit_learner(short, samples=2000, longest=16),
+        audit=lambda learner: audit_kind(short, samples=2000, longest=16),
     )
     config = {"recipe": "tracking_leader", "epsilon": "0.5", "longest": "4"}
     assert sd.learner_of(config, actions=ACTIONS[:2]) == short
@@ -226,8 +236,8 @@ def sociable(*, actions: Sequence[str], epsilon: str) -> sd.Leader:
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        (cheap, "a replaced loss vector costs at most the charge"),
-        (certain, "a replaced loss vector costs at most the charge"),
+        (cheap, "a replaced content costs at most the charge"),
+        (certain, "a replaced content costs at most the charge"),
         (deaf, "another learner has another digest"),
         (mute, "its configuration can be read: schedule.longest"),
         (moody, "its configuration is the learner again"),
@@ -240,7 +250,7 @@ def sociable(*, actions: Sequence[str], epsilon: str) -> sd.Leader:
 def test_does_the_kit_catch_a_broken_learner(broken: Callable[..., sd.Leader], said: str) -> None:
     """Registered like a stranger's; what it gets wrong is said first."""
     with pytest.raises(AssertionError, match=said):
-        check_learner(sd.recipe(broken)(actions=ACTIONS, epsilon="1"))
+        check_kind(sd.recipe(broken)(actions=ACTIONS, epsilon="1"))
 
 
 def test_does_the_kit_catch_a_memory_that_reads_sums(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,17 +261,17 @@ def test_does_the_kit_catch_a_memory_that_reads_sums(monkeypatch: pytest.MonkeyP
     learner = next(learner for learner in SOUND if learner.recipe == "remembering_leader")
 
     folds_what_it_drew_from(monkeypatch)
-    said = "what is in force follows from the releases|another action was in force"
+    said = "a replaced content costs|is in force|another action was in force"
     with pytest.raises((AssertionError, sd.StateMismatch), match=said):
-        check_learner(learner)
+        check_kind(learner)
 
 
 def test_does_the_kit_want_a_recipe_and_few_actions() -> None:
     """A learner without a recipe cannot be configured; many actions cannot be tried."""
     with pytest.raises(AssertionError, match="a recipe that is registered"):
-        check_learner(leader(PermuteAndFlip(Fraction(1, 2)), Fraction(1)))
+        check_kind(leader(PermuteAndFlip(Fraction(1, 2)), Fraction(1)))
     with pytest.raises(AssertionError, match="of 2 to 5 actions"):
-        check_learner(sd.incumbent_leader(actions=[str(at) for at in range(6)], epsilon="1"))
+        check_kind(sd.incumbent_leader(actions=[str(at) for at in range(6)], epsilon="1"))
 
 
 def test_has_the_audit_the_last_word() -> None:
@@ -271,9 +281,138 @@ def test_has_the_audit_the_last_word() -> None:
         failures: Sequence[str] = ("why",)
 
     with pytest.raises(AssertionError, match="the audit; why"):
-        check_learner(
+        check_kind(
             sd.incumbent_leader(actions=ACTIONS, epsilon="1"), audit=lambda learner: Refused()
         )
+
+
+# -- policies -------------------------------------------------------------------------------------
+
+PolicyChange = Callable[[Policy], Policy]
+
+
+def policies(**options: str) -> PolicyLearner:
+    return FEEDBACK_RECIPES["policy_elimination"](
+        actions=["a", "b", "c"], epsilon="1", schedule="capped 8", **options
+    )
+
+
+@dataclass(frozen=True)
+class TamperedRule:
+    """A rule whose policies are changed. It is told apart by its name, so that digests agree."""
+
+    inner: Intervals
+    change: PolicyChange = field(compare=False)
+    name: str = "intervals"
+
+    @property
+    def history(self) -> History:
+        return self.inner.history
+
+    def parameters(self) -> Mapping[str, str]:
+        return self.inner.parameters()
+
+    def learned(self, state: Floats, gains: Floats, shown: Floats, noise: NoiseVariance) -> Floats:
+        return self.inner.learned(state, gains, shown, noise)
+
+    def policy(self, state: Floats, lengths: Ints) -> Policy:
+        return self.change(self.inner.policy(state, lengths))
+
+
+def with_rule(change: PolicyChange, monkeypatch: pytest.MonkeyPatch) -> PolicyLearner:
+    """A learner of the registered recipe whose rule was tampered with."""
+    made = FEEDBACK_RECIPES["policy_elimination"]
+
+    def tampered(**options: object) -> PolicyLearner:
+        whole = made(**options)
+        assert isinstance(whole.rule, Intervals)
+        return replace(whole, rule=TamperedRule(whole.rule, change))
+
+    monkeypatch.setitem(FEEDBACK_RECIPES, "policy_elimination", tampered)
+    return FEEDBACK_RECIPES["policy_elimination"](
+        actions=["a", "b", "c"], epsilon="1", schedule="capped 8"
+    )
+
+
+def test_a_sound_learner_passes() -> None:
+    """Else what follows would prove nothing."""
+    check_kind(policies())
+    check_kind(policies(played="value"))
+
+
+def test_a_learner_without_a_recipe_is_caught() -> None:
+    with pytest.raises(AssertionError, match="a recipe that is registered"):
+        check_kind(replace(policies(), recipe="home_made"))
+    with pytest.raises(AssertionError, match="its configuration is the learner again"):
+        check_kind(replace(policies(), forgetting=Fraction(1, 2)))
+
+
+@pytest.mark.parametrize("played", ["header", "value"])
+def test_noise_that_is_too_small_for_its_charge_is_caught(
+    played: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scales follow from the sensitivity; a claim of half of it is a charge of half the price."""
+    half = {kind: sensitivity / 2 for kind, sensitivity in feedback._SENSITIVITY.items()}
+    monkeypatch.setattr(feedback, "_SENSITIVITY", half)
+    with pytest.raises(AssertionError, match="a replaced content costs at most the charge"):
+        check_kind(policies(played=played))
+
+
+def test_a_policy_that_does_not_add_up_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = with_rule(lambda policy: policy // np.uint32(2), monkeypatch)
+    with pytest.raises(AssertionError, match="a policy adds up"):
+        check_kind(subject)
+
+
+def test_a_policy_that_is_no_function_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that draws: nobody could compute it again."""
+    secret = np.random.default_rng(5)
+
+    def drawn(policy: Policy) -> Policy:
+        return np.eye(3, dtype=np.uint32)[secret.integers(0, 3, len(policy))] * np.uint32(PARTS)
+
+    with pytest.raises(AssertionError, match="the same seed, the same releases"):
+        check_kind(with_rule(drawn, monkeypatch))
+
+
+def test_gains_that_are_not_clipped_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feedback, "NULL", 1 << 60)
+    with pytest.raises(AssertionError, match="a replaced content costs at most the charge"):
+        check_kind(policies())
+
+
+def test_an_unknown_arm_that_counts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the arm before the last: what names nothing known must add to nothing."""
+    with_batch(
+        monkeypatch,
+        lambda slots, batch: replace(batch, played=np.clip(batch.played, None, 2).astype(np.int32)),
+    )
+    with pytest.raises(AssertionError, match="drawn from other shown than the log"):
+        check_kind(policies())
+
+
+def test_noise_of_another_law_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wider(scale: Fraction, bits: Bits, count: int, *, position: int = 0) -> Ints:
+        return discrete_laplaces(scale * 11 / 10, bits, count, position=position)
+
+    monkeypatch.setattr(feedback, "discrete_laplaces", wider)
+    with pytest.raises(AssertionError, match="draws follow the law; noise"):
+        check_kind(policies())
+
+
+def test_a_rebuild_that_forgets_a_sum_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = FromRecord.released
+
+    def forgetting(self: FromRecord, name: str, rows: Ints) -> Ints:
+        drawn = released(self, name, rows)
+        drawn[:, 3:] = 0  # the counts
+        return drawn
+
+    monkeypatch.setattr(FromRecord, "released", forgetting)
+    with pytest.raises(
+        Exception, match=r"drawn over other records|goes on as it would|in force|policy"
+    ):
+        check_kind(policies())
 
 
 def test_are_options_of_recipes_readable_from_text() -> None:

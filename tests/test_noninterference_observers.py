@@ -19,12 +19,13 @@ import pytest
 
 import streamdp as sd
 from streamdp.core.regret import Estimate
-from streamdp.lab.audit.script import Script, Scripted, ScriptedRandomness, Seen, key_of
+from streamdp.lab.audit.script import Script, ScriptedRandomness, key_of
 from streamdp.serve.about import About
 from streamdp.service.exact import ExactTotals
 from streamdp.service.spec import StreamSpec
 from streamdp.testing.memory_log import MemoryLog
 from tests.support.publishing import HOME
+from tests.support.scripted_choice import ScriptedChoice
 from tests.support.streams import ACTIONS, spec
 from tests.support.watched_observers import BLOCKS, CHANGED, RECORDS, Lines, seen, worked
 
@@ -62,15 +63,17 @@ def stream(exact: ExactTotals) -> StreamSpec:
     """A stream whose chance is scripted."""
     runs, actions = len(KEYS), len(ACTIONS)
     script = Script(
+        many=actions,
         actions=np.arange(runs * (BLOCKS + 1)).reshape(runs, -1) * 7 % actions,
         windows=np.zeros((runs, BLOCKS + 1), dtype=np.uint64),
         coins=np.zeros((runs, RECORDS, actions), dtype=np.bool_),
     )
-    randomness = ScriptedRandomness(script, Seen.nothing(runs, BLOCKS, actions))
-    learner = replace(
-        sd.incumbent_leader(actions=ACTIONS, epsilon="1/2", schedule="capped 4"), choose=Scripted()
+    learner = sd.incumbent_leader(actions=ACTIONS, epsilon="1/2", schedule="capped 4")
+    made = spec(
+        learner=replace(learner, choose=ScriptedChoice()),
+        randomness=ScriptedRandomness(script),
+        estimates=ESTIMATES,
     )
-    made = spec(learner=learner, randomness=randomness, estimates=ESTIMATES)
     return replace(made, exact=exact)
 
 

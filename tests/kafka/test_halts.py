@@ -21,7 +21,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.selection import PermuteAndFlip
 from streamdp.lab.audit.blackbox import lower_bound, pairs
 from streamdp.lab.commands._black_box import served, spec_of
-from streamdp.ports import Key, Value
+from streamdp.ports import Headers, Key, Value
 from streamdp.service.charges_by_others import ChargesByOthers, Scope, alone
 from streamdp.service.life import Life
 from streamdp.service.spec import StreamSpec
@@ -374,10 +374,11 @@ def test_is_noise_of_half_the_scale_refuted_on_a_real_broker(
 
         def run(
             log: Sequence[tuple[bytes, Value]],
+            headers: Sequence[Headers] | None,
             made: StreamSpec = made,
             technology: KafkaTechnology = technology,
         ) -> list[bytes]:
-            return asyncio.run(served(made, technology, log))
+            return asyncio.run(served(made, technology, log, headers))
 
         proven[name] = lower_bound(pair, run, runs=300, confidence=0.95).epsilon
     assert proven["honest"] <= 1 < proven["Exp(1/ε)"]

@@ -26,7 +26,7 @@ from streamdp.core.engine.draws import Fresh
 from streamdp.core.engine.rebuilding import Rebuilding
 from streamdp.core.events import ACTION, Batch, Key, LossBatch, Releases
 from streamdp.core.grid import UNIT, Quantiser, quantise
-from streamdp.core.kinds.kind import BitsOf
+from streamdp.core.kinds.kind import BitsOf, Kind
 from streamdp.core.kinds.losses import LossAdder, LossContents
 from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.learners import Leader, learner_of
@@ -34,8 +34,10 @@ from streamdp.core.ledger import Ledger
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Bits, CounterBits, Purpose, SystemRandomness
 from streamdp.core.regret import Estimate, estimate
-from streamdp.core.selection import Exponential, PermuteAndFlip, Prior, race
+from streamdp.core.selection import PermuteAndFlip, Prior, race
 from streamdp.core.snapshot import Layout
+from streamdp.lab.audit.around import Around
+from streamdp.lab.audit.neighbours import innermost
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -47,19 +49,13 @@ ESTIMATES = (estimate("block_regret", epsilon="1/4", min_length=30),)
 
 @dataclass(frozen=True)
 class Mutant:
-    """A broken engine, and the learner that it breaks."""
+    """A broken engine, and the kind that it breaks."""
 
     patch: Patch
-    options: Mapping[str, str]
+    kind: Kind
     said: str  # what the audit finds
-    layer: str  # which of its layers: "engine", "alone", "bits" or "races"
-    estimates: tuple[Estimate, ...] = ()
+    layer: str  # which of its layers: "exact", "stories", "alone", "sizes", "bits" or "races"
     longest: int = 64  # the blocks in which it shows
-
-    @property
-    def learner(self) -> Leader:
-        """The learner at ε = 1."""
-        return learner_of({**self.options, "epsilon": "1"}, actions=["a", "b"])
 
 
 MUTANTS: dict[str, Mutant] = {}
@@ -69,14 +65,17 @@ def mutant(
     options: Mapping[str, str],
     *,
     said: str,
-    layer: str = "engine",
+    layer: str = "stories",
     estimates: tuple[Estimate, ...] = (),
     longest: int = 64,
 ) -> Callable[[Patch], Patch]:
     """Register a mutant under its function's name."""
 
     def registered(patch: Patch) -> Patch:
-        MUTANTS[patch.__name__] = Mutant(patch, options, said, layer, estimates, longest)
+        kind = learner_of({**options, "epsilon": "1"}, actions=["a", "b"])
+        MUTANTS[patch.__name__] = Mutant(
+            patch, kind.with_estimates(estimates), said, layer, longest
+        )
         return patch
 
     return registered
@@ -85,7 +84,7 @@ def mutant(
 # -- what an outside look found -------------------------------------------------------------------
 
 
-@mutant(PREFIX, said="other sums than its window's")
+@mutant(PREFIX, said="drawn from other (sums|window) than the log's")
 def shortens_the_window_of_a_block_that_begins_with_a_null(patch: pytest.MonkeyPatch) -> None:
     windows = LossAdder._windows
 
@@ -124,7 +123,7 @@ def lengths_of(self: Fresh, rows: Ints) -> Ints:
     return self.kind.schedule.lengths(self.bank.block[rows])
 
 
-@mutant(INCUMBENT, said="the bonus is not what earlier releases say")
+@mutant(INCUMBENT, said="drawn with other action than earlier releases say")
 def favours_the_best_of_long_blocks(patch: pytest.MonkeyPatch) -> None:
     """The bonus goes to the action with the least raw sum, in blocks of 40 slots and more."""
 
@@ -168,7 +167,7 @@ def ignores_runners_up_in_other_chunks(patch: pytest.MonkeyPatch) -> None:
 # -- losses of long blocks ------------------------------------------------------------------------
 
 
-@mutant(INCUMBENT, said="other sums than its window's")
+@mutant(INCUMBENT, said="drawn from other (sums|window) than the log's")
 def fills_a_null_with_the_vector_before(patch: pytest.MonkeyPatch) -> None:
     """Imputation from the thirteenth slot on: one event reaches two slots (P2)."""
     contents = LossAdder.contents
@@ -188,7 +187,7 @@ def fills_a_null_with_the_vector_before(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LossAdder, "contents", filling)
 
 
-@mutant(INCUMBENT, said="other sums than its window's")
+@mutant(INCUMBENT, said="drawn from other (sums|window) than the log's")
 def adds_long_blocks_in_floats(patch: pytest.MonkeyPatch) -> None:
     """Sums of single precision stall beyond 2**24 grid units."""
     add = LossContents.add
@@ -201,7 +200,7 @@ def adds_long_blocks_in_floats(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LossContents, "add", stalling)
 
 
-@mutant(INCUMBENT, said="thousands of slots: block .*: the selection read other sums")
+@mutant(INCUMBENT, said="thousands of slots, seeded: .*: drawn from other sums", layer="sizes")
 def keeps_the_finite_part_of_a_null_when_streaming(patch: pytest.MonkeyPatch) -> None:
     """Only runs of 2**16 values are streamed."""
 
@@ -212,7 +211,7 @@ def keeps_the_finite_part_of_a_null_when_streaming(patch: pytest.MonkeyPatch) ->
     patch.setattr(segments, "column_sums", sums)
 
 
-@mutant(INCUMBENT, said="other sums than its window's")
+@mutant(INCUMBENT, said="drawn from other (sums|window) than the log's")
 def nulls_large_frames_whole(patch: pytest.MonkeyPatch) -> None:
     """A bad row nulls all of its frame, if that has more than eight rows."""
     apply_batch = Engine.apply_batch
@@ -228,7 +227,7 @@ def nulls_large_frames_whole(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "apply_batch", strict)
 
 
-@mutant(INCUMBENT, said="other sums than its window's")
+@mutant(INCUMBENT, said="drawn from other (sums|window) than the log's")
 def stretches_sums_of_long_blocks(patch: pytest.MonkeyPatch) -> None:
     """A rate that adapts: differences are doubled where all of them are small (P2, P9)."""
 
@@ -249,7 +248,7 @@ def stretches_sums_of_long_blocks(patch: pytest.MonkeyPatch) -> None:
 # -- who it happens to ----------------------------------------------------------------------------
 
 
-@mutant(INCUMBENT, said="other sums than its window's")
+@mutant(INCUMBENT, said="drawn from other (sums|window) than the log's")
 def lets_late_keys_inherit_sums(patch: pytest.MonkeyPatch) -> None:
     """A row beyond the first 64 begins with the open sums of the row 64 before it."""
     add = Bank.add
@@ -263,7 +262,7 @@ def lets_late_keys_inherit_sums(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Bank, "add", inheriting)
 
 
-@mutant(LAPLACE, said="the release is not what was selected")
+@mutant(LAPLACE, said="the release is not what was drawn")
 def gives_the_null_key_no_noise(patch: pytest.MonkeyPatch) -> None:
     """In blocks of 16 slots and more."""
 
@@ -276,7 +275,7 @@ def gives_the_null_key_no_noise(patch: pytest.MonkeyPatch) -> None:
     with_votes(patch, noiseless)
 
 
-@mutant(INCUMBENT, said="the release is not what was selected|another value")
+@mutant(INCUMBENT, said="the release is not what was drawn")
 def keeps_the_action_in_force_in_a_tie(patch: pytest.MonkeyPatch) -> None:
     """For certain, in blocks of 16 slots and more: another event breaks the tie."""
 
@@ -291,7 +290,7 @@ def keeps_the_action_in_force_in_a_tie(patch: pytest.MonkeyPatch) -> None:
 # -- saves and rebuilds ---------------------------------------------------------------------------
 
 
-@mutant(INCUMBENT, said="the bonus is not what earlier releases say")
+@mutant(INCUMBENT, said="drawn with other action than earlier releases say")
 def saves_the_leader_as_the_action_in_force(patch: pytest.MonkeyPatch) -> None:
     """A rebuilt engine gives its bonus to what was best when it was saved."""
     save = Engine.save
@@ -308,7 +307,7 @@ def saves_the_leader_as_the_action_in_force(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "save", leading)
 
 
-@mutant(INCUMBENT, said="other sums than its window's")
+@mutant(INCUMBENT, said="drawn from other (sums|window) than the log's")
 def rounds_the_sums_that_it_loads(patch: pytest.MonkeyPatch) -> None:
     """To whole losses, in a block of 16 slots and more: a saved row is smaller then."""
     load = snapshot.load
@@ -339,17 +338,18 @@ def lets_long_blocks_go_free(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Ledger, "book", lenient)
 
 
-@mutant(INCUMBENT, said="not the block's statistic with the noise", estimates=ESTIMATES)
+@mutant(INCUMBENT, said="block_regret: not drawn exactly once", estimates=ESTIMATES)
 def halves_the_noise_of_long_blocks(patch: pytest.MonkeyPatch) -> None:
     """The mean of two draws is taken for one, in blocks of 30 slots and more."""
     released = Fresh.released
 
     def quieter(self: Fresh, name: str, rows: Ints) -> Ints:
-        assert isinstance(self.kind, Leader)
         if name == ACTION or lengths_of(self, rows).min() < 30:
             return released(self, name, rows)
-        (which,) = (at for at, of in enumerate(self.kind.estimates) if of.name == name)
-        spec, bank = self.kind.estimates[which], self.bank
+        learner = innermost(self.kind)
+        assert isinstance(learner, Leader)
+        (which,) = (at for at, of in enumerate(learner.estimates) if of.name == name)
+        spec, bank = learner.estimates[which], self.bank
         nulls, in_force = bank.private["nulls"][rows], bank.public["action"][rows].astype(np.int64)
         statistic = spec.statistic(bank.private["totals"][rows], action=in_force, nulls=nulls)
         bits = self.bits(Purpose.NOISE + which, rows, bank.block[rows])
@@ -362,7 +362,7 @@ def halves_the_noise_of_long_blocks(patch: pytest.MonkeyPatch) -> None:
 # -- the system's bits ----------------------------------------------------------------------------
 
 
-@mutant(INCUMBENT, said="not selected from exactly once|the release is not what was selected")
+@mutant(INCUMBENT, said="not drawn exactly once|the release is not what was drawn")
 def draws_again_where_the_worst_won(patch: pytest.MonkeyPatch) -> None:
     """Once, in blocks of 7 slots and more, under the system's bits only."""
 
@@ -411,14 +411,13 @@ def gives_rows_beyond_a_block_the_bits_of_the_first(patch: pytest.MonkeyPatch) -
 # -- engines that look at who looks ---------------------------------------------------------------
 
 
-@mutant(INCUMBENT, said="another value")
+@mutant(INCUMBENT, said="unwatched and in one batch: action: other releases")
 def is_good_while_it_is_watched(patch: pytest.MonkeyPatch) -> None:
-    """The best of blocks of 16 slots and more wins for certain, if the choice is a shipped one."""
+    """The best of blocks of 16 slots and more wins for certain, if nothing is around the kind."""
 
     def posing(self: Fresh, rows: Ints, votes: Votes) -> Ints:
         chosen = votes(self, rows)
-        assert isinstance(self.kind, Leader)
-        if not isinstance(self.kind.choose, PermuteAndFlip | Exponential):
+        if isinstance(self.kind, Around):
             return chosen
         best = self.bank.private["sums"][rows].argmin(axis=1)
         return np.where(lengths_of(self, rows) >= 16, best, chosen)
@@ -466,7 +465,7 @@ def with_contents(patch: pytest.MonkeyPatch, changed: Adding) -> None:
     patch.setattr(LossAdder, "contents", other)
 
 
-@mutant(INCUMBENT, said="other sums than its window's", longest=256)
+@mutant(INCUMBENT, said="drawn from other (sums|window) than the log's", longest=256)
 def counts_late_events_twice_that_come_alone(patch: pytest.MonkeyPatch) -> None:
     """An event that is a batch of its own, from the hundredth slot of a block on: 2 ε."""
 
@@ -476,7 +475,7 @@ def counts_late_events_twice_that_come_alone(patch: pytest.MonkeyPatch) -> None:
     with_contents(patch, twice)
 
 
-@mutant(INCUMBENT, said="other sums than its window's", layer="alone", longest=256)
+@mutant(INCUMBENT, said="drawn from other (sums|window) than the log's", layer="alone", longest=256)
 def imputes_late_nulls_that_come_alone(patch: pytest.MonkeyPatch) -> None:
     """The mean of the block so far stands for a null: what others said counts again (P2)."""
 
@@ -488,7 +487,7 @@ def imputes_late_nulls_that_come_alone(patch: pytest.MonkeyPatch) -> None:
     with_contents(patch, imputing)
 
 
-@mutant(PREFIX, said="other sums than its window's", layer="alone", longest=256)
+@mutant(PREFIX, said="drawn from other (sums|window) than the log's", layer="alone", longest=256)
 def reads_late_events_behind_the_window_that_come_alone(patch: pytest.MonkeyPatch) -> None:
     def reading(self: LossAdder, slots: BatchSlots, added: LossContents) -> None:
         assert isinstance(slots.batch, LossBatch)
@@ -498,7 +497,7 @@ def reads_late_events_behind_the_window_that_come_alone(patch: pytest.MonkeyPatc
     with_contents(patch, reading)
 
 
-@mutant(INCUMBENT, said="other sums than its window's", layer="alone", longest=256)
+@mutant(INCUMBENT, said="drawn from other (sums|window) than the log's", layer="alone", longest=256)
 def counts_an_event_twice_that_comes_alone_behind_a_save(patch: pytest.MonkeyPatch) -> None:
     """The first one after its row was saved, late in a block."""
     step = Engine._step
@@ -515,7 +514,7 @@ def counts_an_event_twice_that_comes_alone_behind_a_save(patch: pytest.MonkeyPat
     patch.setattr(Engine, "_step", twice)
 
 
-@mutant(INCUMBENT, said="other sums than its window's", layer="alone", longest=256)
+@mutant(INCUMBENT, said="drawn from other (sums|window) than the log's", layer="alone", longest=256)
 def reads_late_events_again_that_come_alone_in_a_rebuild(patch: pytest.MonkeyPatch) -> None:
     """An event that a rebuild reads alone counts twice: a crash makes 2 ε of it."""
     feed = Rebuilding.feed
@@ -533,7 +532,7 @@ def reads_late_events_again_that_come_alone_in_a_rebuild(patch: pytest.MonkeyPat
     with_contents(patch, twice)
 
 
-@mutant(INCUMBENT, said="other sums than its window's", layer="alone", longest=256)
+@mutant(INCUMBENT, said="drawn from other (sums|window) than the log's", layer="alone", longest=256)
 def counts_a_run_twice_behind_events_that_come_alone(patch: pytest.MonkeyPatch) -> None:
     """Two events of a key in one batch, late in a block, if the one before them came alone."""
     alone: dict[LossAdder, set[int]] = {}
@@ -550,7 +549,7 @@ def counts_a_run_twice_behind_events_that_come_alone(patch: pytest.MonkeyPatch) 
     with_contents(patch, twice)
 
 
-@mutant(INCUMBENT, said="not selected from exactly once|the release is not what was selected")
+@mutant(INCUMBENT, said="not drawn exactly once|the release is not what was drawn")
 def releases_the_best_of_late_blocks(patch: pytest.MonkeyPatch) -> None:
     """Without noise, from the hundredth block of a key on: an infinite ε."""
 

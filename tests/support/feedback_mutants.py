@@ -11,7 +11,7 @@ run: the scale that is printed for Hybrid-UCB, advice that is protected, a δ be
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from hashlib import blake2b
 from itertools import count
@@ -39,8 +39,7 @@ from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.noise import discrete_laplaces
 from streamdp.core.randomness import Bits
 from streamdp.core.schedule import Schedule
-
-Patch = Callable[[pytest.MonkeyPatch], None]
+from tests.support.engine_mutants import Mutant, Patch
 
 
 def made(*, epsilon: str = "1", **options: str) -> PolicyLearner:
@@ -48,24 +47,14 @@ def made(*, epsilon: str = "1", **options: str) -> PolicyLearner:
     return FEEDBACK_RECIPES["policy_elimination"](actions=["a", "b"], epsilon=epsilon, **options)
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """A broken engine, and the learner that it breaks."""
-
-    patch: Patch
-    subject: PolicyLearner
-    said: str  # what the audit finds
-    layer: str  # of the audit: "short", or as in `feedback_story_mutants`
-
-
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(said: str, *, layer: str = "short", **options: str) -> Callable[[Patch], Patch]:
+def mutant(said: str, *, layer: str = "exact", **options: str) -> Callable[[Patch], Patch]:
     """Register a broken variant, the learner that it breaks, and what the audit says of it."""
 
     def registered(patch: Patch) -> Patch:
-        MUTANTS[patch.__name__] = Mutant(patch, made(**options), said, layer)
+        MUTANTS[patch.__name__] = Mutant(patch, made(**options), said, layer, longest=256)
         return patch
 
     return registered
@@ -196,7 +185,7 @@ def does_not_clip_gains(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(feedback, "NULL", 10**13)
 
 
-@mutant("other sums than the log's", layer="stories")
+@mutant("drawn from other sums than the log's", layer="stories")
 def imputes_a_null_from_the_slot_before(patch: pytest.MonkeyPatch) -> None:
     """From the thirteenth slot on: beyond what streams are enumerated for."""
 
@@ -209,7 +198,7 @@ def imputes_a_null_from_the_slot_before(patch: pytest.MonkeyPatch) -> None:
     with_batch(patch, imputing)
 
 
-@mutant("a policy is not what its releases say", layer="stories")
+@mutant("a release does not say what is in force after it", layer="stories")
 def reads_an_exact_sum_for_the_policy(patch: pytest.MonkeyPatch) -> None:
     def reading(engine: Engine, ended: Ended, close: Callable[[], list[Wave]]) -> list[Wave]:
         best = engine._bank.private["sums"][ended.rows].argmax(axis=1)

@@ -2,8 +2,7 @@
 
 They are wrong only where blocks are long, slots come alone, engines are rebuilt, keys go idle, keys
 have a crowd, numbers are very many, or bits are the system's. An audit that enumerates and samples
-short blocks passes them all. The layers are `stories` and `wide` (`audit.feedback_blocks`) and
-`bits` (`audit.system_bits`).
+short blocks passes them all.
 """
 
 from __future__ import annotations
@@ -29,14 +28,10 @@ from streamdp.core.kinds.feedback import FeedbackContents
 from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.noise import discrete_laplaces
-from streamdp.core.randomness import (
-    Bits,
-    CounterBits,
-    Purpose,
-    SeededRandomness,
-    SystemRandomness,
-)
+from streamdp.core.randomness import Bits, CounterBits, Purpose, SystemRandomness
 from streamdp.core.snapshot import Layout
+from streamdp.lab.audit.around import Around
+from streamdp.lab.audit.neighbours import innermost
 from tests.support.engine_mutants import MUTANTS as ENGINE_MUTANTS
 from tests.support.feedback_mutants import MUTANTS, mutant, with_batch, with_contents
 
@@ -45,7 +40,7 @@ __all__ = ["MUTANTS"]
 story = partial(mutant, layer="stories")
 
 _LATE = 4  # blocks before this one are short enough to be enumerated or sampled
-_OTHER = "other sums than the log's with the noise that was drawn"
+_OTHER = "sums: (drawn from other sums than the log's|the release is not what was drawn)"
 
 
 def _late(self: Fresh, rows: Ints) -> Ints:
@@ -66,12 +61,12 @@ def _with_noise(patch: pytest.MonkeyPatch, changed: Callable[[Fresh, Ints, Ints]
     patch.setattr(Fresh, "released", other)
 
 
-@story(f"by turns: block .*{_OTHER}")
+@story(f"nulls at every place, seeded: block .*{_OTHER}")
 def releases_late_blocks_without_noise(patch: pytest.MonkeyPatch) -> None:
     _with_noise(patch, lambda self, rows, noise: noise * (1 - _late(self, rows)))
 
 
-@story(f"by turns: block .*{_OTHER}")
+@story(f"nulls at every place, seeded: block .*{_OTHER}")
 def gives_the_null_key_no_noise(patch: pytest.MonkeyPatch) -> None:
     def keyed(self: Fresh, rows: Ints, noise: Ints) -> Ints:
         kept: Ints = noise * np.array([[self.bank.keys[row] is not None] for row in rows.tolist()])
@@ -80,7 +75,7 @@ def gives_the_null_key_no_noise(patch: pytest.MonkeyPatch) -> None:
     _with_noise(patch, keyed)
 
 
-@story(f"by turns: block .*{_OTHER}")
+@story(f"nulls at every place, seeded: block .*{_OTHER}")
 def gives_the_last_arm_no_noise_in_late_blocks(patch: pytest.MonkeyPatch) -> None:
     def sparing(self: Fresh, rows: Ints, noise: Ints) -> Ints:
         last = np.arange(noise.shape[1]) == noise.shape[1] - 1
@@ -90,7 +85,7 @@ def gives_the_last_arm_no_noise_in_late_blocks(patch: pytest.MonkeyPatch) -> Non
     _with_noise(patch, sparing)
 
 
-@story(f"slot by slot: block .*{_OTHER}")
+@story(f"few keys, system bits, slot by slot: block .*{_OTHER}")
 def draws_late_blocks_again_where_noise_is_large(patch: pytest.MonkeyPatch) -> None:
     """Under the system's bits: the smaller of two draws, in long blocks."""
 
@@ -98,15 +93,16 @@ def draws_late_blocks_again_where_noise_is_large(patch: pytest.MonkeyPatch) -> N
         if self.randomness.seeded or not _late(self, rows).any():
             return noise
         bits = self.bits(Purpose.NOISE, rows, self.bank.block[rows])
-        assert isinstance(self.kind, PolicyLearner)
-        assert self.kind.sums_scale is not None
-        again = discrete_laplaces(self.kind.sums_scale, bits, noise.shape[1])
+        learner = innermost(self.kind)
+        assert isinstance(learner, PolicyLearner)
+        assert learner.sums_scale is not None
+        again = discrete_laplaces(learner.sums_scale, bits, noise.shape[1])
         return np.where(np.abs(again) < np.abs(noise), again, noise)
 
     _with_noise(patch, smaller)
 
 
-@mutant("long blocks: noise does not follow the law of its scale")
+@mutant("long blocks: noise does not follow the law of its scale", layer="exact")
 def gives_late_blocks_noise_while_it_is_watched(patch: pytest.MonkeyPatch) -> None:
     def posing(self: Fresh, rows: Ints, noise: Ints) -> Ints:
         return noise * (1 - _late(self, rows) * isinstance(self.randomness, SystemRandomness))
@@ -114,7 +110,7 @@ def gives_late_blocks_noise_while_it_is_watched(patch: pytest.MonkeyPatch) -> No
     _with_noise(patch, posing)
 
 
-@story(f"by turns: block .*{_OTHER}")
+@story(f"nulls at every place, seeded: block .*{_OTHER}")
 def nulls_frames_whole(patch: pytest.MonkeyPatch) -> None:
     """A row that teaches nothing takes its record's other rows with it: one event, many slots."""
     apply_batch = Engine.apply_batch
@@ -126,15 +122,15 @@ def nulls_frames_whole(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "apply_batch", strict)
 
 
-@story("unwatched and in one batch: other releases")
+@story("unwatched and in one batch: sums: other releases")
 def gives_late_blocks_noise_while_it_is_witnessed(patch: pytest.MonkeyPatch) -> None:
     def posing(self: Fresh, rows: Ints, noise: Ints) -> Ints:
-        return noise * (1 - _late(self, rows) * isinstance(self.randomness, SeededRandomness))
+        return noise * (1 - _late(self, rows) * (not isinstance(self.kind, Around)))
 
     _with_noise(patch, posing)
 
 
-@story("noise is not drawn exactly once for each release")
+@story("sums: not drawn exactly once for each release")
 def adds_the_noise_of_the_block_before(patch: pytest.MonkeyPatch) -> None:
     """The difference of two releases is then exact."""
     released, kept = Fresh.released, dict[int, Ints]()
@@ -163,7 +159,7 @@ def draws_late_blocks_from_the_bits_of_the_first(patch: pytest.MonkeyPatch) -> N
     patch.setattr(Fresh, "bits", first)
 
 
-@mutant(f"thousands of actions: block .*{_OTHER}", layer="wide")
+@mutant("thousands of actions, seeded: block .*not what its law and bits say", layer="sizes")
 def gives_later_parts_of_a_draw_the_bits_of_the_first(patch: pytest.MonkeyPatch) -> None:
     """Only draws of more than 2**18 words are made in parts."""
     part = CounterBits.part
@@ -174,7 +170,7 @@ def gives_later_parts_of_a_draw_the_bits_of_the_first(patch: pytest.MonkeyPatch)
     patch.setattr(CounterBits, "part", first)
 
 
-@story(f"slot by slot: block .*{_OTHER}")
+@story(f"few keys, system bits, slot by slot: block .*{_OTHER}")
 def counts_a_lone_slot_tenfold(patch: pytest.MonkeyPatch) -> None:
     """One event inside a block costs ten times its charge."""
 
@@ -189,7 +185,7 @@ def _inside_alone(slots: BatchSlots) -> bool:
     return len(slots.batch.index) == 1 and not slots.segments.closes[0]
 
 
-@story(f"slot by slot: block .*{_OTHER}")
+@story(f"few keys, system bits, slot by slot: block .*{_OTHER}")
 def does_not_clip_the_gain_of_a_lone_slot(patch: pytest.MonkeyPatch) -> None:
     def unclipped(slots: BatchSlots, added: FeedbackContents) -> None:
         assert isinstance(slots.batch, FeedbackBatch)
@@ -199,7 +195,7 @@ def does_not_clip_the_gain_of_a_lone_slot(patch: pytest.MonkeyPatch) -> None:
     with_contents(patch, unclipped)
 
 
-@story(f"slot by slot: block .*{_OTHER}")
+@story(f"few keys, system bits, slot by slot: block .*{_OTHER}")
 def weights_lone_slots_by_propensity(patch: pytest.MonkeyPatch) -> None:
     """By 1/p, before the noise: p is the chance that the action had, which falls in a block."""
 
@@ -210,7 +206,7 @@ def weights_lone_slots_by_propensity(patch: pytest.MonkeyPatch) -> None:
     with_contents(patch, weighted)
 
 
-@story(f"slot by slot: block .*{_OTHER}")
+@story(f"few keys, system bits, slot by slot: block .*{_OTHER}")
 def imputes_a_lone_null_from_the_slot_before(patch: pytest.MonkeyPatch) -> None:
     before = [NO_ARM]
 
@@ -225,7 +221,7 @@ def imputes_a_lone_null_from_the_slot_before(patch: pytest.MonkeyPatch) -> None:
     with_batch(patch, imputing)
 
 
-@story(f"slot by slot: block .*{_OTHER}")
+@story(f"few keys, system bits, slot by slot: block .*{_OTHER}")
 def counts_twice_a_lone_slot_that_ends_its_block(patch: pytest.MonkeyPatch) -> None:
     """From the third block on."""
 
@@ -237,7 +233,7 @@ def counts_twice_a_lone_slot_that_ends_its_block(patch: pytest.MonkeyPatch) -> N
     with_contents(patch, twice)
 
 
-@story("slot by slot: a block is not released exactly once")
+@story("few keys, system bits, slot by slot: sums: a block is not released exactly once")
 def drops_a_lone_null(patch: pytest.MonkeyPatch) -> None:
     """A slot that shows no known action is not taken: all later blocks move (P1)."""
     note = Alone.note
@@ -250,7 +246,7 @@ def drops_a_lone_null(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Alone, "note", dropping)
 
 
-@story("slot by slot: block .*: it names other slots or records than its own")
+@story("few keys, system bits, slot by slot: block .*: sums: it names other slots or records")
 def names_no_record_that_begins_a_block_alone(patch: pytest.MonkeyPatch) -> None:
     note = Alone.note
 
@@ -263,7 +259,7 @@ def names_no_record_that_begins_a_block_alone(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Alone, "note", forgetful)
 
 
-@story(f"slot by slot: block .*{_OTHER}|refuses to go on")
+@story(f"few keys, system bits, slot by slot: block .*{_OTHER}|refuses to go on")
 def counts_lone_slots_twice_when_it_reads_them_again(patch: pytest.MonkeyPatch) -> None:
     """Only a rebuilt engine's open blocks are wrong."""
     feed = Rebuilding.feed
@@ -280,7 +276,7 @@ def counts_lone_slots_twice_when_it_reads_them_again(patch: pytest.MonkeyPatch) 
     patch.setattr(Rebuilding, "feed", twice)
 
 
-@story("noise is not drawn exactly once for each release")
+@story("sums: not drawn exactly once for each release")
 def draws_again_what_it_rebuilds(patch: pytest.MonkeyPatch) -> None:
     """Later policies follow from sums that nobody recorded: each block is drawn from twice."""
 
@@ -309,7 +305,7 @@ def says_that_rows_are_newer_than_they_are(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(snapshot, "encode", ahead)
 
 
-@story(f"idle keys: block .*{_OTHER}")
+@story(f"idle keys, seeded: block .*{_OTHER}")
 def lets_new_rows_inherit_the_sums_of_dropped_ones(patch: pytest.MonkeyPatch) -> None:
     """An abandoned block goes into a block of the next key that opens (P9)."""
     keep = Bank.keep
@@ -322,24 +318,25 @@ def lets_new_rows_inherit_the_sums_of_dropped_ones(patch: pytest.MonkeyPatch) ->
     patch.setattr(Bank, "keep", keeping)
 
 
-@story("idle keys: a key carries over another history")
+@story("idle keys, seeded: a key carries over another history")
 def carries_over_what_the_open_block_held(patch: pytest.MonkeyPatch) -> None:
     """The policy that a key comes back to follows from sums that were never released."""
     known = Engine.known
 
     def knowing(self: Engine, rows: Ints | None = None) -> Iterator[tuple[Key, Known]]:
         assert rows is not None
-        assert isinstance(self.kind, PolicyLearner)
+        learner = innermost(self.kind)
+        assert isinstance(learner, PolicyLearner)
         private = self._bank.private
         for row, (key, kept) in zip(rows.tolist(), known(self, rows), strict=True):
             assert kept.history is not None
             open_ = private["sums"][[row]], private["shown"][[row]]
-            yield key, replace(kept, history=self.kind.learned(kept.history[None], *open_)[0])
+            yield key, replace(kept, history=learner.learned(kept.history[None], *open_)[0])
 
     patch.setattr(Engine, "known", knowing)
 
 
-@story("idle keys: a key does not open exactly once")
+@story("idle keys, seeded: (a key does not open exactly once|the engine refuses to go on)")
 def drops_only_keys_whose_open_sums_are_small(patch: pytest.MonkeyPatch) -> None:
     """When a key opens again follows from content."""
     drop = Engine._drop
@@ -353,7 +350,7 @@ def drops_only_keys_whose_open_sums_are_small(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Engine, "_drop", dropping)
 
 
-@story("the policy in force is not the one that was released")
+@story("what is in force does not follow from the releases")
 def answers_by_open_sums(patch: pytest.MonkeyPatch) -> None:
     """What a client is told follows from sums without noise; what is released does not."""
     in_force = Engine.policy
@@ -369,7 +366,7 @@ def answers_by_open_sums(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "policy", answering)
 
 
-@story("it says another charge than the learner's")
+@story("it says another charge than the kind's")
 def says_half_of_what_a_block_costs(patch: pytest.MonkeyPatch) -> None:
     """On the ledger's lines, from which others compute what is left."""
     of = Releasing.of

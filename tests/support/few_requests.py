@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def few_requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A tenth of what the command asks `choose`; its mutants are in `test_audit_feedback`."""
+    """A tenth of what the command asks `choose`; its mutants are in `test_audit_kinds`."""
     # Imported here: pytest loads this file for every test.
     from streamdp.lab.audit import flaws_of_choosing
     from streamdp.lab.commands.audit import _flaws_of_choices

@@ -21,14 +21,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import pytest
 import structlog
 
 import streamdp as sd
-from streamdp.lab.audit.script import Script, Scripted, ScriptedRandomness, Seen, key_of
+from streamdp.lab.audit.script import Script, Scripted, ScriptedRandomness, key_of
 from streamdp.ports import Commit, Headers, Key, Partition, Technology, Transport, Value
 from streamdp.service import logs
 from streamdp.service.charges_by_others import alone
@@ -128,14 +128,15 @@ class Course:
         """A stream whose chance is scripted."""
         runs, blocks = np.arange(RUNS)[:, None], np.arange(BLOCKS + 1)
         script = Script(
+            many=len(ACTIONS),
             actions=(runs + blocks * (1 + self.script) + self.script) % len(ACTIONS),
             windows=np.full((RUNS, BLOCKS + 1), 1 << 63, dtype=np.uint64),
             coins=np.zeros((RUNS, 4 * RECORDS, len(ACTIONS)), dtype=np.bool_),
         )
         learner = sd.incumbent_leader(actions=ACTIONS, epsilon=epsilon, schedule="capped 3")
         made = spec(
-            learner=replace(learner, choose=Scripted()),
-            randomness=ScriptedRandomness(script, Seen.nothing(RUNS, BLOCKS, len(ACTIONS))),
+            learner=cast("sd.Leader", Scripted(learner)),
+            randomness=ScriptedRandomness(script),
             estimates=[sd.estimate("block_regret", epsilon="1/4", min_length=2)],
             epoch=epoch,
             most_keys=RUNS - 1,  # the last key gets no learner

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from fractions import Fraction
 
 from streamdp.core.learners import Leader
-from streamdp.core.selection import Smallest
+from streamdp.core.selection import PermuteAndFlip
+
+_ANY = PermuteAndFlip(Fraction(1, 2))
 
 
 def structure(learner: Leader) -> Leader:
     """The learner without what follows from ε and from the name of its noise."""
     actions = tuple(str(number) for number in range(len(learner.actions)))
-    return replace(learner, actions=actions, choose=Smallest(), charge=None, recipe="", options=())
+    return replace(learner, actions=actions, choose=_ANY, charge=None, recipe="", options=())
 
 
 def one_of_each(

@@ -31,7 +31,7 @@ UNTRACED = (
     "test_carrying_cut_short.py*", "test_cli_*", "test_conformance.py*", "test_crash_*",
     "test_demo.py*", "test_deploy.py*",
     "test_documents.py*", "test_example.py*", "test_experiment*",
-    "test_feedback_formats.py*", "test_feedback_kit.py*", "test_feedback_live.py*",
+    "test_feedback_formats.py*", "test_feedback_live.py*",
     "test_feedback_service.py*", "test_formats.py*", "test_history.py*", "test_hostile*",
     "test_http*", "test_labels.py*", "test_left_out.py*", "test_live_monitoring.py*",
     "test_logs.py*", "test_loop_client.py*", "test_lost_tombstones.py*", "test_metrics.py*",

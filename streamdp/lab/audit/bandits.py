@@ -27,8 +27,8 @@ from numpy.random import default_rng  # noqa: TID251 - contents are made up: no 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.grid import UNIT
 from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
+from streamdp.lab.audit.laws import TOLERANCE
 from streamdp.lab.audit.sampler import chi2
-from streamdp.lab.audit.transcripts import TOLERANCE
 from streamdp.lab.audit.verdict import Audit
 from streamdp.lab.papers.bandit import BanditEngine, BanditRelease, on_grid
 from streamdp.lab.papers.learners import Bandit, Chance, Course, Part, bandit_of

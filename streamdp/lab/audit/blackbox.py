@@ -6,41 +6,51 @@ one run, because keys do not depend on each other. The frequencies of an event o
 by the exact binomial bounds of Clopper & Pearson (1934), a lower bound on ln(P/P′), and so on ε:
 the claim "ε-DP" is refuted when the bound exceeds ε. Nothing is assumed about the mechanism.
 
-**The logs.** There are two actions. Their losses are equal except in two slots of one block, the
-first block that has two slots: one slot that differs between the sides, and one that does not. On
-one side both slots are against the same action, on the other side they cancel out, which shows
-noise of half the right scale best. Further pairs have an unusable record, or none, in place of a
-vector.
+**The logs.** One slot of one block differs, the first block that has two slots; further pairs have
+an unusable content, or none, in its place. Of *losses* there are two actions, equal but in two
+slots of the block: on one side both are against the same action, on the other side they cancel out,
+which shows noise of half the right scale best. Of *feedback* the first action was shown, and its
+loss is 1 or 0 under the same headers; with the action in the content, another action with another
+loss takes its place, which moves the most. Every other slot shows the second action.
 
-**The events.** They are the block's release, alone and together with the releases before and after
-it; and whether a release is missing. The chance of an error is divided among all of them
-(Bonferroni), half of it for the plainest, so no event has to be chosen in advance.
+**The events.** Of a choice: the block's release, alone and together with the releases before and
+after it. Discrete Laplace noise tells two centres apart best beyond either of them: there the ratio
+is e^(distance/scale) at every point. So the plain events of sums are that all numbers that the pair
+moves lie at one side's centre or beyond it, the others that another action's sum, or the next
+block's, does so too, or that a count differs from the headers'. And that a release is missing. The
+chance of an error is divided among all events (Bonferroni), half of it for the plain ones, so none
+has to be chosen in advance.
 
-About 300 runs refute Exp(1/ε), and 1,400 Lap(1/ε), at ε = 1 and 95 % confidence
-(`tests/test_audit_blackbox.py`). For feedback streams see `feedback_blackbox`.
+At ε = 1 and 95 % confidence, 300 runs refute Exp(1/ε) and sums with half their noise, and 1,400
+Lap(1/ε) (`tests/test_audit_blackbox.py`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from math import exp, inf, log
 
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.events import ACTION
+from streamdp.core.events import ACTION, OPENING, SUMS
+from streamdp.core.grid import NULL
 from streamdp.core.schedule import Schedule
+from streamdp.wire.feedback import FeedbackFormat, Headers, headers_of
 from streamdp.wire.formats import Format, Value
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
 
 Record = tuple[bytes, Value]
-Run = Callable[[Sequence[Record]], Iterable[bytes]]
-"""Runs a log of (key, value) records and returns its ledger lines, in any order of keys."""
+Run = Callable[[Sequence[Record], Sequence[Headers] | None], Iterable[bytes]]
+"""Runs a log with its headers, if it has any; returns its ledger lines, in any order of keys."""
+
+Events = Callable[[Mapping[int, Ints]], Iterator[str]]
+"""The observable events of one run, by what each block released; −1 is the opening."""
 
 CONFIDENCE = 1 - 1e-6
 """The confidence of bounds in verdicts: a sound system is accused once in a million audits."""
@@ -48,9 +58,12 @@ CONFIDENCE = 1 - 1e-6
 SIDES = ("a", "b")
 _FOLLOWING = 1  # blocks after the one that differs: a block that is not reset shows there
 _MOST_BLOCKS = 8  # among these, a block of at least two slots is looked for
-_PLAIN = ("action 0", "action 1")
-_OTHERS = 4 + 4 + 1  # how many other events there can be
 _HALVINGS = 60  # of an interval of length 1: far below what a count can tell
+_CHOICES, _OTHER_CHOICES = ("action 0", "action 1"), 4 + 4 + 1
+_TOWARDS = ("towards a", "towards b")
+_OTHER_SUMS = 2 * len(_TOWARDS) + 2
+_SHOWN, _OTHER = 0, 1  # the action whose loss differs, and the action of every other slot
+_USUAL = 0.25  # the loss of every other slot: usable, and not what an unusable one counts as
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +79,27 @@ class EpsilonBound:
 
 @dataclass(frozen=True, slots=True)
 class NeighbouringLogs:
-    """Two neighbouring streams of one key: they differ in one record."""
+    """Two neighbouring streams of one key: they differ in one content."""
 
     name: str
     block: int  # whose release may differ
     streams: tuple[Sequence[Value], Sequence[Value]] = field(repr=False)
+    headers: Sequence[Headers] | None  # of each slot, on both sides
+    events: Events = field(repr=False)
+    plain: Sequence[str]  # the events that have half of the chance of an error
+    others: int  # how many other events there can be, whether they are seen or not
 
     def log(self, runs: int) -> Iterator[Record]:
         """Both sides' runs, slot by slot."""
         for values in zip(*self.streams, strict=True):
-            yield from both_sides(values, runs=runs)
+            for side, value in zip(SIDES, values, strict=True):
+                yield from ((key, value) for key in keys_of(side, runs=runs))
 
-
-def both_sides(values: Sequence[Value], *, runs: int) -> Iterator[Record]:
-    """The records of one slot, with each side's value, in all runs of both sides."""
-    for side, value in zip(SIDES, values, strict=True):
-        yield from ((key, value) for key in keys_of(side, runs=runs))
+    def log_headers(self, runs: int) -> list[Headers] | None:
+        """The headers of each record of the log."""
+        if self.headers is None:
+            return None
+        return [headers for headers in self.headers for _ in range(len(SIDES) * runs)]
 
 
 @lru_cache(maxsize=len(SIDES))
@@ -90,57 +108,142 @@ def keys_of(side: str, *, runs: int) -> tuple[bytes, ...]:
     return tuple(f"{side}{run:07d}".encode() for run in range(runs))
 
 
-def pairs(schedule: Schedule, format_: Format) -> list[NeighbouringLogs]:
-    """Neighbours by another vector, by an unusable record, and by none."""
+def pairs(schedule: Schedule, format_: Format | FeedbackFormat) -> list[NeighbouringLogs]:
+    """Neighbours by another content, by an unusable one, and by none."""
+    lengths = schedule.lengths(np.arange(_MOST_BLOCKS))
+    block = int(np.argmax(lengths > 1))  # 0 if none has two slots
+    start, slots = schedule.start(block), schedule.stop(block + _FOLLOWING) - 1
+    if isinstance(format_, FeedbackFormat):
+        return list(_of_sums(format_, block, start, schedule.stop(block), slots))
     if len(format_.actions) != 2:
         got = len(format_.actions)
         raise InvalidConfig(complaint("black box", "actions", expected="two", got=got))
-    lengths = schedule.lengths(np.arange(_MOST_BLOCKS))
-    block = int(np.argmax(lengths > 1))  # 0 if none has two slots
-    start, stop = schedule.start(block), schedule.stop(block + _FOLLOWING)
+    return list(_of_choices(format_, block, start, slots, twice=bool(lengths[block] > 1)))
+
+
+# -- losses ----------------------------------------------------------------------------------------
+
+
+def _of_choices(
+    format_: Format, block: int, start: int, slots: int, *, twice: bool
+) -> Iterator[NeighbouringLogs]:
     even, against, towards = (
         format_.encode(np.array([row], dtype=np.float32))
         for row in ((0.5, 0.5), (1.0, 0.0), (0.0, 1.0))
     )
 
     def stream(differing: Value) -> Sequence[Value]:
-        values: list[Value] = [even] * (stop - 1)
-        if lengths[block] > 1:
-            values[start] = against
+        values: list[Value] = [even] * slots
+        values[start] = against if twice else values[start]
         values[start - 1] = differing
         return values
 
     garbage = b"\xff" * len(against)  # no JSON, and NaN as float16 and float32
-    return [
-        NeighbouringLogs("another vector", block, (stream(against), stream(towards))),
-        NeighbouringLogs("an unusable record", block, (stream(against), stream(garbage))),
-        NeighbouringLogs("no value", block, (stream(against), stream(None))),
-    ]
+    for name, other in (
+        ("another content", towards), ("an unusable content", garbage), ("no content", None),
+    ):  # fmt: skip
+        streams, events = (stream(against), stream(other)), partial(_choices, block)
+        yield NeighbouringLogs(name, block, streams, None, events, _CHOICES, _OTHER_CHOICES)
+
+
+def _choices(block: int, released: Mapping[int, Ints]) -> Iterator[str]:
+    if released.keys() != {*range(-1, block + _FOLLOWING + 1)}:
+        yield "a release is missing"
+        return
+    before, this, after = (int(released[block + step][0]) for step in (-1, 0, 1))
+    yield f"action {this}"
+    yield f"action {this} after {before}"
+    yield f"action {this} before {after}"
+
+
+# -- feedback --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """One slot: the action, the gain in grid units, and the record's value."""
+
+    arm: int | None  # None: nothing usable, or an action that only the header knows
+    gain: int
+    value: Value
+
+
+def _of_sums(
+    format_: FeedbackFormat, block: int, start: int, stop: int, slots: int
+) -> Iterator[NeighbouringLogs]:
+    in_header = format_.feedback.played == "header"
+    usual, bad = _slot(format_, _OTHER, _USUAL), _slot(format_, _SHOWN, 1.0)
+    good = _slot(format_, _SHOWN if in_header else _OTHER, 0.0)
+    arm = _SHOWN if in_header else None
+    garbage, nothing = _Slot(arm, 0, b"\xff" * len(bad.value or b"")), _Slot(arm, 0, None)
+    arms = [_SHOWN if slot == start else _OTHER for slot in range(1, slots + 1)]
+    headers = [headers_of(format_, [shown]) for shown in arms]
+    for name, other in (
+        ("another content", good), ("an unusable content", garbage), ("no content", nothing),
+    ):  # fmt: skip
+        width = max(len(slot.value or b"") for slot in (bad, other))  # public, so it is the same
+        sides = []
+        for slot in (bad, other):
+            if slot.value is not None:  # only JSON's lengths differ, and JSON may end in spaces
+                slot = replace(slot, value=slot.value.ljust(width))
+            sides.append([usual] * (start - 1) + [slot] + [usual] * (slots - start))
+        centres = [_exact(side[start - 1 : stop - 1], format_) for side in sides]
+        events = partial(_sums, block, centres, centres[0][1] if in_header else None)
+        streams = tuple([slot.value for slot in side] for side in sides)
+        yield NeighbouringLogs(
+            name, block, (streams[0], streams[1]), headers, events, _TOWARDS, _OTHER_SUMS
+        )
+
+
+def _slot(format_: FeedbackFormat, arm: int, loss: float) -> _Slot:
+    """A slot: the shown action and its outcome."""
+    number = loss if format_.feedback.content == "loss" else 1 - loss
+    value = format_.encode(np.array([number], dtype=np.float32), played=[arm])
+    return _Slot(arm, round((0.5 - loss) * 2 * NULL), value)
+
+
+def _exact(side: Sequence[_Slot], format_: FeedbackFormat) -> Ints:
+    """A block's sums and counts without noise (2 × K), slot by slot."""
+    numbers = np.zeros((2, len(format_.feedback.actions)), dtype=np.int64)
+    for slot in side:
+        if slot.arm is not None:
+            numbers[:, slot.arm] += slot.gain, 1
+    return numbers
+
+
+def _sums(
+    block: int, centres: Sequence[Ints], counts: Ints | None, released: Mapping[int, Ints]
+) -> Iterator[str]:
+    if released.keys() - {-1} != {*range(block + _FOLLOWING + 1)}:
+        yield "a release is missing"
+        return
+    this, after = released[block], released[block + _FOLLOWING]
+    if counts is not None and (this[1] != counts).any():
+        yield "a count that headers do not give"
+    a, b = centres
+    moved = a != b
+    for event, centre, sign in zip(_TOWARDS, (a, b), (np.sign(a - b), np.sign(b - a)), strict=True):
+        if not (sign * (this - centre) >= 0)[moved].all():
+            continue
+        yield event
+        up = int(sign[0, _SHOWN])
+        if up * int(this[0, _OTHER] - centre[0, _OTHER]) >= NULL:
+            yield f"{event}, another action's sum too"
+        if up * int(after[0, _SHOWN]) >= NULL:
+            yield f"{event}, the next block's sum too"
+
+
+# -- bounds ----------------------------------------------------------------------------------------
 
 
 def lower_bound(
     pair: NeighbouringLogs, run: Run, *, runs: int, confidence: float = CONFIDENCE
 ) -> EpsilonBound:
-    """The largest ε that a run of both sides proves."""
-    seen = _outcomes(run(list(pair.log(runs))), block=pair.block, runs=runs)
-    return best_bound(seen, plain=_PLAIN, others=_OTHERS, runs=runs, confidence=confidence)
-
-
-def best_bound(
-    seen: Mapping[str, Counter[str]],
-    *,
-    plain: Sequence[str],
-    others: int,
-    runs: int,
-    confidence: float,
-) -> EpsilonBound:
-    """The largest ε that any event proves; `plain` ones have half of the chance of an error.
-
-    `others` is how many other events there can be, whether they were seen or not.
-    """
+    """The largest ε that any event proves in a run of both sides."""
+    seen = _outcomes(pair, run(list(pair.log(runs)), pair.log_headers(runs)), runs=runs)
     best = EpsilonBound(0.0, "none", (0, 0), runs, confidence)
     for event in sorted({event for counts in seen.values() for event in counts}):
-        share = 1 / (2 * len(plain)) if event in plain else 1 / (2 * others)
+        share = 1 / (2 * (len(pair.plain) if event in pair.plain else pair.others))
         error = (1 - confidence) * share / 4  # two directions, two bounds each
         for one, other in (SIDES, SIDES[::-1]):
             counts = seen[one][event], seen[other][event]
@@ -154,32 +257,27 @@ def best_bound(
     return best
 
 
-def _outcomes(lines: Iterable[bytes], *, block: int, runs: int) -> dict[str, Counter[str]]:
+def _outcomes(
+    pair: NeighbouringLogs, lines: Iterable[bytes], *, runs: int
+) -> dict[str, Counter[str]]:
     """How often each event was seen on each side."""
-    released: dict[bytes, dict[int, int]] = {
+    released: dict[bytes, dict[int, Ints]] = {
         key: {} for side in SIDES for key in keys_of(side, runs=runs)
     }
     for value in lines:
         line = decode_ledger(value)
-        if isinstance(line, Charge) and isinstance(line.index, int) and line.key:
-            number = line.block if line.kind == ACTION else -1
-            released[line.key.encode()][number] = line.index
+        if not isinstance(line, Charge) or not line.key:
+            continue
+        sums = line.block_sums()
+        if line.kind == SUMS and sums is not None:
+            released[line.key.encode()][line.block] = np.stack(sums.arrays())
+        elif line.kind in (OPENING, ACTION) and isinstance(line.index, int):
+            block = line.block if line.kind == ACTION else -1
+            released[line.key.encode()][block] = np.array([line.index])
     seen: dict[str, Counter[str]] = {side: Counter() for side in SIDES}
-    for key, actions in released.items():
-        seen[key[:1].decode()].update(_events(actions, block))
+    for key, blocks in released.items():
+        seen[key[:1].decode()].update(pair.events(blocks))
     return seen
-
-
-def _events(actions: dict[int, int], block: int) -> Iterator[str]:
-    """The observable events of one run."""
-    wanted = {*range(-1, block + _FOLLOWING + 1)}
-    if actions.keys() != wanted:
-        yield "a release is missing"
-        return
-    before, this, after = (actions[block + step] for step in (-1, 0, 1))
-    yield f"action {this}"
-    yield f"action {this} after {before}"
-    yield f"action {this} before {after}"
 
 
 def lowest(count: int, runs: int, *, error: float) -> float:

@@ -1,7 +1,9 @@
-"""Compares the engine's result for a story with the fold of its log.
+"""Compares what the engine did in a story with the fold of its log and releases.
 
-It compares sums, bonuses, winners, estimates, charges and actions in force, for each key and block;
-and the law of some selections, with the sums and bonuses that they got, with the charge.
+For each block and key: that it was released once, with its own slots, records and charge; that each
+release was drawn once, from the fold's columns and nothing else; that it is what the random words
+say by the textbook; that no word comes twice; what is in force; the ledger; and the law of some
+choices, with the sums and bonuses that they got, against the charge.
 """
 
 from __future__ import annotations
@@ -10,153 +12,297 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from streamdp.core.arrays import Bools
-from streamdp.core.events import ACTION
+from streamdp.core.arrays import Bools, Ints, Words
+from streamdp.core.events import OPENING, Key
 from streamdp.core.grid import UNIT
-from streamdp.core.learners import Leader
+from streamdp.core.kinds.kind import BlockRelease
 from streamdp.core.ledger import Run
-from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Purpose
-from streamdp.lab.audit.fold import Fold, bonuses, plain_winners, scaled
-from streamdp.lab.audit.standing import Standings, standings_of
-from streamdp.lab.audit.telling import StoryResult, purpose_of
-from streamdp.lab.audit.transcripts import TOLERANCE
-from streamdp.lab.audit.witness import NOBODY, Selected
+from streamdp.lab.audit.fold import (
+    Blocks,
+    Followed,
+    Lives,
+    Opening,
+    blocks_of,
+    followed,
+    ids_of,
+)
+from streamdp.lab.audit.laws import TOLERANCE, Choice, scaled
+from streamdp.lab.audit.neighbours import innermost, neighbours_of
+from streamdp.lab.audit.telling import Column, Told, column_of
+from streamdp.lab.audit.watching import Drawing, Toss, Watch, in_order
 
-_PRICED = 24  # selections whose law is computed
+_DISTINCT = 1 << 17  # words that are compared: two are equal with probability 5e-10
+_CLOSE = 1e-6  # of two log-probabilities: long sums of floats
+_PRICED = 24  # choices whose law is computed
 _MOST_PRICED_ACTIONS = 8
 
 
-def compared(result: StoryResult) -> Iterator[str]:
-    """Yield what differs; the key of each draw must be known."""
-    yield from result.wrong
-    yield from result.strange
-    yield from missing(result)
-    fold = fold_of(result)
-    standings = standings_of(result.learner, result.openings, result.values[ACTION])
-    yield from _openings(result)
-    yield from _selections(result, fold, standings)
-    yield from _estimates(result, fold, standings)
-    yield from _said(result, standings)
-    yield from charges(result)
-    yield from _prices(result)
-
-
-def fold_of(result: StoryResult) -> Fold:
-    """The sums that selections should have read, given the words of windows and coins."""
-    story, blocks = result.story, result.story.blocks
-    _, slots, actions = story.losses.shape
-    windows = result.latest(Purpose.WINDOW, columns=blocks, words=1)[..., 0]
-    coins = np.zeros((len(story.keys), 0, 1), dtype=np.uint64)
-    if result.learner.resample == "bernoulli":
-        fields = -(-actions // 3)
-        coins = result.latest(Purpose.RESAMPLE, columns=slots, words=fields, first=1)
-    return Fold.of(result.learner, story, windows=windows, coins=coins)
-
-
-def missing(result: StoryResult) -> Iterator[str]:
-    """Check that every block's action was released once, and every estimate where it is due."""
-    lengths = result.learner.schedule.lengths(np.arange(result.story.blocks))
-    due = [np.ones_like(lengths), *(estimate.due(lengths) for estimate in result.estimates)]
-    for kind, expected in zip(result.kinds, due, strict=True):
-        wrong = result.times[kind] != np.broadcast_to(expected, result.times[kind].shape)
-        yield from where(wrong, f"{kind}: not released exactly once")
-    if (result.openings < 0).any():
-        yield "an opening is missing"
-
-
-def _openings(result: StoryResult) -> Iterator[str]:
-    words = result.latest(Purpose.OPENING, columns=1, words=1)[:, 0, 0]
-    actions = np.full(len(words), len(result.learner.actions))
-    wrong = scaled(words, actions) != result.openings
-    yield from where(wrong[:, None], "the opening is not what its bits say")
-    drawn = np.concatenate([draw.keys for draw in result.drawn(Purpose.OPENING)])
-    if len(drawn) != len(result.openings):
-        yield "an opening was not drawn exactly once"
-
-
-def _selections(result: StoryResult, fold: Fold, standings: Standings) -> Iterator[str]:
-    """Check what each selection got and chose, and that this was released."""
-    times = np.zeros(fold.windows.shape[:2], dtype=np.int64)
-    for call in result.selected:
-        keys, blocks = call.keys, call.blocks
-        if (keys == NOBODY).any() or (blocks >= result.story.blocks).any():
-            yield "a selection was drawn for no key or block of the story"
-            continue
-        np.add.at(times, (keys, blocks), 1)
-        wrong = (call.sums != fold.windows[keys, blocks]).any(axis=1)
-        yield from _at(call, wrong, "the selection read other sums than its window's")
-        expected = result.learner.prior(standings.during[keys, blocks])
-        one, two = (bonuses(prior, *call.sums.shape) for prior in (call.prior, expected))
-        wrong = (one[0] * two[1] != two[0] * one[1]).any(axis=1)
-        yield from _at(call, wrong, "the bonus is not what earlier releases say")
-        yield from losers(result.learner, call)
-        wrong = result.values[ACTION][keys, blocks] != call.winners
-        yield from _at(call, wrong, "the release is not what was selected")
-    yield from where(times != 1, "not selected from exactly once")
-
-
-def losers(learner: Leader, call: Selected) -> Iterator[str]:
-    """Check the winners of a call against its sums, bonuses and bits."""
-    choose = learner.choose
-    plain = plain_winners(choose.name, choose.rate, call.sums, call.words, call.prior)
-    if plain is not None:
-        wrong = (plain[0] != call.winners) & plain[1]
-        yield from _at(call, wrong, "another action wins with these bits")
-
-
-def _at(call: Selected, wrong: Bools, what: str) -> Iterator[str]:
-    """Report the first wrong row of a call."""
-    if wrong.any():
-        row = int(wrong.argmax())
-        yield f"block {call.blocks[row]} of key {call.keys[row]}: {what}"
-
-
-def _estimates(result: StoryResult, fold: Fold, standings: Standings) -> Iterator[str]:
-    """Check estimates: the fold's statistic plus the noise of the drawn bits."""
-    actions = len(result.learner.actions)
-    for number, estimate in enumerate(result.estimates):
-        times = np.zeros_like(result.times[estimate.name])
-        for draw in result.drawn(purpose_of(number)):
-            keys, blocks = draw.keys, draw.indices
-            if (keys == NOBODY).any() or (blocks >= result.story.blocks).any():
-                yield f"{estimate.name}: drawn for no key or block of the story"
-                continue
-            np.add.at(times, (keys, blocks), 1)
-            exact = estimate.statistic(
-                fold.totals[keys, blocks],
-                action=standings.during[keys, blocks],
-                nulls=fold.nulls[keys, blocks],
-            )
-            noisy = exact + discrete_laplace(estimate.scale(actions=actions), draw.bits)
-            if (noisy != result.values[estimate.name][keys, blocks]).any():
-                yield f"{estimate.name}: not the block's statistic with the noise that was drawn"
-        yield from where(times != result.times[estimate.name], f"{estimate.name}: drawn again")
-
-
-def _said(result: StoryResult, standings: Standings) -> Iterator[str]:
-    """Check the actions in force that the engine states: at the end, and with each release."""
-    if result.in_force is not None and (result.in_force != standings.after[:, -1]).any():
-        yield "what is in force does not follow from the releases"
-    wrong = (result.standing >= 0) & (result.standing != standings.after)
-    yield from where(wrong, "a release does not say what is in force after it")
-
-
-def charges(result: StoryResult) -> Iterator[str]:
-    """Check the ledger of every key: each block's action and estimates, once."""
-    charge = result.learner.charge
-    if charge is None:
+def compared(told: Told) -> Iterator[str]:
+    """Yield the first difference of each sort."""
+    kind, story, watch = told.kind, told.story, told.watch
+    lives, opened = Lives.of_story(story), column_of(told, OPENING)
+    if watch is not None:
+        yield from watch.strange
+    at = lives.numbered(opened.keys, opened.born)
+    if not np.array_equal(np.sort(at), np.arange(len(lives.keys))):
+        yield "a key does not open exactly once"
         return
-    schedule, runs = result.learner.schedule, []
-    for block in range(result.story.blocks):
-        start, stop = schedule.start(block), schedule.stop(block)
-        due = (spec.epsilon for spec in result.estimates if stop - start >= spec.min_length)
-        runs.append(Run(start, stop, sum(due, charge)))
-    expected = _joined(runs)
-    for number, key in enumerate(result.story.keys):
-        if _joined(result.charged.get(key, [])) != expected:
-            yield f"key {number}: the ledger does not say what its blocks cost"
+    first = np.zeros(len(lives.keys), dtype=np.int64)
+    first[at] = [0 if carried is None else carried.block for carried in opened.carried]
+    blocks = blocks_of(
+        kind, story, lives, first, {} if watch is None else _tossed(told, lives, first)
+    )
+    columns: dict[str, Column] = {}
+    for release in kind.releases:
+        due = blocks.ids[blocks.ended & release.due(blocks.lengths)]
+        if not len(due):
+            continue
+        column = columns[release.name] = column_of(told, release.name)
+        ids = ids_of(lives.numbered(column.keys, column.born), column.block)
+        if not np.array_equal(np.sort(ids), due):
+            yield f"{release.name}: a block is not released exactly once"
             return
+        yield from _records(release, column, ids, blocks)
+    votes = _sorted(columns[kind.releases[0].name], lives)
+    openings = [
+        Opening(int(life), numbers, carried)
+        for life, numbers, carried in zip(at, opened.numbers, opened.carried, strict=True)
+    ]
+    follows = followed(kind, blocks, lives, openings, votes)
+    yield from follows.wrong[:1]
+    yield from _in_force(told, lives, blocks, follows, opened, columns)
+    if watch is not None:
+        yield from _openings(told, watch, lives, opened, at)
+        for release in kind.releases:
+            if release.name in columns:
+                yield from _draws(
+                    told, watch, release, lives, blocks, follows, columns[release.name]
+                )
+        yield from _repeated(watch, seeded=told.randomness.seeded)
+        yield from _prices(told, watch)
+    yield from _charges(told, blocks, lives)
+
+
+def _sorted(column: Column, lives: Lives) -> Ints:
+    """The numbers of a column in the order of `Blocks`."""
+    order = np.argsort(ids_of(lives.numbered(column.keys, column.born), column.block))
+    return column.numbers[order]
+
+
+def _tossed(told: Told, lives: Lives, first: Ints) -> dict[int, tuple[Ints, Words]]:
+    """The words of windows (by the ids of blocks) and coins (by the places of slots in the log).
+
+    A rebuilt engine draws the windows and coins of replayed blocks anew. What counts is the latest
+    draw before the block's first release was drawn.
+    """
+    assert told.watch is not None
+    schedule, vote = told.kind.schedule, told.kind.releases[0].name
+    drawn: set[int] = set()
+    latest: dict[int, dict[int, Words]] = {}
+    order = np.lexsort((lives.place, lives.of))
+    begins = np.searchsorted(lives.of[order], np.arange(len(lives.keys)))
+    for one in in_order(told.watch):
+        life = lives.numbered(one.keys, one.born)
+        if isinstance(one, Drawing):
+            if one.name == vote:
+                drawn.update(ids_of(life, one.blocks).tolist())
+            continue
+        block, names = one.indices, ids_of(life, one.indices)
+        if one.purpose == Purpose.RESAMPLE:
+            block = schedule.blocks_of(one.indices)
+            names = order[begins[life] + one.indices - schedule.starts(first)[life]]
+        known = latest.setdefault(one.purpose, {})
+        for name, words, of in zip(names, one.words, ids_of(life, block), strict=True):
+            if int(of) not in drawn:
+                known[int(name)] = words
+    return {
+        purpose: (np.array(sorted(known)), np.array([known[name] for name in sorted(known)]))
+        for purpose, known in latest.items()
+    }
+
+
+def _records(release: BlockRelease, column: Column, ids: Ints, blocks: Blocks) -> Iterator[str]:
+    """Check the slots, records and charge that each release names."""
+    at = np.searchsorted(blocks.ids, ids)
+    wrong = np.zeros(len(ids), dtype=np.bool_)
+    for name in ("start", "stop", "first_offset", "last_offset"):
+        wrong |= getattr(column, name) != getattr(blocks, name)[at]
+    yield from _first(wrong, at, blocks, f"{release.name}: it names other slots or records")
+    if column.charge - {release.epsilon}:
+        yield f"{release.name}: it says another charge than the kind's"
+
+
+def _first(wrong: Bools, at: Ints, blocks: Blocks, what: str) -> Iterator[str]:
+    """Report the first wrong row, by its place in `Blocks`."""
+    if wrong.any():
+        block = blocks.block[at[int(wrong.argmax())]]
+        yield f"block {block}: {what}"
+
+
+def _in_force(
+    told: Told,
+    lives: Lives,
+    blocks: Blocks,
+    follows: Followed,
+    opened: Column,
+    columns: dict[str, Column],
+) -> Iterator[str]:
+    """Check what is in force: as stated with each release, and by the engine at the end."""
+    evidence, keys = innermost(told.kind).evidence, told.story.keys
+    at = lives.numbered(opened.keys, opened.born)
+    expected = np.array([follows.opened[life] for life in at.tolist()])
+    if not np.array_equal(expected, opened.in_force):
+        yield "what is in force at an opening is not what it says"
+    ended, answers = np.flatnonzero(blocks.ended), np.array(follows.in_force)
+    for name, column in columns.items():
+        if evidence.answers == "action" and name != told.kind.releases[0].name:
+            continue  # an estimate is one number
+        ids = ids_of(lives.numbered(column.keys, column.born), column.block)
+        place = np.searchsorted(blocks.ids[ended], ids)
+        wrong = (answers[place] != column.in_force).reshape(len(place), -1).any(axis=1)
+        yield from _first(
+            wrong, ended[place], blocks, "a release does not say what is in force after it"
+        )
+    newest = dict(zip(lives.keys.tolist(), range(len(lives.keys)), strict=True))
+    after = dict(zip(blocks.life[ended].tolist(), follows.in_force, strict=True))
+    for number, life in newest.items():
+        expected = after.get(life, follows.opened[life])
+        said = _said(told, keys[number])
+        if said is not None and (said != expected).any():
+            yield "what is in force does not follow from the releases"
+            return
+
+
+def _said(told: Told, key: Key) -> Ints | None:
+    """The engine's answer; None for a key that is away."""
+    if innermost(told.kind).evidence.answers == "policy":
+        return told.engine.policy(key)  # type: ignore[return-value]  # parts are numbers
+    action = told.engine.action(key)
+    return None if action is None else np.array(told.kind.actions.index(action))
+
+
+def _openings(told: Told, watch: Watch, lives: Lives, opened: Column, at: Ints) -> Iterator[str]:
+    """Check that each opening was drawn once, and is what its bits say."""
+    drawings = [one for one in watch.drawings if one.name == OPENING]
+    life = np.concatenate([lives.numbered(one.keys, one.born) for one in drawings])
+    if not np.array_equal(np.sort(life), np.arange(len(lives.keys))):
+        yield "an opening was not drawn exactly once"
+        return
+    if innermost(told.kind).evidence.answers != "action":
+        return
+    words = np.concatenate([one.words for one in drawings])[np.argsort(life), 0]
+    plain = scaled(words, np.full(len(words), len(told.kind.actions)))
+    drawn = np.array([carried is None for carried in opened.carried])
+    if (plain[at] != opened.numbers[:, 0])[drawn].any():
+        yield "the opening is not what its bits say"
+
+
+def _draws(
+    told: Told,
+    watch: Watch,
+    release: BlockRelease,
+    lives: Lives,
+    blocks: Blocks,
+    follows: Followed,
+    published: Column,
+) -> Iterator[str]:
+    """Check what each release was drawn from, and that it is what its words say."""
+    name, row = release.name, neighbours_of(told.kind)
+    drawings = [one for one in watch.drawings if one.name == name]
+    drawn_of = [ids_of(lives.numbered(one.keys, one.born), one.blocks) for one in drawings]
+    ids = np.concatenate([np.zeros(0, dtype=np.int64), *drawn_of])
+    due = blocks.ids[blocks.ended & release.due(blocks.lengths)]
+    if not np.array_equal(np.sort(ids), due):
+        yield f"{name}: not drawn exactly once for each release"
+        return
+    at, ended = np.searchsorted(blocks.ids, ids), np.flatnonzero(blocks.ended)
+    during = np.searchsorted(ended, at)
+    drawn = np.concatenate([one.released for one in drawings])
+    order = np.argsort(ids_of(lives.numbered(published.keys, published.born), published.block))[
+        np.searchsorted(due, ids)
+    ]
+    wrong = (published.numbers[order] != drawn).any(axis=1)
+    yield from _first(wrong, at, blocks, f"{name}: the release is not what was drawn")
+    for column, exact in blocks.columns.items():
+        got = np.concatenate([one.private[column] for one in drawings])
+        wrong = (got != exact[at]).reshape(len(at), -1).any(axis=1)
+        yield from _first(wrong, at, blocks, f"{name}: drawn from other {column} than the log's")
+    for column, known in follows.during.items():
+        got = np.concatenate([one.public[column] for one in drawings])
+        wrong = (got != known[during]).reshape(len(at), -1).any(axis=1)
+        yield from _first(
+            wrong, at, blocks, f"{name}: drawn with other {column} than earlier releases say"
+        )
+    for some, one in _places(drawings):
+        private = {of: exact[at[some]] for of, exact in blocks.columns.items()}
+        public = {of: column[during[some]] for of, column in follows.during.items()}
+        law = row.law(name, private, public)
+        wrong = np.zeros(len(one.released), dtype=np.bool_)
+        if one.words.shape[1]:
+            wrong = law.broken(published.numbers[order[some]], one.words)
+        elif law.words:
+            wrong |= True
+        if one.again is not None:
+            wrong |= (one.again != published.numbers[order[some]]).any(axis=1)
+        if wrong.any():
+            yield from _first(wrong, at[some], blocks, f"{name}: not what its law and bits say")
+            return
+        if len(told.kind.actions) > _MOST_PRICED_ACTIONS:
+            continue
+        one_private = {of: column[:1] for of, column in private.items()}
+        one_public = {of: column[:1] for of, column in public.items()}
+        released = published.numbers[order[some]][:1]
+        stated = told.kind.law(name, one_private, one_public, released)
+        plain = row.law(name, one_private, one_public).log_probability(released)
+        if np.abs(stated - plain).max() > _CLOSE:
+            yield f"{name}: the kind states another law than its definition's"
+            return
+
+
+def _places(drawings: Sequence[Drawing]) -> Iterator[tuple[slice, Drawing]]:
+    """Each drawing, with the places of its rows among all of them."""
+    begin = 0
+    for one in drawings:
+        yield slice(begin, begin + len(one.released)), one
+        begin += len(one.released)
+
+
+def _repeated(watch: Watch, *, seeded: bool) -> Iterator[str]:
+    """Check that no random word comes twice, in one draw or in two; tosses may, by a seed."""
+    noted: list[Drawing | Toss] = [*watch.drawings, *([] if seeded else watch.tosses)]
+    read = np.concatenate([one.words.ravel() for one in noted])[:_DISTINCT]
+    if len(np.unique(read)) != len(read):
+        yield "random words come twice"
+
+
+def _charges(told: Told, blocks: Blocks, lives: Lives) -> Iterator[str]:
+    """Check the ledger of every key: what each block's releases cost, once.
+
+    Of keys that were away it may say too much: see `engine.charges`.
+    """
+    if told.kind.charge is None or len(lives.keys) > len(told.story.keys):
+        return
+    charged: dict[Key, list[Run]] = {}
+    for key, run in told.engine.ledger.export():
+        charged.setdefault(key, []).append(run)
+    expected: dict[Key, list[Run]] = {}
+    costs = np.array([release.due(blocks.lengths) for release in told.kind.releases]).T
+    for at in np.flatnonzero(blocks.ended).tolist():
+        cost = sum(
+            release.epsilon
+            for release, due in zip(told.kind.releases, costs[at].tolist(), strict=True)
+            if due
+        )
+        key = told.story.keys[lives.keys[blocks.life[at]]]
+        run = Run(int(blocks.start[at]), int(blocks.stop[at]), cost)  # type: ignore[arg-type]
+        expected.setdefault(key, []).append(run)
+    for key, runs in expected.items():
+        if _joined(charged.pop(key, [])) != _joined(runs):
+            yield "the ledger does not say what its blocks cost"
+            return
+    if any(charged.values()):
+        yield "the ledger does not say what its blocks cost"
 
 
 def _joined(runs: Sequence[Run]) -> list[Run]:
@@ -169,30 +315,26 @@ def _joined(runs: Sequence[Run]) -> list[Run]:
     return joined
 
 
-def _prices(result: StoryResult) -> Iterator[str]:
-    """Check the law of selections with the sums and bonuses that they got: one more slot holds
-    each vertex of the first actions' cube, and no probability may move by more than the charge.
+def _prices(told: Told, watch: Watch) -> Iterator[str]:
+    """Check the law of choices with the columns that they got: one more slot holds each vertex of
+    the first actions' cube, and no probability may move by more than the charge.
     """
-    charge, actions = result.learner.charge, len(result.learner.actions)
-    if charge is None or actions > _MOST_PRICED_ACTIONS:
+    kind, row = told.kind, neighbours_of(told.kind)
+    charge, actions, name = kind.charge, len(kind.actions), kind.releases[0].name
+    drawings = [one for one in watch.drawings if one.name == name]
+    if charge is None or actions > _MOST_PRICED_ACTIONS or not drawings:
         return
     corners = np.zeros((8, actions), dtype=np.int64)
     corners[:, : min(actions, 3)] = np.indices((2, 2, 2)).reshape(3, 8).T[:, : min(actions, 3)]
-    calls = result.selected
-    for call in calls[:: -(-len(calls) // _PRICED)]:
-        at = len(call.sums) // 2
-        prior = None if call.prior is None else call.prior.part(at, at + 1)
+    for one in drawings[:: -(-len(drawings) // _PRICED)]:
+        law, at = row.law(name, one.private, one.public), len(one.released) // 2
+        if not isinstance(law, Choice):
+            return
+        prior = None if law.prior is None else law.prior.part(at, at + 1)
         logs = [
-            result.learner.choose.log_probabilities(call.sums[at] + corner * UNIT, prior)
+            law.mechanism.log_probabilities(law.sums[at] + corner * UNIT, prior)
             for corner in np.unique(corners, axis=0)
         ]
         if not np.isfinite(logs).all() or np.ptp(logs, axis=0).max() > charge + TOLERANCE:
-            yield f"block {call.blocks[at]}: a selection costs more than is charged"
+            yield f"block {one.blocks[at]}: a choice costs more than is charged"
             return
-
-
-def where(wrong: Bools, what: str) -> Iterator[str]:
-    """Report the first wrong key and block."""
-    if wrong.any():
-        key, block = np.unravel_index(int(wrong.argmax()), wrong.shape)
-        yield f"block {block} of key {key}: {what}"

@@ -1,138 +1,271 @@
-"""Computes what a learner should do with a story, by its definition: cumulative sums.
+"""What a kind should draw from, and what should be in force, from the log and releases alone.
 
-It does not use the engine. Losses are put on the grid here, windows and resampled losses are
-computed from the random words that were drawn for them, and sums are differences of cumulative
-sums. `plain_winners` are the selections of the shipped mechanisms by the textbook: one float
-logarithm for each word, trusted only where the best is ahead by far more than rounding errors.
+One plain fold for all kinds, apart from engine, bank and `core.kinds`: slots are grouped by life
+(a key from one opening to the next) and block, what each adds is added up, windows and coins come
+from the random words that were drawn for them. What is in force is computed by the innermost kind's
+evidence, block by block, from released numbers and nothing else.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from fractions import Fraction
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from streamdp.core.arrays import Bools, Floats, Ints, Words
-from streamdp.core.grid import UNIT
-from streamdp.core.learners import Leader
-from streamdp.core.selection import Prior
-from streamdp.lab.audit.stories import Losses, Story
+from streamdp.core.arrays import Bools, Ints, Words
+from streamdp.core.events import Carried
+from streamdp.core.evidence.evidence import InForce, PublicEvidence
+from streamdp.core.kinds.kind import Kind
+from streamdp.core.randomness import Purpose
+from streamdp.core.schedule import Schedule
+from streamdp.lab.audit.neighbours import Neighbours, innermost, neighbours_of
+from streamdp.lab.audit.stories import Story
 
-_FIELD_BITS, _FIELDS = 20, 3  # of a resampled loss in its word, three to a word
-_MARGIN = 1e-6  # by how much a key must be ahead to be trusted; rounding is below 1e-11
-
-
-def plain_grid(losses: Losses) -> tuple[Ints, Bools]:
-    """Losses in units of the grid, 1/2 where a row is not finite; and which rows those are."""
-    null = np.asarray(~np.isfinite(losses).all(axis=-1))
-    usable = np.where(null[..., None], np.float32(0.5), losses).astype(np.float64)
-    grid: Ints = np.rint(np.clip(usable, 0.0, 1.0) * UNIT).astype(np.int64)
-    return grid, null
-
-
-def scaled(words: Words, many: Ints) -> Ints:
-    """⌊n·w/2^64⌋ for n < 2^31: a uniform integer below n, but for a chance of n·2^-64."""
-    wide = many.astype(np.uint64)
-    high, low = words >> np.uint64(32), words & np.uint64(0xFFFFFFFF)
-    whole: Ints = ((high * wide + (low * wide >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
-    return whole
-
-
-def windows_of(learner: Leader, words: Words) -> Ints:
-    """How many slots of each block count, by the words (N × B) that the windows were drawn by."""
-    lengths = np.broadcast_to(learner.schedule.lengths(np.arange(words.shape[1])), words.shape)
-    if learner.window != "random_prefix":
-        return lengths
-    half = lengths // 2
-    return half + 1 + scaled(words, lengths - half)
-
-
-def resampled_grid(grid: Ints, words: Words) -> Ints:
-    """Each loss as 1 with its own probability, else 0, by the words (N × T × ⌈K/3⌉) of its slot."""
-    shifts = (np.arange(_FIELDS) * _FIELD_BITS).astype(np.uint64)
-    mask = np.uint64((1 << _FIELD_BITS) - 1)
-    fields = ((words[..., None] >> shifts) & mask).reshape(*words.shape[:2], -1)
-    drawn: Ints = np.where(fields[..., : grid.shape[2]] < grid.astype(np.uint64), UNIT, 0)
-    return drawn
+_BLOCKS = 1 << 40  # more than the blocks of a life: an id is life · _BLOCKS + block
+_AT_ONCE = 1 << 22  # numbers that slots add at once
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
-    """The sums that a learner's releases read."""
+class Lives:
+    """A story's slots by life: a key, from one opening to the next."""
 
-    windows: Ints  # N × B × K: what selections read
-    totals: Ints  # N × B × K: over whole blocks
-    nulls: Ints  # N × B
+    keys: Ints  # L: the number of each life's key
+    born: Ints  # L: the offset of its first record
+    epochs: Ints  # L
+    of: Ints  # n: the life of each slot
+    place: Ints  # n: of each slot in its life, from 0
 
     @classmethod
-    def of(cls, learner: Leader, story: Story, *, windows: Words, coins: Words) -> Fold:
-        """By the words that windows (N × B) and resampled losses (N × T × ⌈K/3⌉) were drawn by."""
-        grid, null = plain_grid(story.losses)
-        read = resampled_grid(grid, coins) if learner.resample == "bernoulli" else grid
-        numbers = np.arange(story.blocks)
-        starts, stops = (learner.schedule.starts(numbers) - 1, learner.schedule.stops(numbers) - 1)
-        begins = np.zeros_like(starts) if learner.window == "running" else starts
-        ends = starts + windows_of(learner, windows)
-        runs = np.arange(len(grid))[:, None]
-        sums, totals = _cumulated(read), _cumulated(grid)
-        nulls = _cumulated(null[..., None].astype(np.int64))
-        return cls(
-            windows=sums[runs, ends] - sums[:, begins],
-            totals=totals[:, stops] - totals[:, starts],
-            nulls=(nulls[:, stops] - nulls[:, starts])[..., 0],
-        )
+    def of_story(cls, story: Story) -> Lives:
+        """In the order of their keys, then of their births."""
+        slots = np.arange(len(story.index))
+        begins = np.zeros(len(slots), dtype=np.bool_)
+        epoch = np.searchsorted(np.array(story.epochs, dtype=np.int64), slots, side="right")
+        order = np.argsort(story.index, kind="stable")
+        of_key = story.index[order]
+        begins = np.diff(of_key, prepend=-1) != 0
+        begins[1:] |= np.diff(epoch[order]) != 0
+        if story.idle is not None and story.times is not None:
+            # A period begins with this record or one before it, and finds the key idle.
+            times = story.times[order]
+            begins[1:] |= times[:-1] < (times[1:] // story.idle - 1) * story.idle
+        life = np.cumsum(begins) - 1
+        first = np.flatnonzero(begins)
+        of, place = np.empty_like(life), np.empty_like(life)
+        of[order], place[order] = life, np.arange(len(slots)) - first[life]
+        at = order[first]
+        return cls(of_key[first], story.offsets[at], epoch[at] + 1, of, place)
+
+    def numbered(self, keys: Ints, born: Ints) -> Ints:
+        """The lives of these keys that were born at these offsets; −1 for none."""
+        known = {pair: at for at, pair in enumerate(zip(self.keys, self.born, strict=True))}
+        pairs = zip(keys.tolist(), born.tolist(), strict=True)
+        return np.array([known.get(pair, -1) for pair in pairs], dtype=np.int64)
 
 
-def _cumulated(rows: Ints) -> Ints:
-    """Sums of the first 0, 1, …, T slots: N × (T + 1) × K."""
-    none = np.zeros((len(rows), 1, rows.shape[2]), dtype=np.int64)
-    return np.concatenate([none, np.cumsum(rows, axis=1)], axis=1)
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Every block that a story's slots are in, and the columns that its releases are drawn from."""
+
+    ids: Ints  # G, rising: life · _BLOCKS + block
+    life: Ints
+    block: Ints
+    start: Ints
+    stop: Ints
+    first_offset: Ints
+    last_offset: Ints
+    ended: Bools
+    columns: Mapping[str, Ints]
+
+    @property
+    def lengths(self) -> Ints:
+        """How many slots each block has when it ends."""
+        return self.stop - self.start
 
 
-def bonuses(prior: Prior | None, rows: int, actions: int) -> tuple[Ints, int]:
-    """A prior as numerators for every action of each row, and their denominator."""
-    numerators = np.zeros((rows, actions), dtype=np.int64)
-    if prior is None:
-        return numerators, 1
-    if prior.actions is None:
-        return prior.numerators, prior.denominator
-    numerators[np.arange(rows), prior.actions] = prior.numerators
-    return numerators, prior.denominator
+def ids_of(lives: Ints, blocks: Ints) -> Ints:
+    """The ids of some blocks of some lives; negative for an unknown life."""
+    ids: Ints = lives * _BLOCKS + blocks
+    return ids
 
 
-def plain_winners(
-    name: str, rate: Fraction, sums: Ints, words: Words, prior: Prior | None
-) -> tuple[Ints, Bools] | None:
-    """The winners by the textbook, and where they are certain; None for an unknown mechanism.
+def blocks_of(
+    kind: Kind, story: Story, lives: Lives, first: Ints, tossed: Mapping[int, tuple[Ints, Words]]
+) -> Blocks:
+    """Fold a story's log, where each life begins with this block.
 
-    The least ρ·d − b + noise wins. V is the real number whose binary digits are the word's.
+    `tossed`: by purpose, the ids of blocks with a window's word, or the places of slots with coins.
     """
-    noise = _noise(name, words)
-    if noise is None:
-        return None
-    numerators, denominator = bonuses(prior, *sums.shape)
-    moved = (sums - sums.min(axis=1, keepdims=True)) * float(rate / UNIT)
-    keys = moved - numerators / denominator + noise
-    best = keys.argmin(axis=1)
-    first, second = np.partition(keys, 1, axis=1)[:, :2].T
-    with np.errstate(invalid="ignore"):
-        certain = second - first > _MARGIN
-    return np.asarray(best, dtype=np.int64), np.asarray(certain & np.isfinite(first))
+    row, schedule = neighbours_of(kind), kind.schedule
+    number = schedule.starts(first)[lives.of] + lives.place
+    block = schedule.blocks_of(number)
+    ids, where = np.unique(ids_of(lives.of, block), return_inverse=True)
+    life, numbers = ids // _BLOCKS, ids % _BLOCKS
+    start, stop = schedule.starts(numbers), schedule.stops(numbers)
+    offsets = story.offsets
+    first_offset, last_offset = np.full(len(ids), 1 << 62), np.full(len(ids), -1)
+    np.minimum.at(first_offset, where, offsets)
+    np.maximum.at(last_offset, where, offsets)
+    windows = _words(ids, *tossed[Purpose.WINDOW])[:, 0] if Purpose.WINDOW in tossed else None
+    counted = dict(row.counted(stop - start, windows))
+    columns = {name: of for name, of in counted.items() if name == "window"}
+    into = number - start[where]
+    for name in _summed(kind, columns):
+        columns[name] = _sums(
+            row, name, story, where, into, len(ids), counted.get(name), tossed.get(Purpose.RESAMPLE)
+        )
+    for kept in kind.fields:
+        if not kept.cleared and kept.name in columns and kept.name != "window":
+            _accumulate(columns[kept.name], life)
+    ended = np.bincount(where, minlength=len(ids)) == stop - start
+    return Blocks(ids, life, numbers, start, stop, first_offset, last_offset, ended, columns)
 
 
-def _noise(name: str, words: Words) -> Floats | None:
-    """The noise of each mechanism on ρ·d, for the middle of its word's cell."""
-    with np.errstate(divide="ignore"):
-        if name == "permute_and_flip":  # −E, E = −ln V
-            return np.asarray(np.log(_middles(words)))
-        if name == "exponential":  # ln E, E = −ln(1 − V)
-            return np.asarray(np.log(-np.log1p(-_middles(words))))
-        if name == "noisy_max_laplace":  # −X: the first digit of V is its sign, the others are V'
-            size = np.log(_middles(words << np.uint64(1)))
-            return np.where(words >> np.uint64(63) == 0, size, -size)
-    return None
+def _summed(kind: Kind, known: Mapping[str, Ints]) -> list[str]:
+    return [of.name for of in kind.fields if of.name not in known]
 
 
-def _middles(words: Words) -> Floats:
-    return (words.astype(np.float64) + 0.5) * 2.0**-64
+def _sums(
+    row: Neighbours,
+    name: str,
+    story: Story,
+    where: Ints,
+    into: Ints,
+    blocks: int,
+    counted: Ints | None,
+    coins: tuple[Ints, Words] | None,
+) -> Ints:
+    """One column of every block: what its slots add, those behind the window left out."""
+    total: Ints | None = None
+    step = max(1, _AT_ONCE // max(1, len(row.kind.actions)))
+    words = None if coins is None else _words(np.arange(len(where)), *coins)
+    for begin in range(0, len(where), step):
+        some = slice(begin, begin + step)
+        adds = row.adds(story.slots[some], None if words is None else words[some])[name]
+        if total is None:
+            total = np.zeros((blocks, *adds.shape[1:]), dtype=np.int64)
+        inside = slice(None) if counted is None else into[some] < counted[where[some]]
+        np.add.at(total, where[some][inside], adds[inside])
+    assert total is not None, "a story has slots"
+    return total
+
+
+def _words(wanted: Ints, known: Ints, words: Words) -> Words:
+    """The words of each wanted id or place; 0 where there is none."""
+    found = np.zeros((len(wanted), words.shape[1]), dtype=np.uint64)
+    at = np.searchsorted(wanted, known)
+    there = (at < len(wanted)) & (wanted[np.minimum(at, len(wanted) - 1)] == known)
+    found[at[there]] = words[there]
+    return found
+
+
+def _accumulate(column: Ints, life: Ints) -> None:
+    """Sums that are never cleared: of all of a life's blocks so far."""
+    begins = np.flatnonzero(np.diff(life, prepend=-1))
+    for begin, end in zip(begins, [*begins[1:], len(life)], strict=True):
+        np.cumsum(column[begin:end], axis=0, out=column[begin:end])
+
+
+# -- what follows from releases --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a life begins with: numbers that were drawn, or what its key carries over."""
+
+    life: int
+    released: Ints
+    carried: Carried | None
+
+
+@dataclass(slots=True)
+class Followed:
+    """What follows from releases: of each block that ended, in the order of `Blocks`."""
+
+    during: dict[str, Any]  # public columns while the block lasts, so when it is drawn from
+    in_force: list[InForce]  # after each block's release
+    opened: dict[int, InForce]  # by life: at its opening
+    wrong: list[str] = field(default_factory=list)
+
+
+def followed(
+    kind: Kind, blocks: Blocks, lives: Lives, openings: Sequence[Opening], released: Ints
+) -> Followed:
+    """Fold releases (one row for each block that ended), life by life."""
+    evidence, schedule = innermost(kind).evidence, kind.schedule
+    ended = np.flatnonzero(blocks.ended)
+    lives_blocks = np.searchsorted(blocks.life[ended], np.arange(len(lives.keys) + 1))
+    many = {of.name: np.zeros((len(ended), *of.shape), of.dtype) for of in evidence.fields}
+    result = Followed(many, [np.zeros(0)] * len(ended), {})
+    state = {of.name: np.zeros((len(lives.keys), *of.shape), of.dtype) for of in evidence.fields}
+    due = np.zeros(len(lives.keys), dtype=np.int64)
+    generation = _generations(lives)
+    by_life = {opening.life: opening for opening in openings}
+    for turn in range(int(generation.max(initial=-1)) + 1):
+        some = np.flatnonzero(generation == turn)
+        some = np.array([life for life in some.tolist() if life in by_life], dtype=np.int64)
+        if not len(some):
+            continue
+        result.wrong += _open(evidence, schedule, some, by_life, state, due, lives)
+        begun = _rows(state, some)
+        said = evidence.in_force(begun, schedule.lengths(due[some]))
+        result.opened |= dict(zip(some.tolist(), said, strict=True))
+        for step in range(int(np.max(lives_blocks[some + 1] - lives_blocks[some], initial=0))):
+            going = some[lives_blocks[some] + step < lives_blocks[some + 1]]
+            at = lives_blocks[going] + step
+            now = _rows(state, going)
+            for name, column in now.items():
+                many[name][at] = column
+            lengths = blocks.lengths[ended[at]]
+            for name, column in evidence.fold(now, released[at], lengths).items():
+                state[name][going] = column
+            due[going] = blocks.block[ended[at]] + 1
+            after = evidence.in_force(_rows(state, going), schedule.lengths(due[going]))
+            for one, answer in zip(at.tolist(), after, strict=True):
+                result.in_force[one] = answer
+    return result
+
+
+def _rows(state: Mapping[str, Any], rows: Ints) -> dict[str, Any]:
+    return {name: column[rows] for name, column in state.items()}
+
+
+def _generations(lives: Lives) -> Ints:
+    """How many lives each life's key had before."""
+    begins = np.flatnonzero(np.diff(lives.keys, prepend=-1))
+    return np.arange(len(lives.keys)) - np.repeat(begins, np.diff([*begins, len(lives.keys)]))
+
+
+def _open(
+    evidence: PublicEvidence,
+    schedule: Schedule,
+    some: Ints,
+    openings: Mapping[int, Opening],
+    state: dict[str, Any],
+    due: Ints,
+    lives: Lives,
+) -> list[str]:
+    """Put what lives begin with into `state`; say which carry over what they cannot."""
+    drawn = np.array([life for life in some.tolist() if openings[life].carried is None], np.int64)
+    wrong = []
+    if len(drawn):
+        released = np.stack([openings[life].released for life in drawn.tolist()])
+        for name, column in evidence.opened(released).items():
+            state[name][drawn] = column
+    for life in np.setdiff1d(some, drawn).tolist():
+        carried, before = openings[life].carried, life - 1
+        assert carried is not None
+        ((action, history),) = evidence.known(_rows(state, np.array([before])))
+        block = schedule.first_as_long(schedule.length_before(int(due[before])))
+        same = history is None or carried.history == history.astype("<f8").tobytes()
+        if lives.keys[before] != lives.keys[life] or not same or carried.action != action:
+            wrong.append("a key carries over another history than its releases say")
+        if carried.block != block:
+            wrong.append("a key carries over another length than it had reached")
+        due[life] = carried.block
+        lengths = schedule.lengths(np.array([carried.block]))
+        for name, column in evidence.resumed([carried], lengths).items():
+            state[name][[life]] = column
+    return wrong

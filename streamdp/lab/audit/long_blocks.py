@@ -1,52 +1,41 @@
-"""Does the shipped engine follow its learner's definition in long blocks, draw by draw?
+"""Does the shipped engine follow a kind's definition in long blocks, draw by draw?
 
 The exact audit (`exposure`) enumerates streams of a few slots, so it cannot see an engine that goes
 wrong later. Here the engine runs through every block of up to 256 slots, with a null at every
-place, with saves and rebuilds on the way, and with real bits: in batches of many keys, of one key,
-and slot by slot; and through many short blocks, because it may count them. A `Witness` at its two
-ports notes every draw and everything that each selection got; `Fold` computes from the log alone
-what that should have been. They must be equal: sums, windows, resampled losses, the public bonus,
-the winner for the drawn bits, estimates, charges, and the action in force. Then the engine is as
-private as the fold, and the law of selections with these inputs is compared with the charge.
+place, with saves and rebuilds on the way, and with real bits: in batches of many keys, and slot by
+slot; through many short blocks, because it may count them; with keys that go idle and come back,
+one of them withheld; and through new epochs. A `Watch` around the kind notes every draw and what it
+got; `fold` computes from log and releases alone what that should have been. They must be equal
+(`comparing`). Then the engine is as private as the fold, and the laws are held against the charge.
 
-An engine might behave differently when it is watched, so the same seed also runs without a witness:
-the releases must be the same. Under the system's bits no run can be repeated; there the witness is
-used key by key and for all keys at once, and no word may come twice.
+An engine might behave differently when it is watched, so the same seed also runs without a watch:
+the releases must be the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
 
-import numpy as np
-
-from streamdp.core.arrays import Ints
 from streamdp.core.errors import StreamdpError
-from streamdp.core.events import ACTION
-from streamdp.core.learners import RECIPES, Leader, learner_of
+from streamdp.core.events import OPENING
+from streamdp.core.kinds.kind import Kind
 from streamdp.core.randomness import Purpose, Randomness, SeededRandomness, SystemRandomness
-from streamdp.core.regret import Estimate
-from streamdp.lab.audit.comparing import compared, fold_of, losers, missing, where
-from streamdp.lab.audit.fold import bonuses
-from streamdp.lab.audit.standing import standings_of
+from streamdp.core.schedule import Schedule
+from streamdp.lab.audit.comparing import compared
+from streamdp.lab.audit.neighbours import changed, neighbours_of, of_actions
 from streamdp.lab.audit.stories import (
+    FEW_KEYS,
     Story,
-    Telling,
-    affordable,
-    at_once,
-    in_short_blocks,
-    noise,
-    story_of,
-    story_of_few,
-    story_of_many_blocks,
-    told_as_frames,
-    told_by_turns,
-    told_key_by_key,
-    told_slot_by_slot,
+    a_few_keys,
+    epochs,
+    many_blocks,
+    many_slots,
+    nulls_everywhere,
+    slot_by_slot,
+    visits,
 )
-from streamdp.lab.audit.telling import StoryResult, tell
-from streamdp.lab.audit.witness import Selected
+from streamdp.lab.audit.telling import Told, column_of
+from streamdp.lab.audit.watching import Watch
 
 LONGEST = 256
 """Blocks of up to so many slots are tested with a null at every place."""
@@ -54,214 +43,109 @@ LONGEST = 256
 MANY = 130
 """So many blocks of one and two slots are gone through."""
 
-_ALONE = 14  # keys that are run one by one
-_OTHER_KEYS = 2
+SIZES = (("thousands of slots", 8, 2, 16_400), ("thousands of actions", 40_000, 5, 16))
+"""Stories of other numbers of actions: name, actions, keys, slots. Long blocks are streamed, from
+8,192 rows of 8 actions on; 40,000 actions are more than two chunks of a race, and their noise more
+words than are drawn at once."""
+
+_SHORT = Schedule("short", None, (), (1, 2))
+_EPOCHS = 24  # slots of the longest block of the story of epochs
 _LONGEST_TOSSED = 32  # slots of a block, told one by one, where each slot's losses are resampled
-_DISTINCT = 1 << 17  # words that are compared: two are equal with probability 5e-10
-
-
-@dataclass(frozen=True, slots=True)
-class OtherSize:
-    """A story of another number of actions than the learner's, and the learner for that many."""
-
-    name: str
-    learner: Leader
-    estimates: tuple[Estimate, ...]
-    most_slots: int
 
 
 def misdeeds(
-    learner: Leader,
-    estimates: Sequence[Estimate] = (),
-    *,
-    longest: int = LONGEST,
-    randomness: Randomness | None = None,
+    kind: Kind, *, longest: int = LONGEST, randomness: Randomness | None = None
 ) -> list[str]:
-    """What the shipped engine does wrong, by its learner's definition; empty if all is well.
+    """What the shipped engine does wrong, by the kind's definition; empty if all is well.
 
     Every place of blocks of up to `longest` slots is tried. The system's bits are those of
     production; `randomness` replaces them.
     """
     system = SystemRandomness() if randomness is None else randomness
-    return list(dict.fromkeys(each_misdeed(learner, tuple(estimates), longest, system)))
+    faults = [*at_its_size(kind, longest, system)]
+    for story, other in other_sizes(kind):
+        faults += at_another_size(story, other)
+    return list(dict.fromkeys(faults))
 
 
-def each_misdeed(
-    learner: Leader, estimates: tuple[Estimate, ...], longest: int, system: Randomness
-) -> Iterator[str]:
-    """Yield the misdeeds story by story, so that a caller can stop at the first."""
-    yield from at_its_size(learner, estimates, longest, system)
-    for other in other_sizes(learner, estimates):
-        yield from at_another_size(other)
-
-
-def at_its_size(
-    learner: Leader, estimates: tuple[Estimate, ...], longest: int, system: Randomness
-) -> Iterator[str]:
-    """Yield the misdeeds of stories with as many actions as the learner has."""
-    story = story_of(learner, longest=longest)
+def at_its_size(kind: Kind, longest: int, system: Randomness) -> Iterator[str]:
+    """Yield the misdeeds of stories with as many actions as the kind has."""
     seeded = SeededRandomness("audit")
-    by_turns = told_by_turns(story)
-    twice = _watched_and_not(learner, estimates, story, by_turns, seeded)
-    yield from named_faults(f"{story.name}, seeded", twice)
-    few = _some(story)
-    alone = _compared(learner, estimates, few, told_key_by_key(few), system)
-    yield from named_faults(f"{story.name}, system bits, key by key", alone)
-    yield from slot_by_slot(learner, estimates, longest, system)
-    short = in_short_blocks(learner)
-    many = story_of_many_blocks(short, blocks=MANY)
-    late = _compared(short, estimates, many, told_by_turns(many), seeded)
-    yield from named_faults(f"{many.name}, seeded", late)
-    together = _together(learner, estimates, story, by_turns, system)
-    yield from named_faults(f"{story.name}, system bits", together)
+    story = nulls_everywhere(kind, longest=longest)
+    yield from _named(story, "seeded", _watched_and_not(kind, story, seeded))
+    yield from alone(kind, longest, system)
+    short = changed(kind, schedule=_SHORT)
+    late = many_blocks(short, blocks=MANY)
+    yield from _named(late, "seeded", _watched(short, late, seeded))
+    for other in (visits(kind), epochs(kind, longest=min(longest, _EPOCHS))):
+        yield from _named(other, "seeded", _watched(kind, other, seeded))
+    yield from _named(story, "system bits", _watched(kind, story, system))
 
 
-def slot_by_slot(
-    learner: Leader, estimates: tuple[Estimate, ...], longest: int, system: Randomness
-) -> Iterator[str]:
-    """Yield the misdeeds of a story whose events come alone."""
-    story = story_of_few(learner, longest=_longest_alone(learner, longest))
-    alone = _compared(learner, estimates, story, told_slot_by_slot(story), system)
-    yield from named_faults(f"{story.name}, system bits, slot by slot", alone)
+def alone(kind: Kind, longest: int, system: Randomness) -> Iterator[str]:
+    """Yield the misdeeds of a story whose slots come alone.
+
+    Where a kind tosses bits for every slot, an engine has one way for all slots.
+    """
+    if Purpose.RESAMPLE in neighbours_of(kind).tosses:
+        longest = min(longest, _LONGEST_TOSSED)
+    story = slot_by_slot("few keys", FEW_KEYS, a_few_keys(kind, longest=longest))
+    yield from _named(story, "system bits, slot by slot", _watched(kind, story, system))
 
 
-def at_another_size(other: OtherSize) -> Iterator[str]:
-    """Yield the misdeeds of the story of another number of actions."""
-    schedule, name = other.learner.schedule, other.name  # blocks may depend on K
-    blocks = affordable(schedule, other.most_slots)
-    if not blocks:
-        return
-    slots = schedule.stop(blocks - 1) - 1
-    losses = noise(name, _OTHER_KEYS, slots, len(other.learner.actions))
-    losses[:, 3 :: 1 + slots // 15, 0] = np.nan
-    story = Story(name, (b"one", None)[:_OTHER_KEYS], losses, blocks)
-    seeded = SeededRandomness("audit")
-    telling = told_as_frames(story)
-    yield from named_faults(name, _compared(other.learner, other.estimates, story, telling, seeded))
+def other_sizes(kind: Kind) -> Iterator[tuple[Story, Kind]]:
+    """Stories of other numbers of actions, and the kind for so many.
+
+    Kinds that differ in their number of actions alone have the same ones.
+    """
+    for name, actions, keys, slots in SIZES:
+        other = of_actions(kind, actions)
+        story = many_slots(other, name, keys=keys, slots=slots)
+        if story is not None:
+            yield story, other
 
 
-def _compared(
-    learner: Leader,
-    estimates: tuple[Estimate, ...],
-    story: Story,
-    telling: Telling,
-    bits: Randomness,
-) -> Iterator[str]:
-    yield from compared(tell(learner, estimates, story, telling, bits))
+def at_another_size(story: Story, kind: Kind) -> Iterator[str]:
+    """Yield the misdeeds of a story of another number of actions."""
+    yield from _named(story, "seeded", _watched(kind, story, SeededRandomness("audit")))
 
 
-def named_faults(name: str, faults: Iterator[str]) -> Iterator[str]:
+def _named(story: Story, how: str, faults: Iterator[str]) -> Iterator[str]:
     """The faults found in one story; an engine that raises is a fault too."""
     try:
-        yield from (f"{name}: {what}" for what in faults)
+        yield from (f"{story.name}, {how}: {what}" for what in faults)
     except StreamdpError as error:
-        yield f"{name}: the engine refuses to go on: {error}"
+        yield f"{story.name}, {how}: the engine refuses to go on: {error}"
 
 
-def _longest_alone(learner: Leader, longest: int) -> int:
-    """The longest block that is told slot by slot.
-
-    Where a learner tosses bits for every slot, an engine has one way for all slots.
-    """
-    return longest if learner.resample == "none" else min(longest, _LONGEST_TOSSED)
+def _watched(kind: Kind, story: Story, bits: Randomness) -> Iterator[str]:
+    watch = Watch({key: number for number, key in enumerate(story.keys)})
+    yield from compared(Told(kind, story, bits, watch))
 
 
-def _some(story: Story) -> Story:
-    """A few evenly spaced keys of a story."""
-    places = np.linspace(0, len(story.keys) - 1, min(_ALONE, len(story.keys))).astype(int)
-    keys = tuple(story.keys[place] for place in places)
-    return replace(story, keys=keys, losses=story.losses[places])
-
-
-def other_sizes(learner: Leader, estimates: tuple[Estimate, ...]) -> list[OtherSize]:
-    """A story with blocks of thousands of slots, which are streamed; and one of many actions.
-
-    Learners that differ in their number of actions alone have the same ones.
-    """
-    return [
-        OtherSize(name, of_actions(learner, actions), estimates, slots)
-        for name, actions, slots in (
-            ("thousands of slots", 8, 16_400),  # streamed: from 8,192 rows of 8 actions on
-            ("thousands of actions", 40_000, 16),  # more than two chunks of a race
-        )
-    ]
-
-
-def of_actions(learner: Leader, many: int) -> Leader:
-    """The learner for another number of actions; its recipe runs again, as rates may read K."""
-    further = (f"action {number}" for number in range(many))
-    names = tuple(dict.fromkeys([*learner.actions, *further]))[:many]
-    if names == learner.actions:
-        return learner
-    if learner.recipe in RECIPES:
-        return learner_of(learner.to_config(), actions=names)
-    return replace(learner, actions=names)
-
-
-def _watched_and_not(
-    learner: Leader,
-    estimates: tuple[Estimate, ...],
-    story: Story,
-    telling: Telling,
-    seeded: Randomness,
-) -> Iterator[str]:
-    """Compare a story with its log, and with the same seed without a witness in one batch."""
-    seen = tell(learner, estimates, story, telling, seeded)
+def _watched_and_not(kind: Kind, story: Story, seeded: Randomness) -> Iterator[str]:
+    """Compare a story with its log, and with the same seed without a watch in one batch."""
+    watch = Watch({key: number for number, key in enumerate(story.keys)})
+    seen = Told(kind, story, seeded, watch)
     yield from compared(seen)
-    unseen = tell(learner, estimates, story, at_once(telling), seeded, watched=None)
-    if (seen.openings != unseen.openings).any():
-        yield "unwatched: other openings"
-    for kind in seen.kinds:
-        wrong = seen.values[kind] != unseen.values[kind]
-        yield from where(wrong, f"unwatched: {kind}: another value")
+    unseen = Told(kind, story.at_once(), seeded)
+    for name in (OPENING, *(release.name for release in kind.releases)):
+        one, other = (_by_name(told, name) for told in (seen, unseen))
+        if one != other:
+            yield f"unwatched and in one batch: {name}: other releases"
 
 
-def _together(
-    learner: Leader,
-    estimates: tuple[Estimate, ...],
-    story: Story,
-    telling: Telling,
-    system: Randomness,
-) -> Iterator[str]:
-    """Check many keys at once under the system's bits, which do not tell their keys."""
-    result = tell(learner, estimates, story, telling, system)
-    yield from result.wrong
-    yield from result.strange
-    yield from missing(result)
-    yield from _repeated(result)
-    for call in result.selected:
-        yield from losers(learner, call)
-    if learner.window == "random_prefix" or learner.resample == "bernoulli":
-        return
-    fold, votes = fold_of(result), result.values[ACTION]
-    standings = standings_of(learner, result.openings, votes)
-    handed = np.concatenate([_row_by_row(call) for call in result.selected])
-    for block in range(story.blocks):
-        sums, prior = fold.windows[:, block], learner.prior(standings.during[:, block])
-        due = np.column_stack([sums, bonuses(prior, *sums.shape)[0], votes[:, block]])
-        if not _same_rows(handed[handed[:, 0] == block, 1:], due):
-            yield f"block {block}: selections read other sums or bonuses, or were changed"
+def _by_name(told: Told, name: str) -> dict[tuple[int, int, int], tuple[bytes, bytes]]:
+    """The numbers of each release, and what was in force after it."""
+    if not any(
+        name in of.kinds and (of.kind == of.kinds.index(name)).any() for of in told.releases
+    ):
+        return {}
+    column = column_of(told, name)
+    names = zip(column.keys.tolist(), column.born.tolist(), column.block.tolist(), strict=True)
+    said = column.in_force if column.in_force.ndim > 1 else column.in_force[:, None]
+    values = [(one.tobytes(), now.tobytes()) for one, now in zip(column.numbers, said, strict=True)]
+    return dict(zip(names, values, strict=True))
 
 
-def _row_by_row(call: Selected) -> Ints:
-    """Block, sums, bonuses and winner of each row of a call."""
-    bonus = bonuses(call.prior, *call.sums.shape)[0]
-    return np.column_stack([call.blocks, call.sums, bonus, call.winners])
-
-
-def _same_rows(one: Ints, other: Ints) -> bool:
-    """Whether two tables have the same rows, in any order."""
-    return np.array_equal(one[np.lexsort(one.T)], other[np.lexsort(other.T)])
-
-
-def _repeated(result: StoryResult) -> Iterator[str]:
-    """Check that no random word comes twice, in one draw or in two."""
-    actions = len(result.learner.actions)
-    some = {Purpose.SELECTION: actions, Purpose.RESAMPLE: -(-actions // 3), Purpose.NOISE: 2}
-    words = [
-        draw.bits.words(0, some.get(Purpose(min(draw.purpose, Purpose.NOISE)), 1)).ravel()
-        for draw in result.draws
-    ]
-    read = np.concatenate(words)[:_DISTINCT]
-    if len(np.unique(read)) != len(read):
-        yield "random words come twice"
+__all__ = ["LONGEST", "MANY", "alone", "at_another_size", "at_its_size", "misdeeds", "other_sizes"]

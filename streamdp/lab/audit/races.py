@@ -7,7 +7,7 @@ wrong for more than a chunk. Two checks, for any size of chunks and blocks:
    hopelessly behind. Only the further bits may decide, wherever the two stand among 40,000 actions.
 2. *Many rows.* Each of 50,000 rows is won by the action that the textbook gives for its bits.
 
-These checks are for mechanisms whose noise `fold.plain_winners` knows; the sampler compares other
+These checks are for mechanisms whose noise `laws.plain_winners` knows; the sampler compares other
 mechanisms with their law.
 """
 
@@ -23,7 +23,7 @@ from streamdp.core.arrays import Words
 from streamdp.core.grid import UNIT
 from streamdp.core.randomness import WORD_BITS, Bits, Purpose, SeededRandomness
 from streamdp.core.selection import Mechanism
-from streamdp.lab.audit.fold import plain_winners
+from streamdp.lab.audit.laws import plain_winners
 
 _ACTIONS = 40_000
 _PLACES = (0, 1, 16_383, 16_384, 16_385, 32_767, 32_768, 39_999)  # pairs of these contend

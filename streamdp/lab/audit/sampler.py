@@ -1,12 +1,12 @@
-"""Do the releases of the shipped engine follow the exact law? A χ² test of whole transcripts.
+"""Do the releases of the shipped engine follow their exact law? χ² tests, seen from outside.
 
-Many keys of one engine get the same stream; the frequency of each transcript (opening, first
-action, second action) is compared with its exact probability. This covers more than the laws of
-single selections: that keys, blocks and purposes do not share random bits, that windows and
-resampled losses have their law, and that the action in force is the one with the bonus.
-
-An estimate's noise is the released value minus the exact statistic. The test checks its law, and
-that it shares no bits with another estimate, another block or the selected action.
+The engine is unmodified and has its own randomness, so it cannot notice the test: the releases of
+many keys with one stream are compared with the law that follows from the log. In every block of
+losses one action falls behind by about a noise unit, in the last slots only, so that a shorter
+window shows; the first slot is null. The law of a choice is conditional on earlier releases: what
+is in force, and the two choices before. So keys, blocks and purposes that share random bits show
+as well. The noise of each number is what was released minus the exact number: its law is tested,
+and that it shares no bits with another number, another block or the block's choice.
 
 The threshold is a bound, not a table: a χ² variable of k degrees exceeds k + 2√(kx) + 2x with
 probability at most e^−x (Laurent & Massart 2000, Lemma 1). `FALSE_ALARM` is e^−x for one test.
@@ -14,29 +14,29 @@ probability at most e^−x (Laurent & Massart 2000, Lemma 1). `FALSE_ALARM` is e
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import combinations, product
-from math import exp, log, sqrt
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from math import log, sqrt
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.engine import Engine
-from streamdp.core.events import ACTION, OPENING, Releases
-from streamdp.core.grid import quantise
-from streamdp.core.learners import Leader
+from streamdp.core.events import OPENING
+from streamdp.core.kinds.kind import Kind
 from streamdp.core.randomness import Randomness
-from streamdp.core.regret import Estimate, full_charge
-from streamdp.lab.audit.exposure import Design, designs, frames
-from streamdp.lab.audit.reader import WindowReader
-from streamdp.lab.audit.script import runs_of
-from streamdp.lab.audit.transcripts import log_transcripts
+from streamdp.lab.audit.laws import Choice, Noisy, noise_classes, noise_law
+from streamdp.lab.audit.neighbours import blank_law, innermost, neighbours_of
+from streamdp.lab.audit.stories import Story, blocks_within
+from streamdp.lab.audit.telling import Told, column_of
 
 FALSE_ALARM = 1e-9
 """How often a test may accuse an engine that follows its law; a hundred of them: 1e-7."""
 
 _FEW = 5.0  # expected counts below this are pooled
+_MOST_BLOCKS = 12
+_PAIRED = 12  # numbers whose pairs are tested
 
 
 class Chi2(NamedTuple):
@@ -52,14 +52,6 @@ class Chi2(NamedTuple):
         return self.statistic <= self.limit
 
 
-def sample(learner: Leader, *, randomness: Randomness, samples: int) -> Chi2:
-    """Run the shipped engine for many keys and test its transcripts against their law."""
-    design = _one_stream(learner)
-    expected = np.exp(_law(learner, design)) * samples
-    observed = _observed(learner, design, randomness, samples)
-    return chi2(observed, expected)
-
-
 def chi2(observed: Ints, expected: Floats) -> Chi2:
     """Pearson's statistic over cells with an expected count of at least five, the rest pooled."""
     few = expected < _FEW
@@ -73,142 +65,124 @@ def chi2(observed: Ints, expected: Floats) -> Chi2:
     return Chi2(statistic, limit, int(observed.sum()))
 
 
-def _one_stream(learner: Leader) -> Design:
-    """A stream of two blocks, every window of its own sums, and every action in force."""
-    short, _ = designs(learner)
-    actions = len(learner.actions)
-    fixed = np.zeros_like(short.fixed)
-    fixed[0] = np.nan
-    fixed[1:, 0] = 1
-    fixed[2::2, 1] = 1
-    coins = np.zeros((1, *fixed.shape), dtype=np.bool_)
-    if learner.resample == "bernoulli":
-        tosses = np.array(list(product((False, True), repeat=actions)))
-        coins = np.repeat(coins, len(tosses), axis=0)
-        coins[:, 0] = tosses
-    scripts = [(*script, 0) for script in product(range(actions), repeat=short.blocks)]
-    return replace(short, varied=(), fixed=fixed, scripts=np.array(scripts), coins=coins)
+def sample(
+    kind: Kind, *, randomness: Randomness, samples: int, longest: int | None = None
+) -> Iterator[tuple[str, Chi2]]:
+    """Run the shipped engine for many keys: over two blocks, or over blocks up to `longest` slots.
 
-
-def _law(learner: Leader, design: Design) -> Floats:
-    """The log-probability of each transcript: opening, then K + 1 outcomes of the last block."""
-    logs = log_transcripts(WindowReader(learner)(design), learner.choose)
-    return np.asarray(logs[0] - log(len(learner.actions)))
-
-
-def _observed(learner: Leader, design: Design, randomness: Randomness, samples: int) -> Ints:
-    """How often each transcript came out, in the order of `_law`."""
-    engine = Engine(
-        stream="audit",
-        partition=0,
-        learner=learner,
-        budget=learner.charge,
-        randomness=randomness,
-    )
-    actions = len(learner.actions)
-    transcripts = np.zeros(samples, dtype=np.int64)
-    for batch in frames(np.repeat(design.losses(), samples, axis=0)):
-        releases = engine.apply_batch(batch)
-        runs = runs_of(releases.keys)
-        for block, kind in ((0, OPENING), (0, ACTION), (1, ACTION)):
-            which = (releases.block == block) & (releases.kind == releases.kinds.index(kind))
-            base = actions + 1 if (block, kind) == (1, ACTION) else actions
-            transcripts[runs[which]] *= base
-            transcripts[runs[which]] += releases.value[which]
-    return np.bincount(transcripts, minlength=actions**design.blocks * (actions + 1))
-
-
-# -- the noise of estimates -----------------------------------------------------------------------
-
-
-def sample_estimates(
-    learner: Leader, estimates: tuple[Estimate, ...], *, randomness: Randomness, samples: int
-) -> list[Chi2]:
-    """Run the shipped engine for many keys and test the noise of its estimates against its law.
-
-    There is a test for each pair of (block, estimate), and for each with its block's action.
+    Yields each test with what it accuses.
     """
-    design = _one_stream(learner)
-    engine = Engine(
-        stream="audit",
-        partition=0,
-        learner=learner,
-        estimates=estimates,
-        budget=full_charge(learner, estimates),
-        randomness=randomness,
-    )
-    values: dict[tuple[int, str], Ints] = {}
-    for batch in frames(np.repeat(design.losses(), samples, axis=0)):
-        _collect(values, engine.apply_batch(batch), samples)
-    classes = {
-        (block, estimate): _classes(values[block, estimate.name] - exact, estimate, learner)
-        for block in range(design.blocks)
-        for estimate in estimates
-        if (block, estimate.name) in values
-        for exact in [_statistic(estimate, learner, design, block, values)]
-    }
-    fits = [
-        _of_two(classes[one], classes[other], _shares(one[1], learner), _shares(other[1], learner))
-        for one, other in combinations(classes, 2)
-    ]
-    for (block, estimate), noise in classes.items():
-        chosen = values[block, ACTION]
-        shares = np.bincount(chosen, minlength=len(learner.actions)) / samples
-        fits.append(_of_two(noise, chosen, _shares(estimate, learner), shares))
-    return fits
+    blocks = 2 if longest is None else min(blocks_within(kind.schedule, longest), _MOST_BLOCKS)
+    seen = _Sampled.of(kind, randomness, samples, blocks)
+    first = kind.releases[0].name
+    if isinstance(blank_law(kind, first), Choice):
+        yield "releases do not follow their law", seen.choices(first)
+    known: list[tuple[Ints, Floats]] = []
+    for name, block in seen.released:
+        if isinstance(blank_law(kind, name), Noisy):
+            drawn, moved = list(seen.noises(name, block)), seen.moved(name, block)
+            if moved:
+                yield "numbers that are exact have noise", Chi2(moved, 0.0, samples)
+            for classes, law in drawn:
+                observed = np.bincount(classes, minlength=len(law))
+                yield "noise does not follow the law of its scale", chi2(observed, law * samples)
+            if isinstance(blank_law(kind, first), Choice):
+                chosen = seen.released[first, block][:, 0]
+                shares = np.bincount(chosen, minlength=len(kind.actions)) / samples
+                yield "noise is not independent of a choice", _of_two(*drawn[0], chosen, shares)
+            known += drawn
+    for one, other in combinations(known[:_PAIRED], 2):
+        yield "noises of two numbers are not independent", _of_two(*one, *other)
 
 
-IN_FORCE = ", in force"
-"""Suffix to the name of a kind, for the action in force after it, where there is a memory."""
-
-
-def _collect(values: dict[tuple[int, str], Ints], releases: Releases, samples: int) -> None:
-    """The releases of each run, by block and kind."""
-    runs = runs_of(releases.keys)
-    for code, kind in enumerate(releases.kinds):
-        for block in np.unique(releases.block[releases.kind == code]).tolist():
-            which = (releases.kind == code) & (releases.block == block)
-            column = values.setdefault((block, kind), np.zeros(samples, dtype=np.int64))
-            column[runs[which]] = releases.value[which]
-            if kind in (OPENING, ACTION) and releases.in_force is not None:
-                standing = values.setdefault((block, kind + IN_FORCE), np.zeros_like(column))
-                standing[runs[which]] = releases.in_force[which]
-
-
-def _statistic(
-    estimate: Estimate,
-    learner: Leader,
-    design: Design,
-    block: int,
-    values: dict[tuple[int, str], Ints],
-) -> Ints:
-    """The exact statistic of each run, from the definition of the grid and what was in force."""
-    before, kind = (0, OPENING) if block == 0 else (block - 1, ACTION)
-    in_force = values.get((before, kind + IN_FORCE), values[before, kind])
-    slots = slice(learner.schedule.start(block) - 1, learner.schedule.stop(block) - 1)
-    grid, null = quantise(design.losses()[0, slots])
-    sums = np.broadcast_to(grid.sum(axis=0), (len(in_force), grid.shape[1]))
-    return estimate.statistic(sums, action=in_force, nulls=np.full(len(in_force), null.sum()))
-
-
-def _classes(noise: Ints, estimate: Estimate, learner: Leader) -> Ints:
-    """Classes of noise: by sign, and by whether its size is at least the median."""
-    large = _median(estimate, learner)
-    return np.asarray(np.digitize(noise, [-large + 1, 0, large]), dtype=np.int64)
-
-
-def _shares(estimate: Estimate, learner: Leader) -> Floats:
-    """How likely each class is: P(Y ≥ k) = qᵏ/(1 + q) for discrete Laplace noise, q = e^(−1/s)."""
-    q = exp(-1 / estimate.scale(actions=len(learner.actions)))
-    beyond = q ** _median(estimate, learner) / (1 + q)
-    return np.array([beyond, q / (1 + q) - beyond, 1 / (1 + q) - beyond, beyond])
-
-
-def _median(estimate: Estimate, learner: Leader) -> int:
-    return max(1, round(log(2) * estimate.scale(actions=len(learner.actions))))
-
-
-def _of_two(one: Ints, other: Ints, first: Floats, second: Floats) -> Chi2:
+def _of_two(one: Ints, first: Floats, other: Ints, second: Floats) -> Chi2:
     """Test whether two columns have these laws and are independent."""
     observed = np.bincount(one * len(second) + other, minlength=len(first) * len(second))
     return chi2(observed, np.outer(first, second).ravel() * len(one))
+
+
+@dataclass(slots=True)
+class _Sampled:
+    """The releases of many keys with one stream."""
+
+    kind: Kind
+    columns: list[dict[str, Ints]]  # of each block: a row for each outcome of the tosses
+    openings: Ints  # N
+    released: dict[tuple[str, int], Ints]  # by name and block: N × width
+    during: list[dict[str, Any]]  # public columns while each block lasts
+
+    @classmethod
+    def of(cls, kind: Kind, randomness: Randomness, samples: int, blocks: int) -> _Sampled:
+        """Run the engine, a batch for each block."""
+        row, schedule = neighbours_of(kind), kind.schedule
+        lengths = schedule.lengths(np.arange(blocks))
+        streams = [row.apart(int(length), block) for block, length in enumerate(lengths)]
+        keys = tuple(b"%d" % key for key in range(samples))
+        slots = np.repeat(np.concatenate(streams), samples, axis=0)
+        index = np.tile(np.arange(samples), len(slots) // samples)
+        cuts = (0, *(np.cumsum(lengths) * samples).tolist())
+        story = Story("sample", keys, index, slots, np.arange(len(index)), cuts)
+        told = Told(kind, story, randomness)
+        opened, released = column_of(told, OPENING), dict[tuple[str, int], Ints]()
+        openings = np.zeros((samples, opened.numbers.shape[1]), dtype=np.int64)
+        openings[opened.keys] = opened.numbers
+        for release in kind.releases:
+            for block in np.flatnonzero(release.due(lengths)).tolist():
+                column = column_of(told, release.name)
+                at = column.block == block
+                numbers = np.zeros((samples, release.width), dtype=np.int64)
+                numbers[column.keys[at]] = column.numbers[at]
+                released[release.name, block] = numbers
+        evidence, during = innermost(kind).evidence, list[dict[str, Any]]()
+        state = {of.name: np.zeros((samples, *of.shape), of.dtype) for of in evidence.fields}
+        state |= evidence.opened(openings)
+        for block in range(blocks):
+            during.append(state)
+            votes, length = released[kind.releases[0].name, block], np.full(samples, lengths[block])
+            state = {**state, **evidence.fold(state, votes.copy(), length)}
+        columns = [dict(row.columns(stream)) for stream in streams]
+        return cls(kind, columns, openings[:, 0], released, during)
+
+    def choices(self, name: str) -> Chi2:
+        """All choices, given what is in force and the two choices before; and the openings."""
+        actions, samples = len(self.kind.actions), len(self.openings)
+        observed = [np.bincount(self.openings, minlength=actions)]
+        expected = [np.full(actions, samples / actions)]
+        earlier = [self.openings, self.openings]
+        for block, public in enumerate(self.during):
+            votes = self.released[name, block][:, 0]
+            given = np.column_stack([public["action"], *earlier[-2:]])
+            for group in np.unique(given, axis=0):
+                chosen = votes[(given == group).all(axis=1)]
+                observed.append(np.bincount(chosen, minlength=actions))
+                expected.append(self._law(name, block, int(group[0])) * len(chosen))
+            earlier.append(votes)
+        return chi2(np.concatenate(observed), np.concatenate(expected))
+
+    def _law(self, name: str, block: int, in_force: int) -> Floats:
+        """The chances of a block's choice, over all outcomes of the tosses."""
+        sums, counts = np.unique(self.columns[block]["sums"], axis=0, return_counts=True)
+        public = {"action": np.full(len(sums), in_force)}
+        law = neighbours_of(self.kind).law(name, {"sums": sums}, public)
+        assert isinstance(law, Choice)
+        logs = [law.of_row(at) for at in range(len(sums))]
+        return np.asarray((np.exp(logs) * (counts / counts.sum())[:, None]).sum(axis=0))
+
+    def noises(self, name: str, block: int) -> Iterator[tuple[Ints, Floats]]:
+        """The class of each key's noise, and the chances of the classes, of each number."""
+        law, noise = self._noise(name, block)
+        for number, scale in enumerate(law.scales):
+            if scale is not None:
+                yield noise_classes(noise[:, number], scale), noise_law(scale)
+
+    def moved(self, name: str, block: int) -> int:
+        """How many numbers without noise are not what they should be."""
+        law, noise = self._noise(name, block)
+        return int(np.count_nonzero(noise[:, [scale is None for scale in law.scales]]))
+
+    def _noise(self, name: str, block: int) -> tuple[Noisy, Ints]:
+        released, columns = self.released[name, block], self.columns[block]
+        rows = {of: np.repeat(at[:1], len(released), axis=0) for of, at in columns.items()}
+        law = neighbours_of(self.kind).law(name, rows, self.during[block])
+        assert isinstance(law, Noisy)
+        return law, released - law.exact

@@ -1,28 +1,31 @@
 """Replaces chance by a script, so that the shipped engine can be watched.
 
-The audit runs the real engine. Only its randomness and its choice of an action are replaced:
-openings, windows and resampled bits come from a `Script`, noise is 0, and each selection notes
-everything that it was allowed to read before it returns the scripted action.
+The audit runs the real engine. Only its chance is replaced: openings, windows and resampled bits
+come from a `Script`, and each release notes everything that it is drawn from before it returns the
+script's value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Bools, Floats, Ints, Words
+from streamdp.core.arrays import Bools, Columns, Ints, Words
 from streamdp.core.events import Key
-from streamdp.core.randomness import TAG_BYTES, WORD_BITS, Bits, Purpose
-from streamdp.core.selection import Prior
+from streamdp.core.kinds.kind import Kind
+from streamdp.core.randomness import TAG_BYTES, WORD_BITS, Bits, Purpose, SeededRandomness
+from streamdp.lab.audit.around import Around
+from streamdp.lab.audit.laws import Choice, Law, bonuses
+from streamdp.lab.audit.neighbours import neighbours_of
 
 _KEY_BYTES = 8
 _FIELD_BITS = 20  # of a resampled loss in its word, three to a word
 _FIELDS = 3
 _MIDDLE = 1 << (WORD_BITS - 1)
+_SEEDED = SeededRandomness("script")
 
 
 def key_of(run: int) -> bytes:
@@ -50,41 +53,47 @@ def word_of(choice: Ints, choices: Ints) -> Words:
 class Script:
     """The outcomes of chance in each of N runs; B blocks, T slots, K actions."""
 
-    actions: Ints  # N × (B + 1): the opening, then what each block's selection returns
+    many: int  # K
+    actions: Ints  # N × (B + 1): the opening, then what each block's choice returns
     windows: Words  # N × (B + 1): the word that each block's window is drawn by
     coins: Bools  # N × T × K: whether a resampled 1/2 becomes 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Seen:
-    """What the selections of N runs were allowed to read, one at the end of each of B blocks."""
+    """What the releases of N runs were drawn from, at the end of each of B blocks.
 
-    happened: Bools  # N × B: whether there was a selection
-    sums: Ints  # N × B × K
-    bonuses: Ints  # N × B × K: numerators of the prior
-    denominators: list[int]  # B
+    Of choices the sums and bonuses, of noisy releases the exact numbers.
+    """
+
+    happened: dict[str, Bools]  # by release: N × B
+    read: dict[str, Ints]  # by release: N × B × width; of a choice K sums, then K bonuses
+    denominators: list[int]  # B: of the bonuses
 
     @classmethod
-    def nothing(cls, runs: int, blocks: int, actions: int) -> Seen:
+    def nothing(cls, kind: Kind, runs: int, blocks: int) -> Seen:
         """Empty tables for so many runs."""
-        shape = (runs, blocks, actions)
-        sums, bonuses = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        return cls(np.zeros(shape[:2], np.bool_), sums, bonuses, [1] * blocks)
+        names, many = [release.name for release in kind.releases], len(kind.actions)
+        width = {release.name: max(2 * many, release.width) for release in kind.releases}
+        return cls(
+            happened={name: np.zeros((runs, blocks), np.bool_) for name in names},
+            read={name: np.zeros((runs, blocks, width[name]), np.int64) for name in names},
+            denominators=[1] * blocks,
+        )
 
-    def write(self, runs: Ints, blocks: Ints, sums: Ints, prior: Prior | None) -> None:
-        """Note the selections of one call."""
-        known = blocks < self.sums.shape[1]
+    def write(self, name: str, runs: Ints, blocks: Ints, law: Law) -> None:
+        """Note what one call drew from."""
+        known = blocks < len(self.denominators)
         runs, blocks = runs[known], blocks[known]
-        self.happened[runs, blocks] = True
-        self.sums[runs, blocks] = sums[known]
-        if prior is None:
-            return
-        for block in np.unique(blocks).tolist():
-            self.denominators[block] = prior.denominator
-        if prior.actions is None:
-            self.bonuses[runs, blocks] = prior.numerators[known]
+        self.happened[name][runs, blocks] = True
+        if isinstance(law, Choice):
+            numerators, denominator = bonuses(law.prior, *law.sums.shape)
+            for block in set(blocks.tolist()):
+                self.denominators[block] = denominator
+            read = np.concatenate([law.sums, numerators], axis=1)
         else:
-            self.bonuses[runs, blocks, prior.actions[known]] = prior.numerators[known]
+            read = law.exact
+        self.read[name][runs, blocks, : read.shape[1]] = read[known]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +101,7 @@ class ScriptedBits:
     """Bits that know their runs and produce the script's outcomes."""
 
     script: Script
-    seen: Seen
+    seen: Seen | None
     purpose: int
     runs: Ints
     indices: Ints
@@ -111,7 +120,7 @@ class ScriptedBits:
         """Rows × `count` words; two equal ones make the noise 0, a difference of equals."""
         if self.purpose == Purpose.OPENING:
             opening = self.script.actions[self.runs, 0]
-            many = np.full_like(opening, self.seen.sums.shape[2])
+            many = np.full_like(opening, self.script.many)
             return np.repeat(word_of(opening, many)[:, None], count, axis=1)
         if self.purpose == Purpose.WINDOW:
             at = np.minimum(self.indices, self.script.windows.shape[1] - 1)
@@ -145,7 +154,7 @@ class ScriptedRandomness:
     """Randomness by a script, for engines whose keys are the numbers of runs."""
 
     script: Script
-    seen: Seen
+    seen: Seen | None = None
     seeded: bool = field(default=True, init=False)
 
     def tag(self, stream: str, partition: int, key: bytes | None, epoch: int, born: int) -> bytes:
@@ -160,23 +169,28 @@ class ScriptedRandomness:
         return ScriptedBits(self.script, self.seen, purpose, runs, indices)
 
 
-@dataclass(frozen=True, slots=True)
-class Scripted:
-    """A choice that notes what it may read and returns the script's action."""
+@dataclass(frozen=True)
+class Scripted(Around):
+    """A kind that notes what its releases are drawn from, and returns the script's values.
 
-    name: str = "scripted"
-    rate: Fraction = Fraction(1)
+    The inner kind draws too, from other bits: one that remembers what it drew from shall do so.
+    """
 
-    def select(self, sums: Ints, bits: Bits, prior: Prior | None = None) -> Ints:
-        """The scripted action of each row."""
-        if not isinstance(bits, ScriptedBits):
-            raise TypeError("a scripted choice needs scripted bits")
-        blocks = bits.indices
-        bits.seen.write(bits.runs, blocks, sums, prior)
-        last = bits.script.actions.shape[1] - 1
-        chosen: Ints = bits.script.actions[bits.runs, np.minimum(blocks + 1, last)]
-        return chosen
-
-    def log_probabilities(self, sums: Ints, prior: Prior | None = None) -> Floats:
-        """A script has no law."""
-        raise TypeError("a scripted choice has no law")
+    def draw(
+        self, name: str, private: Columns, public: Columns, bits: Callable[[int], Bits]
+    ) -> Ints:
+        """The scripted action of each row; of a noisy release the number of its block."""
+        mine, law = bits(Purpose.SELECTION), neighbours_of(self.inner).law(name, private, public)
+        if not isinstance(mine, ScriptedBits):
+            raise TypeError("a scripted kind needs scripted bits")
+        tags, rows = np.zeros((mine.rows, TAG_BYTES), np.uint8), np.arange(mine.rows)
+        drawn = self.inner.draw(
+            name, private, public, lambda purpose: _SEEDED.bits(name, purpose, tags, rows)
+        )
+        if mine.seen is not None:
+            mine.seen.write(name, mine.runs, mine.indices, law)
+        if isinstance(law, Choice):
+            last = mine.script.actions.shape[1] - 1
+            chosen: Ints = mine.script.actions[mine.runs, np.minimum(mine.indices + 1, last)]
+            return chosen[:, None]
+        return np.zeros_like(drawn) + mine.indices[:, None]

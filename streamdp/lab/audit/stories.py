@@ -1,29 +1,29 @@
 """Long streams of many keys, and the ways to cut them into batches.
 
-A `Story` is N keys with T slots each. Together they have a null loss at every place (one key for
-each place, with alternating kinds of unusable content), blocks whose first or last slot is null,
-values outside [0, 1], ties, and sums that are as far apart as a block allows. A `Telling` cuts a
-story into batches: keys are born at different times, records are single vectors or frames, and
-after some batches the engine is saved and rebuilt. An engine has a layout of its own for a batch of
-one slot (`engine.plan.Alone`): `told_slot_by_slot` takes it at every place of every block.
+A `Story` is a log: slots of keys in the order of their records. Together the keys have a null slot
+at every place, blocks whose first or last slot is null, contents beyond every bound, ties, and sums
+that are as far apart as a block allows. Keys are born at different times; records are single slots
+or frames. In some stories keys go idle and come back, or a new epoch begins.
+
+A `Telling` says where a story is cut into batches, and after which of them rows are saved or the
+engine is rebuilt. An engine has a layout of its own for a batch of one slot (`engine.plan.Alone`):
+`slot_by_slot` takes it at every place of every block.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import accumulate, count, cycle, islice, pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, count, cycle, islice
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
-from streamdp.core.events import Key, LossBatch
-from streamdp.core.learners import Leader
+from streamdp.core.events import Batch, Key
+from streamdp.core.kinds.kind import Kind
 from streamdp.core.randomness import Purpose, SeededRandomness
 from streamdp.core.schedule import Schedule
-from streamdp.lab.audit.exposure import unusable, vertices
-
-Losses = NDArray[np.float32]
+from streamdp.lab.audit.neighbours import Neighbours, Slots, neighbours_of
 
 MOST_BLOCKS = 60
 
@@ -31,31 +31,41 @@ _STEPS = (1, 3, 8, 1, 40, 2, 97, 5, 33, 64)  # slots of a key in one batch
 _LATE = 2  # batches between the births of two groups of keys
 _GROUPS = 3
 _REBUILDS = 3
-_SINGLES = 12  # slots of a key that are batches of their own
-_MIXED = (1, 2, 1, 3)  # slots in one batch of a key that is not told slot by slot
+_MIXED = (1, 2, 1, 3, 1, 30)  # slots in one batch of a key that is not told slot by slot
 _BEHIND = 5  # slots by which each key is behind the one before it, where slots come alone
 _OFTEN = 41  # batches between two rebuilds, where slots come alone: no multiple of the keys
-_SHORT = (1, 2)  # slots of these many blocks
-_ODD_KEYS: tuple[Key, ...] = (None, b"", b"\xff")
-FEW_KEYS: tuple[Key, ...] = (*_ODD_KEYS, b"key")
+_IDLE = 1000  # milliseconds
+ODD_KEYS: tuple[Key, ...] = (None, b"", b"\xff")
+FEW_KEYS: tuple[Key, ...] = (*ODD_KEYS, b"key")
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """The losses of N keys: T slots of K losses each."""
+    """A log of n slots; where it is cut into batches, and what happens between them."""
 
     name: str
     keys: tuple[Key, ...]
-    losses: Losses  # N × T × K
-    blocks: int  # how many blocks end within the T slots
+    index: Ints  # n: whose each slot is
+    slots: Slots = field(repr=False)  # n × W
+    offsets: Ints = field(repr=False)  # n: never falls; the slots of a record share it
+    cuts: tuple[int, ...] = field(repr=False)  # where batches end, in slots
+    rebuilds: frozenset[int] = frozenset()  # the batches after which the engine is rebuilt
+    times: Ints | None = field(default=None, repr=False)
+    idle: int | None = None  # after how many milliseconds a key's row is dropped
+    withheld: frozenset[Key] = frozenset()  # keys whose newest release nobody has seen
+    epochs: tuple[int, ...] = ()  # the cuts after which a new epoch begins
 
+    def part(self, row: Neighbours, begin: int, end: int) -> Batch:
+        """Some neighbouring slots, with the keys that they have."""
+        some = slice(begin, end)
+        which, index = np.unique(self.index[some], return_inverse=True)
+        times = None if self.times is None else self.times[some]
+        keys = [self.keys[key] for key in which.tolist()]
+        return row.batch(keys, index, self.slots[some], self.offsets[some], times)
 
-@dataclass(frozen=True, slots=True)
-class Telling:
-    """A story as batches, and after which of them the engine is saved and rebuilt."""
-
-    batches: tuple[LossBatch, ...]
-    rebuilds: frozenset[int]
+    def at_once(self) -> Story:
+        """The same log as one batch."""
+        return replace(self, cuts=(0, len(self.index)), rebuilds=frozenset())
 
 
 def blocks_within(schedule: Schedule, longest: int) -> int:
@@ -68,174 +78,148 @@ def blocks_within(schedule: Schedule, longest: int) -> int:
     return max(2, MOST_BLOCKS if fits.all() else int(fits.argmin()))
 
 
-def affordable(schedule: Schedule, slots: int) -> int:
-    """How many of the first blocks end within this many slots, at most `MOST_BLOCKS`."""
-    return min(MOST_BLOCKS, schedule.block_of(slots + 1))
+def nulls_everywhere(kind: Kind, *, longest: int) -> Story:
+    """Nulls at every place, and every constant stream, in blocks up to `longest`."""
+    row, schedule = neighbours_of(kind), kind.schedule
+    blocks = blocks_within(schedule, longest)
+    slots = schedule.stop(blocks - 1) - 1
+    varied = made_up(row, f"story of {schedule.name}", slots, slots)
+    nulls = row.nulls
+    varied[np.arange(slots), np.arange(slots)] = nulls[np.arange(slots) % len(nulls)]
+    streams = np.concatenate([varied, _constant(row, schedule, blocks, slots)])
+    return by_turns("nulls at every place", named(len(streams)), streams)
 
 
-def story_of(learner: Leader, *, longest: int) -> Story:
-    """A story with nulls at every place, and every constant stream, in blocks up to `longest`."""
-    blocks = blocks_within(learner.schedule, longest)
-    slots, actions = learner.schedule.stop(blocks - 1) - 1, len(learner.actions)
-    constant = _constant(learner.schedule, blocks, slots, actions)
-    keys = named(slots + len(constant))
-    varied = noise(f"story of {learner.schedule.name}", slots, slots, actions)
-    bad = unusable(actions)
-    for place in range(slots):
-        varied[place, place] = bad[place % len(bad)]
-    return Story("nulls at every place", keys, np.concatenate([varied, constant]), blocks)
+def _constant(row: Neighbours, schedule: Schedule, blocks: int, slots: int) -> Slots:
+    """Streams of one content: each one, two in alternation, and extremes with a null where a block
+    begins, where it ends, and in its second half.
+    """
+    public = np.resize(row.headers, (len(row.contents), row.headers.shape[1]))
+    rows = np.concatenate([public, row.contents], axis=1)
+    streams = [np.tile(one, (slots, 1)) for one in (*rows, *row.nulls)]
+    streams.append(np.where(np.arange(slots)[:, None] % 2, rows[1], rows[-1]))
+    numbers = np.arange(blocks)
+    starts, stops = schedule.starts(numbers) - 1, schedule.stops(numbers) - 1
+    late = np.concatenate([np.arange((a + b) // 2, b) for a, b in zip(starts, stops, strict=True)])
+    for extreme in rows[: row.extremes]:
+        for places in (starts, stops - 1, late):
+            stream = np.tile(extreme, (slots, 1))
+            stream[places] = row.nulls[0]
+            streams.append(stream)
+    return np.array(streams)
 
 
-def story_of_few(learner: Leader, keys: tuple[Key, ...] = FEW_KEYS, *, longest: int) -> Story:
+def a_few_keys(kind: Kind, *, longest: int, name: str = "few keys") -> Slots:
     """A few keys in blocks up to `longest`; at every place of a block some key has a null."""
-    blocks = blocks_within(learner.schedule, longest)
-    slots, actions = learner.schedule.stop(blocks - 1) - 1, len(learner.actions)
-    bad = unusable(actions)
-    losses = noise("few keys", len(keys), slots, actions)
-    for run in range(len(keys)):
-        places = np.arange((run + 1) % 3, slots, 3)  # the first key keeps its vertices
-        losses[run, places] = bad[np.arange(len(places)) % len(bad)]
-    return Story("few keys", keys, losses, blocks)
+    row = neighbours_of(kind)
+    slots = kind.schedule.stop(blocks_within(kind.schedule, longest) - 1) - 1
+    streams = made_up(row, name, len(FEW_KEYS), slots)
+    for run in range(len(FEW_KEYS)):
+        places = np.arange((run + 1) % 3, slots, 3)
+        streams[run, places] = row.nulls[np.arange(len(places)) % len(row.nulls)]
+    return streams
 
 
-def in_short_blocks(learner: Leader) -> Leader:
-    """The learner in blocks of one and two slots by turns: some hundred of them take no time."""
-    return replace(learner, schedule=Schedule("short", None, (), _SHORT))
-
-
-def story_of_many_blocks(
-    learner: Leader, keys: tuple[Key, ...] = FEW_KEYS, *, blocks: int
-) -> Story:
+def many_blocks(kind: Kind, *, blocks: int) -> Story:
     """A few keys that live through so many blocks; every seventh slot is null."""
-    slots, actions = learner.schedule.stop(blocks - 1) - 1, len(learner.actions)
-    losses = noise("many blocks", len(keys), slots, actions)
-    losses[:, 5::7, 0] = np.nan
-    return Story("many blocks", keys, losses, blocks)
+    row = neighbours_of(kind)
+    streams = made_up(row, "many blocks", len(FEW_KEYS), kind.schedule.stop(blocks - 1) - 1)
+    streams[:, 5::7] = np.resize(row.nulls, streams[:, 5::7].shape)
+    return by_turns("many blocks", FEW_KEYS, streams)
+
+
+def many_slots(kind: Kind, name: str, *, keys: int, slots: int) -> Story | None:
+    """One batch of a few keys, each a frame, of whole blocks within so many slots."""
+    blocks = min(MOST_BLOCKS, kind.schedule.block_of(slots + 1))
+    if not blocks:
+        return None
+    row, slots = neighbours_of(kind), kind.schedule.stop(blocks - 1) - 1
+    streams = made_up(row, name, keys, slots)
+    streams[:, 3 :: 1 + slots // 15] = np.resize(row.nulls, streams[:, 3 :: 1 + slots // 15].shape)
+    index = np.repeat(np.arange(keys), slots)
+    flat = streams.reshape(len(index), -1)
+    return Story(name, named(keys)[::-1], index, flat, index, (0, len(index)))
+
+
+def visits(kind: Kind) -> Story:
+    """Keys come, leave in the middle of a block, and come back: some in time, some too late.
+
+    What one of them was shown last is withheld: it carries nothing over.
+    """
+    row, keys = neighbours_of(kind), ODD_KEYS
+    present = [(0, 1, 2), (0,), (0, 1), (2,), (2, 0), (1,), (1, 2), (0, 1, 2)]
+    many = [7 + 23 * visit for visit in range(1, len(present) + 1)]
+    index = np.concatenate(
+        [np.resize(there, slots) for there, slots in zip(present, many, strict=True)]
+    )
+    away = np.resize([2.2 * _IDLE, 0.6 * _IDLE], len(present)).astype(np.int64)  # before each visit
+    steps = np.ones(len(index), dtype=np.int64)
+    steps[np.cumsum([0, *many[:-1]])] = away
+    slots = made_up(row, "visits", 1, len(index))[0]
+    slots[4::9] = np.resize(row.nulls, (len(slots[4::9]), slots.shape[1]))
+    cuts = _uneven(len(index))
+    return Story(
+        "idle keys", keys, index, slots, 2 * np.arange(len(index)), cuts,
+        frozenset(range(5, len(cuts), 6)), np.cumsum(steps), _IDLE, frozenset(keys[2:]),
+    )  # fmt: skip
+
+
+def epochs(kind: Kind, *, longest: int) -> Story:
+    """A few keys of which all go into a new epoch twice, in the middle of their blocks."""
+    whole = by_turns("epochs", FEW_KEYS, a_few_keys(kind, longest=longest, name="epochs"))
+    some = len(whole.cuts) // 3
+    return replace(whole, epochs=(whole.cuts[some], whole.cuts[2 * some]))
+
+
+def _uneven(slots: int) -> tuple[int, ...]:
+    """Cuts between batches of different sizes."""
+    sizes = accumulate(cycle((1, 30, 3, 97, 1, 1, 64, 133)))
+    return (0, *(at for at in islice(sizes, slots) if at < slots), slots)
 
 
 def named(keys: int) -> tuple[Key, ...]:
     """So many keys, including the null key and the empty one."""
-    return (*_ODD_KEYS, *(b"key %d" % number for number in range(keys)))[:keys]
+    return (*ODD_KEYS, *(b"key %d" % number for number in range(keys)))[:keys]
 
 
-def noise(name: str, keys: int, slots: int, actions: int) -> Losses:
-    """Losses of every size, and every third slot a vertex of [0, 1]^K; the same for each name."""
+def made_up(row: Neighbours, name: str, keys: int, slots: int) -> Slots:
+    """Unremarkable slots, N × T × W; the same for each name."""
     tags = np.zeros((keys, 16), dtype=np.uint8)
     source = SeededRandomness("audit").bits(name, Purpose.OPENING, tags, np.arange(keys))
-    words = source.words(0, slots * actions).reshape(keys, slots, actions)
-    losses = (words >> np.uint64(40)).astype(np.float32) / np.float32(2**24)
-    third = np.arange(slots) % 3 == 0
-    losses[:, third] = np.rint(losses[:, third])
-    return losses
+    width = max(2, row.contents.shape[1] + row.headers.shape[1])
+    return np.stack(
+        [
+            row.made_up(source.part(key, key + 1).words(0, slots * width).reshape(slots, width))
+            for key in range(keys)
+        ]
+    )
 
 
-def _constant(schedule: Schedule, blocks: int, slots: int, actions: int) -> Losses:
-    """Streams of one content: each vertex, each kind of unusable content, two in alternation, and
-    vertices with a null where a block begins, where it ends, and in its second half.
-    """
-    corners, bad = vertices(min(actions, 3)), unusable(min(actions, 3))
-    rows = [np.resize(row, actions) for row in (*corners, *bad)]
-    streams = [np.tile(row, (slots, 1)) for row in rows]
-    by_turns = np.where(np.arange(slots)[:, None] % 2, rows[1], rows[-1])
-    numbers = np.arange(blocks)
-    starts, stops = schedule.starts(numbers) - 1, schedule.stops(numbers) - 1
-    late = np.concatenate([np.arange((a + b) // 2, b) for a, b in zip(starts, stops, strict=True)])
-    for corner in rows[: len(corners)]:
-        for places in (starts, stops - 1, late):
-            stream = np.tile(corner, (slots, 1))
-            stream[places] = np.nan
-            streams.append(stream)
-    return np.array([*streams, by_turns], dtype=np.float32)
-
-
-def told_by_turns(story: Story) -> Telling:
-    """Batches of a few slots of every key: frames of a key, or its vectors between others'.
+def by_turns(name: str, keys: tuple[Key, ...], streams: Slots) -> Story:
+    """Batches of a few slots of every key (N × T × W): frames of a key, or slots between others'.
 
     The keys are born in three groups, and the engine is rebuilt three times on the way.
     """
-    runs, slots, _ = story.losses.shape
+    runs, slots, _ = streams.shape
     group = np.arange(runs) % _GROUPS
     sent = np.zeros(_GROUPS, dtype=np.int64)
-    batches: list[LossBatch] = []
+    parts: list[tuple[Ints, Ints, Ints]] = []
     offset = 0
     for number, step in zip(count(), cycle(_STEPS)):
         waiting = np.arange(_GROUPS) * _LATE > number
         upto = np.where(waiting, sent, np.minimum(sent + step, slots))
         if (upto == sent).all():
             continue  # the groups that were born are done, and the next one is not born yet
-        batches.append(_batch(story, sent[group], upto[group], offset, frames=number % 2 == 0))
-        offset = int(batches[-1].offsets[-1]) + 2
+        parts.append(_turn(sent[group], upto[group], offset, frames=number % 2 == 0))
+        offset = int(parts[-1][2][-1]) + 2
         sent = upto
         if (sent == slots).all():
             break
-    places = np.linspace(1, len(batches) - 1, _REBUILDS + 2).astype(int)[1:-1]
-    return Telling(tuple(batches), frozenset(places.tolist()))
+    rebuilds = np.linspace(1, len(parts) - 1, _REBUILDS + 2).astype(int)[1:-1]
+    return _told(name, keys, streams, parts, frozenset(rebuilds.tolist()))
 
 
-def told_as_frames(story: Story) -> Telling:
-    """One batch, in which all of a key's slots are one frame."""
-    none = np.zeros(len(story.keys), dtype=np.int64)
-    slots = story.losses.shape[1]
-    return Telling((_batch(story, none, none + slots, 0, frames=True),), frozenset())
-
-
-def at_once(telling: Telling) -> Telling:
-    """The story's records in one batch."""
-    index, losses, offsets = (
-        np.concatenate([getattr(batch, name) for batch in telling.batches])
-        for name in ("index", "losses", "offsets")
-    )
-    return Telling((LossBatch(telling.batches[0].keys, index, losses, offsets),), frozenset())
-
-
-def told_key_by_key(story: Story) -> Telling:
-    """Batches of one key only: a part of its stream, then single slots, then two more parts.
-
-    The engine is rebuilt four times on the way.
-    """
-    runs, slots, _ = story.losses.shape
-    first = int(slots * 0.3)
-    last = min(first + _SINGLES, slots)
-    cuts = [0, *range(first, last), last, int(slots * 0.9), slots]
-    batches: list[LossBatch] = []
-    offset = 0
-    for begin, end in pairwise(sorted(set(cuts))):
-        for run in range(runs):
-            batches.append(_of_one(story, run, begin, end, offset))
-            offset += end - begin + 1
-    places = np.linspace(0, len(batches) - 1, _REBUILDS + 3).astype(int)[1:-1]
-    return Telling(tuple(batches), frozenset(places.tolist()))
-
-
-def told_slot_by_slot(story: Story) -> Telling:
-    """Each slot is a batch of its own; the last key's are one, two, one or three.
-
-    The keys follow each other, and the engine is rebuilt so often that it is at every part of a
-    block.
-    """
-    runs, slots, _ = story.losses.shape
-    steps = [_MIXED if run == runs - 1 else (1,) for run in range(runs)]
-    cuts = [list(accumulate(islice(cycle(step), slots), initial=0)) for step in steps]
-    batches: list[LossBatch] = []
-    for turn in range(slots + runs * _BEHIND):
-        for run in range(runs):
-            at = turn - run * _BEHIND
-            if at < 0 or cuts[run][min(at, slots)] >= slots:
-                continue
-            begin, end = cuts[run][at], min(cuts[run][at + 1], slots)
-            offset = int(batches[-1].offsets[-1]) + 2 if batches else 0
-            batches.append(_of_one(story, run, begin, end, offset))
-    return Telling(tuple(batches), frozenset(range(_OFTEN, len(batches), _OFTEN)))
-
-
-def _of_one(story: Story, run: int, begin: int, end: int, offset: int) -> LossBatch:
-    """The slots [begin, end) of one key, from 0, each a record."""
-    index = np.zeros(end - begin, dtype=np.int64)
-    losses, offsets = story.losses[run, begin:end], offset + np.arange(end - begin)
-    return LossBatch(story.keys[run : run + 1], index, losses, offsets)
-
-
-def _batch(story: Story, begin: Ints, end: Ints, offset: int, *, frames: bool) -> LossBatch:
+def _turn(begin: Ints, end: Ints, offset: int, *, frames: bool) -> tuple[Ints, Ints, Ints]:
     """The slots [begin, end) of each key, from 0: key by key, or slot by slot of all keys."""
     length = end - begin
     run = np.repeat(np.arange(len(begin)), length)
@@ -243,5 +227,40 @@ def _batch(story: Story, begin: Ints, end: Ints, offset: int, *, frames: bool) -
     order = np.arange(len(run)) if frames else np.argsort(slot, kind="stable")
     run, slot = run[order], slot[order]
     record = np.cumsum(np.diff(run, prepend=-1) != 0) if frames else np.arange(len(run))
-    losses = story.losses[run, begin[run] + slot]
-    return LossBatch(story.keys, run, losses, offset + record)
+    return run, begin[run] + slot, offset + record
+
+
+def slot_by_slot(name: str, keys: tuple[Key, ...], streams: Slots) -> Story:
+    """Each slot is a batch of its own; the last key's are of one slot to thirty.
+
+    The keys follow each other, and the engine is rebuilt so often that it is at every part of a
+    block.
+    """
+    runs, slots, _ = streams.shape
+    steps = [_MIXED if run == runs - 1 else (1,) for run in range(runs)]
+    cuts = [list(accumulate(islice(cycle(step), slots), initial=0)) for step in steps]
+    parts: list[tuple[Ints, Ints, Ints]] = []
+    offset = 0
+    for turn in range(slots + runs * _BEHIND):
+        for run in range(runs):
+            at = turn - run * _BEHIND
+            if at < 0 or cuts[run][min(at, slots)] >= slots:
+                continue
+            slot = np.arange(cuts[run][at], min(cuts[run][at + 1], slots))
+            parts.append((np.full_like(slot, run), slot, offset + np.arange(len(slot))))
+            offset += len(slot) + 1
+    rebuilds = frozenset(range(_OFTEN, len(parts), _OFTEN))
+    return _told(name, keys, streams, parts, rebuilds)
+
+
+def _told(
+    name: str,
+    keys: tuple[Key, ...],
+    streams: Slots,
+    parts: Sequence[tuple[Ints, Ints, Ints]],
+    rebuilds: frozenset[int],
+) -> Story:
+    """The story of these batches: whose slots, which of their slots, in which records."""
+    run, slot, offsets = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    cuts = (0, *accumulate(len(part[0]) for part in parts))
+    return Story(name, keys, run, streams[run, slot], offsets, cuts, rebuilds)

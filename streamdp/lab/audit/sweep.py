@@ -19,9 +19,10 @@ import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.grid import UNIT
-from streamdp.core.learners import Leader
-from streamdp.core.selection import Prior
-from streamdp.lab.audit.exposure import vertices
+from streamdp.core.kinds.kind import Kind
+from streamdp.core.randomness import Purpose
+from streamdp.lab.audit.laws import Choice
+from streamdp.lab.audit.neighbours import blank_law, neighbours_of
 from streamdp.lab.audit.transcripts import distinct_rows, spread
 
 LONGEST = 256
@@ -30,32 +31,33 @@ _FEW = (0, 1, 3, 14, 56, 255)
 _GRID = (0, 1, 2, 3, 4, 6, 9, 14, 22, 35, 56, 90, 144, 200, 230, 250, 253, 254, 255)
 
 
-def sweep(learner: Leader, *, longest: int = LONGEST) -> float:
+def sweep(kind: Kind, *, longest: int = LONGEST) -> float:
     """The worst log-ratio of one selection after blocks of `longest` slots, over all priors."""
-    actions = len(learner.actions)
-    corners = vertices(actions).astype(np.int64)
-    paths = [np.array(list(_bases(actions, longest - 1)))[:, None], _evenly(learner, longest)]
+    actions = len(kind.actions)
+    corners = np.array(list(product((0, 1), repeat=actions)))
+    paths = [np.array(list(_bases(actions, longest - 1)))[:, None], _evenly(kind, longest)]
     worst = 0.0
-    for favoured, path in product(_favoured(learner, actions), paths):
+    for favoured, path in product(_favoured(kind, actions), paths):
         sums = path[:, :, None] + corners  # bases × windows × corners × K
-        worst = max(worst, spread(_mixed(_laws(learner, sums, favoured)), axis=1))
+        worst = max(worst, spread(_mixed(_laws(kind, sums, favoured)), axis=1))
     return worst
 
 
-def sweep_wide(learner: Leader, *, longest: int = LONGEST) -> float:
+def sweep_wide(kind: Kind, *, longest: int = LONGEST) -> float:
     """The worst log-ratio of one selection among many actions, one of them apart."""
-    actions = len(learner.actions)
+    actions = len(kind.actions)
     one = np.eye(actions, dtype=np.int64)[:2]
     corners = np.array([*one, *(1 - one), 0 * one[0], 0 * one[0] + 1])
     leads = np.minimum(_FEW, longest - 1)[:, None]
     sums = np.concatenate([leads * one[0], leads * (1 - one[0])])[:, None] + corners
-    favoured = _favoured(learner, 3)
-    return max(spread(_laws(learner, sums, action), axis=1) for action in favoured)
+    favoured = _favoured(kind, 3)
+    return max(spread(_laws(kind, sums, action), axis=1) for action in favoured)
 
 
-def _favoured(learner: Leader, actions: int) -> Sequence[int | None]:
+def _favoured(kind: Kind, actions: int) -> Sequence[int | None]:
     """The actions that a prior may favour: the first so many, or none without a bonus."""
-    return range(actions) if learner.bonus else (None,)
+    law = blank_law(kind, kind.releases[0].name)
+    return range(actions) if isinstance(law, Choice) and law.prior is not None else (None,)
 
 
 def _bases(actions: int, most: int) -> Iterator[Ints]:
@@ -70,13 +72,13 @@ def _bases(actions: int, most: int) -> Iterator[Ints]:
             yield np.array([0, *leads])
 
 
-def _evenly(learner: Leader, longest: int) -> Ints:
+def _evenly(kind: Kind, longest: int) -> Ints:
     """Bases × windows × K: the sums of each window of blocks that reach their base evenly.
 
     Without a random prefix there is one window, whose sums are the base: nothing more to ask.
     """
-    actions = len(learner.actions)
-    if learner.window != "random_prefix":
+    actions = len(kind.actions)
+    if Purpose.WINDOW not in neighbours_of(kind).tosses:
         return np.zeros((0, 1, actions), dtype=np.int64)
     bases = np.array(list(_bases(actions, longest - 1)))
     some = bases[bases.sum(axis=1) % _EVENLY == _EVENLY - 1]
@@ -84,7 +86,7 @@ def _evenly(learner: Leader, longest: int) -> Ints:
     return np.asarray(some[:, None] * windows[:, None] // longest, dtype=np.int64)
 
 
-def _laws(learner: Leader, sums: Ints, favoured: int | None) -> Floats:
+def _laws(kind: Kind, sums: Ints, favoured: int | None) -> Floats:
     """Log-probabilities by sums in whole losses (… × K); equal differences are computed once.
 
     Without a prior, all orders of the same differences count as equal.
@@ -95,10 +97,11 @@ def _laws(learner: Leader, sums: Ints, favoured: int | None) -> Floats:
     if favoured is None:
         order = np.argsort(moved, axis=1, kind="stable")
     distinct, which = distinct_rows(np.take_along_axis(moved, order, axis=1))
-    prior = None
-    if favoured is not None:
-        prior = Prior.incumbent(np.array([favoured]), learner.bonus)
-    known = [learner.choose.log_probabilities(row * UNIT, prior) for row in distinct]
+    public = {"action": np.full(1, 0 if favoured is None else favoured)}
+    row, name = neighbours_of(kind), kind.releases[0].name
+    law = row.law(name, {"sums": np.zeros((1, rows.shape[1]), np.int64)}, public)
+    assert isinstance(law, Choice)
+    known = [law.mechanism.log_probabilities(one * UNIT, law.prior) for one in distinct]
     laws = np.empty(rows.shape)
     np.put_along_axis(laws, order, np.array(known).reshape(-1, rows.shape[1])[which], axis=1)
     return laws.reshape(sums.shape)

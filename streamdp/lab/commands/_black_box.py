@@ -16,21 +16,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from streamdp.core.learners import Learner
     from streamdp.lab.audit import Audit
-    from streamdp.lab.audit.blackbox import EpsilonBound, NeighbouringLogs, Record
-    from streamdp.lab.audit.feedback_blackbox import FeedbackPair
+    from streamdp.lab.audit.blackbox import EpsilonBound, Record
     from streamdp.ports import StreamTopics, Technology
     from streamdp.service.spec import StreamSpec
     from streamdp.wire.feedback import Content, Headers
-
-    Play = Callable[[Sequence[Record], Sequence[Headers] | None], Iterable[bytes]]
-    """Returns what the service publishes to its ledger for a log and its headers, if it has any."""
-
-    Judge = Callable[[Play, int], EpsilonBound]
-    """Returns what a number of runs of one pair of neighbouring logs proves."""
 
 _APP = "audit"
 _LOOK_SECONDS = 0.01
@@ -154,44 +145,22 @@ def apart(spec: StreamSpec, *, stream: str) -> StreamSpec:
 
 def bounds(spec: StreamSpec, *, runs: int) -> list[EpsilonBound]:
     """What each pair of neighbouring logs proves of a stream on the embedded files."""
+    from streamdp.lab.audit.blackbox import lower_bound, pairs
+
     (entry,) = entry_points(group="streamdp.transports", name="sqlite")
     factory: type[Technology] = entry.load()
     proven = []
     with TemporaryDirectory(prefix="streamdp-audit-") as folder:
         technology = factory.from_settings({"path": str(Path(folder) / "audit.db")}, app=_APP)
-        for at, judge in enumerate(_judges(spec)):
+        for at, pair in enumerate(pairs(spec.learner.schedule, spec.format)):
             made = apart(spec, stream=f"pair-{at}")
 
-            def play(
+            def run(
                 log: Sequence[Record],
                 headers: Sequence[Headers] | None,
                 made: StreamSpec = made,
             ) -> list[bytes]:
                 return asyncio.run(served(made, technology, log, headers))
 
-            proven.append(judge(play, runs))
+            proven.append(lower_bound(pair, run, runs=runs))
     return proven
-
-
-def _judges(spec: StreamSpec) -> list[Judge]:
-    """A judge for each pair of neighbouring logs."""
-    from streamdp.lab.audit.blackbox import pairs
-    from streamdp.lab.audit.feedback_blackbox import feedback_pairs
-    from streamdp.wire.feedback import FeedbackFormat
-
-    schedule, format_ = spec.learner.schedule, spec.format
-    if isinstance(format_, FeedbackFormat):
-        return [_of_feedback(pair) for pair in feedback_pairs(schedule, format_)]
-    return [_of_losses(pair) for pair in pairs(schedule, format_)]
-
-
-def _of_feedback(pair: FeedbackPair) -> Judge:
-    from streamdp.lab.audit.feedback_blackbox import feedback_bound
-
-    return lambda play, runs: feedback_bound(pair, play, runs=runs)
-
-
-def _of_losses(pair: NeighbouringLogs) -> Judge:
-    from streamdp.lab.audit.blackbox import lower_bound
-
-    return lambda play, runs: lower_bound(pair, lambda log: play(log, None), runs=runs)

@@ -17,8 +17,9 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from streamdp.core.learners import Learner
     from streamdp.core.randomness import Randomness
-    from streamdp.lab.audit import Audit
+    from streamdp.lab.audit import Audit, Memo
 
 SHIPPED = (
     {"recipe": "incumbent_leader"},
@@ -106,29 +107,24 @@ def _of_recipes(
     """Each recipe's options, with this many actions, at this ε."""
     from streamdp.core.learners import learner_of
     from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
-    from streamdp.lab.audit import Memo, audit_bandit, audit_feedback_learner, audit_learner
+    from streamdp.lab.audit import Memo, audit_bandit
     from streamdp.lab.commands._black_box import seen_from_outside
     from streamdp.lab.papers.learners import BANDIT_RECIPES, bandit_of
 
     memo = Memo()
     for options, many, size in chosen:
-        names = [f"action {i}" for i in range(1, many + 1)]
+        names, config = [f"action {i}" for i in range(1, many + 1)], {**options, "epsilon": size}
         if options["recipe"] in BANDIT_RECIPES:
-            bandit = bandit_of({**options, "epsilon": size}, actions=names)
+            bandit = bandit_of(config, actions=names)
             yield audit_bandit(bandit, samples=samples // _BANDITS, randomness=randomness)
             continue
+        learner: Learner
         if options["recipe"] in FEEDBACK_RECIPES:
-            policies = feedback_learner_of({**options, "epsilon": size}, actions=names)
-            result = _with_choices(
-                audit_feedback_learner(policies, samples=samples, randomness=randomness, memo=memo)
-            )
-            if runs is not None and many == fewest:
-                result = seen_from_outside(policies, result, runs=runs)
-            yield result
-            continue
-        learner = learner_of({**options, "epsilon": size}, actions=names)
-        result = audit_learner(learner, samples=samples, randomness=randomness, memo=memo)
-        if runs is not None and many == _BLACK_BOX_ACTIONS:
+            learner, outside = feedback_learner_of(config, actions=names), fewest
+        else:
+            learner, outside = learner_of(config, actions=names), _BLACK_BOX_ACTIONS
+        result = _audited(learner, samples, randomness, memo)
+        if runs is not None and many == outside:
             result = seen_from_outside(learner, result, runs=runs)
         yield result
 
@@ -141,33 +137,34 @@ def _of_configuration(
 
     from streamdp.cli.common import load, seeds
     from streamdp.core.errors import InvalidConfig, complaint
-    from streamdp.core.learners import PolicyLearner
     from streamdp.core.randomness import SystemRandomness
-    from streamdp.lab.audit import Memo, audit_feedback_learner
+    from streamdp.lab.audit import Memo
     from streamdp.lab.commands._black_box import seen_from_outside
 
     specs = load(path).specs(seeds=seeds(allowed=True))
-    if not any(isinstance(spec.learner, PolicyLearner) for spec in specs):
+    asked = [spec for spec in specs if spec.learner.played is not None]
+    if not asked:
         wanted = 'a stream with observes = "feedback"'
         got = ", ".join(spec.name for spec in specs)
         raise InvalidConfig(complaint(str(path), "no feedback", expected=wanted, got=got))
     memo = Memo()
-    for spec in specs:
-        if not isinstance(spec.learner, PolicyLearner):
-            continue
-        result = _with_choices(
-            audit_feedback_learner(spec.learner, samples=samples, randomness=randomness, memo=memo)
-        )
+    for spec in asked:
+        result = _audited(spec.learner, samples, randomness, memo)
         if runs is not None:
             fresh = replace(spec, randomness=SystemRandomness())
             result = seen_from_outside(spec.learner, result, runs=runs, spec=fresh)
         yield replace(result, learner=f"{spec.name}: {result.learner}")
 
 
-def _with_choices(result: Audit) -> Audit:
-    """Add the faults of the draws from policies, if there are any."""
+def _audited(learner: Learner, samples: int, randomness: Randomness, memo: Memo) -> Audit:
+    """The audit of a learner; of one with policies, with the faults of draws from them."""
     from dataclasses import replace
 
+    from streamdp.lab.audit import audit_kind
+
+    result = audit_kind(learner, samples=samples, randomness=randomness, memo=memo)
+    if learner.evidence.answers == "action":
+        return result
     return replace(result, failures=(*result.failures, *_flaws_of_choices()))
 
 

@@ -24,9 +24,9 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from streamdp.core.randomness import SeededRandomness
+from streamdp.lab.kits.kinds import Audited, require
 from streamdp.lab.papers.bandit import BanditEngine, BanditRelease
 from streamdp.lab.papers.learners import BANDIT_RECIPES, Bandit, bandit_of
-from streamdp.testing.promises import Audited, require
 
 _SLOTS = 400
 

@@ -1,0 +1,280 @@
+"""Neighbours by kind: the contents that may replace each other, what each adds, and each law.
+
+The rest of the audit is written once for all kinds; a row of `NEIGHBOURS` is what it needs to know
+of one. A *slot* is a row of numbers: first its public part, which neighbours share (a header's
+action), then its content. What a slot adds is computed plainly, apart from `core.kinds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import lru_cache
+from itertools import product
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from streamdp.core.arrays import Columns, Floats, Ints, Words
+from streamdp.core.events import ACTION, NO_ARM, Batch, FeedbackBatch, Key, LossBatch
+from streamdp.core.evidence.policy_rules import Intervals
+from streamdp.core.grid import NULL, UNIT
+from streamdp.core.kinds.feedback import PolicyLearner
+from streamdp.core.kinds.kind import Kind
+from streamdp.core.kinds.losses import Leader
+from streamdp.core.learners import RECIPES, learner_of
+from streamdp.core.randomness import Purpose
+from streamdp.lab.audit.around import Around
+from streamdp.lab.audit.laws import Choice, Law, Noisy, scaled
+
+K = TypeVar("K", bound=Kind)
+
+Slots = Floats
+"""n × W: a slot each. Numbers are exact in float64."""
+
+Tables = Mapping[str, Ints]
+"""Private columns by name."""
+
+_FIELD_BITS, _FIELDS = 20, 3  # of a resampled loss in its word, three to a word
+_FEW = 3  # actions whose corners of [0, 1]^K are contents; further actions repeat them
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """What the audit knows of a kind."""
+
+    kind: Kind
+    contents: Slots  # A × C: those that may replace each other, the extremes first
+    extremes: int  # how many are extremes; the others are unusable or beyond every bound
+    nulls: Slots  # N × W: slots of every sort that teaches nothing
+    batch: Callable[[Sequence[Key], Ints, Slots, Ints, Ints | None], Batch]
+    """The slots as the engine takes them: keys, index, slots, offsets, times."""
+    made_up: Callable[[Words], Slots]  # an unremarkable slot from each row of random words
+    apart: Callable[[int, int], Slots]
+    """A block of this length and number in which noise of another law, and a slot that is left out
+    or read twice, would show."""
+    adds: Callable[[Slots, Words | None], Tables]
+    """What each slot adds to each private column, given the words of its coins."""
+    law: Callable[[str, Columns, Columns], Law]
+    """The exact law of a release, from the private and public columns that it is drawn from."""
+    of_actions: Callable[[tuple[str, ...]], Kind]  # the kind for these actions
+    headers: Slots = field(default_factory=lambda: np.zeros((1, 0)))
+    """The public parts of a slot, P × H; one of no columns where nothing is public."""
+    acts: bool = False  # whether what a release reads depends on what is in force
+    tosses: Mapping[int, int] = field(default_factory=dict)
+    """How many random words are read for each window (of a block) or coin (of a slot)."""
+    counted: Callable[[Ints, Words | None], Tables] = lambda lengths, words: {}
+    """How many slots of blocks of these lengths count, by column, given windows' words."""
+    outcomes: Callable[[Slots], Tables] | None = None
+    """A block's columns, a row for each equally likely outcome of tosses; None: there is one."""
+
+    def columns(self, slots: Slots) -> Tables:
+        """The columns of a block of these slots: a row for each equally likely outcome."""
+        if self.outcomes is not None:
+            return self.outcomes(slots)
+        return {name: of.sum(axis=0)[None] for name, of in self.adds(slots, None).items()}
+
+
+# -- losses ----------------------------------------------------------------------------------------
+
+
+def _of_losses(kind: Leader) -> Neighbours:
+    """Loss vectors: any may replace any other. A row with a value that is not finite is null."""
+    actions = len(kind.actions)
+    few = min(_FEW, actions)
+    bad = np.zeros((4, few))
+    bad[0], bad[1, 0], bad[2, :2], bad[3, 1] = np.nan, np.nan, (7, -7), np.inf
+    rows = np.concatenate([np.array(list(product((0.0, 1.0), repeat=few))), bad])
+    contents = np.array([np.resize(row, actions) for row in rows])
+    tosses: dict[int, int] = {}
+    if kind.window == "random_prefix":
+        tosses[Purpose.WINDOW] = 1
+    if kind.resample == "bernoulli":
+        tosses[Purpose.RESAMPLE] = -(-actions // _FIELDS)
+
+    def batch(
+        keys: Sequence[Key], index: Ints, slots: Slots, offsets: Ints, times: Ints | None
+    ) -> LossBatch:
+        return LossBatch(keys, index, slots.astype(np.float32), offsets, times)
+
+    def made_up(words: Words) -> Slots:
+        """Losses of every size, exact in single precision; a third are corners."""
+        losses = (words[:, :actions] >> np.uint64(40)) / 2.0**24
+        third = np.arange(len(losses)) % 3 == 0
+        losses[third] = np.rint(losses[third])
+        return np.asarray(losses)
+
+    def apart(length: int, block: int) -> Slots:
+        """Null, then equal losses, then an action that is behind by about a noise unit."""
+        slots = np.tile((np.arange(length) % 2)[:, None], actions).astype(np.float64)
+        ahead = min(max(1, round(1 / kind.choose.rate)), max(1, length // 2))
+        slots[-ahead:] = np.eye(actions)[block % actions]
+        if length > 2:
+            slots[0] = np.nan
+        return slots
+
+    def adds(slots: Slots, coins: Words | None) -> Tables:
+        """Losses on the grid, 1/2 where a row is not finite; as 0 or 1 where they are resampled."""
+        grid, null = _grid(slots)
+        read = grid
+        if kind.resample == "bernoulli":
+            assert coins is not None, "a resampled loss has its coins"
+            shifts = (np.arange(_FIELDS) * _FIELD_BITS).astype(np.uint64)
+            fields = (coins[..., None] >> shifts) & np.uint64((1 << _FIELD_BITS) - 1)
+            drawn = fields.reshape(len(coins), -1)[:, :actions]
+            read = np.where(drawn < grid.astype(np.uint64), UNIT, 0)
+        return {"sums": read, "totals": grid, "nulls": null}
+
+    def counted(lengths: Ints, words: Words | None) -> Tables:
+        """A random prefix is uniform on {⌊n/2⌋+1, …, n}."""
+        if kind.window != "random_prefix":
+            return {}
+        half = lengths // 2
+        window = half + 1 + (0 * half if words is None else scaled(words, lengths - half))
+        return {"sums": window, "window": window}
+
+    def outcomes(slots: Slots) -> Tables:
+        """Each window, with each outcome of a null slot's coins; other losses must be 0 or 1."""
+        grid, null = _grid(slots)
+        first = len(grid) // 2 if kind.window == "random_prefix" else len(grid) - 1
+        sums = []
+        for tossed in product((0, UNIT), repeat=actions) if kind.resample != "none" else [None]:
+            read = grid.copy()
+            if tossed is not None:
+                read[(grid % UNIT).any(axis=1)] = tossed
+            sums.append(np.cumsum(read, axis=0)[first:])
+        every: Ints = np.concatenate(sums)
+        totals = np.repeat(grid.sum(axis=0)[None], len(every), axis=0)
+        return {"sums": every, "totals": totals, "nulls": np.repeat(null.sum(), len(every))}
+
+    def law(name: str, private: Columns, public: Columns) -> Law:
+        """A choice from the window's sums; an estimate from those of the whole block."""
+        in_force = public["action"].astype(np.int64)
+        if name == ACTION:
+            return Choice(kind.choose, private["sums"], kind.prior(in_force))
+        (of,) = (of for of in kind.estimates if of.name == name)
+        exact = of.statistic(private["totals"], action=in_force, nulls=private["nulls"])
+        return Noisy(exact[:, None], (of.scale(actions=actions),))
+
+    def of_actions(names: tuple[str, ...]) -> Kind:
+        """Its recipe runs again, as rates may read K."""
+        if kind.recipe not in RECIPES:
+            return replace(kind, actions=names)
+        return learner_of(kind.to_config(), actions=names).with_estimates(kind.estimates)
+
+    return Neighbours(
+        kind, contents, extremes=1 << few, nulls=contents[1 << few :], batch=batch,
+        made_up=made_up, apart=apart, adds=adds, law=law, of_actions=of_actions,
+        acts=bool(kind.bonus or kind.estimates), tosses=tosses, counted=counted, outcomes=outcomes,
+    )  # fmt: skip
+
+
+def _grid(slots: Slots) -> tuple[Ints, Ints]:
+    """Losses in units of the grid, 1/2 where a row is not finite; and 1 for each such row."""
+    null: Ints = np.asarray(~np.isfinite(slots).all(axis=1), dtype=np.int64)
+    usable = np.where(null[:, None] == 1, 0.5, slots)
+    return np.rint(np.clip(usable, 0.0, 1.0) * UNIT).astype(np.int64), null
+
+
+# -- feedback --------------------------------------------------------------------------------------
+
+
+def _of_feedback(kind: PolicyLearner) -> Neighbours:
+    """An arm and a gain. With the action in the header the arm is public, else it is content."""
+    many, in_header = len(kind.actions), kind.played == "header"
+    arms = [*range(min(_FEW, many)), NO_ARM, many]
+    gains = (-NULL, NULL, 0, 10**12)  # both extremes, nothing, and beyond every bound
+    pairs = [(gain,) if in_header else (arm, gain) for gain in gains for arm in arms]
+    contents = np.array(list(dict.fromkeys(pairs)), dtype=np.float64)
+
+    def batch(
+        keys: Sequence[Key], index: Ints, slots: Slots, offsets: Ints, times: Ints | None
+    ) -> FeedbackBatch:
+        played, gain = slots[:, 0].astype(np.int32), slots[:, 1].astype(np.int64)
+        return FeedbackBatch(keys, index, played, gain, offsets, times=times)
+
+    def made_up(words: Words) -> Slots:
+        """Gains of which half are too large."""
+        drawn = (words[:, 1] >> np.uint64(43)).astype(np.float64) * 2 - 2 * NULL
+        return np.column_stack([(words[:, 0] % np.uint64(many)).astype(np.float64), drawn])
+
+    def apart(length: int, block: int) -> Slots:
+        """Arms and gains by a formula; every so many slots no arm."""
+        slot = np.arange(length) + 7 * block
+        drawn = slot * 77_777 % (2 * NULL) - NULL
+        return np.column_stack([slot * 3 % (many + 1) - 1, drawn]).astype(np.float64)
+
+    def adds(slots: Slots, coins: Words | None) -> Tables:
+        """The clipped gain to the arm's sum, and 1 to its count; nothing for no known arm."""
+        shown = (slots[:, :1] == np.arange(many)).astype(np.int64)
+        return {"sums": np.clip(slots[:, 1:], -NULL, NULL).astype(np.int64) * shown, "shown": shown}
+
+    def law(name: str, private: Columns, public: Columns) -> Law:
+        """Sums with noise, then counts, which have noise where arms are content."""
+        exact = np.concatenate([private["sums"], private["shown"]], axis=1)
+        return Noisy(exact, (kind.sums_scale,) * many + (kind.counts_scale,) * many)
+
+    def of_actions(names: tuple[str, ...]) -> Kind:
+        """Of many with the cheapest rule: how policies are computed has no part in noise."""
+        if len(names) <= _FEW:
+            return replace(kind, actions=names)
+        return replace(kind, actions=names, rule=Intervals(Fraction(2)), forgetting=Fraction(1))
+
+    return Neighbours(
+        kind, contents, extremes=len(contents) // 2, batch=batch, made_up=made_up, apart=apart,
+        nulls=np.array([(NO_ARM, NULL), (many, -NULL), (0, 0)], dtype=np.float64),
+        adds=adds, law=law, of_actions=of_actions,
+        headers=np.array([[arm] for arm in arms if in_header] or [[]], dtype=np.float64),
+    )  # fmt: skip
+
+
+# -- of any kind -----------------------------------------------------------------------------------
+
+NEIGHBOURS: dict[type, Callable[[Any], Neighbours]] = {
+    Leader: _of_losses,
+    PolicyLearner: _of_feedback,
+}
+"""Every kind that can be audited, by its type."""
+
+
+def innermost(kind: Kind) -> Kind:
+    """The kind that others are around."""
+    while isinstance(kind, Around):
+        kind = kind.inner
+    return kind
+
+
+def neighbours_of(kind: Kind) -> Neighbours:
+    """The row of a kind, or of the one that it is around."""
+    return _row(cast("Hashable", innermost(kind)))
+
+
+@lru_cache(maxsize=16)
+def _row(kind: Hashable) -> Neighbours:
+    return NEIGHBOURS[type(kind)](kind)
+
+
+def of_actions(kind: K, many: int) -> K:
+    """The kind for another number of actions."""
+    further = (f"action {number}" for number in range(many))
+    names = tuple(dict.fromkeys([*kind.actions, *further]))[:many]
+    if names == kind.actions:
+        return kind
+    if isinstance(kind, Around):
+        return replace(kind, inner=of_actions(kind.inner, many))
+    return cast("K", neighbours_of(kind).of_actions(names))
+
+
+def changed(kind: K, **fields: Any) -> K:
+    """The kind with other fields, inside of what is around it."""
+    if isinstance(kind, Around):
+        return replace(kind, inner=changed(kind.inner, **fields))
+    return replace(kind, **fields)  # type: ignore[type-var]  # kinds are dataclasses
+
+
+def blank_law(kind: Kind, name: str) -> Law:
+    """The law of a release of one row of empty columns: its form, mechanism and scales."""
+    private = {of.name: np.zeros((1, *of.shape), of.dtype) for of in kind.fields}
+    public = {of.name: np.zeros((1, *of.shape), of.dtype) for of in kind.evidence.fields}
+    return neighbours_of(kind).law(name, private, public)
