@@ -33,7 +33,7 @@ USUAL = {
 
 SIMULATE = {
     ("--json",): "--markdown",
-    (): "--delay --report",
+    (): "--delay",
     FEEDBACK: "--not-private",
 }
 REPLAY = {

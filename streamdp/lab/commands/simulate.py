@@ -39,7 +39,7 @@ DelayOption = Annotated[
     int, typer.Option(min=0, help="Feedback: outcomes are known this many slots later.")
 ]
 
-ReportOption = Annotated[Path | None, typer.Option(help="Feedback: write a page with charts here.")]
+ReportOption = Annotated[Path | None, typer.Option(help="Write a page with charts here.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -144,7 +144,7 @@ def _check_of_use(context: typer.Context, observes: str) -> None:
     refuse_useless(
         context,
         [
-            (["--report", "--delay"], feedback, "--observes feedback"),
+            (["--delay"], feedback, "--observes feedback"),
             (["--not-private"], not feedback, "--observes losses"),
             (["--markdown"], not context.params["as_json"], "no --json with it"),
         ],
