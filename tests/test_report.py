@@ -28,6 +28,7 @@ from streamdp.lab.replay.reported import as_json, lead
 from streamdp.lab.replay.summary import number
 from streamdp.lab.report import Kind, page
 from streamdp.lab.simulation import SimulationSize, simulate
+from streamdp.lab.worlds.families import DRIFTING
 from streamdp.lab.worlds.families import FEEDBACK as WORLDS
 from tests.support.browser import Browser, browser, keep
 from tests.support.replayed import Pieces
@@ -90,6 +91,10 @@ def _reports() -> dict[str, tuple[Kind, Any]]:
         parse_candidates("policy_blocks,lazy_thompson,thompson", observes="feedback"),
         [Fraction(1, 2), Fraction(1)], [WORLDS[0], WORLDS[3]], SimulationSize(3, 3000),
     )  # fmt: skip
+    drifts = simulate(
+        parse_candidates("remembering_leader,incumbent_leader:schedule=capped 512"),
+        parse_epsilons("1,inf"), DRIFTING[:2], SimulationSize(3, 3000),
+    )  # fmt: skip
     size = Effort(runs=100)
     measured = [(name, claim(size)) for name, claim in claims() if name in ("actions", "example")]
     return {
@@ -98,6 +103,7 @@ def _reports() -> dict[str, tuple[Kind, Any]]:
         "clicks": ("feedback", statements.as_json(replay_shown(_clicks(), FEEDBACK))),
         "exact": ("feedback", statements.as_json(replay_losses(shown, FEEDBACK))),
         "simulation": ("simulation", [_outcome_json(world) for world in worlds]),
+        "drifts": ("simulation", [_outcome_json(world) for world in drifts]),
         "claims": ("claims", with_pictures(measured, size)),
     }
 
@@ -116,7 +122,7 @@ def window() -> Iterator[Browser]:
         yield window
 
 
-KINDS = ("losses", "long numbers", "clicks", "exact", "simulation", "claims")
+KINDS = ("losses", "long numbers", "clicks", "exact", "simulation", "drifts", "claims")
 
 
 def _shown(window: Browser, path: Path, *, width: int = 1280, media: str = "screen") -> None:
