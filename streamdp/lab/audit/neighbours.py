@@ -182,7 +182,7 @@ def _grid(slots: Slots) -> tuple[Ints, Ints]:
 
 def _of_feedback(kind: PolicyLearner) -> Neighbours:
     """An arm and a gain. With the action in the header the arm is public, else it is content."""
-    many, in_header = len(kind.actions), kind.played == "header"
+    many, in_header = kind.releases[0].width // 2, kind.played == "header"
     arms = [*range(min(_FEW, many)), NO_ARM, many]
     gains = (-NULL, NULL, 0, 10**12)  # both extremes, nothing, and beyond every bound
     pairs = [(gain,) if in_header else (arm, gain) for gain in gains for arm in arms]
