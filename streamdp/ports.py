@@ -33,7 +33,7 @@ producers and the administrator's tools on one cluster or file.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, Self, runtime_checkable
@@ -132,6 +132,18 @@ class Records:
         return f"Records({self.partition}, {len(self.offsets)} up to {self.next_offset})"
 
 
+class LiveEntries(dict[bytes, bytes]):
+    """Entries of a trusted state, the newest of each key, as a transport reads them."""
+
+    def enter(self, entries: Iterable[tuple[bytes, Value]]) -> None:
+        """Let entries take the place of earlier ones, in this order; None deletes."""
+        for key, value in entries:
+            if value is None:
+                self.pop(key, None)
+            else:
+                self[key] = value
+
+
 @dataclass(frozen=True, slots=True)
 class Taken:
     """A partition's durable state at the moment it was taken."""
@@ -227,9 +239,16 @@ class Transport(Protocol):
         ...
 
     async def take(
-        self, partition: Partition, *, progress: Callable[[int], None] | None = None
+        self,
+        partition: Partition,
+        *,
+        entries: LiveEntries | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> Taken:
         """Fence every earlier owner and return what is durable.
+
+        The state is read into `entries`, some at a time and in their order, which is then the
+        state of what is returned; there is no second copy. After an error they are worthless.
 
         It does not check whether the partition is assigned: that may change at any moment, and
         fencing decides. Only delivery after `resume` needs an assignment.

@@ -10,7 +10,7 @@ from fractions import Fraction
 import pytest
 
 from streamdp.core.errors import InvalidConfig, TransportLost
-from streamdp.ports import Partition, Records, Taken, Written
+from streamdp.ports import LiveEntries, Partition, Records, Taken, Written
 from streamdp.service.assembling.worker import AssemblyWorker
 from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
@@ -178,10 +178,14 @@ class Deaf(MemoryTransport):
     takes = 0
 
     async def take(
-        self, partition: Partition, *, progress: Callable[[int], None] | None = None
+        self,
+        partition: Partition,
+        *,
+        entries: LiveEntries | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> Taken:
         self.takes += 1
-        return await super().take(partition, progress=progress)
+        return await super().take(partition, entries=entries, progress=progress)
 
     async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
         if self.takes <= PARTITIONS:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from fractions import Fraction
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 import pytest
 
 import streamdp as sd
-from streamdp.core.engine import NotPrivate, machine
+from streamdp.core.engine import NotPrivate, Rebuilding, machine
 from streamdp.core.engine.idleness import Idleness
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Key
@@ -380,8 +379,7 @@ def test_is_a_key_brought_back_under_its_old_born_caught(monkeypatch: pytest.Mon
     sound = deepcopy(store)
     live(sound, of, sound.end)
     assert folded(sound, of) == []
-    module = import_module("streamdp.core.engine.rebuilding")
-    monkeypatch.setattr(module, "_newest", lambda engine, rows, releases: (rows, releases))
+    monkeypatch.setattr(Rebuilding, "_born_later", lambda self: {})
     with pytest.raises(StateMismatch, match="rebuild: "):
         restore(store, of)
 

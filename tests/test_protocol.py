@@ -8,6 +8,7 @@ at what was published and at what anybody could have seen.
 from __future__ import annotations
 
 import os
+import random
 from dataclasses import replace
 from fractions import Fraction
 
@@ -15,9 +16,11 @@ import pytest
 
 import streamdp as sd
 from streamdp.core.errors import StateMismatch, TransportLost
-from streamdp.ports import Partition, Records, Taken
+from streamdp.ports import Partition, Records, Taken, Value
+from streamdp.service import saved_entries
 from streamdp.service.charges_by_others import ALONE
 from streamdp.service.protocol import Pace, Restoring
+from streamdp.service.saved_entries import SavedEntries
 from streamdp.service.spec import Start, StreamSpec
 from streamdp.service.taking import open_partition
 from streamdp.testing.judge import judge
@@ -27,7 +30,7 @@ from streamdp.wire.state import Remark, encode_remark
 from tests.support import carrying
 from tests.support.idling import idles
 from tests.support.protocol_model import HOME, Store, Story, evidence, finish, fold, restore
-from tests.support.streams import events, feedback_spec, spec
+from tests.support.streams import events, feedback_spec, shown, spec
 
 TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
 
@@ -72,6 +75,42 @@ def test_does_the_judge_catch_a_skipped_record() -> None:
     work.absorb([replace(store.records(21, store.end), start=20)], mode=Mode.LIVE)
     finish(store, work)
     assert fold(store, stream, whole="whole") != []
+
+
+@pytest.mark.parametrize("many", [0, 10_000])
+@pytest.mark.parametrize("stream", [spec(), feedback_spec(name="home")], ids=["losses", "feedback"])
+def test_a_state_is_restored_the_same_from_its_log(
+    stream: StreamSpec, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries that come again and deletions among them, in pieces, as a transport reads them."""
+    monkeypatch.setattr(saved_entries, "_MANY", many)
+    store, log = Store(events(200)), list[tuple[bytes, Value]]()
+    if stream.learner.played is not None:
+        records, headers = shown(200)
+        store = Store(records, headers=headers)
+    work, chance = restore(store, stream), random.Random(3)
+    for stop in range(8, 200, 8):
+        work.absorb([store.records(work.engine.position, stop)], mode=Mode.LIVE)
+        commit = work.cut(now=stop / 2, pace=Pace()).commit
+        store.decide(commit)
+        log += commit.state
+        entries, at = SavedEntries(stream, HOME), 0
+        while at < len(log):
+            piece = chance.randrange(1, 9)
+            entries.enter(log[at : at + piece])
+            at += piece
+        assert not any(b'"row"' in place for place in entries)
+        restored = []
+        for taken in (store.taken(), replace(store.taken(), state=entries)):
+            restoring = Restoring(stream, HOME, taken, by_others=ALONE)
+            if restoring.proof:
+                restoring.prove(store.records(restoring.proof.start, restoring.proof.stop))
+            if restoring.span:
+                restoring.feed(store.records(restoring.span.start, restoring.span.stop))
+            again = restoring.finish()
+            cut = again.cut(now=1e9, pace=Pace())
+            restored.append((sorted(cut.commit.state, key=str), cut.commit.ledger))
+        assert restored[0] == restored[1]
 
 
 @pytest.mark.parametrize("start", [0, 13, 19, 21, 30])

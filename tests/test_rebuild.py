@@ -15,6 +15,7 @@ from streamdp.core.arrays import Field
 from streamdp.core.bank import Bank
 from streamdp.core.engine import charges
 from streamdp.core.events import Key, LossBatch
+from streamdp.core.kinds.recorded import Drawn, Kept, ManyRecorded
 from tests.support.recorder import Recorder, charged
 from tests.support.remembering import remembering
 from tests.support.strategies import ACTIONS, SCHEDULES, cut, learners, logs, part
@@ -288,7 +289,10 @@ def test_the_columns_of_any_kind_are_saved_and_loaded() -> None:
     rows = before.add([b"k", None, b"l"], np.array([0, 3, 4]))
     saved = snapshot.encode(layout, filled(before), rows, valid_at=9)
     assert {len(row) for _, row in saved} == {layout.size}
-    assert snapshot.load(layout, after, saved).tolist() == [9, 9, 9]
+    loading = snapshot.Loading(layout, after)
+    loading.put(saved)
+    loading.check()
+    assert loading.valid_at.tolist() == [9, 9, 9]
     told = snapshot.public_columns(layout, saved)
     assert told.keys() == {"born", "block", "seen", "weights", "leaders"}
     for name in ("born", "slots", "block", "first_offset", "cells", "begun", "weights", "leaders"):
@@ -297,14 +301,80 @@ def test_the_columns_of_any_kind_are_saved_and_loaded() -> None:
         assert name not in told or np.array_equal(told[name], columns), name
 
 
+def test_the_newest_row_of_a_key_wins_in_whatever_order_rows_are_read() -> None:
+    """Overwritten in place, deleted, put again, and wrong ones replaced by right ones."""
+    recorder, generator = recorded(), np.random.default_rng(1)
+    keys = [b"a", b"b", b"c", None]
+    rows = {
+        (key, at): body + snapshot._checksum(key, body)
+        for at in range(3)
+        for key in keys
+        for body in [recorder.rows[b"k"][:40] + (9 + at).to_bytes(8, "little")
+                     + recorder.rows[b"k"][48:-4]]
+    }  # fmt: skip
+    for _ in range(60):
+        loading = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2")).loading()
+        left: dict[Key, tuple[int, bool]] = {}
+        for _ in range(int(generator.integers(1, 12))):
+            key, at, what = keys[generator.integers(4)], int(generator.integers(3)), "put"
+            what = str(generator.choice(["put", "put", "wrong", "drop", "check"]))
+            if what == "drop":
+                loading.drop([key])
+                left.pop(key, None)
+            elif what == "check" and all(right for _, right in left.values()):
+                loading.check()
+            elif what in ("put", "wrong"):
+                row = rows[key, at] if what == "put" else b"wrong"
+                loading.put([(key, rows[key, 0]), (b"other", rows[b"a", 0]), (key, row)])
+                left[key], left[b"other"] = (at, what == "put"), (0, False)
+            assert len(loading) == len(left)
+            assert [key in loading for key in keys] == [key in left for key in keys]
+        loading.drop([b"other"])
+        left.pop(b"other", None)
+        if not all(right for _, right in left.values()):
+            with pytest.raises(sd.StateMismatch, match="not a row"):
+                loading.check()
+            continue
+        loading.check()
+        read = dict(zip(loading._bank.keys, loading.valid_at.tolist(), strict=True))
+        assert read == {key: 9 + at for key, (at, _) in left.items()}
+        assert not loading.seen.any()
+
+
+@pytest.mark.parametrize("spare", [0, 1000])
+def test_many_recorded_releases_are_a_mapping(spare: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a dictionary, whatever is added and deleted."""
+    monkeypatch.setattr("streamdp.core.kinds.recorded._SPARE", spare)
+    generator, many, plain = np.random.default_rng(1), ManyRecorded(), dict[Drawn, Kept]()
+    names = [
+        Drawn(key, born, block, kind)
+        for key in (b"a", None, b"c")
+        for born in (0, 7)
+        for block in range(3)
+        for kind in ("opening", "action", "mean_loss")
+    ]
+    for step in range(1500):
+        name = names[generator.integers(len(names))]
+        if name in plain or generator.random() < 0.3:
+            many.discard(name)
+            plain.pop(name, None)
+        else:
+            kept = Kept(step, step + 1, step + 2, 3 if step % 2 else None)
+            many.add(name, kept)
+            plain[name] = kept
+        assert len(many) == len(plain)
+        assert many.get(name) == plain.get(name)
+    assert dict(many) == plain
+    assert list(many) == list(plain)
+    assert many.of_key(b"a")
+    assert not many.of_key(b"b")
+
+
 def test_is_a_row_under_another_key_refused() -> None:
-    """The checksum covers the key, and a key comes once."""
+    """The checksum covers the key."""
     recorder = recorded()
-    row = recorder.rows[b"k"]
     with pytest.raises(sd.StateMismatch, match="damaged"):
-        rebuild(recorder, rows=[(None, row)])
-    with pytest.raises(sd.StateMismatch, match="twice"):
-        rebuild(recorder, rows=[(b"k", row), (b"k", row)])
+        rebuild(recorder, rows=[(None, recorder.rows[b"k"])])
 
 
 def test_do_saved_rows_tell_nothing_by_their_size() -> None:
@@ -348,7 +418,7 @@ def test_is_a_learner_without_charges_rebuilt_too() -> None:
     for _ in range(5):
         machine.apply(b"k", [0, 1, 0])
     rebuilding = sd.Rebuilding(baseline(), rows=machine.save(), releases={})
-    assert rebuilding.valid_at() == {b"k": 5}
+    assert (rebuilding.valid_at(b"k"), rebuilding.valid_at(b"other")) == (5, 0)
     rebuilding.feed(part(LOG, 0, 0))
     rebuilt = rebuilding.finish(position=5, rows=1)
     assert rebuilt.action(b"k") == machine.action(b"k")

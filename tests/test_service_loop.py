@@ -19,6 +19,7 @@ from streamdp.core.errors import InvalidConfig, TransportLost
 from streamdp.ports import (
     Commit,
     Listener,
+    LiveEntries,
     Partition,
     Records,
     StreamTopics,
@@ -507,11 +508,15 @@ class Slow(Between):
         self.order: list[str] = []
 
     async def take(
-        self, partition: Partition, *, progress: Callable[[int], None] | None = None
+        self,
+        partition: Partition,
+        *,
+        entries: LiveEntries | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> Taken:
         """Say so."""
         self.order.append("take")
-        return await super().take(partition, progress=progress)
+        return await super().take(partition, entries=entries, progress=progress)
 
     async def leave(self, partition: Partition) -> None:
         """Wait for the gate."""

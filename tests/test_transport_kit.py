@@ -14,6 +14,7 @@ from streamdp.ports import (
     Commit,
     Key,
     LastCommit,
+    LiveEntries,
     Partition,
     Publications,
     Published,
@@ -87,7 +88,11 @@ class GoesOnAfterLoss(MemoryTransport):
 
 class ReadsBeforeFencing(MemoryTransport):
     async def take(
-        self, partition: Partition, *, progress: Callable[[int], None] | None = None
+        self,
+        partition: Partition,
+        *,
+        entries: LiveEntries | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> Taken:
         stale = self._log.state(self._stream(partition), partition.number)
         for _ in range(20):

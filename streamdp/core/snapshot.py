@@ -14,7 +14,7 @@ version or width is refused too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.arrays import Field, Ints
 from streamdp.core.bank import Bank
+from streamdp.core.columns import Column
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import Key
 
@@ -82,29 +83,97 @@ def encode(layout: Layout, bank: Bank, rows: Ints, *, valid_at: int) -> list[tup
     return [(key, _sealed(key, row.tobytes())) for key, row in zip(keys, table, strict=True)]
 
 
-def load(layout: Layout, bank: Bank, saved: Sequence[tuple[Key, bytes]]) -> Ints:
-    """Put saved rows into an empty bank; return the position that each is valid at."""
-    table = _table(layout, saved)
-    rows = bank.add([key for key, _ in saved], table["born"].astype(np.int64))
-    rows_of_keys = {key for key, _ in saved}
-    if len(rows_of_keys) != len(saved):
-        raise StateMismatch(
-            complaint(
-                "saved rows", "a key twice", expected=f"{len(saved)} keys", got=len(rows_of_keys)
-            )
-        )
-    _check_ranges(layout, table)
-    for name, column in _saved(bank).items():
-        column[rows] = table[name]
-    return table["valid_at"].astype(np.int64)
+class Loading:
+    """Puts saved rows into a new bank as they are read; the newest row of a key wins.
+
+    A row that is not surely right is kept aside: a newer one may take its place. `check` raises for
+    one that is still there.
+    """
+
+    __slots__ = ("_bank", "_gone", "_layout", "_seen", "_valid_at", "_wrong")
+
+    def __init__(self, layout: Layout, bank: Bank) -> None:
+        self._layout, self._bank = layout, bank
+        self._valid_at, self._seen = Column(np.int64, ()), Column(np.int64, ())
+        self._gone: set[Key] = set()
+        self._wrong: dict[Key, StateMismatch] = {}
+
+    def __len__(self) -> int:
+        """How many keys have a row, right or wrong."""
+        return len(self._bank) - len(self._gone) + len(self._wrong)
+
+    def __contains__(self, key: Key) -> bool:
+        """Whether a key has a row."""
+        return key in self._wrong or (self._bank.row(key) is not None and key not in self._gone)
+
+    def put(self, saved: Iterable[tuple[Key, bytes]]) -> None:
+        """Take in rows, each in place of an earlier one of its key."""
+        newest = dict(saved)
+        try:
+            table = _table(self._layout, newest.items())
+        except StateMismatch:
+            self.drop(newest)
+            right = {key: row for key, row in newest.items() if self._is_right(key, row)}
+            newest, table = right, _table(self._layout, right.items())
+        bank, keys = self._bank, list(newest)
+        rows = bank.rows(keys)
+        new = np.flatnonzero(rows < 0)
+        rows[new] = bank.add([keys[at] for at in new.tolist()], table["born"][new])
+        if self._gone or self._wrong:
+            self._gone.difference_update(keys)
+            self._wrong = {key: of for key, of in self._wrong.items() if key not in newest}
+        for name, column in _saved(bank).items():
+            column[rows] = table[name]
+        for of, name in ((self._valid_at, "valid_at"), (self._seen, "seen")):
+            if len(of.array) < len(bank.born):
+                of.grow(len(bank.born))
+            of.array[rows] = table[name]
+
+    def drop(self, keys: Iterable[Key]) -> None:
+        """Forget the rows of these keys."""
+        for key in keys:
+            self._wrong.pop(key, None)
+            if self._bank.row(key) is not None:
+                self._gone.add(key)
+
+    def check(self) -> None:
+        """Refuse a row that is not surely right; let the bank have no row of a dropped key."""
+        for error in self._wrong.values():
+            raise error
+        if self._gone:
+            bank = self._bank
+            stays = np.ones(len(bank), dtype=np.bool_)
+            stays[bank.rows(list(self._gone))] = False
+            kept = np.flatnonzero(stays)
+            for column in (self._valid_at.array, self._seen.array):
+                column[: len(kept)] = column[kept]
+            bank.keep(kept)
+            self._gone = set()
+
+    @property
+    def valid_at(self) -> Ints:
+        """The position that each row is valid at."""
+        return self._valid_at.array[: len(self._bank)].astype(np.int64)
+
+    @property
+    def seen(self) -> Ints:
+        """The newest time when each row's latest record came; 0 where rows do not say."""
+        return self._seen.array[: len(self._bank)].astype(np.int64)
+
+    def _is_right(self, key: Key, row: bytes) -> bool:
+        try:
+            _table(self._layout, [(key, row)])
+        except StateMismatch as error:
+            self._wrong[key] = error
+            return False
+        return True
 
 
-def public_columns(layout: Layout, saved: Sequence[tuple[Key, bytes]]) -> dict[str, NDArray[Any]]:
+def public_columns(layout: Layout, saved: Collection[tuple[Key, bytes]]) -> dict[str, NDArray[Any]]:
     """Read what follows from releases and slot numbers: `born`, `block`, `seen`, and the evidence's
     columns. Of the open block only its number is read.
     """
     table = _table(layout, saved)
-    _check_ranges(layout, table)
     names = ("born", "block", "seen", *(field.name for field in layout.public))
     return {name: np.ascontiguousarray(table[name]) for name in names}
 
@@ -125,10 +194,12 @@ def _checksum(key: Key, body: bytes) -> bytes:
     return crc32(body, crc32(named)).to_bytes(_CRC_BYTES, "little")
 
 
-def _table(layout: Layout, saved: Sequence[tuple[Key, bytes]]) -> NDArray[np.void]:
-    """Saved rows as a table."""
+def _table(layout: Layout, saved: Collection[tuple[Key, bytes]]) -> NDArray[np.void]:
+    """Saved rows as a table; `StateMismatch` unless all of them are right."""
     bodies = [_opened(layout, key, body) for key, body in saved]
-    return np.frombuffer(b"".join(bodies), dtype=layout.dtype)
+    table = np.frombuffer(b"".join(bodies), dtype=layout.dtype)
+    _check_ranges(layout, table)
+    return table
 
 
 def _opened(layout: Layout, key: Key, saved: bytes) -> bytes:

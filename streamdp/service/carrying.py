@@ -21,12 +21,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import numpy as np
-from msgspec import UNSET
 
 from streamdp.core import snapshot
 from streamdp.core.arrays import Floats
@@ -36,6 +35,7 @@ from streamdp.core.evidence import NEWEST
 from streamdp.core.evidence.carrying import STAYS_AWAY, Known, Passage
 from streamdp.core.evidence.policy_rule import CARRIED_PER_ARM
 from streamdp.core.evidence.votes import Votes
+from streamdp.core.kinds.recorded import Drawn
 from streamdp.core.learners import Learner, PolicyLearner
 from streamdp.core.learners.feedback.learner import feedback_learner_of
 from streamdp.core.schedule import Schedule
@@ -91,9 +91,17 @@ def runs(pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
 
 
 def heritage(
-    spec: StreamSpec, partition: int, saved: SavedState, *, begins: Begins, waiting: set[bytes]
+    spec: StreamSpec,
+    partition: int,
+    saved: SavedState,
+    *,
+    begins: Begins,
+    waiting: set[bytes],
+    opened_now: Callable[[Key], bool],
 ) -> Heritage:
     """What the keys of a partition carry over into the epoch that begins, or is under way.
+
+    `opened_now` tells whether a key has opened in the latter, beside the keys in `saved`.
 
     `waiting`: recorded releases that are still to be published; they are deleted after that, as
     always.
@@ -110,7 +118,7 @@ def heritage(
         places = _places(epoch, source, entries, waiting)
         carried = {} if begins is Begins.ANEW else _carried(spec.learner, epoch, source, opened)
         for key, of_key in places.items():
-            if key in carried:
+            if key in carried and not opened_now(key):
                 result.carried[key], result.places[key] = carried[key], of_key
             else:
                 gone += of_key
@@ -123,14 +131,14 @@ def heritage(
     return result
 
 
-def born_before(epoch: int, source: EpochEntries, learner: EpochLearner) -> set[Key]:
+def born_before(
+    noted_from: int, rows: Iterable[tuple[Key, Known]], releases: Iterable[Drawn]
+) -> set[Key]:
     """Keys whose newest learner is older than the entries that mark withheld releases."""
-    if learner.noted_from is UNSET:
-        return set()
-    born = {key: known.after.born for key, known in _of_rows(epoch, learner, source.rows)}
-    for identity in source.releases:
-        born[identity.key] = max(born.get(identity.key, 0), identity.born)
-    return {key for key, at in born.items() if at < learner.noted_from}
+    born = {key: known.after.born for key, known in rows}
+    for name in releases:
+        born[name.key] = max(born.get(name.key, 0), name.born)
+    return {key for key, at in born.items() if at < noted_from}
 
 
 def _carried(

@@ -19,21 +19,23 @@ wrote, so everything public must be durable before it is first sent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
 
 from msgspec import UNSET
 
-from streamdp.core.engine import Ages, Engine, Rebuilding, recorded
+from streamdp.core.engine import Ages, Engine, Rebuilding
 from streamdp.core.errors import TransportLost, complaint
-from streamdp.core.events import OPENING, Key, Release, Releases
+from streamdp.core.events import OPENING, Identity, Key, Release, Releases
+from streamdp.core.kinds.recorded import ManyRecorded, named
 from streamdp.ports import Commit, Partition, Records, Taken
 from streamdp.service.batches import decode, newest_time, observed_early
 from streamdp.service.carrying import Heritage, born_before, carries
 from streamdp.service.charges_by_others import ChargesByOthers
 from streamdp.service.input_fingerprint import Newest, of_input
+from streamdp.service.saved_entries import SavedEntries, Withholding
 from streamdp.service.settings import Pace as Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import Opening, check_alone, heritage_at, open_partition
@@ -64,22 +66,6 @@ class Cut:
     published: tuple[Sequence[Release], ...] = field(repr=False)
 
 
-@dataclass(slots=True)
-class Withholding:
-    """Keys that nothing is carried over for, because their newest release was withheld."""
-
-    noted: set[Key] = field(default_factory=set)  # those that an entry of the state names
-    untold: set[Key] = field(default_factory=set)  # of learners from before there were such entries
-
-    def __contains__(self, key: object) -> bool:
-        """Whether nothing of this key may be carried over."""
-        return key in self.noted or key in self.untold
-
-    def __len__(self) -> int:
-        """The number of such keys, at most."""
-        return len(self.noted) + len(self.untold)
-
-
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     """What one commit recorded and the next will publish."""
@@ -95,30 +81,36 @@ class Restoring:
     def __init__(
         self, spec: StreamSpec, partition: Partition, taken: Taken, *, by_others: ChargesByOthers
     ) -> None:
+        entries = SavedEntries.of(spec, partition, taken)
+        taken = replace(taken, state=entries)
         self._partition, self._taken, self._by_others = partition, taken, by_others
+        entries.check_epoch()
         self._opening = open_partition(spec, partition, taken, by_others=by_others)
         self._spec = spec
         self._read = self._opening.low_water
         continues = self._opening.new_epoch is None
         saved = self._opening.saved
         self._input_fingerprint = of_input(partition, taken, saved.checkpoint)
-        self._heritage = heritage_at(self._spec, partition, self._opening)
+        self._heritage = heritage_at(self._spec, partition, self._opening, opened=entries.opened)
+        entries.heritage.update(self._heritage.carried)
+        self._heritage.carried = entries.heritage
         point = saved.checkpoint
         self._learner = _introduced(self._spec, self._opening)
-        self._withheld = Withholding()
-        if continues and point is not None:
+        self._withheld, self._published = entries.withheld, entries.published
+        if continues:
+            for record in saved.releases.values():
+                self._published.add(*named(record.release))
             learner = self._learner or saved.now.learner
-            untold = set() if learner is None else born_before(point.epoch, saved.now, learner)
-            self._withheld = Withholding(set(saved.now.withheld), untold)
+            self._withheld.noted |= saved.now.withheld
+            if learner is not None and learner.noted_from is not UNSET:
+                self._withheld.untold |= born_before(
+                    learner.noted_from, entries.engine.known(), self._published
+                )
         ages = point.ages if continues and point is not None else UNSET
         self._rebuilding = Rebuilding(
-            self._spec.engine(
-                partition.number, heritage=self._heritage.carried, withheld=self._withheld
-            ),
-            rows=list(saved.rows.items()) if continues else [],
-            releases=recorded(saved_release.release for saved_release in saved.releases.values())
-            if continues
-            else {},
+            entries.engine,
+            rows=entries.rows,
+            releases=self._published,
             ages=None if ages is UNSET else Ages(ages.idle, ages.since, ages.newest, ages.low),
         )
 
@@ -182,7 +174,8 @@ class Restoring:
             heritage=self._heritage,
             learner=self._learner,
             withheld=self._withheld,
-            saved_at=self._rebuilding.valid_at(),
+            published=self._published,
+            saved_at=self._rebuilding.valid_at,
             partitions=self._taken.partitions,
         )
 
@@ -229,7 +222,8 @@ class PartitionWork:
         heritage: Heritage,
         learner: EpochLearner | None,
         withheld: Withholding,
-        saved_at: Mapping[Key, int],
+        published: ManyRecorded,
+        saved_at: Callable[[Key], int],
         partitions: int,
     ) -> None:
         self.spec, self.partition, self.engine = spec, partition, engine
@@ -260,17 +254,19 @@ class PartitionWork:
         saved_learner = opening.saved.now.learner if opening.goes_on else None
         self._notes_withheld = learner is not None or saved_learner is not None
         self._last_save: float | None = None
-        self._adopt(opening, saved_at)
+        self._adopt(opening, published, saved_at)
         if opening.new_epoch is not None:
             self._mark = self._epoch_mark(opening, previous=opening.new_epoch)
 
-    def _adopt(self, opening: Opening, saved_at: Mapping[Key, int]) -> None:
+    def _adopt(
+        self, opening: Opening, published: ManyRecorded, saved_at: Callable[[Key], int]
+    ) -> None:
         """Sort earlier recorded releases: those still to be published, and those to delete."""
         saved = opening.saved
         for record in sorted(saved.releases.values(), key=attrgetter("ordinal")):
             identity = record.release.identity
             place = release_entry(identity)
-            gone = record.release.last_offset < saved_at.get(identity.key, 0)
+            gone = record.release.last_offset < saved_at(identity.key)
             if opening.new_epoch is not None:
                 gone = identity.key not in self._heritage.carried
             if opening.waits(record):
@@ -284,6 +280,15 @@ class PartitionWork:
                 self._tombstones.append(place)
             else:
                 self._keep(identity.key, place)
+        stream, partition = self.partition.stream, self.partition.number
+        for (key, born, block, kind), kept in published.items():
+            identity = Identity(stream, partition, key, self._epoch, born, block, kind)
+            if identity in saved.releases:
+                continue
+            if kept.last_offset < saved_at(key):
+                self._tombstones.append(release_entry(identity))
+            else:
+                self._keep(key, release_entry(identity))
 
     def read(self, records: Records) -> Records:
         """What must be kept of records until they are absorbed."""

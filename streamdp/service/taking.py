@@ -29,6 +29,7 @@ and the group's offsets, say with how many partitions the stream began.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -41,6 +42,7 @@ from streamdp.core.errors import (
     Superseded,
     complaint,
 )
+from streamdp.core.events import Key
 from streamdp.ports import Partition, Taken
 from streamdp.service.carrying import Begins, Heritage, heritage, is_readable
 from streamdp.service.charges_by_others import ChargesByOthers, Scope
@@ -116,8 +118,14 @@ def open_partition(
     return opening
 
 
-def heritage_at(spec: StreamSpec, partition: Partition, opening: Opening) -> Heritage:
-    """What keys carry over into the partition's epoch."""
+def heritage_at(
+    spec: StreamSpec,
+    partition: Partition,
+    opening: Opening,
+    *,
+    opened: Callable[[Key], bool] = lambda key: False,
+) -> Heritage:
+    """What keys carry over into the partition's epoch; `opened` knows keys beside the state's."""
     begins = Begins.NOT
     if opening.new_epoch is not None:
         begins = Begins.CARRYING if opening.carries else Begins.ANEW
@@ -127,7 +135,9 @@ def heritage_at(spec: StreamSpec, partition: Partition, opening: Opening) -> Her
         for identity, drawn in saved.releases.items()
         if opening.waits(drawn)
     }
-    return heritage(spec, partition.number, saved, begins=begins, waiting=waiting)
+    return heritage(
+        spec, partition.number, saved, begins=begins, waiting=waiting, opened_now=opened
+    )
 
 
 def _open(

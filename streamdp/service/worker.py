@@ -28,6 +28,7 @@ from streamdp.service.life import Observe as Observe
 from streamdp.service.life import Surroundings as Surroundings
 from streamdp.service.life import where_raised as where_raised
 from streamdp.service.protocol import PartitionWork, Restoring
+from streamdp.service.saved_entries import SavedEntries
 from streamdp.service.settings import LoopSettings as LoopSettings
 from streamdp.service.settings import OnHalt as OnHalt
 from streamdp.service.spec import StreamSpec
@@ -137,8 +138,9 @@ class Worker:
         around.log.info("partition_taking", partition=str(self.partition))
         report = self._teller("partition_taking")
         with without_collecting():
+            entries = SavedEntries(self._spec, self.partition)
             taken = await around.transport.take(
-                self.partition, progress=lambda entries: report(entries=entries)
+                self.partition, entries=entries, progress=lambda entries: report(entries=entries)
             )
             unused = epochs_of_no_partition(self._spec, taken.partitions)
             if unused is not None and self.partition.number == 0:  # one line for all partitions
@@ -149,7 +151,7 @@ class Worker:
             by_others = await around.by_others(
                 self._spec.name, scope(self._spec, self.partition, taken)
             )
-            apart = len(taken.state) > INLINE_ENTRIES
+            apart = entries.entered > INLINE_ENTRIES
             restore = partial(Restoring, self._spec, self.partition, taken, by_others=by_others)
             restoring = await asyncio.to_thread(restore) if apart else restore()
             await self._prove(restoring)

@@ -31,6 +31,7 @@ from streamdp.ports import (
     Key,
     LastCommit,
     Listener,
+    LiveEntries,
     Partition,
     Producer,
     Publications,
@@ -112,7 +113,11 @@ class MemoryTransport:
         raise AssertionError(f"{partition}: {error}")
 
     async def take(
-        self, partition: Partition, *, progress: Callable[[int], None] | None = None
+        self,
+        partition: Partition,
+        *,
+        entries: LiveEntries | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> Taken:
         """Fence, abort what was left open, and read what is durable."""
         topics = self._stream(partition)
@@ -124,6 +129,9 @@ class MemoryTransport:
         taken = peek(self._log, topics, partition.number)
         if progress is not None:
             progress(len(taken.state))
+        if entries is not None:
+            entries.enter(taken.state.items())
+            taken = replace(taken, state=entries)
         self._reached("take: read", partition)
         self._owned[partition] = epoch
         return taken

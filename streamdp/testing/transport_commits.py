@@ -11,7 +11,7 @@ import asyncio
 from dataclasses import replace
 
 from streamdp.core.errors import Fenced, TransportLost
-from streamdp.ports import Commit, StreamTopics
+from streamdp.ports import Commit, LiveEntries, StreamTopics
 from streamdp.testing.transport_room import (
     BOUNDED,
     Room,
@@ -72,8 +72,10 @@ async def take_again(room: Room) -> None:
     worker = await room.lone_worker()
     commits: list[Commit] = []
     for number in range(1, 5):
-        taken = await worker.transport.take(room.at())
+        entries = LiveEntries()
+        taken = await worker.transport.take(room.at(), entries=entries)
         room.expect("state", expected=fold(commits), got=dict(taken.state))
+        room.expect("what was passed for it", expected=True, got=taken.state is entries)
         commits.append(step(number))
         await worker.transport.commit(room.at(), commits[-1])
     await expect_durable(room, commits, worker)

@@ -73,6 +73,10 @@ class Entries:
         """The key of the recorded release with this mark."""
         return b"%b%b,%b]" % (self._releases, mark, written_key(key))
 
+    def beginning(self, what: str, *, epoch: int) -> bytes:
+        """What the keys of an epoch's rows, or recorded releases, begin with."""
+        return _encode([self.stream, self.partition, what, epoch])[:-1] + b","
+
     def is_waiting(self, entry: bytes) -> bool:
         """Whether an entry is a recorded release, by the beginning of its key."""
         return entry.startswith(self._releases)

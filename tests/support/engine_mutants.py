@@ -9,7 +9,7 @@ blocks, by one that goes through a few slots alone and through blocks of up to 2
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from hashlib import blake2b
@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamdp.core import randomness, segments, snapshot
+from streamdp.core import randomness, segments
 from streamdp.core.arrays import Ints
 from streamdp.core.bank import CLEAN, Bank
 from streamdp.core.engine import Engine
@@ -35,7 +35,7 @@ from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Bits, CounterBits, Purpose, SystemRandomness
 from streamdp.core.regret import Estimate, estimate
 from streamdp.core.selection import PermuteAndFlip, Prior, race
-from streamdp.core.snapshot import Layout
+from streamdp.core.snapshot import Loading
 from streamdp.lab.audit.around import Around
 from streamdp.lab.audit.neighbours import innermost
 
@@ -310,16 +310,16 @@ def saves_the_leader_as_the_action_in_force(patch: pytest.MonkeyPatch) -> None:
 @mutant(INCUMBENT, said="drawn from other (sums|window) than the log's")
 def rounds_the_sums_that_it_loads(patch: pytest.MonkeyPatch) -> None:
     """To whole losses, in a block of 16 slots and more: a saved row is smaller then."""
-    load = snapshot.load
+    put = Loading.put
 
-    def rounding(layout: Layout, bank: Bank, saved: list[tuple[Key, bytes]]) -> Ints:
-        valid_at = load(layout, bank, saved)
+    def rounding(self: Loading, saved: Iterable[tuple[Key, bytes]]) -> None:
+        put(self, saved)
+        bank = self._bank
         rows = np.flatnonzero(bank.slots[: len(bank)] > 11)
         sums = bank.private["sums"]
         sums[rows] = (sums[rows] + UNIT // 2) // UNIT * UNIT
-        return valid_at
 
-    patch.setattr(snapshot, "load", rounding)
+    patch.setattr(Loading, "put", rounding)
 
 
 # -- charges and estimates ------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from streamdp.ports import (
     Headers,
     Key,
     Listener,
+    LiveEntries,
     Partition,
     Reached,
     Records,
@@ -210,10 +211,14 @@ class Between:
         await self.inner.join(streams, listener)
 
     async def take(
-        self, partition: Partition, *, progress: Callable[[int], None] | None = None
+        self,
+        partition: Partition,
+        *,
+        entries: LiveEntries | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> Taken:
         """As inside."""
-        return await self.inner.take(partition, progress=progress)
+        return await self.inner.take(partition, entries=entries, progress=progress)
 
     async def confirm(self, partition: Partition) -> None:
         """As inside."""

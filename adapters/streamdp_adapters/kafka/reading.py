@@ -18,7 +18,16 @@ from aiokafka.errors import OffsetOutOfRangeError
 from aiokafka.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 from streamdp.core.errors import Fenced, StateMismatch, TransportLost, complaint
-from streamdp.ports import LastCommit, Partition, Reached, Records, StreamTopics, Taken, no_fault
+from streamdp.ports import (
+    LastCommit,
+    LiveEntries,
+    Partition,
+    Reached,
+    Records,
+    StreamTopics,
+    Taken,
+    no_fault,
+)
 from streamdp_adapters.kafka import client_errors
 from streamdp_adapters.kafka.identity import topic_ids
 from streamdp_adapters.kafka.internals import client_of, committed, know_topics, lean
@@ -141,7 +150,7 @@ class PartitionReader:
                 for record in records:
                     left += record.key in marks
                     if record.key != OWNER_KEY and record.value is not None:
-                        _enter(state, record)
+                        state[_place(record)] = record.value
             if left > 2 or start == first:
                 return state
             span *= 16
@@ -179,6 +188,7 @@ async def durable(
     number: int,
     *,
     owned_at: int | None,
+    entries: LiveEntries | None = None,
     progress: Callable[[int], None] | None = None,
     reached: Reached = no_fault,
 ) -> Taken:
@@ -212,7 +222,8 @@ async def durable(
         state_place = TopicPartition(topics.state, number)
         if owned_at is None:
             await settled(look.consumer, settings, [state_place], where=where)
-        state, owner = await _state(look, state_place, owned_at, progress)
+        state = LiveEntries() if entries is None else entries
+        owner = await _read_state(look, state_place, owned_at, state, progress)
         reached("take: state", partition)
         later_line: bytes | None = None
         if owned_at is None:
@@ -267,40 +278,40 @@ async def settled(
         await asyncio.sleep(_WAIT_MS / 1000)
 
 
-async def _state(
+async def _read_state(
     look: PartitionReader,
     place: TopicPartition,
     owned_at: int | None,
+    state: LiveEntries,
     progress: Callable[[int], None] | None,
-) -> tuple[dict[bytes, bytes], str | None]:
-    """Every live entry, and the owner; a later owner record means that the partition is lost."""
+) -> str | None:
+    """Read every live entry; return the owner. A later owner means that the partition is lost."""
     first, end = await look.bounds(place)
-    state: dict[bytes, bytes] = {}
     owner: str | None = None
     count = 0
     async for records in look.batches(place, first, end if owned_at is None else None):
-        for record in records:
+        last = len(records)
+        for at, record in enumerate(records):
             if record.key == OWNER_KEY:
                 owner = owner_of(record.value)
                 if owned_at is not None and record.offset >= owned_at:
                     if record.offset > owned_at:
                         raise _taken_by_another(look.where, owned_at, record.offset)
-                    return state, owner
-            else:
-                _enter(state, record)
+                    last = at
+                    break
+        state.enter((_place(of), of.value) for of in records[:last] if of.key != OWNER_KEY)
+        if last < len(records):
+            break
         count += len(records)
         if progress is not None:
             progress(count)
-    return state, owner
+    return owner
 
 
-def _enter(state: dict[bytes, bytes], record: ConsumerRecord) -> None:
-    """Let a record of the state take the place of earlier ones."""
+def _place(record: ConsumerRecord) -> bytes:
+    """The key of an entry."""
     assert record.key is not None, "a compacted topic takes no record without a key"
-    if record.value is None:
-        state.pop(record.key, None)
-    else:
-        state[record.key] = record.value
+    return bytes(record.key)
 
 
 def _taken_by_another(where: str, owned_at: int, offset: int) -> Fenced:

@@ -32,6 +32,7 @@ from streamdp.core.errors import Fenced, TransportLost, complaint
 from streamdp.ports import (
     Commit,
     Listener,
+    LiveEntries,
     Partition,
     Reached,
     Records,
@@ -108,7 +109,11 @@ class KafkaTransport:
                 raise
 
     async def take(
-        self, partition: Partition, *, progress: Callable[[int], None] | None = None
+        self,
+        partition: Partition,
+        *,
+        entries: LiveEntries | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> Taken:
         """Fence every earlier owner and return what is durable."""
         topics = self._stream(partition)
@@ -131,6 +136,7 @@ class KafkaTransport:
                         topics,
                         partition.number,
                         owned_at=owned_at,
+                        entries=entries,
                         progress=progress,
                         reached=self._reached,
                     )

@@ -40,6 +40,7 @@ from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, Transport
 from streamdp.ports import (
     Commit,
     Listener,
+    LiveEntries,
     Partition,
     Reached,
     Records,
@@ -148,31 +149,42 @@ class SqliteTransport:
     # --- taking and committing --------------------------------------------------------------
 
     async def take(
-        self, partition: Partition, *, progress: Callable[[int], None] | None = None
+        self,
+        partition: Partition,
+        *,
+        entries: LiveEntries | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> Taken:
         """Fence, publish the outbox, and read what is durable."""
         self._forget(partition)
         topics = self._stream(partition)
         self._fenced.pop(partition, None)
         try:
-            tenure, taken = await self._writing.run(partial(self._take, topics, partition))
+            take = partial(self._take, topics, partition, entries, progress)
+            tenure, taken = await self._writing.run(take)
         except Fenced as error:
             self._lose(partition, error)
             raise
         self._owned[partition] = tenure
-        if progress is not None:
-            progress(len(taken.state))
         return taken
 
-    def _take(self, topics: StreamTopics, partition: Partition) -> tuple[Tenure, Taken]:
+    def _take(
+        self,
+        topics: StreamTopics,
+        partition: Partition,
+        entries: LiveEntries | None,
+        progress: Callable[[int], None] | None,
+    ) -> tuple[Tenure, Taken]:
         pair, number = self._files(), partition.number
         for topic in (topics.input, topics.second_input, topics.output):
             if (topic, number) in self._unwitnessed:
                 raise StateMismatch(str(self._unwitnessed[topic, number]))
-        pair.trusted.durable(topics, number)  # refuses a missing partition
+        pair.trusted.head(topics, number)  # refuses a missing partition
         pair.published.enter(topics, number)
         owner, seen = self._publish_outbox(topics, number)
-        durable = pair.trusted.durable(topics, number, owner=owner)
+        durable = pair.trusted.durable(
+            topics, number, owner=owner, entries=entries, progress=progress
+        )
         return Tenure(owner, seen.sequence), as_taken(durable, seen)
 
     def _publish_outbox(self, topics: StreamTopics, number: int) -> tuple[Ownership, PublishedMark]:

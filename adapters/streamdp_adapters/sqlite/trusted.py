@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
@@ -19,7 +19,7 @@ from zlib import crc32
 import msgspec
 
 from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, complaint
-from streamdp.ports import Commit, Headers, Key, LastCommit, StreamTopics, Value
+from streamdp.ports import Commit, Headers, Key, LastCommit, LiveEntries, StreamTopics, Value
 from streamdp_adapters.sqlite.files import WIDTH, FileKind, reading, writing
 from streamdp_adapters.sqlite.published import Publication, PublishedMark
 
@@ -53,6 +53,7 @@ _headers_encoder = msgspec.msgpack.Encoder()
 _headers_decoder = msgspec.msgpack.Decoder(list[tuple[str, bytes | None]])
 
 _LEDGER = 1  # the outbox's number for ledger lines, in the order of `_write_outbox`
+_READ_AT_ONCE = 2000  # entries of a state
 TRIMMED_AT_ONCE = 5000  # records that one commit deletes at most: it has to stay short
 
 
@@ -284,8 +285,20 @@ class TrustedFile:
                 _trim(file, topic, number, retain)
             return publication
 
+    def head(self, topics: StreamTopics, number: int) -> Head:
+        """One partition of a stream's input; refuse one that is not there."""
+        heads = self.heads(topics.input)
+        _check_number(topics.input, heads, number)
+        return heads[number]
+
     def durable(
-        self, topics: StreamTopics, number: int, *, owner: Ownership | None = None
+        self,
+        topics: StreamTopics,
+        number: int,
+        *,
+        owner: Ownership | None = None,
+        entries: LiveEntries | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> Durable:
         """A partition's durable state in one read transaction; with `owner`, only for it."""
         with reading(self._connection, self._path) as file:
@@ -299,9 +312,13 @@ class TrustedFile:
                 (topics.app, topics.stream, number),
             ).fetchone()
             part, position, worker, read = row or (None, None, None, None)
-            state = dict(
-                file.execute("SELECT key, value FROM state WHERE part = ?", (part,)).fetchall()
-            )
+            state, count = LiveEntries() if entries is None else entries, 0
+            rows = file.execute("SELECT key, value FROM state WHERE part = ? ORDER BY key", (part,))
+            while some := rows.fetchmany(_READ_AT_ONCE):
+                state.enter(some)
+                count += len(some)
+                if progress is not None:
+                    progress(count)
             remarks = file.execute(
                 "SELECT number, remark FROM part"
                 " WHERE app = ? AND stream = ? AND position IS NOT NULL",

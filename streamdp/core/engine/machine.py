@@ -518,6 +518,10 @@ class Engine:
         """The layout of saved rows; all have one width."""
         return row_layout(self.kind, epoch=self.epoch)
 
+    def loading(self) -> snapshot.Loading:
+        """What puts saved rows into this engine, which must be new, for a rebuild."""
+        return snapshot.Loading(self.layout, self._bank)
+
     def low_water(self) -> int:
         """The oldest record that a rebuild from the saved rows would read again."""
         low = self._bank.low_water(self.position)

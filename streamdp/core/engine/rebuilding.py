@@ -21,12 +21,12 @@ drawn from a second time (P4, P5).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from zlib import crc32
 
 import numpy as np
 
-from streamdp.core import snapshot
-from streamdp.core.arrays import Bools, Ints
+from streamdp.core.arrays import Bools
 from streamdp.core.bank import CLEAN
 from streamdp.core.engine.draws import FromRecord
 from streamdp.core.engine.idleness import Ages
@@ -35,6 +35,9 @@ from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import OPENING, Batch, Key, Release
 from streamdp.core.kinds.recorded import Recorded, recorded
 from streamdp.core.schedule import LAST_SLOT
+from streamdp.core.snapshot import Loading
+
+_AT_ONCE = 1 << 14  # releases compared at once
 
 
 class Rebuilding:
@@ -49,33 +52,55 @@ class Rebuilding:
         self,
         engine: Engine,
         *,
-        rows: Sequence[tuple[Key, bytes]],
+        rows: Iterable[tuple[Key, bytes]] | Loading,
         releases: Recorded,
         ages: Ages | None = None,
     ) -> None:
-        """`ages`: the checkpoint's time, where keys went idle."""
-        if len(engine) or engine.position:
+        """`rows`: saved rows, or what has put them into this engine's bank.
+
+        `ages`: the checkpoint's time, where keys went idle.
+        """
+        loading = rows if isinstance(rows, Loading) else engine.loading()
+        if len(engine) != len(loading.valid_at) or engine.position:
             raise StateMismatch(complaint("rebuild", "engine", expected="a new one", got=engine))
+        if not isinstance(rows, Loading):
+            loading.put(rows)
         self._engine, self._ages = engine, ages
         self._bank = engine._bank
-        rows, releases = _newest(engine, rows, releases)
         self._releases = releases
         self._record = FromRecord(engine.kind, self._bank, releases)
-        self._born = {name.key: name.born for name in releases if name.kind == OPENING}
-        self._valid_at = snapshot.load(engine.layout, self._bank, rows)
-        self._saved = [key for key, _ in rows]
-        self._seen = _seen(engine, rows, ages)
+        loading.check()
+        self._born = self._born_later()
+        loading.drop(self._born)  # rows of learners that were replaced
+        loading.check()
+        self._valid_at = loading.valid_at
         self._check_blocks()
-        engine._fresh.tag(np.arange(len(rows)))
-        self._bank.first_unsaved[: len(rows)] = CLEAN
+        saved = slice(len(engine))
+        engine._fresh.tag(np.arange(len(engine)))
+        self._bank.first_unsaved[saved] = CLEAN
+        self._seen = np.zeros(0, dtype=np.int64)
+        if ages is not None:
+            self._seen = np.where(loading.seen == 0, ages.since, loading.seen)
         if engine.idleness is not None and ages is not None:
-            self._bank.seen[: len(rows)] = self._seen
+            self._bank.seen[saved] = self._seen
             engine.idleness.begin(ages.low, ages.since)
         engine._book_past()
 
-    def valid_at(self) -> dict[Key, int]:
-        """The position as of which each row was saved."""
-        return dict(zip(self._saved, self._valid_at.tolist(), strict=True))
+    def _born_later(self) -> dict[Key, int]:
+        """When learners without a saved row were born: their keys' newest openings."""
+        born: dict[Key, int] = {}
+        bank = self._bank
+        for name in self._releases:
+            if name.kind == OPENING and name.born > born.get(name.key, -1):
+                row = bank.row(name.key)
+                if row is None or bank.born[row] < name.born:
+                    born[name.key] = name.born
+        return born
+
+    def valid_at(self, key: Key) -> int:
+        """The position as of which a key's row was saved; 0 without one."""
+        row = self._bank.row(key)
+        return 0 if row is None or row >= len(self._valid_at) else int(self._valid_at[row])
 
     def open_since(self, *, end: int) -> int:
         """The oldest record of a block that is open in the rows so far, or `end`."""
@@ -178,25 +203,33 @@ class Rebuilding:
             )
 
     def _check_all_behind(self) -> None:
-        """Refuse a recorded release of a learner that is not there or of a block that is open."""
-        bank, names = self._bank, list(self._releases)
-        rows = bank.rows([name.key for name in names])
-        born = np.array([name.born for name in names], dtype=np.int64)
-        ended = [-1 if name.kind == OPENING else name.block for name in names]
-        behind = (rows >= 0) & (bank.born[rows] == born)
-        behind &= bank.block[rows] > np.array(ended, dtype=np.int64)
-        if not behind.all():
-            at = int(behind.argmin())
-            name, row = names[at], int(rows[at])
-            reached = f"block {bank.block[row]} born at {bank.born[row]}" if row >= 0 else "no row"
-            raise StateMismatch(
-                complaint(
-                    "rebuild",
-                    "a recorded release lies ahead",
-                    expected=f"records past {name.kind} of block {name.block} born at {name.born}",
-                    got=f"{reached} at the end of the log",
+        """Refuse a recorded release of a learner that is not there or of a block that is open.
+
+        Releases of a key's earlier learners wait to be deleted.
+        """
+        bank, names = self._bank, iter(self._releases)
+        while some := list(islice(names, _AT_ONCE)):
+            rows = bank.rows([name.key for name in some])
+            born = np.array([name.born for name in some], dtype=np.int64)
+            ended = [-1 if name.kind == OPENING else name.block for name in some]
+            behind = (rows >= 0) & (bank.born[rows] == born)
+            behind &= bank.block[rows] > np.array(ended, dtype=np.int64)
+            behind |= (rows >= 0) & (bank.born[rows] > born)
+            if not behind.all():
+                at = int(behind.argmin())
+                name, row = some[at], int(rows[at])
+                reached = (
+                    f"block {bank.block[row]} born at {bank.born[row]}" if row >= 0 else "no row"
                 )
-            )
+                raise StateMismatch(
+                    complaint(
+                        "rebuild",
+                        "a recorded release lies ahead",
+                        expected=f"records past {name.kind} of block {name.block}"
+                        f" born at {name.born}",
+                        got=f"{reached} at the end of the log",
+                    )
+                )
 
     def _wanted(self, batch: Batch) -> Bools:
         """Which slots their rows have not seen yet."""
@@ -213,35 +246,6 @@ class Rebuilding:
 def _shown(in_force: int | bytes | None) -> str:
     """An action's number, or the checksum of a policy; both are public."""
     return f"CRC-32 {crc32(in_force):08x}" if isinstance(in_force, bytes) else str(in_force)
-
-
-def _seen(engine: Engine, rows: Sequence[tuple[Key, bytes]], ages: Ages | None) -> Ints:
-    """When the latest record of each saved row came, even if keys no longer go idle."""
-    if ages is None:
-        return np.zeros(len(rows), dtype=np.int64)
-    seen = snapshot.public_columns(engine.layout, rows)["seen"]
-    return np.where(seen == 0, ages.since, seen)
-
-
-def _newest(
-    engine: Engine, rows: Sequence[tuple[Key, bytes]], releases: Recorded
-) -> tuple[Sequence[tuple[Key, bytes]], Recorded]:
-    """The rows and releases of each key's newest learner; older ones wait to be deleted."""
-    openings: dict[Key, int] = {}
-    for name in releases:
-        if name.kind == OPENING:
-            openings[name.key] = max(name.born, openings.get(name.key, 0))
-    recorded_keys = {name.key for name in releases}
-    twice = [(key, row) for key, row in rows if key in recorded_keys]
-    saved = snapshot.public_columns(engine.layout, twice)["born"].tolist()
-    newest = dict(openings)
-    for (key, _), born in zip(twice, saved, strict=True):
-        newest[key] = max(born, newest.get(key, 0))
-    older = {key for (key, _), born in zip(twice, saved, strict=True) if born < newest[key]}
-    return (
-        [(key, row) for key, row in rows if key not in older] if older else rows,
-        {name: kept for name, kept in releases.items() if name.born >= newest.get(name.key, 0)},
-    )
 
 
 def rebuild(

@@ -1,0 +1,148 @@
+"""A partition's saved entries, as a transport reads them: rows go straight into a new engine.
+
+A state of a million keys is read once, and none of its rows is in memory a second time. Recorded
+releases wait as they are, because most of them are deleted by a later entry; once there are many,
+those that are surely published become columns (`ManyRecorded`), as a rebuild needs no more of them
+than what was drawn.
+
+All of this is for the configured epoch alone. Where an epoch begins, the rows and releases of the
+one before stay whole: what a key carries over is read from them (`carrying`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.events import Carried, Identity, Key
+from streamdp.core.kinds.recorded import Drawn, ManyRecorded, named
+from streamdp.ports import LiveEntries, Partition, Taken, Value
+from streamdp.service.spec import StreamSpec
+from streamdp.wire.entries import Entries, parse_entry, read_key
+from streamdp.wire.state import decode_checkpoint, decode_recorded
+
+if TYPE_CHECKING:  # a check of the configuration needs no engine
+    from streamdp.core.engine import Engine
+    from streamdp.core.snapshot import Loading
+
+_MANY = 10_000
+"""Entries that wait as they are."""
+
+
+@dataclass(slots=True)
+class Withholding:
+    """Keys that nothing is carried over for, because their newest release was withheld."""
+
+    noted: set[Key] = field(default_factory=set)  # those that an entry of the state names
+    untold: set[Key] = field(default_factory=set)  # of learners from before there were such entries
+
+    def __contains__(self, key: object) -> bool:
+        """Whether nothing of this key may be carried over."""
+        return key in self.noted or key in self.untold
+
+    def __len__(self) -> int:
+        """The number of such keys, at most."""
+        return len(self.noted) + len(self.untold)
+
+
+class SavedEntries(LiveEntries):
+    """All entries but the rows, and the published releases, of the epoch: these are apart."""
+
+    def __init__(self, spec: StreamSpec, partition: Partition) -> None:
+        super().__init__()
+        self.heritage: dict[Key, Carried] = {}
+        self.withheld = Withholding()
+        self.engine: Engine = spec.engine(
+            partition.number, heritage=self.heritage, withheld=self.withheld
+        )
+        self.rows: Loading = self.engine.loading()
+        self.published = ManyRecorded()
+        self.entered = 0
+        self._places = Entries(partition.stream, partition.number)
+        self._where = f"state of {partition}"
+        self._epoch = spec.epoch_of(partition.number)
+        self._row = self._places.beginning("row", epoch=self._epoch)
+        self._release = self._places.beginning("release", epoch=self._epoch)
+        self._most = _MANY
+
+    @classmethod
+    def of(cls, spec: StreamSpec, partition: Partition, taken: Taken) -> SavedEntries:
+        """What a transport has read into it, or the same of entries that were read otherwise."""
+        if isinstance(taken.state, SavedEntries):
+            return taken.state
+        entries = cls(spec, partition)
+        entries.enter(taken.state.items())
+        return entries
+
+    def opened(self, key: Key) -> bool:
+        """Whether a key has opened in this epoch."""
+        return key in self.rows or self.published.of_key(key)
+
+    def enter(self, entries: Iterable[tuple[bytes, Value]]) -> None:
+        """Let entries take the place of earlier ones, in this order; None deletes."""
+        rows: list[tuple[Key, bytes]] = []
+        for place, value in entries:
+            self.entered += 1
+            if place.startswith(self._row) and (of := self._identity(place)) is not None:
+                if value is None:
+                    self.rows.put(rows)
+                    self.rows.drop([of.key])
+                    rows = []
+                else:
+                    rows.append((of.key, value))
+            elif value is not None:
+                self[place] = value
+            elif self.pop(place, None) is None and place.startswith(self._release):
+                of = self._identity(place)
+                if of is not None:
+                    self.published.discard(Drawn(of.key, of.born, of.block, of.kind))
+        if rows:
+            self.rows.put(rows)
+        if len(self) > self._most:
+            self._shrink()
+            self._most = _MANY + 2 * len(self)
+
+    def _shrink(self) -> None:
+        """Keep of releases that are surely published what a rebuild needs of them."""
+        point = self.get(self._places.checkpoint)
+        try:
+            published = 0 if point is None else decode_checkpoint(point).lines_published
+        except StateMismatch:
+            return  # whoever reads it next says so
+        for place in [place for place in self if place.startswith(self._release)]:
+            of = self._identity(place)
+            try:
+                recorded = None if of is None else decode_recorded(of, self[place])
+            except StateMismatch:
+                continue
+            if recorded is not None and recorded.ordinal <= published:
+                self.published.add(*named(recorded.release))
+                del self[place]
+
+    def _identity(self, place: bytes) -> Identity | None:
+        """What an entry's key names; None for a foreign one: whoever reads the state says so."""
+        try:
+            what, epoch, rest = parse_entry(place, self._places, where=self._where)
+            key = read_key(rest[-1], where=self._where)
+        except StateMismatch:
+            return None
+        born, block, kind = rest[:3] if what == "release" else (0, 0, what)
+        return Identity(self._places.stream, self._places.partition, key, epoch, born, block, kind)
+
+    def check_epoch(self) -> None:
+        """Refuse rows or releases of an epoch that has not begun."""
+        if not len(self.rows) and not len(self.published):
+            return
+        point = self.get(self._places.checkpoint)
+        newest = None if point is None else decode_checkpoint(point, where=self._where).epoch
+        if newest is None or newest < self._epoch:
+            raise StateMismatch(
+                complaint(
+                    self._where,
+                    "a row ahead of all",
+                    expected="no entry without a checkpoint" if newest is None else newest,
+                    got=f"epoch {self._epoch}",
+                )
+            )
