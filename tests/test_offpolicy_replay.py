@@ -155,12 +155,12 @@ def test_each_part_of_a_replay_reports_its_progress(tmp_path: Path) -> None:
         return told[name][1].append
 
     path = comma(tmp_path / "log.csv", [dict(ROWS[0]), dict(ROWS[2])])
-    open_file(path, ReadOptions(actions=("a", "b")), stage=stage)
+    open_file(path, ReadOptions(actions=("a", "b")), watch=stage)
     even = made_up(200, seed=1, draws=EVEN)
     asked = replace(QUESTION, learners=("policy_blocks", "lazy_ucb"), epsilons=(ONE,))
-    replay_shown(even, asked, stage=stage)
+    replay_shown(even, asked, watch=stage)
     losses = ArrayLog("log", ("a", "b"), np.random.default_rng(1).random((60, 2), np.float32))
-    replay_losses(losses, asked, stage=stage)
+    replay_losses(losses, asked, watch=stage)
     assert told == {
         f"reading {path}, rows": (0, [2]),
         "weighing policies": (1, [0]),

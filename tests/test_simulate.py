@@ -246,12 +246,12 @@ def test_does_a_growing_learner_stay_blind_and_a_remembering_one_follow() -> Non
 
 
 @pytest.mark.slow
-def test_does_the_page_on_learning_show_the_commands_own_tables() -> None:
-    """Header and learners of both tables; the numbers are those of more runs."""
+def test_does_the_page_on_learning_show_the_commands_own_table() -> None:
+    """The first table's header; the numbers are those of more runs."""
     text = run("--markdown", "--slots", "9000")
     headers = [line for line in text.splitlines() if line.startswith(("| learner", "| ε"))]
     assert len(headers) == 2
-    assert all(line in LEARNING for line in headers)
+    assert headers[0] in LEARNING
     assert "streamdp simulate --runs 2000 --markdown" in LEARNING
     shown = re.search(r"remembering_leader`\*\* \(default\) \|.* ([\d.]+) ± [\d.]+ \|\n", LEARNING)
     assert shown is not None

@@ -121,10 +121,6 @@ class Bars:
         if self._stop:
             raise KeyboardInterrupt
 
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C was pressed."""
-        return self._stop
-
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """Stop at the next safe place; a second Ctrl-C stops at once."""
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -12,10 +12,10 @@ import typer
 
 if TYPE_CHECKING:
     from streamdp.lab.offpolicy.answers import FeedbackAnswer
-    from streamdp.lab.offpolicy.files import Stage
     from streamdp.lab.offpolicy.question import FeedbackQuestion, FeedbackReplay
     from streamdp.lab.replay.replaying import Question, Replay
     from streamdp.lab.replay.sources import ReadOptions
+    from streamdp.lab.replay.stages import Watch
     from streamdp.wire.feedback import Feedback
 
 Observes = Literal["losses", "feedback"]
@@ -201,7 +201,7 @@ def _of_losses(log: str, asked: Question, how: ReadOptions) -> Answer:
     for cost in costs(source, asked):
         typer.echo(f"cost: {cost}", err=True)
     with _progress.watching() as watcher:
-        replay = replay_log(source, asked, watcher=watcher)
+        replay = replay_log(source, asked, watch=watcher.stoppable)
     return Answer(lambda: as_json(replay), lambda: _print(replay))
 
 
@@ -319,7 +319,7 @@ def read_columns(columns: str | None, pscore: str) -> dict[str, str]:
 
 
 def _replayed(
-    log: str, asked: FeedbackQuestion, how: ReadOptions, shown: ShownOptions, stage: Stage
+    log: str, asked: FeedbackQuestion, how: ReadOptions, shown: ShownOptions, watch: Watch
 ) -> FeedbackReplay:
     """Replay a log of shown actions, or one of the losses of all."""
     from streamdp.core.errors import InvalidConfig, complaint
@@ -332,10 +332,10 @@ def _replayed(
     path, feedback, names = Path(log), shown.feedback(how.actions), shown.names
     chosen = shown.columns is not None or path.suffix.lower() == CSV
     if path.is_file() and (chosen or holds_feedback(path, names)):
-        return replay_shown(open_file(path, how, names=names, stage=stage), asked, stage=stage)
+        return replay_shown(open_file(path, how, names=names, watch=watch), asked, watch=watch)
     if not path.exists() and "#" in log and shown.content != "losses":
         topic = open_topic(log, how, feedback, pscore=shown.pscore)
-        return replay_shown(topic, asked, stage=stage)
+        return replay_shown(topic, asked, watch=watch)
     if asked.logged != "auto":
         what = "holds the losses of all actions, and no draws"
         raise InvalidConfig(
@@ -345,7 +345,7 @@ def _replayed(
     seconds = seconds_for(losses, asked)
     if seconds >= WORTH_SAYING:
         typer.echo(f"every slot is drawn for every seed: {duration(seconds)}", err=True)
-    return replay_losses(losses, asked, stage=stage)
+    return replay_losses(losses, asked, watch=watch)
 
 
 def reading(

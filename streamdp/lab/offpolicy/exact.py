@@ -23,11 +23,11 @@ from streamdp.core.grid import NULL, UNIT, quantise
 from streamdp.core.segments import group
 from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCell, charge_of, ends_of
 from streamdp.lab.offpolicy.estimators import MeanReward
-from streamdp.lab.offpolicy.files import Stage, silent
 from streamdp.lab.offpolicy.policies import Runs, coins_of, drawn
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.cuts import Bench, Rows
 from streamdp.lab.replay.log import Log, Portion
+from streamdp.lab.replay.stages import Watch, unwatched
 
 BAND = (10, 90)
 _AT_ONCE = 1 << 21  # slots × (seeds + actions)
@@ -58,14 +58,14 @@ class Slots:
 
 
 def play(
-    log: Log, cells: tuple[FeedbackCell, ...], bench: Bench, stage: Stage = silent
+    log: Log, cells: tuple[FeedbackCell, ...], bench: Bench, watch: Watch = unwatched
 ) -> tuple[LogKeys, list[FeedbackAnswer]]:
     """Each cell under each seed over a log of losses."""
     log_keys = _keys_of(log, bench)
     players = [_Player(cell, log_keys, bench) for cell in cells]
     generators = coins_of(bench)
     step = max(1, _AT_ONCE // (len(bench.seeds) + len(log.actions)))
-    tell, done = stage("playing slots", log_keys.slots), 0
+    tell, done = watch("playing slots", log_keys.slots), 0
     for slots in slots_in_order(log, log_keys.rows, step=step) if players else ():
         tell(done)
         done += len(slots.row)

@@ -16,7 +16,7 @@ arm, an unusable outcome is the loss 1/2. Numbers outside [0, 1] are clipped, an
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from streamdp.core.grid import as_float32, centred_gains
 from streamdp.lab.offpolicy.log import Piece, ShownLog, arms_of, joined, with_positions
 from streamdp.lab.replay.log import numbered_actions, wrong
 from streamdp.lab.replay.sources import ReadOptions, need_pyarrow
+from streamdp.lab.replay.stages import Watch, unwatched
 
 LINES, CSV = (".ndjson", ".jsonl"), ".csv"
 
@@ -44,14 +45,6 @@ Columns = Mapping[str, Sequence[Any]]
 
 Names = Mapping[str, str]
 """What a file calls its columns, by our names; a column that is left out has our name."""
-
-Stage = Callable[[str, int], Callable[[int], None]]
-"""Begins a part of the work with a total; what it returns is told how much is done."""
-
-
-def silent(name: str, total: int) -> Callable[[int], None]:
-    """Nobody follows the progress."""
-    return lambda done: None
 
 
 def holds_feedback(path: Path, names: Names = {}) -> bool:  # noqa: B006 - never changed
@@ -71,13 +64,13 @@ def open_file(
     how: ReadOptions,
     *,
     names: Names = {},  # noqa: B006 - never changed
-    stage: Stage = silent,
+    watch: Watch = unwatched,
 ) -> ShownLog:
     """The log in a file."""
     kind = path.suffix.lower()
     called = {name: names.get(name, name) for name in COLUMNS}
     table = (
-        _lines(path, how, called, stage) if kind in LINES else _arrow_columns(path, called, stage)
+        _lines(path, how, called, watch) if kind in LINES else _arrow_columns(path, called, watch)
     )
     content = _content(str(path), table, called)
     where = _Where(str(path), "line" if kind in LINES else "row", table.get("line"))
@@ -225,11 +218,11 @@ def _first_line(path: Path) -> Mapping[str, object]:
     return {}
 
 
-def _lines(path: Path, how: ReadOptions, called: Names, stage: Stage) -> Columns:
+def _lines(path: Path, how: ReadOptions, called: Names, watch: Watch) -> Columns:
     """The members of all lines as columns; a column that no line has is left out."""
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     numbers: list[int] = []
-    tell = stage(f"reading {path}, bytes", path.stat().st_size)
+    tell = watch(f"reading {path}, bytes", path.stat().st_size)
     with path.open("rb") as file:
         for number, text in enumerate(file, 1):
             if number % _ROWS == 0:
@@ -276,7 +269,7 @@ def _arrow_names(path: Path) -> list[str]:
     return names
 
 
-def _arrow_columns(path: Path, called: Names, stage: Stage) -> Columns:
+def _arrow_columns(path: Path, called: Names, watch: Watch) -> Columns:
     """The columns that the file has, by our names."""
     from streamdp.lab.replay.sources.arrow_files import batches_of, batches_of_csv, schema_of
 
@@ -288,7 +281,7 @@ def _arrow_columns(path: Path, called: Names, stage: Stage) -> Columns:
     else:
         batches = batches_of(path, list(named.values()), portion=_ROWS)
         rows = schema_of(path)[1]
-    tell, done = stage(f"reading {path}, rows", rows), 0
+    tell, done = watch(f"reading {path}, rows", rows), 0
     for batch in batches:
         for name, theirs in named.items():
             columns[name] += batch.column(theirs).to_pylist()

@@ -30,7 +30,6 @@ from streamdp.core.grid import UNIT
 from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCharge, PhasedCell
 from streamdp.lab.offpolicy.estimators import MeanReward
 from streamdp.lab.offpolicy.exact import BAND, LogKeys, slots_in_order
-from streamdp.lab.offpolicy.files import Stage, silent
 from streamdp.lab.offpolicy.log import ShownLog
 from streamdp.lab.offpolicy.rejection import POINTS, Met, answer_of
 from streamdp.lab.papers.learners import Bandit
@@ -38,6 +37,7 @@ from streamdp.lab.papers.play import BanditRun, WrittenLosses
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.cuts import Bench
 from streamdp.lab.replay.log import Log
+from streamdp.lab.replay.stages import Watch, unwatched
 
 _AT_ONCE = 1 << 21  # losses
 
@@ -49,7 +49,7 @@ MOST_BYTES = 1 << 31
 
 
 def play_phases(
-    log: Log, cells: Sequence[PhasedCell], bench: Bench, log_keys: LogKeys, stage: Stage = silent
+    log: Log, cells: Sequence[PhasedCell], bench: Bench, log_keys: LogKeys, watch: Watch = unwatched
 ) -> list[FeedbackAnswer]:
     """Play each cell under each seed on a log of losses."""
     if not cells:
@@ -60,7 +60,7 @@ def play_phases(
     for table in tables:
         least += table.least(np.minimum(marks, len(table.written)).tolist())
     answers: list[FeedbackAnswer] = []
-    tell = stage("playing phases, learners", len(cells))
+    tell = watch("playing phases, learners", len(cells))
     for cell in cells:
         tell(len(answers))
         answers.append(_exact(cell, tables, marks, least, bench, log_keys))
@@ -172,7 +172,7 @@ class _Charge:
 
 
 def reject_phases(
-    log: ShownLog, cells: Sequence[PhasedCell], bench: Bench, stage: Stage = silent
+    log: ShownLog, cells: Sequence[PhasedCell], bench: Bench, watch: Watch = unwatched
 ) -> list[FeedbackAnswer]:
     """Play each cell under each seed, on the records that show what it plays."""
     if not cells:
@@ -180,7 +180,7 @@ def reject_phases(
     order = np.argsort(log.row, kind="stable")
     keys = np.split(order, np.cumsum(log.counts)[:-1])
     answers: list[FeedbackAnswer] = []
-    tell = stage("playing phases on records that agree, learners", len(cells))
+    tell = watch("playing phases on records that agree, learners", len(cells))
     for cell in cells:
         tell(len(answers))
         answers.append(_rejected(cell, log, keys, bench))

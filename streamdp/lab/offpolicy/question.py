@@ -32,13 +32,13 @@ from streamdp.lab.offpolicy.answers import (
     PhasedCell,
     cells_of,
 )
-from streamdp.lab.offpolicy.files import Stage, silent
 from streamdp.lab.offpolicy.fold import fold
 from streamdp.lab.offpolicy.log import ShownLog
 from streamdp.lab.replay.cells import Epsilon
 from streamdp.lab.replay.cuts import Bench
 from streamdp.lab.replay.log import Log
 from streamdp.lab.replay.spread import standard_error
+from streamdp.lab.replay.stages import Watch, unwatched
 
 Logged = Literal["auto", "propensities", "uniform", "service"]
 LOGGED: tuple[Logged, ...] = ("auto", "propensities", "uniform", "service")
@@ -140,12 +140,14 @@ def seconds_for(log: Log, question: FeedbackQuestion) -> float:
     return log.slots * len(question.seeds) * seconds_a_slot
 
 
-def replay_losses(log: Log, question: FeedbackQuestion, *, stage: Stage = silent) -> FeedbackReplay:
+def replay_losses(
+    log: Log, question: FeedbackQuestion, *, watch: Watch = unwatched
+) -> FeedbackReplay:
     """Play a log of the losses of all actions as feedback."""
     cells = cells_of(question.learners, question.epsilons, actions=log.actions)
     policies, phases = _parted(cells)
-    keys, answers = exact.play(log, policies, question.bench, stage)
-    answers += phased.play_phases(log, phases, question.bench, keys, stage)
+    keys, answers = exact.play(log, policies, question.bench, watch)
+    answers += phased.play_phases(log, phases, question.bench, keys, watch)
     watched = int(keys.counts.argmax())
     key, partition = keys.rows.keys[watched], keys.rows.partitions[watched]
     totals = keys.totals / (1 << 20)
@@ -162,7 +164,7 @@ def replay_losses(log: Log, question: FeedbackQuestion, *, stage: Stage = silent
 
 
 def replay_shown(
-    log: ShownLog, question: FeedbackQuestion, *, stage: Stage = silent
+    log: ShownLog, question: FeedbackQuestion, *, watch: Watch = unwatched
 ) -> FeedbackReplay:
     """Evaluate a log of feedback, as far as its propensities allow."""
     cells = cells_of(question.learners, question.epsilons, actions=log.actions)
@@ -178,15 +180,15 @@ def replay_shown(
         question=question,
         method=method,
         findings=replace(_findings(log, key_text(key, partition)), refused=slots - log.slots),
-        answers=tuple(weighted.weigh(log, policies, question.bench, stage)),
+        answers=tuple(weighted.weigh(log, policies, question.bench, watch)),
     )
     if method == "service":
         releases = tuple(_releases(log, policies, question))
         return replace(answer, releases=releases)
     answer = replace(answer, fixed=weighted.fixed(log))
     if method == "uniform":
-        rejected = rejection.reject(log, policies, question.bench, stage)
-        rejected += phased.reject_phases(log, phases, question.bench, stage)
+        rejected = rejection.reject(log, policies, question.bench, watch)
+        rejected += phased.reject_phases(log, phases, question.bench, watch)
         return replace(answer, rejected=_in_order(rejected, cells))
     return answer
 

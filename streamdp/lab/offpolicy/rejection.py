@@ -29,18 +29,18 @@ from streamdp.lab.offpolicy.answers import (
     charge_of,
 )
 from streamdp.lab.offpolicy.estimators import MeanReward
-from streamdp.lab.offpolicy.files import Stage, silent
 from streamdp.lab.offpolicy.likelihood import WeightedRecords
 from streamdp.lab.offpolicy.log import ShownLog
 from streamdp.lab.offpolicy.policies import Runs, coins_of, drawn
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.cuts import Bench
+from streamdp.lab.replay.stages import Watch, unwatched
 
 POINTS = 200  # of a curve
 
 
 def reject(
-    log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench, stage: Stage = silent
+    log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench, watch: Watch = unwatched
 ) -> list[FeedbackAnswer]:
     """Play each cell under each seed, on the records that show what it draws."""
     rows = log.rows(bench)
@@ -48,7 +48,7 @@ def reject(
     order = np.argsort(log.row, kind="stable")
     parts = np.split(order, np.cumsum(log.counts)[:-1])
     answers: list[FeedbackAnswer] = []
-    tell = stage("playing on records that agree", len(cells))
+    tell = watch("playing on records that agree", len(cells))
     for cell in cells:
         tell(len(answers))
         runs = Runs.of(cell.learner, rows, bench, log.counts)

@@ -33,11 +33,11 @@ from streamdp.lab.offpolicy.estimators import (
     Sums,
     value_of,
 )
-from streamdp.lab.offpolicy.files import Stage, silent
 from streamdp.lab.offpolicy.log import ShownLog
 from streamdp.lab.offpolicy.policies import Runs
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.cuts import Bench
+from streamdp.lab.replay.stages import Watch, unwatched
 
 _MOST_CELLS = 1 << 25  # blocks × actions of all keys
 
@@ -117,13 +117,13 @@ def _before(values: Floats, block: Ints) -> Floats:
 
 
 def weigh(
-    log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench, stage: Stage = silent
+    log: ShownLog, cells: tuple[FeedbackCell, ...], bench: Bench, watch: Watch = unwatched
 ) -> list[FeedbackAnswer]:
     """Estimate each cell's value from the log."""
     rows = log.rows(bench)
     blocks: dict[Schedule, BlockGroups] = {}
     answers: list[FeedbackAnswer] = []
-    tell = stage("weighing policies", len(cells))
+    tell = watch("weighing policies", len(cells))
     for cell in cells:
         tell(len(answers))
         schedule = cell.learner.schedule

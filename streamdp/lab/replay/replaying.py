@@ -12,10 +12,9 @@ Beside the given candidates, a replay always runs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,22 +39,11 @@ from streamdp.lab.replay.grid import holds
 from streamdp.lab.replay.log import Log
 from streamdp.lab.replay.running import follow
 from streamdp.lab.replay.spread import standard_error
+from streamdp.lab.replay.stages import Watch, unwatched
 from streamdp.lab.replay.summing import Summed, sum_log
 
 SMALL_LOG = 20_000_000
 """Losses (slots × K) up to which slot-by-slot follow-the-leader always runs: a second or two."""
-
-
-class Watcher(Protocol):
-    """Follows the progress of a long replay."""
-
-    def stage(self, name: str, total: int) -> Callable[[int], None]:
-        """Begin a stage; call the returned function with the part of `total` that is done."""
-        ...
-
-    def interrupted(self) -> bool:
-        """Whether the user wants to stop; asked between portions."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,24 +123,23 @@ class Replay:
         return int(self.summed.slots.sum())
 
 
-def replay_log(log: Log, question: Question, *, watcher: Watcher | None = None) -> Replay:
+def replay_log(log: Log, question: Question, *, watch: Watch = unwatched) -> Replay:
     """Replay a log and answer a question."""
     work = plan(log, question)
-    summed = _read(log, question, work, watcher)
+    summed = _read(log, question, work, watch)
     longest = summed.longest  # the horizon was an upper bound
     points = np.append(work.points[work.points < longest], longest)
     base = baselines(summed, points)
     compared = tuple(contest for contest in work.contests if _worth(contest, summed, question))
     cells = work.cells(compared)
-    report = watcher.stage("learners", len(cells)) if watcher else None
+    report = watch("learners", len(cells))
     drawn = curves(summed, cells, question.bench, base)
-    if report is not None:
-        report(len(cells))
+    report(len(cells))
     answers = {
         curve.cell: ReplayAnswer(curve.cell, curve, _charge(curve.cell, summed)) for curve in drawn
     }
     for cell in work.running_cells:
-        tell = watcher.stage(cell.name, log.slots) if watcher else None
+        tell = watch(cell.name, log.slots)
         curve = follow(log, cell, summed, question.bench, base, progress=tell)
         answers[cell] = ReplayAnswer(cell, curve, None)
     return Replay(
@@ -244,17 +231,10 @@ def _could_help(cell: Cell, longest: int) -> bool:
     return 4 * int(cell.leader.schedule.parameter or 0) <= longest
 
 
-def _read(log: Log, question: Question, work: ReplayWork, watcher: Watcher | None) -> Summed:
+def _read(log: Log, question: Question, work: ReplayWork, watch: Watch) -> Summed:
     """Sum the log."""
     main, redrawn = work.cuts()
-    tell = watcher.stage(f"reading {log.name}", log.slots) if watcher else None
-
-    def progress(slots: int) -> None:
-        if tell is not None:
-            tell(slots)
-        if watcher is not None and watcher.interrupted():
-            raise KeyboardInterrupt
-
+    progress = watch(f"reading {log.name}", log.slots)
     return sum_log(log, question.bench, main, resampling=redrawn, progress=progress)
 
 
