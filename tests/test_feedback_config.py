@@ -14,6 +14,7 @@ from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.service.config import Configuration
 from streamdp.service.listeners import about_of
 from streamdp.wire.feedback import FeedbackFormat
+from tests.support.calling import Streamdp
 from tests.support.streams import ACTIONS, feedback_spec, spec
 
 SHOP = """
@@ -47,7 +48,7 @@ def test_what_is_configured_is_what_runs(tmp_path: Path) -> None:
     spec = configuration.spec("clicks")
     assert isinstance(spec.learner, PolicyLearner)
     assert isinstance(spec.format, FeedbackFormat)
-    assert spec.learner.recipe == "policy_blocks"
+    assert spec.learner.recipe == "policy_following"
     assert spec.topics.headers
     assert (spec.charge, configuration.shares("clicks")) == (
         Fraction(1, 2),
@@ -72,7 +73,7 @@ def test_what_is_configured_is_what_runs(tmp_path: Path) -> None:
         (("[streams.clicks.learner]", '[streams.clicks.learner]\nrecipe = "ucb1"'), "",
          "epsilon|not private"),
         (("[streams.clicks.learner]", '[streams.clicks.learner]\nrecipe = "lazy_ucb"'), "",
-         "learner.recipe: unknown; expected policy_blocks, policy_elimination, .*, got lazy_ucb"),
+         "learner.recipe: unknown; expected .*, policy_following, .*, got lazy_ucb"),
         (("", ""), '[[streams.clicks.estimates]]\nname = "mean_loss"\nepsilon = "1/4"\n'
          "min_length = 8\n", "estimates: not on a feedback stream"),
         (("epsilon = \"1/2\"", "epsilon = \"2\""), "", "may charge a record more"),
@@ -125,3 +126,21 @@ def test_is_a_format_refused_that_reads_what_the_noise_is_not_made_for() -> None
     ):
         with pytest.raises(InvalidConfig, match="noise does not fit"):
             replace(made, **changed)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("", None),
+        ('recipe = "policy_blocks"', "policy_following follows within a few blocks"),
+        ('recipe = "policy_blocks"\nschedule = "capped 2048"\nforgetting = "3/4"',
+         "policy_following follows, and settles where nothing changes"),
+    ],
+)  # fmt: skip
+def test_check_names_the_learner_that_follows_change(
+    tmp_path: Path, streamdp: Streamdp, options: str, said: str | None
+) -> None:
+    shop(tmp_path, instead=('epsilon = "1/2"', f'epsilon = "1/2"\n{options}'))
+    checked = streamdp("check", "-c", str(tmp_path / "shop.toml"), "--json").json
+    warnings = checked["streams"][0]["warnings"]
+    assert [said in warning for warning in warnings] == ([] if said is None else [True])

@@ -9,12 +9,17 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import norm
 
+from streamdp.core.errors import StateMismatch
 from streamdp.core.evidence import policy_posterior
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.evidence.policy_posterior import NoiseVariance
 from streamdp.core.evidence.policy_regimes import BestNow, posterior
 from streamdp.core.grid import UNIT
+from streamdp.core.learners.feedback import feedback_learner_of
 from streamdp.core.learners.feedback.policy_following import policy_following
+from tests.support.carrying import live, policies, store_of, stream
+from tests.support.protocol_model import restore
+from tests.support.streams import ACTIONS
 
 ARMS, SHOWS = 4, 500
 RULE = BestNow(Fraction(1, 1000), Fraction(1), Fraction(4))
@@ -181,3 +186,14 @@ def test_noise_alone_begins_no_regime() -> None:
     policy = learner.policy(state, np.full(20, 30)) / PARTS
     assert (policy[:, 0] > 0.95).all()
     assert (learner.rule.history.carried(state)[:, 0, 0] * 0.06 > 150 * 6000).mean() > 0.9
+
+
+def test_a_stream_with_state_never_changes_its_learner_because_the_default_did() -> None:
+    """A configuration that names no recipe is refused, by name, where `policy_blocks` learned."""
+    unnamed = feedback_learner_of({"epsilon": "1/2", "schedule": "capped 3"}, actions=ACTIONS)
+    assert unnamed.recipe == "policy_following"
+    store = store_of(policies())
+    live(store, stream(policies()), 60)
+    with pytest.raises(StateMismatch, match=r"learner\.recipe \(was policy_blocks, is policy_fol"):
+        restore(store, stream(unnamed))
+    restore(store, stream(unnamed, epoch=2))

@@ -216,11 +216,16 @@ def _warnings(spec: StreamSpec) -> list[str]:
 
     schedule = spec.learner.schedule
     if schedule.longest is None:
-        losses = spec.learner.played is None
-        better = "; remembering_leader follows within a few blocks" if losses else ""
+        better = "remembering_leader" if spec.learner.played is None else "policy_following"
         return [
             "blocks grow for ever: if the best action changes, the stream follows only after about"
-            f" as many events as it has seen{better}"
+            f" as many events as it has seen; {better} follows within a few blocks"
+        ]
+    if spec.learner.recipe == "policy_blocks":
+        return [
+            "policy_blocks in blocks that stop growing follows change only as far as it forgets,"
+            " and what it forgets it must learn again; policy_following follows, and settles where"
+            " nothing changes"
         ]
     if len(schedule.tail) > 1:
         return [

@@ -20,6 +20,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from streamdp.assembly.rules import Combine
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.learners.feedback.learner import DEFAULT_FEEDBACK_RECIPE
 from streamdp.core.learners.leader import DEFAULT_RECIPE
 from streamdp.service.config.complaints import shown
 from streamdp.service.settings import OnHalt, Start
@@ -195,7 +196,8 @@ class LearnerTable(BaseModel):
 
     recipe: str | None = Field(
         default=None,
-        description=f"which recipe; {DEFAULT_RECIPE} for a new stream that names none",
+        description=f"which recipe; for a new stream that names none {DEFAULT_RECIPE},"
+        f" with feedback {DEFAULT_FEEDBACK_RECIPE}",
     )
 
     @property

@@ -89,7 +89,7 @@ actions = [{banners}]
 fallback_action = "{first_banner}"
 
 [streams.{banner_stream}.learner]
-recipe = "policy_blocks"      # publishes a policy: each visitor draws a banner from it
+recipe = "policy_following"   # publishes a policy: each visitor draws a banner from it
 epsilon = "1"
 
 [streams.{banner_stream}.feedback]

@@ -11,7 +11,8 @@ from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.kinds.feedback import PLAYED, Played, PolicyLearner
 from streamdp.core.learners.leader import read_recipe, registered
 
-DEFAULT_FEEDBACK_RECIPE = "policy_blocks"
+DEFAULT_FEEDBACK_RECIPE = "policy_following"
+"""The recipe of a configuration that names none."""
 
 FEEDBACK_RECIPES: dict[str, Callable[..., PolicyLearner]] = {}
 """Every recipe of a feedback learner by its name."""
