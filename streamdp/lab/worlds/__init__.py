@@ -109,6 +109,9 @@ class World:
 
     def parts(self, slots: range, horizon: int) -> Iterator[tuple[int, int]]:
         """The phases of some slots, numbered from 0, and how many of the slots lie in each."""
+        if not self.later:  # also asked for each slot alone
+            yield 0, len(slots)
+            return
         starts = self.starts(horizon)
         first, last = self.phases_of(np.array([slots.start, slots.stop - 1]), horizon).tolist()
         for phase in range(first, last + 1):
