@@ -6,6 +6,7 @@ import gc
 import json
 import subprocess
 import sys
+import weakref
 
 from streamdp.service.allocation import YOUNG_OBJECTS, without_collecting
 
@@ -42,4 +43,18 @@ def test_the_collector_rests_while_partitions_are_taken_and_passes_over_what_the
         assert not gc.isenabled()
     assert gc.isenabled()
     assert gc.get_freeze_count() >= before + len(rows)
+    gc.unfreeze()
+
+
+def test_the_garbage_of_a_taking_does_not_stay() -> None:
+    """Cycles that it leaves are collected before everything else is passed over for good."""
+
+    class Node:
+        def __init__(self) -> None:
+            self.itself = self
+
+    with without_collecting():
+        left = weakref.ref(Node())
+        assert left() is not None
+    assert left() is None
     gc.unfreeze()

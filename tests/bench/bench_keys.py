@@ -1,6 +1,6 @@
 """A million keys on one partition: memory while it runs, memory and time of a restart, and commits.
 
-    python tests/bench/bench_keys.py [--keys N] [--observes losses|feedback] [--limit MB]
+    python tests/bench/bench_keys.py [--keys N] [--observes losses|feedback]
         [--before CHECKOUT] [--no-flood] [--json FILE]
 
 One `streamdp run` on the embedded log, K = 10. It learns one event of each key and is killed at
@@ -8,9 +8,10 @@ once, when most of what it recorded is not deleted yet; it starts again, and sav
 10^5 new keys a minute come, its commits are timed; it is killed, and starts once more from saved
 rows. Memory is what the system counts as resident, and its peak since the process started.
 
-With `--limit` every process runs in a control group of that size (or under RLIMIT_DATA where none
-can be made), as a container does: one that needs more is killed. `--before` names the checkout of
-another commit, which is measured first, in the same way.
+Each start but the first, which learns as fast as it can, runs in a control group of the size that
+the documents give (`documented`), as a container does: one that needs more is killed. Where no
+group can be made, RLIMIT_DATA is that size.
+`--before` names the checkout of another commit, which is measured first, without a limit.
 """
 
 from __future__ import annotations
@@ -43,8 +44,11 @@ BASE_MB = 100
 """What a process takes without any key."""
 BYTES_A_KEY = {"losses": 450, "feedback": 700}
 """What a key may take while a process runs, all included."""
+PROCESS_MB, OWN_BYTES = 400, 250
+BYTES_AN_ACTION = {"losses": 16, "feedback": 32}
+"""A container's size, as in docs/operating.md: for the process; for a key, and for its actions."""
 MOST_PEAK, MOST_RESTART, MOST_COMMIT = 1.3, 0.4, 1.0
-"""Of a restart: its peak beside the running process, its time beside `--before`; of a commit: s."""
+"""A restart's peak beside the running process and time beside `--before`; a commit's seconds."""
 CONFIGURATION = """
 app = "bench"
 transport = {{ kind = "sqlite", path = "{folder}/log.db" }}
@@ -106,14 +110,14 @@ class Bench:
         asyncio.run(send())
 
     @contextmanager
-    def service(self) -> Iterator[subprocess.Popen[bytes]]:
-        """`streamdp run`, killed at the end."""
+    def service(self, *, limit: int | None) -> Iterator[subprocess.Popen[bytes]]:
+        """`streamdp run` within so many bytes, killed at the end."""
         command = [sys.executable, "-m", "streamdp", "run"]
         command += ["--config", str(self.folder / "streamdp.toml")]
         path = os.pathsep.join(map(str, (self.root, self.root / "adapters")))
         with (
             (self.folder / "log").open("ab") as log,
-            confined(self.limit) as confine,
+            confined(limit) as confine,
             subprocess.Popen(
                 command,
                 cwd=self.folder,
@@ -173,10 +177,10 @@ class Bench:
         """Everything, in order."""
         self.configure()
         self.produce(0, keys)
-        with self.service() as running:
+        with self.service(limit=None) as running:
             took = self.wait(running, lambda part: part.get("position") == keys)
             self.note("learned", running.pid, seconds=took)
-        with self.service() as running:
+        with self.service(limit=self.limit) as running:
             took = self.wait(running, lambda part: part.get("status") == "running")
             self.note("restarted at once", running.pid, seconds=took)
             took = self.wait(running, _settled)
@@ -192,7 +196,7 @@ class Bench:
                 self.facts["flood: commits"] = total
                 self.wait(running, _settled)
                 self.note("flood", running.pid)
-        with self.service() as running:
+        with self.service(limit=self.limit) as running:
             took = self.wait(running, lambda part: part.get("status") == "running")
             self.note("restarted", running.pid, seconds=took)
 
@@ -226,6 +230,13 @@ def confined(limit: int | None) -> Iterator[Callable[[], None]]:
             time.sleep(0.1)
 
 
+def documented(input_: Input, *, flood: bool) -> int:
+    """The bytes that the documents give a process with one partition of so many keys."""
+    keys = input_.keys + FLOOD_KEYS * flood
+    a_key = OWN_BYTES + BYTES_AN_ACTION[input_.observes] * input_.actions
+    return PROCESS_MB * 1_000_000 + keys * a_key
+
+
 def _join(group: Path) -> None:
     (group / "cgroup.procs").write_text(str(os.getpid()))
 
@@ -253,22 +264,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--observes", choices=["losses", "feedback"], default="losses")
-    parser.add_argument("--limit", type=int, help="MB of a control group")
     parser.add_argument("--before", type=Path, help="another checkout, measured in the same run")
     parser.add_argument("--no-flood", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     input_ = Input("float32", ACTIONS, options.keys, observes=options.observes)
-    limit = None if options.limit is None else options.limit * 1_000_000
     here = Path(__file__).resolve().parents[2]
     facts: dict[str, dict[str, float]] = {}
     for who, root in (("before", options.before), ("now", here)):
         if root is None:
             continue
         with tempfile.TemporaryDirectory(prefix="streamdp-") as name:
-            # what came before needs no limit to be measured: it is known to break it
+            limit = documented(input_, flood=not options.no_flood) if who == "now" else None
             bench = Bench(root.resolve(), Path(name), free_ports(1)[0], input_, limit)
-            bench.limit = limit if who == "now" else None
             bench.measure(options.keys, flood=not options.no_flood)
             facts[who] = bench.facts
     for line in judged(facts["now"], facts.get("before", {}), input_):
