@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 
 from streamdp.core.engine import Engine, row_layout
-from streamdp.core.events import Carried, Key
+from streamdp.core.events import After, Carried, Key
 from streamdp.core.evidence import VoteFilter
 from streamdp.core.evidence.carrying import Passage
+from streamdp.core.evidence.evidence import Known
+from streamdp.core.evidence.policies import ReleasedSums
 from streamdp.service import carrying
 from streamdp.wire.published import Mode
 from streamdp.wire.state import read_state
@@ -50,29 +52,32 @@ def mutant(said: str, *made: Callable[..., Any]) -> Callable[[Patch], Patch]:
 
 @mutant("carried over where", leader, remembers)
 def carries_the_best_of_the_open_sums(patch: pytest.MonkeyPatch) -> None:
-    read = carrying._of_rows
+    read = carrying._Rows.read
 
-    def peeking(epoch: int, learner: Any, rows: Any) -> Any:
+    def peeking(epoch: int, learner: Any, rows: Any, evidence: Any) -> Any:
         layout = carrying._layout(epoch, learner)
-        for key, known in read(epoch, learner, rows):
-            sums = np.frombuffer(rows[key], layout.dtype, count=1)["sums"][0]
-            yield key, replace(known, action=int(sums.argmax()))
+        of_rows = read(epoch, learner, rows, evidence)
+        sums = [np.frombuffer(row, layout.dtype, count=1)["sums"][0] for row in rows.values()]
+        best = np.array([of_row.argmax() for of_row in sums], dtype=np.int64)
+        return replace(of_rows, columns={**of_rows.columns, "action": best})
 
-    patch.setattr(carrying, "_of_rows", peeking)
+    patch.setattr(carrying._Rows, "read", peeking)
 
 
 @mutant("carried over where", leader, remembers)
 def carries_by_number_instead_of_name(patch: pytest.MonkeyPatch) -> None:
-    moves = property(lambda self: np.arange(len(self.actions_before)))
+    moves = property(lambda self: np.arange(len(self.before.actions)))
     patch.setattr(Passage, "moves", moves)
 
 
 @mutant("another history carried over", policies)
 def carries_histories_by_number(patch: pytest.MonkeyPatch) -> None:
-    def unmoved(history: Any, moves: Any, *, actions: int) -> Any:
-        return np.pad(history, ((0, 0), (0, actions - history.shape[1])))
+    def unmoved(self: ReleasedSums, known: Known, moves: Any) -> Known:
+        history = np.frombuffer(known.history or b"").reshape(2, -1)
+        padded = np.pad(history, ((0, 0), (0, self.actions - history.shape[1])))
+        return Known(0, padded.tobytes())
 
-    patch.setattr("streamdp.core.evidence.carrying.moved", unmoved)
+    patch.setattr(ReleasedSums, "moved", unmoved)
 
 
 @mutant("carried over from what was withheld", leader, remembers, policies)
@@ -92,9 +97,8 @@ def carries_what_was_withheld(patch: pytest.MonkeyPatch) -> None:
 def carries_from_an_earlier_learner(patch: pytest.MonkeyPatch) -> None:
     carried = Passage.carried
 
-    def early(self: Passage, known: Any) -> Carried | None:
-        born = known.after._replace(born=max(0, known.after.born - 1))
-        return carried(self, replace(known, after=born))
+    def early(self: Passage, after: After, known: Known) -> Carried | None:
+        return carried(self, after._replace(born=max(0, after.born - 1)), known)
 
     patch.setattr(Passage, "carried", early)
 

@@ -15,7 +15,6 @@ from streamdp.client import Answer, Condition, Feed, HttpActions, Names, Source,
 from streamdp.client.choosing import choose
 from streamdp.client.table import Table
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.evidence.policy import uniform_policy
 from streamdp.ports import Key
 from streamdp.serve.about import About
@@ -147,10 +146,9 @@ def test_does_a_keys_page_show_the_experiment() -> None:
     history, status = asked("/v1/streams/home/keys/fr/history", "/v1/status")
     shown = history.json
     (learner,) = shown["learners"]
-    scales, sums = CLICKS.scales, SUMMED.sums
-    assert scales is not None
+    experiment, sums = CLICKS.learner.experiment, SUMMED.sums
+    assert experiment is not None
     assert sums is not None
-    experiment = Experiment.of(scales, actions=len(ACTIONS))
     experiment.add(*sums.arrays())
     arms = experiment.arms()
     assert learner["arms"]["low"] == arms.low.tolist()

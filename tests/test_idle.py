@@ -434,8 +434,8 @@ def test_is_carrying_from_an_earlier_learner_of_the_key_caught(
     known_of, first = machine.Engine.known, dict[Key, Any]()
 
     def early(*of: Any, **more: Any) -> Any:
-        for key, known in known_of(*of, **more):
-            yield key, first.setdefault(key, known)
+        for key, *known in known_of(*of, **more):
+            yield key, *first.setdefault(key, known)
 
     store, of = of_two(leader()), idles(leader())
     with monkeypatch.context() as broken:

@@ -16,7 +16,7 @@ from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 import streamdp as sd
-from streamdp.core.learners import Learner
+from streamdp.core.kinds.kind import Kind
 from streamdp.core.regret import ESTIMATES, Estimate
 from streamdp.serve.history import StreamReleases
 from streamdp.serve.metrics import CONTENT_TYPE
@@ -79,7 +79,7 @@ def _with_stream(
     name: str,
     lines: StreamReleases,
     *,
-    learner: Learner,
+    learner: Kind,
     estimates: tuple[Estimate, ...],
 ) -> Facts:
     """A process with one more stream in good health."""

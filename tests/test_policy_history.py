@@ -23,7 +23,6 @@ from streamdp.wire.published import Mode, decode_in_force
 from tests.support.carrying import MORE, live, openings, policies, store_of, stream
 from tests.support.idling import idles, of_two
 from tests.support.services import Room
-from tests.support.showing import CLICKS
 from tests.support.streams import ACTIONS, feedback_spec, shown
 
 LEARNER = policy_elimination(actions=ACTIONS, epsilon="1/2", schedule="capped 3")
@@ -42,7 +41,7 @@ def published(mode: Mode = Mode.LIVE) -> Evidence:
 
 
 def heard(evidence: Evidence, *, since: int = 0) -> StreamReleases:
-    releases = StreamReleases(scales=CLICKS.scales, actions=len(ACTIONS))
+    releases = StreamReleases()
     releases.apply(evidence.ledger[since:])
     return releases
 
@@ -90,7 +89,7 @@ def test_do_the_points_of_a_learner_that_carried_over_begin_with_that() -> None:
     store = store_of(policies())
     live(store, stream(policies()), 60)
     live(store, stream(policies(MORE), epoch=2), store.end)
-    releases = StreamReleases(scales=CLICKS.scales, actions=len(MORE))
+    releases = StreamReleases()
     releases.apply(store.ledger)
     lines = [decode_in_force(record.value) for record in store.actions]
     for key, opening in openings(store, 2).items():
@@ -116,7 +115,7 @@ def test_does_a_key_that_comes_back_keep_its_place_among_the_first() -> None:
     """Whoever is watched stays so: a new learner of the key takes the place of the one before."""
     store, of = of_two(policies()), idles(policies())
     live(store, of, store.end)
-    releases = StreamReleases(scales=CLICKS.scales, actions=len(ACTIONS), histories=2)
+    releases = StreamReleases(histories=2)
     releases.apply(store.ledger)
     assert releases.of_key(b"fr")[0].carried
     assert releases.of_key(b"fr")[0].points is not None
@@ -144,7 +143,7 @@ def test_does_a_line_that_is_no_line_of_ours_stop_nothing(
     )
     (real["carried"] if member == "history" else real)[member] = broken
     store.ledger[at] = replace(store.ledger[at], value=json.dumps(real).encode())
-    releases = StreamReleases(scales=CLICKS.scales, actions=len(MORE))
+    releases = StreamReleases()
     releases.apply(store.ledger)
     drawn = {}
     for (_, key), history in releases.keys.items():

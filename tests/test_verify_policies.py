@@ -164,7 +164,7 @@ def tells_no_sums(line: Line) -> None:
         ("ledger", names_another_learner, "another learner than before"),
         ("ledger", charges_less, "is charged ε = 1, its learner's is 2"),
         ("ledger", moves_a_border, "its learner's"),
-        ("ledger", tells_no_sums, "has no sums, though it was not withheld"),
+        ("ledger", tells_no_sums, "does not say what was drawn, nor that it was withheld"),
     ],
 )
 def test_is_what_was_tampered_with_found(

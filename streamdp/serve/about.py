@@ -9,10 +9,8 @@ from functools import lru_cache
 from math import log, sqrt
 
 from streamdp.client import Names, Source
-from streamdp.core.evidence.experiment import Scales
-from streamdp.core.grid import UNIT
-from streamdp.core.learners import Leader, Learner, PolicyLearner
-from streamdp.core.regret import Estimate, bound_of, full_charge
+from streamdp.core.kinds.kind import Kind
+from streamdp.core.regret import Estimate, full_charge, theorem_of
 from streamdp.ports import StreamTopics
 from streamdp.wire.published import Mode
 
@@ -25,7 +23,7 @@ class About:
     """One stream's public configuration."""
 
     topics: StreamTopics
-    learner: Learner
+    learner: Kind
     estimates: tuple[Estimate, ...]
     budget: Fraction  # of the input topic, which all its streams share
     epoch: int
@@ -41,27 +39,10 @@ class About:
         """The stream's name."""
         return self.topics.stream
 
-    def epoch_of(self, partition: int) -> int:
-        """The epoch of one partition: the stream's, or one of its own."""
-        return self.partition_epochs.get(partition, self.epoch)
-
     @property
     def charge(self) -> Fraction:
-        """The most that this stream charges an event: the action and every estimate."""
+        """The most that it charges an event, estimates included."""
         return full_charge(self.learner, self.estimates)
-
-    @property
-    def mechanism(self) -> str:
-        """The name of the mechanism that draws its releases."""
-        return self.learner.mechanism
-
-    @property
-    def scales(self) -> Scales | None:
-        """The scale of the noise in a feedback stream's sums: in losses, and in shows."""
-        learner = self.learner
-        if not isinstance(learner, PolicyLearner) or learner.sums_scale is None:
-            return None
-        return Scales(learner.sums_scale / UNIT, learner.counts_scale or Fraction(0))
 
     @property
     def source(self) -> Source:
@@ -69,16 +50,18 @@ class About:
         names = Names(self.learner.actions, self.salt)
         return Source(self.topics, self.fallback, names if self.learner.played else None)
 
-    def regret_bound(self, *, last_slot: int, length: int) -> float:
+    def regret_bound(self, *, last_slot: int, length: int) -> float | None:
         """A bound on the estimated regret of a block of this length, in a stationary world.
+
+        None where no theorem covers the learner.
 
         The theorem bounds the expected pseudo-regret of all slots so far, hence that of the block;
         against the block's own best action, chance adds √(2 n ln K) at most in expectation (a
         maximum of K sums of n differences in [−1, 1], Hoeffding).
         """
-        assert isinstance(self.learner, Leader), "no theorem is claimed for feedback streams"
         chance = sqrt(2 * max(0, length) * log(len(self.learner.actions)))
-        return _theorem(self.learner, _rounded_up(max(1, last_slot)), self.gap) + chance
+        theorem = _theorem(self.learner, _rounded_up(max(1, last_slot)), self.gap)
+        return None if theorem is None else theorem + chance
 
 
 def _rounded_up(horizon: int) -> int:
@@ -92,5 +75,6 @@ def _rounded_up(horizon: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _theorem(learner: Leader, horizon: int, gap: float | None) -> float:
-    return bound_of(learner, horizon=horizon, gap=gap).regret
+def _theorem(learner: Kind, horizon: int, gap: float | None) -> float | None:
+    theorem = theorem_of(learner, horizon=horizon, gap=gap)
+    return None if theorem is None else theorem.regret

@@ -18,23 +18,25 @@ published lines.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from math import sqrt
 from typing import NamedTuple
 
+import numpy as np
 from msgspec import UNSET
 
-from streamdp.core.errors import StateMismatch
+from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import OPENING, Key
-from streamdp.core.evidence.experiment import Experiment, Scales
+from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Published
 from streamdp.serve.policy_history import MOST_BLOCKS, PolicyHistory
 from streamdp.wire.lines import ENDS_BLOCK, CarriedOver, Charge
 from streamdp.wire.published import decode_ledger
+from streamdp.wire.retracing import Method
 
 NEWEST_LINES = 100_000
 """The lines of a ledger that a start reads: 0.7 seconds of processor time (7 µs a line)."""
@@ -45,9 +47,7 @@ POINTS_A_KEY = 256
 ACTIONS_A_KEY = 20
 BLOCKS_A_CURVE = 512
 MOST_POLICY_BYTES = 32 << 20
-"""Bytes for the sums of a feedback stream's first keys: 1,638 keys of ten actions."""
-
-_BLOCK_BYTES = 16  # per action, in a block's sums and counts
+"""Bytes for what the first keys released, where a policy follows: 1,638 keys of ten actions."""
 
 
 class Point(NamedTuple):
@@ -117,6 +117,7 @@ class KeyHistory:
 
     epoch: int
     born: int
+    place: int = 0  # among all keys: only the first ones have more than totals
     start: int = 1
     stop: int = 1
     charged: Fraction = Fraction(0)  # on the slots [start, stop)
@@ -124,7 +125,7 @@ class KeyHistory:
     latest: dict[str, Sum] = field(default_factory=dict)
     points: deque[Point] | None = None  # first keys only, like `actions` and `experiment`
     actions: deque[Acted] | None = None
-    experiment: Experiment | None = None  # feedback streams: first keys only
+    experiment: Experiment | None = None  # where a learner is named: first keys only
     since: int = 1  # the first slot that the experiment covers
     carried: bool = False  # whether its learner began with public facts of an earlier one
     policies: PolicyHistory | None = None  # first keys, if their opening was read
@@ -153,11 +154,7 @@ class StreamReleases:
         *,
         most_keys: int = MOST_KEYS,
         histories: int = MOST_HISTORIES,
-        scales: Scales | None = None,
-        actions: int = 1,
     ) -> None:
-        self._scales = scales
-        self._charts = MOST_POLICY_BYTES // (MOST_BLOCKS * _BLOCK_BYTES * actions)
         self.seeded = False
         self.refused = 0  # lines that could not be read
         self.beyond = 0  # lines of keys beyond the limit
@@ -190,12 +187,12 @@ class StreamReleases:
         """The highest charge on any event."""
         return max((part.highest for part in self._of(partitions)), default=Fraction(0))
 
-    def charged_in(self, epoch_of: Callable[[int], int]) -> Fraction:
+    def charged_in(self, epoch: int, partition_epochs: Mapping[int, int]) -> Fraction:
         """The highest charge on any event in its partition's configured epoch."""
         now = (
             part.highest_now
             for number, part in self.partitions.items()
-            if part.epoch == epoch_of(number)
+            if part.epoch == partition_epochs.get(number, epoch)
         )
         return max(now, default=Fraction(0))
 
@@ -256,7 +253,7 @@ class StreamReleases:
         self._cost(part, line, history.charged)
         _note_action(history, line)
         if line.kind in ENDS_BLOCK:
-            self._sums(history, line)
+            self._released(history, line)
             finished = line.block + 1  # blocks are numbered from 0
             part.blocks += finished - history.blocks
             history.blocks = finished
@@ -271,26 +268,29 @@ class StreamReleases:
         if line.epoch == part.epoch:
             part.highest_now = max(part.highest_now, charged)
 
-    def _sums(self, history: KeyHistory, line: Charge) -> None:
-        """Add a feedback stream's block to the experiment of its key."""
+    def _released(self, history: KeyHistory, line: Charge) -> None:
+        """Add a block to the policies and the experiment of its key, where a learner is named."""
+        method = Method.of(line)
+        if method.learner is None or history.points is None:
+            return
         try:
-            sums = line.block_sums()
-            numbers = None if sums is None else sums.arrays()
-        except (StateMismatch, ValueError):  # the ledger is read, not trusted
+            released = line.released()
+            if history.policies is not None:
+                history.policies.add(line, released)
+                if released is not None and (
+                    history.place * MOST_BLOCKS * released.nbytes >= MOST_POLICY_BYTES
+                ):
+                    history.policies = None
+            if released is None:
+                return
+            if history.experiment is None:
+                kind = method.kind(method.actions_of("released", len(released)))
+                history.experiment = None if kind is None else kind.experiment
+                history.since = line.start
+            if history.experiment is not None:
+                history.experiment.add(*np.split(released, 2))
+        except (InvalidConfig, StateMismatch):  # the ledger is read, not trusted
             self.refused, history.policies = self.refused + 1, None
-            return
-        if history.policies is not None:
-            history.policies.add(line, sums)
-        if numbers is None or self._scales is None or history.points is None:
-            return
-        gains, shown = numbers
-        if history.experiment is None:
-            history.experiment = Experiment.of(self._scales, actions=len(gains))
-            history.since = line.start
-        if len(gains) == len(shown) == len(history.experiment.gains):
-            history.experiment.add(gains, shown)
-        else:
-            self.refused += 1
 
     def _begin(
         self,
@@ -304,13 +304,13 @@ class StreamReleases:
         if before is not None:
             for kind, total in before.latest.items():
                 part.latest[kind].take_away(total)
-        history = KeyHistory(line.epoch, line.born)
+        place = len(self.keys) if before is None else before.place
+        history = KeyHistory(line.epoch, line.born, place)
         if len(self.keys) < self._histories or (before is not None and before.points is not None):
             history.points = deque(maxlen=POINTS_A_KEY)
             history.actions = deque(maxlen=ACTIONS_A_KEY)
-            if self._scales is not None and line.kind == OPENING and len(self.keys) < self._charts:
-                history.policies = PolicyHistory()
-                history.policies.add(line, None)
+            if line.kind == OPENING and Method.of(line).learner is not None:
+                history.policies = PolicyHistory(line)
         self.keys[number, key] = history
         return history
 
@@ -339,15 +339,14 @@ class StreamReleases:
 class StreamHistory:
     """Follows one stream's ledger; a second reading replaces the first once it has caught up."""
 
-    def __init__(self, *, scales: Scales | None = None, actions: int = 1) -> None:
-        self._scales, self._actions = scales, actions
-        self.shown = StreamReleases(scales=scales, actions=actions)
+    def __init__(self) -> None:
+        self.shown = StreamReleases()
         self.loaded = False
         self._next = self.shown
 
     def began(self) -> None:
         """Begin a second reading; keep showing the first."""
-        self._next = StreamReleases(scales=self._scales, actions=self._actions)
+        self._next = StreamReleases()
         if not self.loaded:
             self.shown = self._next
 
@@ -367,8 +366,8 @@ def _note_action(history: KeyHistory, line: Charge) -> None:
     """Keep the action that a line put in force, unless it was withheld from readers."""
     if history.actions is None or line.withheld is True:
         return
-    action = line.index if line.in_force is UNSET else line.in_force
-    if action is not UNSET:
+    action = line.says_in_force()
+    if action is not None:
         history.actions.append(Acted(line.block, line.stop, action))
 
 

@@ -51,10 +51,7 @@ class Knowledge:
             clock=clock,
             retries=retries,
         )
-        self.histories = {
-            stream.name: StreamHistory(scales=stream.scales, actions=len(stream.learner.actions))
-            for stream in about
-        }
+        self.histories = {stream.name: StreamHistory() for stream in about}
         self.traffic = Traffic()
         self._publications = publications
         self._retries = retries

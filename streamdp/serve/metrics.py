@@ -22,7 +22,6 @@ from prometheus_client.core import Metric
 
 from streamdp import __version__
 from streamdp.client import Condition
-from streamdp.core.learners import PolicyLearner
 from streamdp.core.regret import ESTIMATES
 from streamdp.serve.about import About
 from streamdp.serve.families import counter, gauge, histogram
@@ -173,7 +172,7 @@ def _charges(facts: Facts) -> Iterator[Metric]:
         "The same of the configured epoch alone: earlier ones may have had another budget.",
         label,
         (
-            ((e.name,), float(releases[e.name].charged_in(e.epoch_of)))
+            ((e.name,), float(releases[e.name].charged_in(e.epoch, e.partition_epochs)))
             for e in facts.about
             if e.name in releases
         ),
@@ -207,14 +206,14 @@ def _estimates(facts: Facts) -> Iterator[Metric]:
 
 def _bounds(facts: Facts) -> Iterator[tuple[tuple[str, ...], float]]:
     for stream in facts.about:
-        if isinstance(stream.learner, PolicyLearner):
-            continue  # no theorem applies
         releases = facts.shown.get(stream.name)
         parts = [] if releases is None else list(releases.partitions.values())
         last = max((part.last_slot for part in parts), default=0)
         if last:
             length = max(part.longest_block for part in parts)
-            yield (stream.name,), stream.regret_bound(last_slot=last, length=length)
+            bound = stream.regret_bound(last_slot=last, length=length)
+            if bound is not None:
+                yield (stream.name,), bound
 
 
 def _look_ups(known: Mapping[str, Condition]) -> Iterator[Metric]:

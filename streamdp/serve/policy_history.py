@@ -1,10 +1,10 @@
 """The policies of one key over time, recomputed from the ledger's sums on demand.
 
-The policy after a block is a public function of all sums of the learner so far. Computing it takes
-over a tenth of a millisecond for each block, too long for a start that reads a long ledger; so only
-the sums are kept, and none for a key with more than `MOST_BLOCKS` blocks. No policy can be computed
-if the learner's opening was not read, or after a line that was withheld. A carried-over history
-stands in the opening's line, and the policies begin with it.
+The policy after a block is a public function of all releases of the learner so far. Computing it
+takes over a tenth of a millisecond for each block, too long for a start that reads a long ledger;
+so only the released numbers are kept, and none for a key with more than `MOST_BLOCKS` blocks. No
+policy can be computed if the learner's opening was not read, or after a line that was withheld. A
+carried-over history stands in the opening's line, and the policies begin with it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from msgspec import UNSET
+import numpy as np
 
-from streamdp.core.errors import StateMismatch
-from streamdp.core.events import OPENING, BlockSums
+from streamdp.core.arrays import Ints
+from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.evidence.policy import PARTS
 from streamdp.wire.lines import Charge
-from streamdp.wire.retracing import NEW, begun_with, policies_after
+from streamdp.wire.retracing import Method, Retraced
 
 MOST_BLOCKS = 128
 """Most blocks of a key whose policies are computed: doubling blocks never reach it."""
@@ -36,61 +36,62 @@ class PolicyPoint(NamedTuple):
 
 
 class PolicyHistory:
-    """Keeps one learner's sums from its opening on."""
+    """Keeps what one learner released, from its opening on."""
 
-    __slots__ = ("_begun", "_computed", "_learner", "_slots", "_sums")
+    __slots__ = ("_computed", "_opening", "_released", "_slots")
 
-    def __init__(self) -> None:
-        self._learner = ""
-        self._begun = NEW
-        self._slots: list[int] = []  # the slot from which each policy is in force
-        self._sums: list[BlockSums] | None = []  # None: no policy can be computed
+    def __init__(self, opening: Charge) -> None:
+        self._opening = opening
+        self._slots = [opening.stop]  # from which each policy is in force
+        self._released: list[bytes] | None = []  # None: no policy can be computed
         self._computed: list[PolicyPoint] = []  # by the newest call
+        if opening.withheld is True:
+            self._released = None
 
-    def add(self, line: Charge, sums: BlockSums | None) -> None:
-        """Keep what the line of an opening or of a block's sums says."""
-        if self._sums is None:
+    def add(self, line: Charge, released: Ints | None) -> None:
+        """Keep what a block released."""
+        if self._released is None:
             return
-        text = "" if line.learner is UNSET else line.learner
-        if line.kind == OPENING and not self._slots and line.withheld is not True:
-            self._open(text, line)
-        elif (
-            sums is not None
-            and text == self._learner
-            and line.block == self._begun.block + len(self._sums)
-            and len(self._sums) < MOST_BLOCKS
-            and self._slots
+        if (
+            released is None
+            or Method.of(line) != Method.of(self._opening)
+            or line.start != self._slots[-1]
+            or len(self._released) == MOST_BLOCKS
         ):
-            self._sums.append(sums)
-            self._slots.append(line.stop)
-        else:
-            self._sums, self._computed = None, []
-
-    def _open(self, learner: str, line: Charge) -> None:
-        self._learner, self._slots = learner, [line.stop]
-        try:
-            self._begun = begun_with(line)
-        except StateMismatch:  # the ledger is read, not trusted
-            self._sums = None
+            self._released, self._computed = None, []
+            return
+        self._released.append(released.tobytes())
+        self._slots.append(line.stop)
 
     def points(self, actions: int) -> list[PolicyPoint]:
         """The policies, the oldest first; empty if they cannot be computed."""
-        if not self._sums:
+        if not self._released:
             return []
-        last = len(self._sums)
-        if self._computed and self._computed[-1].blocks == last:
-            return self._computed
-        every = -(-len(self._slots) // MOST_POINTS)
-        wanted = sorted({*range(0, last + 1, every), last})
-        policies = policies_after(
-            self._learner,
-            self._sums,
-            wanted,
-            actions=actions,
-            begun=self._begun,
-        )
-        self._computed = [
-            PolicyPoint(self._slots[at], at, (policy / PARTS).tolist())
-            for at, policy in zip(wanted, policies, strict=True)
-        ]
+        last = len(self._released)
+        if not self._computed or self._computed[-1].blocks != last:
+            try:
+                self._computed = self._points(actions, self._released)
+            except (InvalidConfig, StateMismatch):  # the ledger is read, not trusted
+                self._released, self._computed = None, []
         return self._computed
+
+    def _points(self, actions: int, released: Sequence[bytes]) -> list[PolicyPoint]:
+        learner = Retraced(actions=actions)
+        faults = [*learner.read(self._opening)]
+        row, kind = learner.row(), Method.of(self._opening).kind(actions)
+        every, last = -(-len(self._slots) // MOST_POINTS), len(released)
+        wanted, points = {*range(0, last + 1, every), last}, []
+        if faults or kind is None:
+            return []
+        lengths = np.diff(self._slots).tolist()
+        for at, numbers in enumerate((b"", *released)):
+            if at:
+                drawn = np.frombuffer(numbers, np.int64)
+                if kind.evidence.wrong(drawn, lengths[at - 1]):
+                    return []
+                row.fold(drawn, lengths[at - 1])
+            if at in wanted:
+                due = kind.schedule.lengths(np.array([learner.block + at]))
+                shares = (row.in_force(int(due[0])) / PARTS).tolist()
+                points.append(PolicyPoint(self._slots[at], at, shares))
+        return points

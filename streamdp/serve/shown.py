@@ -15,7 +15,6 @@ from typing import Any
 from streamdp import __version__
 from streamdp.client import Answer
 from streamdp.client.http_wire import in_force, written_key
-from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.regret import ESTIMATES
@@ -101,9 +100,9 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
         "epoch": about.epoch,
         "seeded": about.seeded or releases.seeded,
         "learner": about.learner.recipe,
-        "observes": "losses" if about.scales is None else "feedback",
+        "observes": "losses" if about.learner.played is None else "feedback",
         "schedule": f"{about.learner.schedule.name} {about.learner.schedule.parameter}".strip(),
-        "mechanism": about.mechanism,
+        "mechanism": about.learner.mechanism,
         "actions": list(about.learner.actions[:MOST_ACTIONS]),
         "actions_count": len(about.learner.actions),
         "fallback": None if about.fallback == NO_FALLBACK else about.fallback,
@@ -153,7 +152,8 @@ def _reading(reading: NoisyMean) -> dict[str, Any]:
 
 def _names(about: About, partition: int, history: KeyHistory) -> Sequence[str]:
     """The names of a learner's actions; only those of the configured epoch are known."""
-    return about.learner.actions if history.epoch == about.epoch_of(partition) else ()
+    configured = about.partition_epochs.get(partition, about.epoch)
+    return about.learner.actions if history.epoch == configured else ()
 
 
 def _learner(number: int, history: KeyHistory, names: Sequence[str]) -> dict[str, Any]:
@@ -180,10 +180,7 @@ def _policies(history: KeyHistory, actions: int) -> list[dict[str, Any]] | None:
     """A feedback stream's policies over time; None if they cannot be computed."""
     if history.policies is None or not actions:
         return None
-    try:
-        return [point._asdict() for point in history.policies.points(actions)] or None
-    except InvalidConfig:  # the ledger is read, not trusted
-        return None
+    return [point._asdict() for point in history.policies.points(actions)] or None
 
 
 def _arms(experiment: Experiment, since: int) -> dict[str, Any]:

@@ -22,22 +22,23 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Self
 
 import numpy as np
 
 from streamdp.core import snapshot
-from streamdp.core.arrays import Floats
+from streamdp.core.arrays import Columns
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import OPENING, After, Carried, Key, Release
 from streamdp.core.evidence import NEWEST
-from streamdp.core.evidence.carrying import STAYS_AWAY, Known, Passage
-from streamdp.core.evidence.policy_rule import CARRIED_PER_ARM
+from streamdp.core.evidence.carrying import Passage
+from streamdp.core.evidence.evidence import STAYS_AWAY, Known, PublicEvidence, PublicRow
 from streamdp.core.evidence.votes import Votes
-from streamdp.core.kinds.recorded import Drawn
-from streamdp.core.learners import Learner, PolicyLearner
-from streamdp.core.learners.feedback.learner import feedback_learner_of
+from streamdp.core.kinds.kind import Kind
+from streamdp.core.kinds.recorded import Drawn, named
+from streamdp.core.learners import kind_of
 from streamdp.core.schedule import Schedule
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.entries import Entries, release_entry
@@ -65,10 +66,11 @@ class Heritage:
 def carries(spec: StreamSpec, before: EpochLearner) -> Carries:
     """What the ledger's mark of an epoch says: which actions stay, by name."""
     names = set(spec.learner.actions)
-    moves = _passage(spec.learner, before).moves.tolist()
+    moves = Passage(LearnerBefore.of(before), spec.learner).moves
+    assert moves is not None, "another learner"
     return Carries(
         removed=[name for name in before.actions if name not in names],
-        kept=list(runs((now, old) for old, now in enumerate(moves) if now != STAYS_AWAY)),
+        kept=list(runs((now, old) for old, now in enumerate(moves.tolist()) if now != STAYS_AWAY)),
     )
 
 
@@ -132,24 +134,23 @@ def heritage(
 
 
 def born_before(
-    noted_from: int, rows: Iterable[tuple[Key, Known]], releases: Iterable[Drawn]
+    noted_from: int, rows: Iterable[tuple[Key, After, Known]], releases: Iterable[Drawn]
 ) -> set[Key]:
     """Keys whose newest learner is older than the entries that mark withheld releases."""
-    born = {key: known.after.born for key, known in rows}
+    born = {key: after.born for key, after, _ in rows}
     for name in releases:
         born[name.key] = max(born.get(name.key, 0), name.born)
     return {key for key, at in born.items() if at < noted_from}
 
 
 def _carried(
-    learner: Learner, epoch: int, source: EpochEntries, opened: Set[Key]
+    learner: Kind, epoch: int, source: EpochEntries, opened: Set[Key]
 ) -> dict[Key, Carried]:
     """What is carried over from an epoch, for keys that have not opened since."""
     if source.learner is None:
         return {}
-    passage = _passage(learner, source.learner)
-    known = _known(epoch, source)
-    carried = {key: passage.carried(row) for key, row in known.items() if key not in opened}
+    passage, known = Passage(LearnerBefore.of(source.learner), learner), _known(epoch, source)
+    carried = {key: passage.carried(*row) for key, row in known.items() if key not in opened}
     return {key: row for key, row in carried.items() if row is not None}
 
 
@@ -164,8 +165,8 @@ def _places(
     places: defaultdict[Key, list[bytes]] = defaultdict(list)
     for key in source.rows:
         places[key].append(entries.row(key, epoch=epoch))
-    for recorded in sorted(source.releases.values(), key=_age):
-        identity = recorded.release.identity
+    for release in sorted(source.releases.values(), key=_age):
+        identity = release.release.identity
         place = release_entry(identity)
         places[identity.key] += [] if place in waiting else [place]
     return dict(places)
@@ -176,65 +177,117 @@ def _age(recorded: Recorded) -> tuple[int, int]:
     return recorded.release.identity.born, recorded.release.stop
 
 
-def _passage(learner: Learner, before: EpochLearner) -> Passage:
-    """How to get from an epoch's learner to this one."""
-    histories = False
-    if before.learner and learner.evidence.carries == "posterior":
-        histories = _policy_learner(before).evidence.carries == "posterior"
-    return Passage(
-        actions_before=before.actions,
-        actions_now=learner.actions,
-        schedule_before=_schedule(before),
-        schedule_now=learner.schedule,
-        histories=histories,
-    )
+@dataclass(frozen=True)
+class LearnerBefore:
+    """The learner of an earlier epoch, as the state describes it."""
+
+    actions: tuple[str, ...]
+    schedule: Schedule
+    kind: Kind | None  # None where the newest release of a key says what it carries over
+    evidence: PublicEvidence
+
+    @classmethod
+    def of(cls, described: EpochLearner) -> Self:
+        """Make it again; one whose releases add up, by its recipe."""
+        prefix, tail = described.schedule
+        schedule = Schedule("of an earlier epoch", None, tuple(prefix), tuple(tail))
+        if not described.learner:
+            return cls(tuple(described.actions), schedule, None, Votes(NEWEST))
+        kind = kind_of(json.loads(described.learner), actions=described.actions)
+        return cls(kind.actions, schedule, kind, kind.evidence)
+
+    def newest(
+        self, row: tuple[After, PublicRow] | None, releases: Sequence[Release]
+    ) -> tuple[After, Known] | None:
+        """What a key carries over after the releases that are newer than its row.
+
+        None if a release that counts is gone already.
+        """
+        after, public = (None, None) if row is None else row
+        known = None if public is None else public.known()
+        for release in releases:
+            drawn, kept = named(release)
+            if after is not None and (after.born, after.block) > (drawn.born, drawn.block):
+                continue  # the row holds it already
+            opens, first = release.kind == OPENING, release.carried and release.carried.block
+            block = (first or 0) if opens else drawn.block + 1
+            after = After(release.identity.epoch, drawn.born, block)
+            if self.kind is None:
+                known = Known(release.standing)
+                continue
+            numbers = self.kind.read(drawn.kind, [kept])[0]
+            if release.carried is not None:
+                length = int(self.schedule.lengths(np.array([block]))[0])
+                public = PublicRow.resumed(self.evidence, release.carried, length)
+            elif opens:
+                public = PublicRow.opened(self.evidence, numbers)
+            elif public is not None:
+                public.fold(numbers, release.stop - release.start)
+            known = None if public is None else public.known()
+        return None if after is None or known is None else (after, known)
 
 
-def _schedule(before: EpochLearner) -> Schedule:
-    prefix, tail = before.schedule
-    return Schedule("of an earlier epoch", None, tuple(prefix), tuple(tail))
+@dataclass(slots=True)
+class _Rows:
+    """The public columns of an epoch's saved rows."""
+
+    evidence: PublicEvidence
+    after: dict[Key, After]
+    columns: Columns = field(repr=False)
+
+    @classmethod
+    def read(
+        cls,
+        epoch: int,
+        learner: EpochLearner,
+        rows: Mapping[Key, bytes],
+        evidence: PublicEvidence,
+    ) -> Self:
+        """Read the rows that are whole."""
+        layout = _layout(epoch, learner)
+        rows = _readable(layout, rows)
+        columns = snapshot.public_columns(layout, list(rows.items()))
+        at = zip(columns["born"].tolist(), columns["block"].tolist(), strict=True)
+        after = [After(epoch, born, block) for born, block in at]
+        return cls(evidence, dict(zip(rows, after, strict=True)), columns)
+
+    def known(self) -> Iterator[tuple[After, Known]]:
+        """What each key may carry over."""
+        return zip(self.after.values(), self.evidence.known(self.columns), strict=True)
+
+    def row(self, at: int) -> PublicRow:
+        """One row by its place."""
+        columns = {name: column[at : at + 1] for name, column in self.columns.items()}
+        return PublicRow(self.evidence, columns)
 
 
-def _policy_learner(before: EpochLearner) -> PolicyLearner:
-    """Make a feedback stream's learner of an earlier epoch again, by its recipe."""
-    return feedback_learner_of(json.loads(before.learner), actions=before.actions)
-
-
-def _known(epoch: int, source: EpochEntries) -> dict[Key, Known]:
+def _known(epoch: int, source: EpochEntries) -> dict[Key, tuple[After, Known]]:
     """The public part of each key's newest learner in an epoch, if nothing of it was withheld."""
     assert source.learner is not None
-    known = dict(_of_rows(epoch, source.learner, source.rows))
+    before = LearnerBefore.of(source.learner)
+    rows = _Rows.read(epoch, source.learner, source.rows, before.evidence)
+    known = dict(zip(rows.after, rows.known(), strict=True))
+    places = {key: at for at, key in enumerate(rows.after)}
     releases: defaultdict[Key, list[Recorded]] = defaultdict(list)
     for recorded in source.releases.values():
         if recorded.release.kind in (OPENING, *ENDS_BLOCK):
             releases[recorded.release.key].append(recorded)
     withheld = set(source.withheld)
-    policy = _policy_learner(source.learner) if source.learner.learner else None
     for key, of_key in releases.items():
         of_key.sort(key=_age)
-        if _is_withheld(of_key, histories=policy is not None):
+        if _is_withheld(of_key, adds_up=before.evidence.adds_up):
             withheld.add(key)  # its entry may have been deleted already
-        for recorded in of_key:
-            now = _gone_on(known.pop(key, None), recorded.release, source.learner, policy)
-            if now is not None:
-                known[key] = now
-    rows = {key: row for key, row in known.items() if key not in withheld}
-    if policy is None:
-        return rows
-    return {key: replace(row, history=_carried_history(policy, row)) for key, row in rows.items()}
+        row = (rows.after[key], rows.row(places[key])) if key in places else None
+        newest = before.newest(row, [of.release for of in of_key])
+        if newest is not None:
+            known[key] = newest
+    return {key: row for key, row in known.items() if key not in withheld}
 
 
-def _carried_history(policy: PolicyLearner, known: Known) -> Floats:
-    """What of a row's whole history its key carries over."""
-    assert known.history is not None, "each learner of a feedback stream has a history"
-    carried: Floats = policy.rule.history.carried(known.history[None])[0]
-    return carried
-
-
-def _is_withheld(releases: Sequence[Recorded], *, histories: bool) -> bool:
+def _is_withheld(releases: Sequence[Recorded], *, adds_up: bool) -> bool:
     """Whether a key's newest release, or one that its history depends on, was drawn in shadow."""
     newest = releases[-1]
-    if not histories:
+    if not adds_up:
         return newest.action is None
     born = newest.release.identity.born
     return any(r.action is None and r.release.identity.born == born for r in releases)
@@ -271,48 +324,3 @@ def _is_whole(layout: snapshot.Layout, key: Key, row: bytes) -> bool:
     except StateMismatch:
         return False
     return True
-
-
-def _of_rows(
-    epoch: int, learner: EpochLearner, rows: Mapping[Key, bytes]
-) -> Iterator[tuple[Key, Known]]:
-    """The public part of saved rows; of a feedback stream with the whole history."""
-    layout = _layout(epoch, learner)
-    rows = _readable(layout, rows)
-    if not rows:
-        return
-    columns = snapshot.public_columns(layout, list(rows.items()))
-    known: Iterator[tuple[int, Floats | None]]
-    if learner.learner:
-        known = ((0, whole) for whole in _policy_learner(learner).evidence.histories(columns))
-    else:
-        known = Votes(NEWEST).known(columns)
-    at = zip(columns["born"].tolist(), columns["block"].tolist(), strict=True)
-    for key, (born, block), (action, history) in zip(rows, at, known, strict=True):
-        yield key, Known(After(epoch, born, block), action, history)
-
-
-def _gone_on(
-    before: Known | None, release: Release, learner: EpochLearner, policy: PolicyLearner | None
-) -> Known | None:
-    """The public part after one more release; None if the release before it is gone already."""
-    _, _, _, epoch, born, block, kind = release.identity
-    if before is not None and (before.after.born, before.after.block) > (born, block):
-        return before  # the row holds it already
-    if kind == OPENING:
-        first = 0 if release.carried is None else release.carried.block
-        history = None if policy is None else policy.nothing_known(1)[0]
-        if policy and release.carried is not None and release.carried.history is not None:
-            flat = np.frombuffer(release.carried.history, "<f8")
-            carried = flat.reshape(1, CARRIED_PER_ARM, len(learner.actions))
-            history = policy.rule.history.resumed(carried)[0]
-        return Known(After(epoch, born, first), release.standing, history)
-    history = None
-    if policy is not None:
-        if before is None:
-            return None
-        assert before.history is not None, "each learner of a feedback stream has a history"
-        assert release.sums is not None, "a recorded release has what a rebuild needs"
-        gains, shown = (column[None] for column in release.sums.arrays())
-        history = policy.learned(before.history[None], gains, shown)[0]
-    return Known(After(epoch, born, block + 1), release.standing, history)

@@ -11,9 +11,8 @@ For the given streams, these rules are checked:
 6. The charge of a vote or an estimate is at least what its noise costs: it follows from the rate or
    scale in the line. That of sums is their learner's, whose scale the line repeats.
 7. Lines drawn from a seed guarantee nothing.
-8. With a memory, the action in force follows from the votes (`standings`). A feedback stream's
-   lines name a learner that releases sums, and its policies follow from them
-   (`streamdp.wire.retracing`).
+8. What is in force follows from what was drawn: actions from votes and a memory, policies from sums
+   and a learner that releases such sums (`streamdp.wire.retracing`).
 9. What the compacted actions topic still has is what the ledger's lines put in force, and every
    record there has its line (`read_published`).
 10. What openings carry over was public of the key's newest learner (`successions`).
@@ -49,7 +48,6 @@ from streamdp.core.ledger import TopicCharge, topic_total
 from streamdp.core.regret import ESTIMATES, estimate
 from streamdp.ports import LastCommit, Published, StreamTopics
 from streamdp.service.assembled import AssembledRequests, PersonsClaim
-from streamdp.service.standings import Follower
 from streamdp.service.successions import Succession
 from streamdp.wire.entries import POINT, Entries
 from streamdp.wire.lines import (
@@ -107,11 +105,11 @@ class TopicVerdict:
         return max(self.highest, self.own + self.elsewhere) <= self.budget and not self.seeded
 
 
-class _PublishedPolicy(NamedTuple):
+class _InForce(NamedTuple):
     """The part of an actions record that is compared with the ledger."""
 
     choice: bytes | int  # a policy's digest, or an action's index
-    actions: int  # that the policy is about
+    parts: int  # of the policy
 
 
 @dataclass(slots=True)
@@ -132,8 +130,7 @@ class _Learner:
     last: int = -1  # the latest record in a block
     block: int = 0  # of the newest line
     kinds: set[str] = field(default_factory=set)  # of that block's lines
-    follower: Follower = field(default_factory=Follower)
-    policies: Retraced = field(default_factory=Retraced)
+    releases: Retraced = field(default_factory=Retraced)
 
 
 @dataclass(slots=True)
@@ -146,7 +143,7 @@ class _Part:
     last: int = -1  # the latest record in any line
     unjudged: int = 0  # lines after withheld votes: nobody can compute what they put in force
     learners: dict[Identity, _Learner] = field(default_factory=lambda: defaultdict(_Learner))
-    published: dict[Identity, _PublishedPolicy] = field(default_factory=dict)  # for later lines
+    published: dict[Identity, _InForce] = field(default_factory=dict)  # for later lines
     compared: Compared = field(default_factory=Compared)
     succession: Succession = field(default_factory=Succession)
     slots: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))  # by input
@@ -211,7 +208,7 @@ class Verification:
                 line = decode_published(record.value)
                 if isinstance(line, ModeLine):
                     continue
-                part.published[line.identity] = _published_policy(line)
+                part.published[line.identity] = _in_force(line)
                 if len(part.published) > MOST_COMPARED:
                     del part.published[next(iter(part.published))]
             except StateMismatch as error:
@@ -503,13 +500,10 @@ def _tiles(part: _Part, line: Charge) -> Iterator[str]:
         yield f"block {line.block} ({line.kind}) has a second line"
         return
     learner.kinds.add(line.kind)
-    if line.learner is not UNSET or line.kind == SUMS:
-        yield from learner.policies.read(line)
-    elif line.kind in (OPENING, ACTION):
-        yield from learner.follower.read(line)
-        part.unjudged += learner.follower.unjudged
     if line.kind in (OPENING, *ENDS_BLOCK):
-        yield from part.succession.read(line, learner.policies.history)
+        yield from learner.releases.read(line)
+        part.unjudged += learner.releases.lost and line.in_force is not UNSET
+        yield from part.succession.read(line, learner.releases)
     yield from _as_published(part, learner, line)
     if line.kind == OPENING and (line.charge or line.stop > line.start):
         yield "an opening that is charged"
@@ -528,11 +522,11 @@ def _tiles(part: _Part, line: Charge) -> Iterator[str]:
         learner.blocks, learner.stop, learner.last = line.block + 1, line.stop, line.last_offset
 
 
-def _published_policy(line: InForce) -> _PublishedPolicy:
+def _in_force(line: InForce) -> _InForce:
     if isinstance(line, ActionLine):
-        return _PublishedPolicy(line.index, 0)
+        return _InForce(line.index, 0)
     policy = from_base64(line.policy, "policy")
-    return _PublishedPolicy(_fingerprint(policy), len(policy) // _PART_BYTES)
+    return _InForce(_fingerprint(policy), len(policy) // _PART_BYTES)
 
 
 def _fingerprint(policy: bytes) -> bytes:
@@ -549,22 +543,19 @@ def _as_published(part: _Part, learner: _Learner, line: Charge) -> Iterator[str]
         yield f"block {line.block} ({line.kind}) was withheld by the ledger, but published"
         return
     if isinstance(published.choice, int):
-        standing = line.index if line.in_force is UNSET else line.in_force
-        if published.choice != standing:
-            yield f"block {line.block}: published action {published.choice}, expected {standing}"
-        part.compared.actions += published.choice == standing
+        said = line.says_in_force()
+        if published.choice != said:
+            yield f"block {line.block}: published action {published.choice}, expected {said}"
+        part.compared.actions += published.choice == said
         return
     try:
-        policy = learner.policies.policy(published.actions)
-    except InvalidConfig as error:
+        policy = learner.releases.policy(published.parts)
+    except (InvalidConfig, StateMismatch) as error:
         yield f"block {line.block}: {error}"
         return
     if policy is None:
-        if learner.policies.unjudged:
-            part.compared.unjudged += 1
-        else:
-            yield f"block {line.block}: a policy was published that no sums can give"
-    elif _fingerprint(policy) != published.choice:
+        part.compared.unjudged += 1
+    elif _fingerprint(policy.astype("<u4").tobytes()) != published.choice:
         yield f"block {line.block}: the published policy does not follow from the sums"
     else:
         part.compared.policies += 1

@@ -140,9 +140,10 @@ def _policies(lines: Sequence[LedgerLine], records: Sequence[InForce]) -> Iterat
         retraced = learners[line.identity._replace(block=0, kind="")]
         yield from (f"{line.identity}: {wrong}" for wrong in retraced.read(line))
         policy = policies.get(line.identity)
-        if policy is None or retraced.unjudged:
+        if policy is None or retraced.lost:
             continue
-        if retraced.policy(len(policy) // _PART_BYTES) != policy:
+        computed = retraced.policy(len(policy) // _PART_BYTES)
+        if computed is None or computed.astype("<u4").tobytes() != policy:
             yield f"{line.identity}: a policy that does not follow from the sums"
 
 

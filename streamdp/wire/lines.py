@@ -11,10 +11,12 @@ from datetime import datetime
 from fractions import Fraction
 from typing import Annotated, Literal
 
+import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from streamdp.core.arrays import Ints
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import ACTION, SUMS, BlockSums, Identity, Key
+from streamdp.core.events import ACTION, SUMS, After, BlockSums, Carried, Identity, Key
 
 LIVE, FALLBACK = "live", "fallback"
 """The modes that a `ModeLine` can name."""
@@ -225,6 +227,42 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
     def charge(self) -> Fraction:
         """The ε that each slot in [start, stop) was charged."""
         return Fraction(self.epsilon)
+
+    def released(self) -> Ints | None:
+        """The numbers that were drawn, as `Kind.draw` gives them; None where there are none.
+
+        `StateMismatch` if they are none that a line can have.
+        """
+        if self.index is not UNSET:
+            return np.array([self.index], dtype=np.int64)
+        sums = self.block_sums()
+        if sums is None:
+            return None
+        if len(sums.gains) % 8 or len(sums.shown) != len(sums.gains):
+            got = f"{len(sums.gains)} and {len(sums.shown)} bytes"
+            raise StateMismatch(
+                complaint("sums", "length", expected="as many counts of 8 bytes", got=got)
+            )
+        return np.concatenate(sums.arrays())
+
+    def says_in_force(self) -> int | None:
+        """The action in force afterwards, where the line says it."""
+        action = self.index if self.in_force is UNSET else self.in_force
+        return None if action is UNSET else action
+
+    def carried_over(self) -> Carried:
+        """What an opening carries over; a history only where it is not withheld."""
+        assert self.carried is not UNSET
+        carried, history = self.carried, None
+        if carried.history is not UNSET:
+            history = from_base64(carried.history, "history")
+            if not history or len(history) % 8:
+                got = f"{len(history)} bytes"
+                raise StateMismatch(
+                    complaint("history", "length", expected="numbers of 8 bytes", got=got)
+                )
+        after = After(carried.epoch, carried.born, carried.block)
+        return Carried(self.says_in_force() or 0, carried.first_block, after, history)
 
     def block_sums(self) -> BlockSums | None:
         """The sums and counts of a feedback stream's block, unless the line withholds them."""

@@ -1,228 +1,97 @@
-"""Computes a feedback learner's policies again, from its ledger lines alone.
+"""Computes again, from a learner's ledger lines alone, what its releases put in force.
 
-A line of a feedback stream names the learner with its options and has the released sums and counts
-of its block. Policies are a function of these (`core.evidence.policy`), so anybody who has the
-ledger arrives at the same 2^24 parts. `Retraced` follows the lines of one learner (one key, epoch
-and birth) in their order. A learner whose opening carried a history over begins with that:
+A line has what was drawn, and names how it counts: a memory of votes, or a learner with its
+options. What is in force is a function of these (`core.evidence`), so anybody who has the ledger
+arrives at the same bits. `Retraced` reads the lines of one learner (one key, epoch and birth) in
+their order, those of openings and of blocks' ends, and folds them like an engine, whatever the
+kind:
 
-1. The learner is the same in all its lines, and one that a recipe makes.
-2. ε, the noise's scale, the block's slots and the number of actions are those that this learner
-   releases with.
-3. Where the action stands in a header, an action was shown no more often than the block has slots.
-4. After each line, `policy` is what must be in force. After a withheld line (shadow mode) nothing
-   can be computed, because its sums are missing.
+1. All lines name the same memory or learner, and one that this version knows.
+2. Where a learner is named, ε, the noise's scale and the block's slots are those that it releases
+   with. What was drawn is what its evidence can be: a vote for one of the actions, say, or exact
+   counts of no more shows than the block has slots.
+3. Where a line says what is in force beside what was drawn, the releases put that in force.
+4. After a withheld line (shadow mode) nothing can be computed, because a release is missing.
 
-The names of the actions are not in the ledger. Policies do not depend on them, only on how many.
+The names of the actions are not in the ledger. Policies do not depend on them, only on how many
+there are; and this follows from how many numbers a line has.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from msgspec import UNSET
 
-from streamdp.core.arrays import Floats
+from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
-from streamdp.core.events import OPENING, BlockSums
+from streamdp.core.events import OPENING, SUMS
+from streamdp.core.evidence import NEWEST, named
+from streamdp.core.evidence.evidence import Known, PublicEvidence, PublicRow
 from streamdp.core.evidence.policy import Policy
-from streamdp.core.evidence.policy_rule import CARRIED_PER_ARM
-from streamdp.core.learners.feedback import PolicyLearner, feedback_learner_of
-from streamdp.wire.lines import Charge, from_base64
+from streamdp.core.evidence.votes import Votes
+from streamdp.core.kinds.kind import Kind
+from streamdp.core.learners import kind_of
+from streamdp.core.schedule import Schedule, schedule_of
+from streamdp.wire.lines import CarriedOver, Charge
 
-_NUMBER_BYTES = 8  # of a sum or a count
 _SHOWN = 80  # characters of a foreign text that are shown
+_NOTHING: Ints = np.zeros(0, dtype=np.int64)
 
 
-class Begun(NamedTuple):
-    """The block and the public history that a learner opens with."""
+class Method(NamedTuple):
+    """How releases count, as a line names it."""
 
-    block: int = 0
-    history: bytes = b""  # two little-endian float64 for each action; empty: nothing is known
+    memory: str = ""  # of votes; "" for none
+    learner: str | None = None  # with its options; None where votes count
 
+    @classmethod
+    def of(cls, line: Charge) -> Method:
+        """What a line names."""
+        if line.learner is UNSET and line.kind != SUMS:
+            return cls("" if line.memory is UNSET else line.memory)
+        return cls(learner="" if line.learner is UNSET else line.learner)
 
-NEW = Begun()
+    def __str__(self) -> str:
+        """For messages: the beginning of a foreign text."""
+        return repr((self.memory if self.learner is None else self.learner)[:_SHOWN])
 
+    def kind(self, actions: int) -> Kind | None:
+        """The learner that is named, with this many actions."""
+        return None if self.learner is None else _learner(self.learner, actions)
 
-def begun_with(line: Charge) -> Begun:
-    """The history that an opening's line carries over; it is not compared with earlier lines.
+    def evidence(self, actions: int) -> PublicEvidence:
+        """What its releases are evidence of; of votes, the memory knows how many actions."""
+        return _evidence(self, actions)
 
-    `StateMismatch` if its length is not that of a history.
-    """
-    if line.carried is UNSET:
-        return NEW
-    history = b""
-    if line.carried.history is not UNSET:
-        history = from_base64(line.carried.history, "history")
-        if not history or len(history) % (_NUMBER_BYTES * CARRIED_PER_ARM):
-            raise StateMismatch(
-                complaint(
-                    "history", "length", expected="two numbers an arm", got=f"{len(history)} bytes"
-                )
-            )
-    return Begun(line.carried.first_block, history)
-
-
-def _known(history: bytes) -> Floats:
-    """A history's bytes as numbers."""
-    known: Floats = np.frombuffer(history, "<f8").reshape(1, CARRIED_PER_ARM, -1)
-    return known
-
-
-class Retraced:
-    """Follows one learner's lines of openings and sums, in order."""
-
-    __slots__ = ("_actions", "_block", "_state", "_text", "_withheld")
-
-    def __init__(self) -> None:
-        self._text: str | None = None  # the learner, as the lines have it
-        self._actions: int | None = None
-        self._state: Floats | None = None  # None: nothing is known yet
-        self._block = 0  # the open block, during which the policy is in force
-        self._withheld = False
-
-    @property
-    def unjudged(self) -> bool:
-        """Whether this line or an earlier one was withheld, so that nothing can be computed."""
-        return self._withheld
-
-    @property
-    def history(self) -> Floats | None:
-        """What could be carried over after the sums so far, 2 × K; None: nothing, or withheld."""
-        if self._state is None or self._actions is None or self._text is None:
-            return None
-        kept = _learner(self._text, self._actions).rule.history
-        carried: Floats = kept.carried(self._state)[0]
-        return carried
-
-    def read(self, line: Charge) -> Iterator[str]:
-        """Read the next line; yield what is wrong with it, given those before it."""
-        text = "" if line.learner is UNSET else line.learner
-        if self._text is None:
-            self._text = text
-        if text != self._text:
-            yield f"another learner than before: {text[:_SHOWN]!r}, not {self._text[:_SHOWN]!r}"
-            return
-        if line.withheld is True:
-            self._withheld = True
-        try:
-            if line.kind == OPENING:
-                self._open(line)
-                return
-            yield from _charged_as(_learner(text, actions=2), line)  # the same for any number
-            yield from self._followed(line, line.block_sums())
-        except (InvalidConfig, StateMismatch) as error:
-            self._withheld = True  # later policies cannot be computed
-            yield f"block {line.block}: {error}"
-
-    def _open(self, line: Charge) -> None:
-        """Begin with the carried history."""
-        begun = begun_with(line)
-        self._block = begun.block
-        if begun.history:
-            known = _known(begun.history)
-            self._actions = known.shape[2]
-            kept = _learner(self._text or "", self._actions).rule.history
-            self._state = kept.resumed(known)
-
-    def _followed(self, line: Charge, sums: BlockSums | None) -> Iterator[str]:
-        self._block = line.block + 1
-        if sums is None:
-            if line.withheld is not True:
-                yield f"block {line.block} has no sums, though it was not withheld"
-                self._withheld = True
-            return
-        actions, rest = divmod(len(sums.gains), _NUMBER_BYTES)
-        if rest or len(sums.shown) != len(sums.gains) or self._actions not in (None, actions):
-            yield f"block {line.block}: sums and counts of another number of actions"
-            self._withheld = True
-            return
-        self._actions = actions
-        learner = _learner(self._text or "", actions)
-        yield from _released_by(learner, line, sums)
-        if not self._withheld:
-            gains, shown = sums.arrays()
-            before = learner.nothing_known(1) if self._state is None else self._state
-            self._state = learner.learned(before, gains[None], shown[None])
-
-    def policy(self, actions: int) -> bytes | None:
-        """The policy in force after the latest line, K little-endian uint32; None: unknowable."""
-        if self._withheld or self._text is None or self._actions not in (None, actions):
-            return None
-        learner = _learner(self._text, actions)
-        state = learner.nothing_known(1) if self._state is None else self._state
-        policy = learner.policy(state, np.array([self._block], dtype=np.int64))
-        parts: bytes = policy[0].astype("<u4").tobytes()
-        return parts
-
-
-def policies_after(
-    learner: str,
-    sums: Sequence[BlockSums],
-    wanted: Sequence[int],
-    *,
-    actions: int,
-    begun: Begun = NEW,
-) -> Policy:
-    """The policies after the given (ascending) numbers of a learner's blocks, a row for each.
-
-    `learner` is the text in ledger lines, `begun` what its opening carried over. `InvalidConfig` if
-    the sums cannot be this learner's.
-    """
-    made = _learner(learner, actions)
-    if len(begun.history) not in (0, _NUMBER_BYTES * CARRIED_PER_ARM * actions) or any(
-        len(part) != _NUMBER_BYTES * actions
-        for block in sums
-        for part in (block.gains, block.shown)
-    ):
-        sizes = sorted({len(part) for block in sums for part in (block.gains, block.shown)})
-        expected = f"{_NUMBER_BYTES * actions} bytes for {actions} actions"
-        raise InvalidConfig(complaint("sums", "length", expected=expected, got=sizes))
-    states = [
-        made.rule.history.resumed(_known(begun.history)) if begun.history else made.nothing_known(1)
-    ]
-    for gains, shown in (block.arrays() for block in sums):
-        states.append(made.learned(states[-1], gains[None], shown[None]))
-    blocks = begun.block + np.array(wanted, dtype=np.int64)
-    return made.policy(np.concatenate([states[at] for at in wanted]), blocks)
-
-
-def _charged_as(learner: PolicyLearner, line: Charge) -> Iterator[str]:
-    """Yield what is wrong with a line's charge or the scale of its noise, withheld or not."""
-    if line.charge != learner.charge:
-        yield f"block {line.block} is charged ε = {line.epsilon}, its learner's is {learner.charge}"
-    if line.scale is UNSET or Fraction(line.scale) != learner.sums_scale:
-        scale = "none" if line.scale is UNSET else line.scale
-        yield (
-            f"block {line.block} has noise of scale {scale}, its learner's is {learner.sums_scale}"
-        )
-
-
-def _released_by(learner: PolicyLearner, line: Charge, sums: BlockSums) -> Iterator[str]:
-    """Yield what is wrong with a line's slots or counts, given its learner."""
-    schedule = learner.schedule
-    if (line.start, line.stop) != (schedule.start(line.block), schedule.stop(line.block)):
-        yield (
-            f"block {line.block} has the slots [{line.start}, {line.stop}), its learner's"
-            f" [{schedule.start(line.block)}, {schedule.stop(line.block)})"
-        )
-    _, shown = sums.arrays()
-    if learner.played == "header" and not 0 <= int(shown.sum()) <= line.stop - line.start:
-        yield f"block {line.block}: actions were shown more often than it has slots"
-    elif learner.played == "header" and (shown < 0).any():
-        yield f"block {line.block}: an action has a count below 0"
+    def actions_of(self, what: Literal["released", "in_force", "history"], numbers: int) -> int:
+        """How many actions there are, if what is released, in force or kept has so many numbers."""
+        of_two = getattr(_numbers_of_two(self), what)
+        actions, rest = divmod(numbers * 2, of_two or numbers * 2 + 1)
+        if rest or actions < 2:
+            expected = f"{of_two} for each two actions"
+            raise StateMismatch(complaint(what, "numbers", expected=expected, got=numbers))
+        return actions
 
 
 @lru_cache(maxsize=64)
-def _learner(text: str, actions: int) -> PolicyLearner:
-    """The learner that a line names, with this many actions."""
+def _evidence(method: Method, actions: int) -> PublicEvidence:
+    kind = method.kind(actions)
+    if kind is not None:
+        return kind.evidence
+    memory = named(method.memory) if method.memory else None
+    return Votes(NEWEST) if memory is None else Votes(memory, memory.actions)
+
+
+@lru_cache(maxsize=64)
+def _learner(text: str, actions: int) -> Kind:
     try:
-        options = json.loads(text)
-        return feedback_learner_of(options, actions=[str(action) for action in range(actions)])
+        return kind_of(json.loads(text), actions=[str(action) for action in range(actions)])
     except InvalidConfig:
         raise
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
@@ -231,3 +100,172 @@ def _learner(text: str, actions: int) -> PolicyLearner:
         raise InvalidConfig(
             complaint("learner", "unreadable", expected=expected, got=got)
         ) from None
+
+
+class _Numbers(NamedTuple):
+    released: int
+    in_force: int
+    history: int
+
+
+@lru_cache(maxsize=64)
+def _numbers_of_two(method: Method) -> _Numbers:
+    """How many numbers there are of two actions; of more, as many for each."""
+    kind = method.kind(2)
+    if kind is None:
+        return _Numbers(1, 1, 0)
+    row, width = PublicRow.opened(kind.evidence, _NOTHING), kind.releases[0].width
+    return _Numbers(width, row.in_force(1).size, len(row.known().history or b"") // 8)
+
+
+class Retraced:
+    """Follows one learner's lines of openings and ends of blocks, in order."""
+
+    __slots__ = ("_opening", "_row", "_said", "actions", "block", "lost", "method", "withheld")
+
+    def __init__(self, *, actions: int = 0) -> None:
+        self.method: Method | None = None
+        self.actions = actions  # 0 until lines say how many there are
+        self.block = 0  # the open one
+        self.lost = False  # whether nothing can be computed any more
+        self.withheld = False  # whether what the key may carry over was withheld
+        self._opening: Charge | None = None
+        self._row: PublicRow | None = None
+        self._said: int | None = None  # the action in force, as the newest line says
+
+    def read(self, line: Charge) -> Iterator[str]:
+        """Read the next line; yield what is wrong with it, given those before it."""
+        method, opens = Method.of(line), line.kind == OPENING
+        self.method = self.method or method
+        if method != self.method:
+            what = "memory" if method.learner is None else "learner"
+            yield f"another {what} than before: {method}, not {self.method}"
+            return
+        if line.withheld is True:
+            self.lost = self.withheld = True
+        elif method.learner is None:
+            self.withheld = False  # the line of an action says all that is carried over
+        self._said = line.says_in_force()
+        self.block = line.block + 1
+        if opens:
+            self._opening = line
+            self.block = line.carried.first_block if isinstance(line.carried, CarriedOver) else 0
+        self.lost = self.lost or self._opening is None
+        try:
+            if not opens and (kind := method.kind(2)) is not None:
+                yield from _released_with(kind, line)
+            if opens and method.learner is not None and line.carried is not UNSET and not self.lost:
+                history = line.carried_over().history or b""
+                self._count(method.actions_of("history", len(history) // 8))
+            released = line.released()
+            if released is not None:
+                yield from self._followed(line, method, released)
+            elif line.withheld is not True and not (opens and method.learner is not None):
+                self.lost = True
+                yield f"block {line.block} does not say what was drawn, nor that it was withheld"
+        except (InvalidConfig, StateMismatch) as error:
+            self.lost = True
+            yield f"block {line.block}: {error}"
+
+    def _followed(self, line: Charge, method: Method, released: Ints) -> Iterator[str]:
+        """Fold what was drawn, and compare with what follows."""
+        if method.learner is not None:
+            self._count(method.actions_of("released", len(released)))
+        evidence = method.evidence(self.actions)
+        if wrong := evidence.wrong(released, line.stop - line.start):
+            raise StateMismatch(wrong)
+        if self.lost:
+            return
+        row = self.row()
+        if line.kind != OPENING:
+            row.fold(released, line.stop - line.start)
+        if not method.memory:
+            if line.in_force is not UNSET:
+                yield "names an action in force beside the vote, but no memory"
+        elif line.in_force is UNSET:
+            yield f"block {line.block} ({line.kind}) does not name vote and action in force"
+        elif (computed := int(row.in_force(0))) != line.in_force:
+            yield (
+                f"block {line.block}: the votes put action {computed} in force,"
+                f" but the line names {line.in_force}"
+            )
+
+    def _count(self, actions: int) -> None:
+        if self.actions not in (0, actions):
+            got, expected = f"{actions} actions", f"{self.actions}, as before"
+            raise StateMismatch(complaint("sums", "length", expected=expected, got=got))
+        self.actions = actions
+
+    def row(self) -> PublicRow:
+        """The public columns after the newest line."""
+        if self._row is None:
+            self._row = self._opened(self.actions)
+        return self._row
+
+    def _opened(self, actions: int) -> PublicRow:
+        """The public columns of the learner when it opened, with so many actions."""
+        line, method = self._opening, self.method
+        assert line is not None
+        assert method is not None
+        if line.carried is UNSET:
+            drawn = line.released()
+            return PublicRow.opened(method.evidence(actions), _NOTHING if drawn is None else drawn)
+        carried, schedule = line.carried_over(), schedule_in(line.carried)
+        length = 0  # `successions` reports a schedule that is none
+        if schedule is not None:
+            length = int(schedule.lengths(np.array([carried.block]))[0])
+        return PublicRow.resumed(method.evidence(actions), carried, length)
+
+    def policy(self, parts: int) -> Policy | None:
+        """The policy in force after the newest line, of so many parts; None: unknowable."""
+        if self.lost or self.method is None or self.method.learner is None:
+            return None
+        self._count(self.method.actions_of("in_force", parts))
+        kind = self.method.kind(self.actions)
+        assert kind is not None
+        length = int(kind.schedule.lengths(np.array([self.block]))[0])
+        policy: Policy = self.row().in_force(length)
+        return policy
+
+    def known(self, actions: int) -> Known | None:
+        """What the key may carry over, if it can be computed.
+
+        `actions`: how many there are, if no line has said so.
+        """
+        if self._said is not None:
+            return Known(self._said)
+        if self.lost or self._opening is None:
+            return None
+        return (self.row() if self.actions else self._opened(actions)).known()
+
+
+def schedule_in(carried: CarriedOver) -> Schedule | None:
+    """The schedule that a carried opening names; None if it names none."""
+    return _schedule(carried.schedule)
+
+
+@lru_cache(maxsize=64)
+def _schedule(written: str) -> Schedule | None:
+    name, _, parameter = written.partition(" ")
+    try:
+        return schedule_of(name, parameter or None)
+    except InvalidConfig:
+        return None
+
+
+def _released_with(kind: Kind, line: Charge) -> Iterator[str]:
+    """Yield why this learner, of whatever number of actions, does not end a block like that."""
+    charges = [of.epsilon for of in kind.releases if of.name == line.kind]
+    if [line.charge] != charges:
+        theirs = charges[0] if charges else "none"
+        yield f"block {line.block} is charged ε = {line.epsilon}, its learner's is {theirs}"
+    scale = kind.noise_parameters["scale"]
+    if line.scale is UNSET or Fraction(line.scale) != scale:
+        got = "none" if line.scale is UNSET else line.scale
+        yield f"block {line.block} has noise of scale {got}, its learner's is {scale}"
+    start, stop = kind.schedule.start(line.block), kind.schedule.stop(line.block)
+    if (line.start, line.stop) != (start, stop):
+        yield (
+            f"block {line.block} has the slots [{line.start}, {line.stop}), its learner's"
+            f" [{start}, {stop})"
+        )

@@ -10,8 +10,6 @@ from streamdp.core.kinds.kind import Kind
 
 def heritage_of(engine: Engine, now: Kind) -> dict[Key, Carried]:
     """What the keys of an engine carry over to a new learner; the engine is not changed."""
-    before = engine.kind
-    histories = before.evidence.carries == now.evidence.carries == "posterior"
-    way = Passage(before.actions, now.actions, before.schedule, now.schedule, histories)
-    carried = ((key, way.carried(state)) for key, state in engine.known())
+    way = Passage(engine.kind, now)
+    carried = ((key, way.carried(after, known)) for key, after, known in engine.known())
     return {key: state for key, state in carried if state is not None}

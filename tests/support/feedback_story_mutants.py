@@ -21,8 +21,8 @@ from streamdp.core.engine import Engine, Rebuilding
 from streamdp.core.engine.draws import Fresh, FromRecord
 from streamdp.core.engine.plan import Alone
 from streamdp.core.engine.releasing import Releasing, Wave
-from streamdp.core.events import NO_ARM, Batch, FeedbackBatch, Key, Releases
-from streamdp.core.evidence.carrying import Known
+from streamdp.core.events import NO_ARM, After, Batch, FeedbackBatch, Key, Releases
+from streamdp.core.evidence.evidence import Known
 from streamdp.core.evidence.policy import PARTS, Policy
 from streamdp.core.kinds.feedback import FeedbackContents
 from streamdp.core.kinds.slots import BatchSlots
@@ -323,15 +323,16 @@ def carries_over_what_the_open_block_held(patch: pytest.MonkeyPatch) -> None:
     """The policy that a key comes back to follows from sums that were never released."""
     known = Engine.known
 
-    def knowing(self: Engine, rows: Ints | None = None) -> Iterator[tuple[Key, Known]]:
+    def knowing(self: Engine, rows: Ints | None = None) -> Iterator[tuple[Key, After, Known]]:
         assert rows is not None
         learner = innermost(self.kind)
         assert isinstance(learner, PolicyLearner)
         private = self._bank.private
-        for row, (key, kept) in zip(rows.tolist(), known(self, rows), strict=True):
+        for row, (key, after, kept) in zip(rows.tolist(), known(self, rows), strict=True):
             assert kept.history is not None
+            history = np.frombuffer(kept.history).reshape(1, 2, -1)
             open_ = private["sums"][[row]], private["shown"][[row]]
-            yield key, replace(kept, history=learner.learned(kept.history[None], *open_)[0])
+            yield key, after, Known(0, learner.learned(history, *open_)[0].tobytes())
 
     patch.setattr(Engine, "known", knowing)
 

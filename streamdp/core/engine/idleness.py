@@ -38,8 +38,6 @@ import numpy as np
 from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import Batch, Key
-from streamdp.core.evidence.carrying import Passage
-from streamdp.core.kinds.kind import Kind
 
 
 class Ages(NamedTuple):
@@ -96,7 +94,6 @@ class Idleness:
     since: int | None = None  # the time assumed for rows that were saved without one
     away: set[Key] = field(default_factory=set, repr=False)
     _period: int = -1  # the latest period at whose beginning rows were dropped
-    _passage: Passage | None = None
 
     def __post_init__(self) -> None:
         """Refuse an `idle` below 1 ms."""
@@ -148,10 +145,3 @@ class Idleness:
     def dropped_before(self) -> int:
         """Keys whose latest record came before this time are away."""
         return (self._period - 1) * self.idle
-
-    def passage(self, kind: Kind) -> Passage:
-        """What a key that comes back carries over: to the same learner, at the length reached."""
-        if self._passage is None:
-            names, blocks = kind.actions, kind.schedule
-            self._passage = Passage(names, names, blocks, blocks, histories=True)
-        return self._passage

@@ -53,7 +53,8 @@ from streamdp.core.events import (
     LossBatch,
     Releases,
 )
-from streamdp.core.evidence.carrying import Known
+from streamdp.core.evidence.carrying import Passage
+from streamdp.core.evidence.evidence import Known
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.grid import as_single, as_vector, centred_gain
 from streamdp.core.kinds.kind import Kind
@@ -135,6 +136,7 @@ class Engine:
         self._halfway = False
         self._not_private = not_private
         self._idleness = None if idle is None else Idleness(idle)
+        self._comes_back = Passage(kind, kind)
         self._going_idle = RowsGoingIdle()
         self._adder = kind.adder(bank.private, bank.public, watching=not_private)
         self._alone = Alone(bank, kind.schedule)
@@ -460,8 +462,8 @@ class Engine:
         unsaved = rows[bank.first_unsaved[rows] != CLEAN]
         saved = snapshot.encode(self.layout, bank, unsaved, valid_at=self.position)
         self._going_idle.add(saved, bank.first_unsaved[unsaved], bank.unsaved_time[unsaved])
-        for key, known in self.known(rows):
-            carried = self._idleness.passage(self.kind).carried(known)
+        for key, after, known in self.known(rows):
+            carried = self._comes_back.carried(after, known)
             assert carried is not None, "the same learner has all of its actions"
             self._idleness.away.add(key)
             self._heritage[key] = carried
@@ -472,14 +474,14 @@ class Engine:
         if self._not_private is not None:
             self._not_private.keep(kept)
 
-    def known(self, rows: Ints | None = None) -> Iterator[tuple[Key, Known]]:
+    def known(self, rows: Ints | None = None) -> Iterator[tuple[Key, After, Known]]:
         """What the keys of some rows (or of all) may carry over: public columns only."""
         bank = self._bank
         some = np.arange(len(bank)) if rows is None else rows
         at = zip(some.tolist(), bank.born[some].tolist(), bank.block[some].tolist(), strict=True)
-        kept = self._evidence.known(Gathered(bank.public, some))
-        for (row, born, block), (action, history) in zip(at, kept, strict=True):
-            yield bank.keys[row], Known(After(self.epoch, born, block), action, history)
+        of_rows = self._evidence.known(Gathered(bank.public, some))
+        for (row, born, block), known in zip(at, of_rows, strict=True):
+            yield bank.keys[row], After(self.epoch, born, block), known
 
     @property
     def idleness(self) -> Idleness | None:

@@ -23,50 +23,54 @@ import contract of this package keeps open sums out of reach.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
-from streamdp.core.arrays import Floats, Ints
+from streamdp.core.arrays import Ints
 from streamdp.core.events import After, Carried
-from streamdp.core.evidence.policy_rule import CARRIED_PER_ARM
+from streamdp.core.evidence.evidence import STAYS_AWAY, Known, PublicEvidence
 from streamdp.core.schedule import Schedule
 
-STAYS_AWAY = -1
-"""In place of an action's new number: no new action has its name."""
 
+class Learning(Protocol):
+    """What carrying over needs to know of a learner; a `Kind` is one."""
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """The public part of one key's learner."""
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """The names of its actions."""
 
-    after: After
-    action: int  # the action in force, as the old learner numbers it
-    history: Floats | None = None  # feedback streams: 2 × K
+    @property
+    def schedule(self) -> Schedule:
+        """Where its blocks end."""
+
+    @property
+    def evidence(self) -> PublicEvidence:
+        """What its releases are evidence of."""
 
 
 @dataclass(frozen=True)
 class Passage:
-    """Carries keys over from one configuration of a stream to another."""
+    """Carries keys over from one learner to another; or to the same one, which keeps everything."""
 
-    actions_before: Sequence[str] = field(repr=False)
-    actions_now: Sequence[str] = field(repr=False)
-    schedule_before: Schedule
-    schedule_now: Schedule
-    histories: bool = False  # whether a feedback stream's histories mean the same in both
+    before: Learning
+    now: Learning
 
     @cached_property
-    def moves(self) -> Ints:
-        """The new number of each old action.
+    def moves(self) -> Ints | None:
+        """The new number of each old action; None where the learner is the same.
 
-        >>> from streamdp.core.schedule import dyadic
-        >>> Passage(("a", "b", "c"), ("c", "a", "new"), dyadic(), dyadic()).moves
+        >>> from streamdp.core.learners.incumbent_leader import incumbent_leader
+        >>> old, new = (incumbent_leader(actions=of, epsilon=1) for of in ("abc", ["c", "a", "n"]))
+        >>> Passage(old, new).moves
         array([ 1, -1,  0])
         """
-        now = {name: at for at, name in enumerate(self.actions_now)}
-        numbers = [now.get(name, STAYS_AWAY) for name in self.actions_before]
+        if self.before is self.now:
+            return None
+        now = {name: at for at, name in enumerate(self.now.actions)}
+        numbers = [now.get(name, STAYS_AWAY) for name in self.before.actions]
         return np.array(numbers, dtype=np.int64)
 
     @cached_property
@@ -76,30 +80,32 @@ class Passage:
     def first_block(self, due: int) -> int:
         """The new learner's first block, where this block of the old one was open."""
         if due not in self._first_blocks:
-            ended = self.schedule_before.length_before(due)
-            self._first_blocks[due] = self.schedule_now.first_as_long(ended)
+            ended = self.before.schedule.length_before(due)
+            self._first_blocks[due] = self.now.schedule.first_as_long(ended)
         return self._first_blocks[due]
 
-    def carried(self, known: Known) -> Carried | None:
+    def carried(self, after: After, known: Known) -> Carried | None:
         """What a key's new learner begins with; None: the key opens like a new one."""
-        after = known.after
-        block = self.first_block(after.block)
-        if known.history is None:
-            action = int(self.moves[known.action])
-            return None if action == STAYS_AWAY else Carried(action, block, after)
-        if not self.histories or not (self.moves != STAYS_AWAY).any():
+        now = carried_to(*self._evidence, known, self.moves)
+        if now is None:
             return None
-        history = moved(known.history, self.moves, actions=len(self.actions_now))
-        return Carried(0, block, after, history.astype("<f8").tobytes())
+        return Carried(now.action, self.first_block(after.block), after, now.history)
+
+    @cached_property
+    def _evidence(self) -> tuple[PublicEvidence, PublicEvidence]:
+        return self.now.evidence, self.before.evidence
 
 
-def moved(history: Floats, moves: Ints, *, actions: int) -> Floats:
-    """A feedback learner's history under the new numbers of its arms; zeros for arms without one.
+def carried_to(
+    now: PublicEvidence, before: PublicEvidence, known: Known, moves: Ints | None
+) -> Known | None:
+    """What one learner's evidence knows of a key, as another's begins with it.
 
-    >>> moved(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, -1]), actions=3).tolist()
-    [[0.0, 1.0, 0.0], [0.0, 3.0, 0.0]]
+    `moves` has the new number of each action; None stands for a key that comes back to the learner
+    that it had: it keeps everything, whatever its numbers mean.
     """
-    renumbered = np.zeros((CARRIED_PER_ARM, actions))
-    stays = moves != STAYS_AWAY
-    renumbered[:, moves[stays]] = history[:, stays]
-    return renumbered
+    if moves is None:
+        return known
+    if now.carries != before.carries or now.carries == "nothing":
+        return None
+    return now.moved(known, moves)

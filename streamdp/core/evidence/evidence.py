@@ -8,20 +8,34 @@ through these functions, so that they cannot disagree:
     in_force            the action or policy that follows from them
 
 `fold` is cheap and is asked for every release; `in_force` may be costly and is asked when needed.
+`PublicRow` is the columns of one learner, for those who follow a ledger or a state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
+import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Columns, Field, Floats, Ints
+from streamdp.core.arrays import Columns, Field, Ints
 from streamdp.core.events import Carried
 
 InForce = NDArray[Any]
 """What is in force for R rows: the number of an action (R), or a policy's parts (R × K)."""
+
+
+STAYS_AWAY = -1
+"""In place of an action's new number: no new action has its name."""
+
+
+class Known(NamedTuple):
+    """What a key may carry over of its releases."""
+
+    action: int  # the action in force; 0 where a policy is
+    history: bytes | None = None  # what the evidence says beside an action, with a fixed length
 
 
 class PublicEvidence(Protocol):
@@ -33,7 +47,14 @@ class PublicEvidence(Protocol):
 
     @property
     def carries(self) -> str:
-        """What a key may carry over: what this means is the same wherever it is called the same."""
+        """What a key may carry over: it means the same wherever it is called the same.
+
+        "nothing" if it means nothing to another learner.
+        """
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether what a key carries over depends on releases before the newest one too."""
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -57,5 +78,51 @@ class PublicEvidence(Protocol):
     def in_force(self, public: Columns, lengths: Ints) -> InForce:
         """What is in force during the next blocks of rows, which have these lengths."""
 
-    def known(self, public: Columns) -> Iterator[tuple[int, Floats | None]]:
-        """What each row's key may carry over: its action in force, or its history."""
+    def wrong(self, released: Ints, length: int) -> str:
+        """Why no block of this length ends with this release; "" if one may."""
+
+    def known(self, public: Columns) -> Iterator[Known]:
+        """What each row's key may carry over."""
+
+    def moved(self, known: Known, moves: Ints) -> Known | None:
+        """The same under the new number of each action; None if nothing of it stays.
+
+        It was kept by evidence that `carries` the same.
+        """
+
+
+@dataclass(slots=True)
+class PublicRow:
+    """The public columns of one learner, folded release by release."""
+
+    evidence: PublicEvidence
+    columns: Columns
+
+    @classmethod
+    def opened(cls, evidence: PublicEvidence, released: Ints) -> Self:
+        """The row of a new learner after this opening."""
+        return cls(evidence, {**_zeros(evidence), **evidence.opened(released[None])})
+
+    @classmethod
+    def resumed(cls, evidence: PublicEvidence, carried: Carried, length: int) -> Self:
+        """The row of a learner that begins with what is carried, in a block of this length."""
+        begun = evidence.resumed([carried], np.array([length]))
+        return cls(evidence, {**_zeros(evidence), **begun})
+
+    def fold(self, released: Ints, length: int) -> None:
+        """Add the release of a block of this length."""
+        now = self.evidence.fold(self.columns, released[None], np.array([length]))
+        self.columns = {**self.columns, **now}
+
+    def in_force(self, length: int) -> NDArray[Any]:
+        """What is in force during the next block, which has this length."""
+        of_row: NDArray[Any] = self.evidence.in_force(self.columns, np.array([length]))[0]
+        return of_row
+
+    def known(self) -> Known:
+        """What its key may carry over."""
+        return next(self.evidence.known(self.columns))
+
+
+def _zeros(evidence: PublicEvidence) -> Columns:
+    return {of.name: np.zeros((1, *of.shape), dtype=of.dtype) for of in evidence.fields}

@@ -33,6 +33,7 @@ from math import log, pi, sqrt
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
+from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.evidence.policy_best import chances_of_best
 from streamdp.core.evidence.policy_posterior import NoiseVariance, learned, posterior
 from streamdp.core.grid import UNIT
@@ -75,6 +76,11 @@ class Experiment:
 
     def add(self, gains: Ints, shown: Ints) -> None:
         """Add one block."""
+        if not gains.shape == shown.shape == self.gains.shape:
+            got = f"{len(gains)} and {len(shown)}"
+            raise StateMismatch(
+                complaint("sums", "length", expected=f"{len(self.gains)} of both", got=got)
+            )
         self.blocks += 1
         self.gains = self.gains + gains
         self.shown = self.shown + shown

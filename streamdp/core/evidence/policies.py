@@ -11,7 +11,9 @@ from typing import Literal
 import numpy as np
 
 from streamdp.core.arrays import Columns, Field, Floats, Ints
+from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import Carried
+from streamdp.core.evidence.evidence import STAYS_AWAY, Known
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.policy_posterior import NoiseVariance
 from streamdp.core.evidence.policy_rule import CARRIED_PER_ARM, Carries, PolicyRule
@@ -30,6 +32,7 @@ class ReleasedSums:
     forgetting: Fraction
     noise: NoiseVariance
     answers: Literal["policy"] = "policy"
+    adds_up: bool = True
 
     @property
     def carries(self) -> Carries:
@@ -47,9 +50,14 @@ class ReleasedSums:
 
     def resumed(self, carried: Sequence[Carried], lengths: Ints) -> Columns:
         """The carried histories."""
-        histories = [known.history for known in carried]
-        assert None not in histories, "a feedback stream carries over a history"
-        numbers = np.array([np.frombuffer(of or b"", "<f8") for of in histories])
+        histories = [known.history or b"" for known in carried]
+        size = 8 * CARRIED_PER_ARM * self.actions
+        if any(len(history) != size for history in histories):
+            got = sorted({len(history) for history in histories})
+            raise StateMismatch(
+                complaint("carried history", "length", expected=f"{size} bytes", got=got)
+            )
+        numbers = np.frombuffer(b"".join(histories), "<f8").astype(np.float64)
         begun = self.rule.history.resumed(numbers.reshape(-1, CARRIED_PER_ARM, self.actions))
         return {"remembered": begun.reshape(len(begun), -1)}
 
@@ -71,9 +79,37 @@ class ReleasedSums:
             return np.repeat(self.rule.policy(state[:1], lengths[:1]), len(state), axis=0)
         return self.rule.policy(state, lengths)
 
-    def known(self, public: Columns) -> Iterator[tuple[int, Floats]]:
+    def wrong(self, released: Ints, length: int) -> str:
+        """Two numbers for each arm; exact counts of no more shows than there are slots."""
+        if released.shape != (2 * self.actions,):
+            return "sums and counts of another number of actions"
+        shown = released[self.actions :]
+        if self.noise.on_counts:
+            return ""
+        if shown.astype(np.float64).sum() > length:
+            return "actions were shown more often than it has slots"
+        return "an action has a count below 0" if (shown < 0).any() else ""
+
+    def known(self, public: Columns) -> Iterator[Known]:
         """What of the history a key carries over."""
-        return ((0, kept) for kept in self.rule.history.carried(self.histories(public)))
+        carried = self.rule.history.carried(self.histories(public)).astype("<f8")
+        return (Known(0, history.tobytes()) for history in carried)
+
+    def moved(self, known: Known, moves: Ints) -> Known | None:
+        """An arm that stays keeps its two numbers; a new arm has none: zeros.
+
+        >>> of = ReleasedSums(3, None, Fraction(1), NoiseVariance(0.0, 0.0))
+        >>> kept = Known(0, np.array([[1.0, 2.0], [3.0, 4.0]]).tobytes())
+        >>> np.frombuffer(of.moved(kept, np.array([1, STAYS_AWAY])).history).tolist()
+        [0.0, 1.0, 0.0, 0.0, 3.0, 0.0]
+        """
+        stays = moves != STAYS_AWAY
+        if not stays.any():
+            return None
+        history = np.frombuffer(known.history or b"", "<f8").reshape(CARRIED_PER_ARM, -1)
+        renumbered = np.zeros((CARRIED_PER_ARM, self.actions))
+        renumbered[:, moves[stays]] = history[:, stays]
+        return Known(0, renumbered.astype("<f8").tobytes())
 
     def histories(self, public: Columns) -> Floats:
         """The whole histories, R × their rule's shape."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from streamdp.core.arrays import Columns, Field, Ints
 from streamdp.core.events import Carried
+from streamdp.core.evidence.evidence import STAYS_AWAY, Known
 from streamdp.core.evidence.memory import Memory, Standing
 
 
@@ -18,8 +19,10 @@ class Votes:
     """The action in force, and what the memory keeps of earlier votes."""
 
     memory: Memory
+    actions: int | None = None  # how many there are, where it is known
     answers: Literal["action"] = "action"
-    carries: Literal["action"] = "action"
+    carries: str = "action"
+    adds_up: bool = False  # the newest line says what is in force
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -57,6 +60,19 @@ class Votes:
         """The action in force."""
         return public["action"].astype(np.int64)
 
-    def known(self, public: Columns) -> Iterator[tuple[int, None]]:
+    def wrong(self, released: Ints, length: int) -> str:
+        """A vote is one number, below that of the actions."""
+        if released.shape != (1,):
+            return f"a vote of {released.size} numbers"
+        if self.actions is not None and not 0 <= released[0] < self.actions:
+            return f"a vote for action {released[0]} of {self.actions}"
+        return ""
+
+    def known(self, public: Columns) -> Iterator[Known]:
         """The action in force; a memory of votes is not carried over."""
-        return ((action, None) for action in public["action"].tolist())
+        return map(Known, public["action"].tolist())
+
+    def moved(self, known: Known, moves: Ints) -> Known | None:
+        """The action, by its name; if it is gone, nothing tells which one is good for the key."""
+        action = int(moves[known.action])
+        return None if action == STAYS_AWAY else Known(action)

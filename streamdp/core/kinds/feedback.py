@@ -27,6 +27,7 @@ from streamdp.core.arrays import Columns, Field, Floats, Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
 from streamdp.core.events import OPENING, SUMS, Batch, FeedbackBatch, FeedbackColumns
 from streamdp.core.evidence.evidence import InForce
+from streamdp.core.evidence.experiment import Experiment, Scales
 from streamdp.core.evidence.policies import ReleasedSums
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.policy_posterior import NoiseVariance
@@ -200,6 +201,14 @@ class PolicyLearner:
     def evidence(self) -> ReleasedSums:
         """Noisy sums, with the learner's rule."""
         return ReleasedSums(len(self.actions), self.rule, self.forgetting, self.noise)
+
+    @property
+    def experiment(self) -> Experiment | None:
+        """Sums and counts, with the scales of their noise."""
+        if self.sums_scale is None:
+            return None
+        scales = Scales(self.sums_scale / UNIT, self.counts_scale or Fraction(0))
+        return Experiment.of(scales, actions=len(self.actions))
 
     def checked(self, batch: Batch) -> FeedbackBatch:
         """The batch. Values of `played` and `gain` may be content: they are never refused."""

@@ -28,6 +28,7 @@ from streamdp.core.arrays import Bools, Columns, Field, Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import Batch
 from streamdp.core.evidence.evidence import InForce, PublicEvidence
+from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.kinds.estimates import Estimate
 from streamdp.core.kinds.recorded import Kept
 from streamdp.core.kinds.slots import BatchSlots
@@ -81,6 +82,9 @@ class SlotAdder(Protocol):
 class Kind(Protocol):
     """What a stream learns, as a frozen value."""
 
+    def __hash__(self) -> int:
+        """A value."""
+
     @property
     def recipe(self) -> str:
         """The name of the recipe that made it."""
@@ -92,6 +96,10 @@ class Kind(Protocol):
     @property
     def schedule(self) -> Schedule:
         """Where blocks end."""
+
+    @property
+    def private(self) -> bool:
+        """Whether it has a charge."""
 
     @property
     def charge(self) -> Fraction | None:
@@ -128,6 +136,10 @@ class Kind(Protocol):
     def evidence(self) -> PublicEvidence:
         """What the first release is evidence of: the public columns, and what is in force."""
 
+    @property
+    def experiment(self) -> Experiment | None:
+        """Released blocks as an experiment on actions, before the first; None if they are none."""
+
     def with_estimates(self, estimates: Sequence[Estimate]) -> Kind:
         """The same kind, releasing these estimates too; refuse what it cannot release."""
 
@@ -155,6 +167,9 @@ class Kind(Protocol):
 
     def read(self, name: str, kept: Sequence[Kept]) -> Ints:
         """Recorded releases of one name as they were drawn: R × width; the inverse of `columns`."""
+
+    def to_config(self) -> dict[str, str]:
+        """Its table in a configuration: the recipe with all options."""
 
     def digest(self) -> str:
         """A fingerprint of everything that state and privacy depend on, estimates aside."""

@@ -180,7 +180,12 @@ class Leader:
     @property
     def evidence(self) -> Votes:
         """Votes, with the learner's memory."""
-        return Votes(self.memory)
+        return Votes(self.memory, len(self.actions))
+
+    @property
+    def experiment(self) -> None:
+        """None: votes are choices, not measurements."""
+        return None
 
     def checked(self, batch: Batch) -> LossBatch:
         """The batch, its losses as float32."""

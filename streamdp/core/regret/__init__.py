@@ -16,6 +16,7 @@ from streamdp.core.regret.bounds import (
     prefix_softmax_bound,
     prefix_softmax_minimax,
     resampled_leader_bound,
+    theorem_of,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "prefix_softmax_minimax",
     "resampled_leader_bound",
     "shares",
+    "theorem_of",
 ]

@@ -23,6 +23,7 @@ import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.kinds.kind import Kind
 from streamdp.core.learners import Leader
 
 
@@ -130,6 +131,11 @@ class Bound(NamedTuple):
 
     regret: float
     source: str
+
+
+def theorem_of(kind: Kind, *, horizon: int, gap: float | None = None) -> Bound | None:
+    """The bound on the regret of a learner that theorems cover; None for any other."""
+    return bound_of(kind, horizon=horizon, gap=gap) if isinstance(kind, Leader) else None
 
 
 def bound_of(learner: Leader, *, horizon: int, gap: float | None = None) -> Bound:

@@ -33,7 +33,6 @@ from streamdp.core.learners import (
     RECIPES,
     Leader,
     Learner,
-    PolicyLearner,
     learner_of,
 )
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
@@ -209,8 +208,7 @@ class Configuration:
 
     def leader(self, name: str) -> Leader:
         """The learner of a stream that observes all losses; refused for a feedback stream."""
-        learner = self.learner(name)
-        if isinstance(learner, PolicyLearner):
+        if self.stream(name).observes != "losses":
             raise InvalidConfig(
                 complaint(
                     self._where(name, "observes"),
@@ -219,7 +217,9 @@ class Configuration:
                     got="feedback",
                 )
             )
-        return learner
+        self.learner(name)  # checks the recipe
+        with self._within(name):
+            return learner_of(_options(self.stream(name).learner), actions=self.actions(name))
 
     def estimates(self, name: str) -> tuple[Estimate, ...]:
         """A stream's private estimates."""
@@ -256,7 +256,7 @@ class Configuration:
                     got=f"observes = {stream.observes}" if there else "no table",
                 )
             )
-        if stream.feedback is None or not isinstance(learner, PolicyLearner):
+        if stream.feedback is None or learner.played is None:
             return None
         table = stream.feedback
         return Feedback(learner.actions, table.content, learner.played, table.action_header)
