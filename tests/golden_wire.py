@@ -52,7 +52,6 @@ FEEDBACK = replace(
     rate=None,
     scale=Fraction(1 << 21),
     estimates=(),
-    observes="feedback",
     learner='{"recipe":"policy_blocks","epsilon":"1/2"}',
 )
 """A feedback stream: what is released are sums, what is in force is a policy."""

@@ -144,9 +144,7 @@ def test_is_a_policy_that_is_none_refused(policy: bytes) -> None:
 
 
 def test_is_an_action_refused_where_policies_are_published() -> None:
-    action = FEEDBACK.__class__.action(
-        replace(FEEDBACK, observes="losses"), SHOWN["action"], mode=Mode.LIVE
-    )
+    action = FEEDBACK.action(SHOWN["action"], mode=Mode.LIVE)
     assert action is not None
     assert table(Published(0, 0, b"fr", action)).refused == 1
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import streamdp as sd
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import FeedbackColumns, Identity, Key, Release, Releases
 from streamdp.wire import state
@@ -262,9 +263,10 @@ def test_is_an_action_that_was_not_in_force_refused() -> None:
     )
 )
 def test_no_recorded_release_is_larger_than_announced(key: Key) -> None:
-    bound = state.largest_recorded(LINES, key_bytes=len(key or b""))
-    for kind in ("opening", "action", "block_regret", "mean_loss"):
-        shown = release(kind, 2, key=key)
+    kind = sd.incumbent_leader(actions=LINES.actions, epsilon=1).with_estimates(LINES.estimates)
+    bound = state.largest_recorded(LINES, kind, key_bytes=len(key or b""))
+    for name in ("opening", "action", "block_regret", "mean_loss"):
+        shown = release(name, 2, key=key)
         for mode in Mode:
             recorded = state.record(shown, lines=LINES, mode=mode, ordinal=2**63 - 1)
             entry = release_entry(shown.identity)

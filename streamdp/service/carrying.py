@@ -253,7 +253,8 @@ class _Rows:
 
     def known(self) -> Iterator[tuple[After, Known]]:
         """What each key may carry over."""
-        return zip(self.after.values(), self.evidence.known(self.columns), strict=True)
+        if self.after:
+            yield from zip(self.after.values(), self.evidence.known(self.columns), strict=True)
 
     def row(self, at: int) -> PublicRow:
         """One row by its place."""

@@ -40,6 +40,7 @@ from streamdp.service.settings import Pace as Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import Opening, check_alone, heritage_at, open_partition
 from streamdp.wire.entries import Entries, release_entry
+from streamdp.wire.lines import ENDS_BLOCK
 from streamdp.wire.published import Mode
 from streamdp.wire.recording import Entry, record_all
 from streamdp.wire.state import (
@@ -406,18 +407,13 @@ class PartitionWork:
             if kind == OPENING:
                 self._tombstones += self._heritage.places.pop(key, ())
                 self._withheld.untold.discard(key)
-            if kind not in (OPENING, *self.spec.lines.kinds) or not self._notes_withheld:
+            if kind not in (OPENING, *ENDS_BLOCK) or not self._notes_withheld:
                 continue
-            if shadow != (key in self._withheld.noted) and (shadow or self._shows(kind)):
+            # Where releases add up, one that is published does not show what was withheld before.
+            shows = kind == OPENING or not self.spec.kind.evidence.adds_up
+            if shadow != (key in self._withheld.noted) and (shadow or shows):
                 self._withheld.noted ^= {key}
                 self._withheld_now[key] = encode_withheld() if shadow else None
-
-    def _shows(self, kind: str) -> bool:
-        """Whether publishing such a release publishes all that is public of its key's learner.
-
-        A feedback stream's history depends on every release since the learner was born.
-        """
-        return kind == OPENING or self.spec.lines.observes == "losses"
 
     def _introduced(self) -> list[tuple[bytes, bytes | None]]:
         """The entries that later epochs need beside the rows."""

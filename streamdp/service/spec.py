@@ -178,7 +178,6 @@ class StreamSpec:
             version=__version__,
             seeded=self.randomness.seeded,
             estimates=self.estimates,
-            observes="losses" if self.learner.played is None else "feedback",
             memory=self.learner.method["memory"],
             learner=self.learner.method["learner"],
             schedule=written(self.learner.schedule),
@@ -223,7 +222,7 @@ class StreamSpec:
         """The most bytes of a commit's value and key, whatever is drawn and whatever the keys."""
         key, latest = ESCAPED * self.most_key_bytes, max(self.partition_epochs.values(), default=0)
         longest = Entries(self.name, LONG).row(key, epoch=max(self.epoch, latest))
-        recorded = largest_recorded(self.lines, key_bytes=self.most_key_bytes)
+        recorded = largest_recorded(self.lines, self.kind, key_bytes=self.most_key_bytes)
         largest = max(self.row_bytes + len(longest), recorded)
         if not self.carry and self.idle is None:
             return largest

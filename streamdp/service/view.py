@@ -309,7 +309,7 @@ def _columns(spec: StreamSpec, releases: Sequence[Release]) -> tuple[NDArray[Any
     """The kind and the length of each release; another epoch's estimates count as openings."""
     if isinstance(releases, Releases):
         return releases.kind, releases.stop - releases.start
-    kinds = (OPENING, *spec.lines.kinds, *(estimate.name for estimate in spec.estimates))
+    kinds = (OPENING, *(release.name for release in spec.kind.releases))
     codes = [kinds.index(release.kind) if release.kind in kinds else 0 for release in releases]
     return np.array(codes), np.array([release.stop - release.start for release in releases])
 

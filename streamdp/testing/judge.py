@@ -84,7 +84,7 @@ def judge_fold(
             shown = lines.action(release, mode=Mode.LIVE)
             shown_lines += [] if shown is None else [shown]
     topics = [("ledger", charged, evidence.ledger)]
-    if lines.observes == "feedback":
+    if lines.learner:
         topics.append(("actions topic", shown_lines, evidence.actions))
     return [
         f"{evidence.partition}: the {topic} is not the fold of the input from line {at + 1} on:"

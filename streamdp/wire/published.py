@@ -45,13 +45,13 @@ from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import ACTION, OPENING, SUMS, BlockSums, Key, Release
+from streamdp.core.events import ACTION, OPENING, Key, Release
 from streamdp.wire.lines import (
     ACTION_SCHEMA,
     LEDGER_SCHEMA,
@@ -105,8 +105,7 @@ class Lines:
     seeded: bool
     estimates: tuple[Estimate, ...] = ()
     memory: str = ""  # the name of the learner's memory, if it has one
-    observes: Literal["losses", "feedback"] = "losses"
-    learner: str = ""  # feedback streams: recipe and options, which policies and noise follow from
+    learner: str = ""  # where policies are in force: recipe and options, which they follow from
     schedule: str = ""  # of the learner's blocks, as text
     input_id: str | None = None  # of the input topic, if the next line is to have it
     _fill: tuple[int, ...] = field(init=False, repr=False, compare=False)
@@ -119,24 +118,12 @@ class Lines:
         object.__setattr__(self, "_fill", fill)
         object.__setattr__(self, "_estimates", {e.name: e for e in self.estimates})
 
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of a block's releases that change what is in force."""
-        return (SUMS,) if self.observes == "feedback" else (ACTION,)
-
-    def largest_told(self) -> tuple[BlockSums | None, bytes | None]:
-        """Sums and a policy as wide as those of any release of this stream."""
-        if self.observes == "losses":
-            return None, None
-        numbers = bytes(8 * len(self.actions))
-        return BlockSums(numbers, numbers), bytes(4 * len(self.actions))
-
     def action(self, release: Release, *, mode: Mode) -> bytes | None:
         """The value for the actions topic; None for an estimate, and in shadow mode."""
-        if mode is Mode.SHADOW or release.kind not in (OPENING, *self.kinds):
+        if mode is Mode.SHADOW or release.kind in self._estimates:
             return None
-        if self.observes == "feedback":
-            return self._policy(release)
+        if release.policy is not None:
+            return self._policy(release, release.policy)
         line = ActionLine(
             **self._named(release, schema=ACTION_SCHEMA),
             index=release.standing,
@@ -144,13 +131,12 @@ class Lines:
         )
         return _filled(_encode(line), self._fill[release.standing])
 
-    def _policy(self, release: Release) -> bytes:
-        """The policy in force after a release of a feedback stream."""
-        assert release.policy is not None, "a feedback stream's release has a policy"
+    def _policy(self, release: Release, policy: bytes) -> bytes:
+        """The policy in force after a release."""
         line = PolicyLine(
             **self._named(release, schema=ACTION_SCHEMA),
             actions_digest=names_digest(self.actions),
-            policy=b64encode(release.policy).decode(),
+            policy=b64encode(policy).decode(),
         )
         return _encode(line)
 
@@ -231,7 +217,7 @@ class Lines:
     def _mechanism(self, release: Release) -> str:
         if release.kind == OPENING:
             return "uniform" if release.carried is None else CARRIED
-        return self.mechanism if release.kind in self.kinds else "discrete_laplace"
+        return "discrete_laplace" if release.kind in self._estimates else self.mechanism
 
     def _noise(self, release: Release) -> dict[str, Any]:
         """The rate or scale of the draw, which its ε follows from; an opening draws no noise."""
@@ -261,9 +247,9 @@ class Lines:
     def _drawn(self, release: Release, mode: Mode) -> tuple[dict[str, Any], int]:
         """The fields of a ledger line about the draw, and how many spaces fill them up."""
         value = release.value
-        if self.observes == "feedback":
+        if self.learner:
             return self._summed(release, mode), 0
-        if release.kind not in (OPENING, ACTION):
+        if release.kind in self._estimates:
             return self._estimated(release)
         memory: dict[str, Any] = {"memory": self.memory} if self.memory else {}
         if mode is Mode.SHADOW:

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from hashlib import shake_128
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from streamdp.core.events import (
-    ACTION,
     OPENING,
     SUMS,
     BlockSums,
@@ -32,6 +32,7 @@ from streamdp.core.events import (
     Releases,
 )
 from streamdp.wire.entries import release_entry, written_key
+from streamdp.wire.lines import ENDS_BLOCK
 from streamdp.wire.published import INTEGER_WIDTH, Lines, Mode, key_field
 from streamdp.wire.state import encode_recorded, record
 
@@ -60,47 +61,33 @@ def record_all(
     if ordinal == 1 and input_id is not None and len(releases):
         first = _plainly(releases[0], lines=replace(lines, input_id=input_id), mode=mode, ordinal=1)
         return [first, *record_all(releases, lines=lines, mode=mode, ordinal=1)[1:]]
-    if lines.observes == "feedback":
-        return _of_feedback(releases, lines=lines, mode=mode, ordinal=ordinal)
     kinds: dict[int, _Kind] = {}
+    carried, entries = releases.carried or {}, list[Entry]()
     standing = releases.value if releases.in_force is None else releases.in_force
-    rows = zip(_named(releases), releases.value.tolist(), standing.tolist(), strict=True)
-    entries: list[Entry] = []
-    for at, ((key, code, *numbers), value, in_force) in enumerate(rows):
-        place = ordinal + at
-        carried = releases.carried is not None and releases.kinds[code] == OPENING
-        if carried or releases.kinds[code] not in (OPENING, ACTION):
+    drawn = zip(releases.value.tolist(), standing.tolist(), *_of_arms(releases), strict=False)
+    for at, ((key, code, *numbers), columns) in enumerate(
+        zip(_named(releases), drawn, strict=True)
+    ):
+        place, name = ordinal + at, releases.kinds[code]
+        if name not in (OPENING, *ENDS_BLOCK) or (name == OPENING and (key, numbers[0]) in carried):
             entries.append(_plainly(releases[at], lines=lines, mode=mode, ordinal=place))
             continue
         if code not in kinds:
             kinds[code] = _Kind(releases, code, lines=lines, mode=mode)
-        entries.append(kinds[code].entry(key, value, in_force, (*numbers, place)))
+        entries.append(kinds[code].entry(key, (*numbers, place), *columns))
     return entries
 
 
-def _of_feedback(releases: Releases, *, lines: Lines, mode: Mode, ordinal: int) -> list[Entry]:
-    """The entries of a feedback stream's releases."""
+def _of_arms(releases: Releases) -> tuple[Iterator[bytes], Iterator[bytes], Iterator[bytes]]:
+    """Sums, counts and policies of each release, as lines contain them; empty where it has none."""
     feedback = releases.feedback
-    assert feedback is not None or not len(releases), "its releases have policies"
     if feedback is None:
-        return []
-    codes = set(releases.kind.tolist())
-    kinds = {code: _FeedbackKind(releases, code, lines=lines, mode=mode) for code in codes}
-    of_arms = (
+        return repeat(b""), repeat(b""), repeat(b"")
+    return (
         _texts(feedback.gains, "<i8"),
         _texts(feedback.shown, "<i8"),
         _texts(feedback.policy, "<u4"),
     )
-    rows = zip(_named(releases), *of_arms, strict=True)
-    carried = releases.carried or {}
-    entries: list[Entry] = []
-    for at, ((key, code, *numbers), gains, shown, policy) in enumerate(rows):
-        place = ordinal + at
-        if (key, numbers[0]) in carried and releases.kinds[code] == OPENING:
-            entries.append(_plainly(releases[at], lines=lines, mode=mode, ordinal=place))
-        else:
-            entries.append(kinds[code].entry(key, (*numbers, place), gains, shown, policy))
-    return entries
 
 
 def _named(releases: Releases) -> Iterator[tuple[Any, ...]]:
@@ -148,79 +135,57 @@ class _Kind:
     lines: Lines = field(kw_only=True)
     mode: Mode = field(kw_only=True)
     _texts: _Templates = field(init=False)
+    _has_sums: bool = field(init=False)
     _ends: dict[tuple[int, int], tuple[bytes, bytes | None]] = field(
         init=False, default_factory=dict
     )
 
     def __post_init__(self) -> None:
-        """Make the templates."""
-        self._texts = _templates(self.releases, self.code, lines=self.lines, mode=self.mode)
-
-    def entry(self, key: Key, value: int, in_force: int, numbers: Sequence[int]) -> Entry:
-        """The entry of one release of this kind; numbers: born, block, offsets, slots, ordinal."""
-        ends = self._ends.get((value, in_force))
-        if ends is None:
-            kind = self.releases.kinds[self.code]
-            ends = _ends(self.lines, self.mode, kind, value, in_force)
-            self._ends[value, in_force] = ends
-        texts = self._texts
-        born, block, first, last, start, stop, ordinal = numbers
-        named = (key_field(key), born, block, first, last, start, stop)
-        ledger = texts.ledger % (*named, ordinal) + ends[0]
-        action = None if ends[1] is None else texts.action % named + ends[1]
-        drawn = texts.drawn % (start, stop, first, last, ordinal, value)
-        recorded = b"\n".join((drawn, ledger, action or b""))
-        place = texts.place % (born, block, written_key(key))
-        return Entry(key, place, recorded, ledger, action)
-
-
-@dataclass(slots=True)
-class _FeedbackKind:
-    """Like `_Kind`, for a feedback stream, whose releases have numbers for each arm."""
-
-    releases: Releases
-    code: int
-    lines: Lines = field(kw_only=True)
-    mode: Mode = field(kw_only=True)
-    _texts: _Templates = field(init=False)
-    _has_sums: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Make the templates, with marks for the arms' numbers."""
-        arms = len(self.lines.actions)
+        """Make the templates, with marks for the arms' numbers where there are any."""
         self._has_sums = self.releases.kinds[self.code] == SUMS
-        sums = BlockSums(_mark("gains", 8 * arms), _mark("shown", 8 * arms))
+        sums, policy, arms = None, None, len(self.lines.actions)
+        if self.releases.feedback is not None:
+            parts = self.releases.feedback.policy.shape[1]
+            policy, arms = _mark("policy", 4 * parts), self.releases.feedback.gains.shape[1]
+        if self._has_sums:
+            sums = BlockSums(_mark("gains", 8 * arms), _mark("shown", 8 * arms))
         self._texts = _templates(
-            self.releases,
-            self.code,
-            lines=self.lines,
-            mode=self.mode,
-            sums=sums if self._has_sums else None,
-            policy=_mark("policy", 4 * arms),
+            self.releases, self.code, lines=self.lines, mode=self.mode, sums=sums, policy=policy
         )
 
     def entry(
-        self, key: Key, numbers: Sequence[int], gains: bytes, shown: bytes, policy: bytes
+        self,
+        key: Key,
+        numbers: Sequence[int],
+        value: int,
+        in_force: int,
+        gains: bytes,
+        shown: bytes,
+        policy: bytes,
     ) -> Entry:
         """The entry of one release of this kind; numbers: born, block, offsets, slots, ordinal.
 
-        In shadow mode the sums are in the recorded bytes only, not in the ledger line.
+        In shadow mode sums are in the recorded bytes only, not in the ledger line.
         """
-        texts = self._texts
+        texts, hides = self._texts, self.mode is Mode.SHADOW
         born, block, first, last, start, stop, ordinal = numbers
         named = (key_field(key), born, block, first, last, start, stop)
-        columns = (gains, shown) if self._has_sums else ()
+        sums = (gains, shown) if self._has_sums else ()
+        ends: tuple[bytes, bytes | None] = b"", None if hides else b""
+        in_line = (policy,) if policy else ()
+        if not policy:
+            known = self._ends.get((value, in_force))
+            if known is None:
+                kind = self.releases.kinds[self.code]
+                known = _ends(self.lines, self.mode, kind, value, in_force)
+                self._ends[value, in_force] = known
+            ends = known
+        ledger = texts.ledger % (*named, ordinal, *(() if hides else sums)) + ends[0]
+        action = None if ends[1] is None else texts.action % (*named, *in_line) + ends[1]
+        drawn = texts.drawn % (start, stop, first, last, ordinal, *(sums if hides else ()), value)
+        recorded = b"\n".join((drawn, ledger, action or b""))
         place = texts.place % (born, block, written_key(key))
-        if self.mode is Mode.SHADOW:
-            ledger, action = texts.ledger % (*named, ordinal), None
-            drawn = texts.drawn % (start, stop, first, last, ordinal, *columns, 0)
-        else:
-            ledger, action = (
-                texts.ledger % (*named, ordinal, *columns),
-                texts.action % (*named, policy),
-            )
-            drawn = texts.drawn % (start, stop, first, last, ordinal, 0)
-        return Entry(key, place, b"\n".join((drawn, ledger, action or b"")), ledger, action)
+        return Entry(key, place, recorded, ledger, action)
 
 
 class _Templates(NamedTuple):

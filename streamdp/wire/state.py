@@ -43,6 +43,7 @@ from streamdp.core.events import (
     Key,
     Release,
 )
+from streamdp.core.kinds.kind import Kind
 from streamdp.wire.entries import Entries, parse_entry, read_key, release_entry
 from streamdp.wire.lines import (
     ActionLine,
@@ -273,23 +274,23 @@ def _history(recorded: Recorded) -> str | UnsetType:
     return b64encode(carried.history).decode()
 
 
-def largest_recorded(lines: Lines, *, key_bytes: int) -> int:
+def largest_recorded(lines: Lines, kind: Kind, *, key_bytes: int) -> int:
     """The largest size, in bytes with the key, of a recorded release of keys up to this length.
 
     It is compared with the transport's limit at start, so that no commit can fail for its size.
     """
-    kinds = (OPENING, *lines.kinds, *(release.name for release in lines.estimates))
-    sums, policy = lines.largest_told()
-    history = bytes(16 * len(lines.actions)) if lines.observes == "feedback" else None
-    carried = Carried(0, LONG, After(LONG, LONG, LONG), history)
+    kinds, size = (OPENING, *(release.name for release in kind.releases)), kind.size()
+    half = bytes(size.sums // 2)
+    sums, policy = (BlockSums(half, half) if half else None), bytes(size.policy) or None
+    carried = Carried(0, LONG, After(LONG, LONG, LONG), bytes(size.history) or None)
     keys: tuple[Key, ...] = (None, ESCAPED * key_bytes, b"\xff" * key_bytes)
     sizes = []
-    for key, kind, mode in product(keys, kinds, Mode):
-        identity = Identity(lines.stream, LONG, key, LONG, LONG, LONG, kind)
+    for key, name, mode in product(keys, kinds, Mode):
+        identity = Identity(lines.stream, LONG, key, LONG, LONG, LONG, name)
         epsilon = Fraction(LONG, LONG - 1)
         release = Release(
             identity, 0, LONG - 1, LONG, LONG, LONG, epsilon, sums=sums, policy=policy,
-            carried=carried if kind == OPENING else None,
+            carried=carried if name == OPENING else None,
         )  # fmt: skip
         recorded = record(release, lines=lines, mode=mode, ordinal=LONG)
         sizes.append(len(release_entry(identity)) + len(encode_recorded(recorded)))

@@ -31,10 +31,10 @@ from streamdp.core.evidence.experiment import Experiment, Scales
 from streamdp.core.evidence.policies import ReleasedSums
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.policy_posterior import NoiseVariance
-from streamdp.core.evidence.policy_rule import PolicyRule
+from streamdp.core.evidence.policy_rule import CARRIED_PER_ARM, PolicyRule
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds.estimates import Estimate
-from streamdp.core.kinds.kind import BitsOf, BlockRelease, Watching, check_even
+from streamdp.core.kinds.kind import BitsOf, BlockRelease, Sizes, Watching, check_even
 from streamdp.core.kinds.names import read_actions
 from streamdp.core.kinds.recorded import Kept
 from streamdp.core.kinds.slots import BatchSlots
@@ -209,6 +209,11 @@ class PolicyLearner:
             return None
         scales = Scales(self.sums_scale / UNIT, self.counts_scale or Fraction(0))
         return Experiment.of(scales, actions=len(self.actions))
+
+    def size(self) -> Sizes:
+        """Two numbers for each arm are released, and two kept; a policy has one part for each."""
+        arms = len(self.actions)
+        return Sizes(sums=16 * arms, policy=4 * arms, history=8 * CARRIED_PER_ARM * arms)
 
     def checked(self, batch: Batch) -> FeedbackBatch:
         """The batch. Values of `played` and `gain` may be content: they are never refused."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from streamdp.core.arrays import Bools, Columns, Field, Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
@@ -51,6 +51,14 @@ class BlockRelease:
     def due(self, lengths: Ints) -> Bools:
         """Which blocks have it: a function of public lengths."""
         return lengths >= self.shortest
+
+
+class Sizes(NamedTuple):
+    """The bytes of what a release has beside one number, the same whatever is drawn."""
+
+    sums: int = 0  # a block's sums and counts
+    policy: int = 0  # that is in force
+    history: int = 0  # that a carried opening begins with
 
 
 class Watching(Protocol):
@@ -167,6 +175,9 @@ class Kind(Protocol):
 
     def read(self, name: str, kept: Sequence[Kept]) -> Ints:
         """Recorded releases of one name as they were drawn: R × width; the inverse of `columns`."""
+
+    def size(self) -> Sizes:
+        """The bytes of what is written, so that a start refuses what could never be."""
 
     def to_config(self) -> dict[str, str]:
         """Its table in a configuration: the recipe with all options."""

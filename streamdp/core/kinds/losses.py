@@ -27,7 +27,7 @@ from streamdp.core.evidence.memory import NEWEST, Memory
 from streamdp.core.evidence.votes import Votes
 from streamdp.core.grid import as_rows
 from streamdp.core.kinds.estimates import Estimate
-from streamdp.core.kinds.kind import BitsOf, BlockRelease, Watching, check_even
+from streamdp.core.kinds.kind import BitsOf, BlockRelease, Sizes, Watching, check_even
 from streamdp.core.kinds.names import read_actions
 from streamdp.core.kinds.recorded import Kept
 from streamdp.core.kinds.resampled import resampled
@@ -186,6 +186,10 @@ class Leader:
     def experiment(self) -> None:
         """None: votes are choices, not measurements."""
         return None
+
+    def size(self) -> Sizes:
+        """A release is one number, and one action is in force."""
+        return Sizes()
 
     def checked(self, batch: Batch) -> LossBatch:
         """The batch, its losses as float32."""
