@@ -259,8 +259,8 @@ def _open(
         assert carried is not None
         ((action, history),) = evidence.known(_rows(state, np.array([before])))
         block = schedule.first_as_long(schedule.length_before(int(due[before])))
-        same = history is None or carried.history == history.astype("<f8").tobytes()
-        if lives.keys[before] != lives.keys[life] or not same or carried.action != action:
+        same = (carried.action, carried.history) == (action, history)
+        if lives.keys[before] != lives.keys[life] or not same:
             wrong.append("a key carries over another history than its releases say")
         if carried.block != block:
             wrong.append("a key carries over another length than it had reached")

@@ -101,9 +101,8 @@ class Told:
 
     def _begin_epoch(self, begin: int) -> None:
         """Every key carries over what its releases say; the open blocks are abandoned."""
-        kind = self.kind
-        passage = Passage(kind.actions, kind.actions, kind.schedule, kind.schedule, histories=True)
-        known = {key: passage.carried(of) for key, of in self.engine.known()}
+        passage = Passage(self.kind, self.kind)
+        known = {key: passage.carried(after, of) for key, after, of in self.engine.known()}
         self._heritage = {key: of for key, of in known.items() if of is not None}
         self._epoch, self._begun, self._saved, self._recorded = self._epoch + 1, begin, {}, {}
         self._unrecorded = []
