@@ -185,7 +185,7 @@ def noise_classes(noise: Ints, scale: Fraction) -> Ints:
 def noise_law(scale: Fraction) -> Floats:
     """The chance of each class of discrete Laplace noise, in closed form.
 
-    >>> round(noise_law(Fraction(1 << 20)).sum(), 12)
+    >>> round(float(noise_law(Fraction(1 << 20)).sum()), 12)
     1.0
     """
     size = float(scale)
