@@ -13,7 +13,16 @@ import streamdp as sd
 from streamdp.core.arrays import Columns, Ints
 from streamdp.core.bank import Gathered
 from streamdp.core.engine import Rebuilding, plan
-from streamdp.core.events import ACTION, OPENING, SUMS, FeedbackBatch, Key, LossBatch
+from streamdp.core.events import (
+    ACTION,
+    OPENING,
+    SUMS,
+    After,
+    Carried,
+    FeedbackBatch,
+    Key,
+    LossBatch,
+)
 from streamdp.core.evidence.votes import Votes
 from streamdp.core.grid import UNIT
 from streamdp.core.kinds.kind import Kind
@@ -272,3 +281,26 @@ def test_a_row_laid_out_alone_in_very_many_blocks_is_what_it_is_in_batches(
         for release in alone.apply_batch(batch.part(slice(at, at + 1)))
     ]
     assert one_by_one == list(together.apply_batch(batch))
+
+
+def test_evidence_says_which_releases_cannot_be() -> None:
+    """Whoever reads a ledger asks before it folds: numbers of another shape or out of range."""
+    votes = Votes(LEARNERS[next(iter(LEARNERS))].memory, actions=3)
+    assert votes.wrong(np.array([2]), 1) == ""
+    assert votes.wrong(np.array([3]), 1) == "a vote for action 3 of 3"
+    assert votes.wrong(np.array([0, 1]), 1) == "a vote of 2 numbers"
+    sums = sd.policy_blocks(actions=("a", "b"), epsilon=1).evidence
+    assert sums.wrong(np.array([5, -9, 1, 2]), 3) == ""
+    assert "more often than it has slots" in sums.wrong(np.array([5, -9, 1, 3]), 3)
+    assert "below 0" in sums.wrong(np.array([5, -9, 3, -1]), 3)
+    assert "another number of actions" in sums.wrong(np.array([5, 1]), 3)
+
+
+def test_a_history_of_another_length_is_not_resumed() -> None:
+    kind = sd.policy_blocks(actions=("a", "b"), epsilon=1)
+    with pytest.raises(sd.StateMismatch, match="carried history: length; expected 32 bytes"):
+        kind.evidence.resumed([Carried(0, 1, After(1, 0, 1), bytes(16))], np.array([2]))
+    experiment = kind.experiment
+    assert experiment is not None
+    with pytest.raises(sd.StateMismatch, match="sums: length; expected 2 of both, got 3 and 3"):
+        experiment.add(np.arange(3), np.arange(3))
