@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         feedback_recipe,
     )
     from streamdp.core.learners.feedback.policy_blocks import policy_blocks
+    from streamdp.core.learners.feedback.policy_contexts import policy_contexts
     from streamdp.core.learners.feedback.policy_elimination import policy_elimination
     from streamdp.core.learners.feedback.policy_following import policy_following
     from streamdp.core.learners.feedback.policy_weights import policy_weights
@@ -110,6 +111,7 @@ __all__ = [
     "naive_noisy_leader",
     "noisy_leader",
     "policy_blocks",
+    "policy_contexts",
     "policy_elimination",
     "policy_following",
     "policy_weights",
@@ -156,6 +158,7 @@ _HOMES = {
         "feedback_recipe",
     ),
     "streamdp.core.learners.feedback.policy_blocks": ("policy_blocks",),
+    "streamdp.core.learners.feedback.policy_contexts": ("policy_contexts",),
     "streamdp.core.learners.feedback.policy_elimination": ("policy_elimination",),
     "streamdp.core.learners.feedback.policy_following": ("policy_following",),
     "streamdp.core.learners.feedback.policy_weights": ("policy_weights",),

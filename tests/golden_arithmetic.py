@@ -37,6 +37,7 @@ OPTIONS: dict[str, list[dict[str, str]]] = {
         {"schedule": "capped 64", "hazard": "1/9", "spread": "6/5", "floor": "8"},
         {"played": "value"},
     ],
+    "policy_contexts": [{"context": '{"device":["phone"]}'}],
     "policy_elimination": [{}, {"schedule": "capped 4096", "forgetting": "7/8"}],
     "policy_weights": [{}, {"mixing": "1/10", "schedule": "geometric 2"}],
 }
@@ -56,9 +57,10 @@ def arithmetics() -> Iterator[tuple[str, str]]:
     for recipe in private():
         for options in OPTIONS[recipe]:
             for actions in (2, 5, 40):
-                names = [str(action) for action in range(actions)]
+                arms = actions * (2 if recipe == "policy_contexts" else 1)  # in each of two cells
+                names = [str(arm) for arm in range(arms)]
                 learner = FEEDBACK_RECIPES[recipe](actions=names, epsilon="1/2", **options)
-                yield f"{learner.method['learner']} of {actions}", of_policies(learner)
+                yield f"{learner.method['learner']} of {arms}", of_policies(learner)
     for actions, since, hazard in ((2, 3, "1/100"), (5, 64, "1/9"), (40, 1, "1/1000")):
         memory = VoteFilter(actions, since, Fraction(hazard))
         yield memory.name, of_votes(memory)

@@ -15,6 +15,7 @@ import numpy as np
 
 import streamdp as sd
 from streamdp.core.events import FeedbackBatch, Key, LossBatch
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 
@@ -88,6 +89,10 @@ def folded(learner: sd.Leader) -> list[str]:
     return lines + [f"{key!r} {row.hex()}" for key, row in machine.save()]
 
 
+DEVICES = Contexts.read('{"device":["phone"]}')
+CELLS = DEVICES.arms(("a", "b"))
+
+
 def every_policy() -> dict[str, PolicyLearner]:
     """Every recipe of a feedback learner, by its line."""
     make = FEEDBACK_RECIPES
@@ -101,6 +106,8 @@ def every_policy() -> dict[str, PolicyLearner]:
         make["policy_following"](actions=ACTIONS, epsilon="1/2", schedule="capped 4"),
         make["policy_elimination"](actions=ACTIONS, epsilon="1/2"),
         make["policy_weights"](actions=ACTIONS, epsilon="1/2", schedule="capped 4"),
+        make["policy_contexts"](actions=CELLS, epsilon="1/2", context=DEVICES),
+        make["policy_contexts"](actions=CELLS, epsilon="1/2", context=DEVICES, played="value"),
         make["thompson"](actions=ACTIONS),
         make["ucb1"](actions=ACTIONS),
     ]

@@ -73,7 +73,7 @@ HONEST = shipped({"recipe": "noisy_leader", "noise": "exponential"})
 KINDS: list[Learner] = [*map(shipped, SHIPPED)] + [
     made(recipe=name, played=played)
     for name in FEEDBACK_RECIPES
-    if name.startswith("policy")
+    if name.startswith("policy") and name != "policy_contexts"  # the same sums, of more arms
     for played in ("header", "value")
 ]
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence import policy_arithmetic as arithmetic
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS, parts_of, with_floor
 from streamdp.core.evidence.policy_best import chances_of_best
 from streamdp.core.evidence.policy_posterior import NoiseVariance, learned, level, posterior
@@ -30,12 +31,17 @@ from streamdp.core.learners.feedback import (
 )
 from streamdp.core.randomness import SeededRandomness
 
-PRIVATE = ("policy_blocks", "policy_following", "policy_elimination", "policy_weights")
+PRIVATE = (
+    "policy_blocks", "policy_contexts", "policy_following", "policy_elimination", "policy_weights",
+)  # fmt: skip
+FIELDS = Contexts.read('{"device":["phone"]}')
 ARMS = ("a", "b", "c", "d", "e")
 
 
 def made(recipe: str, arms: tuple[str, ...] = ARMS, **options: str) -> PolicyLearner:
     given_ = {"epsilon": "1/2"} if recipe in PRIVATE else {}
+    if recipe == "policy_contexts":
+        given_, arms = given_ | {"context": str(FIELDS)}, FIELDS.arms(arms)
     return FEEDBACK_RECIPES[recipe](actions=arms, **given_, **options)
 
 
@@ -225,12 +231,13 @@ def test_noise_makes_a_block_count_less() -> None:
 def test_what_is_known_decides(recipe: str) -> None:
     """After many shows of each arm the best has the largest part, and not all if it explores."""
     learner = made(recipe)
-    shown = np.full((1, 5), 10**6)
-    gains = np.array([[-2, -1, 3, 1, 0]]) * UNIT * 10**5
+    arms = len(learner.actions)
+    shown = np.full((1, arms), 10**6)
+    gains = np.array([[-2, -1, 3, 1, 0] * (arms // 5)]) * UNIT * 10**5
     state = learner.learned(learner.nothing_known(1), gains, shown)
     for _ in range(60):
         state = learner.learned(state, gains, shown)
-    policy = learner.policy(state, np.full(1, 12))[0]
+    policy = learner.policy(state, np.full(1, 12))[0][:5]  # of the first cell, if there are cells
     assert policy.argmax() == 2
     assert policy[2] > PARTS * 0.9
     least = {"policy_blocks": 1, "policy_following": 1, "policy_weights": PARTS // 100 - 2}.get(
@@ -354,7 +361,7 @@ def test_a_learner_is_its_configuration(recipe: str) -> None:
         }.items()
         if name in learner.to_config()
     ]  # fmt: skip
-    digests = {feedback_learner_of(other, actions=ARMS).digest() for other in others}
+    digests = {feedback_learner_of(other, actions=learner.actions).digest() for other in others}
     assert len(digests | {learner.digest()}) == len(others) + 1
 
 

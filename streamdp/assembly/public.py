@@ -4,6 +4,7 @@
 |---|---|---|
 | `streamdp-request` | both | the request's id: bytes, exactly one, not empty |
 | `streamdp-action` | requests | the action that was shown, where the stream learns from it |
+| `streamdp-context` | requests | the levels of its fields, where they are public |
 | `streamdp-person` | requests | a person's id, where a cap is configured; never in an event |
 
 An event has the headers of its request, in order, without the person's. So it has the action, and

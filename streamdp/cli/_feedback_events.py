@@ -1,6 +1,7 @@
 """Strictly reads the feedback of a file: JSON lines or CSV, for streams that observe feedback.
 
-An event is the shown action and its result: ``{"key": "fr", "action": "banner", "reward": 1}``, or
+An event is the shown action and its result: ``{"key": "fr", "action": "banner", "reward": 1}``,
+with ``"context": {"device": "phone"}`` where the stream has contexts (``device=phone`` in CSV), or
 the same names as columns of a CSV file; ``loss`` instead of ``reward`` if the stream is configured
 so, never both. The rules are those of `_events`: nothing is repaired, and every error names file
 and line.
@@ -76,7 +77,7 @@ def _check_names(where: str, given: list[str], feedback: Feedback) -> None:
     """Refuse missing and unknown members of an event."""
     needed = ("action", feedback.content)
     for name in given:
-        if name not in (*needed, *KEYS):
+        if name not in (*needed, *KEYS) and not (name == "context" and feedback.contexts):
             refuse(where, "unknown member", " or ".join((*needed, *KEYS)), word(name))
     for name in needed:
         if given.count(name) != 1:
@@ -92,7 +93,17 @@ def _arm(where: str, event: dict[str, Any], feedback: Feedback) -> int:
         refuse(f"{where}: action", "is not usable", "an action's name", kind(action))
     if action not in feedback.actions:
         refuse(where, "unknown action", names(feedback.actions), word(action))
-    return feedback.actions.index(action)
+    arm = feedback.actions.index(action)
+    if feedback.contexts is None:
+        return arm
+    context = event.get("context", {})
+    if isinstance(context, str):  # a column of CSV, written like the header
+        cell = feedback.contexts.cell_of_header(context.encode())
+    elif isinstance(context, dict):
+        cell = feedback.contexts.cell(context)
+    else:
+        refuse(f"{where}: context", "is not usable", "levels by their fields", kind(context))
+    return cell * len(feedback.actions) + arm
 
 
 def _number(where: str, event: dict[str, Any], feedback: Feedback) -> float:

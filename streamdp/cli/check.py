@@ -158,7 +158,8 @@ def _stream(configuration: Configuration, spec: StreamSpec) -> dict[str, Any]:
         "epoch": spec.epoch,
         "partition_epochs": {str(n): epoch for n, epoch in sorted(spec.partition_epochs.items())},
         "start": spec.start.value,
-        "actions": len(spec.learner.actions),
+        "actions": len(configuration.actions(spec.name)),
+        "context": _table(configuration, spec),
         "learner": str(spec.learner),
         "format": dict(spec.format.settings()),
         "charges": {kind: str(share) for kind, share in configuration.shares(spec.name).items()},
@@ -205,6 +206,29 @@ def _assembly(configuration: Configuration, spec: AssemblySpec) -> dict[str, Any
             "charge_of_any_24_hours": twice if days else None,
         }
     return report
+
+
+def _table(configuration: Configuration, spec: StreamSpec) -> dict[str, Any] | None:
+    """The size of a table of contexts, and what is promised of them."""
+    contexts, arms = configuration.contexts(spec.name), len(spec.learner.actions)
+    if contexts is None:
+        return None
+    public = spec.learner.played == "header"
+    return {
+        "fields": {field.name: list(field.names) for field in contexts.fields},
+        "cells": contexts.cells,
+        "numbers_a_release": 2 * arms,
+        "bytes_a_policy": 4 * arms,
+        "public": public,
+        "promise": (
+            "context and action stand in headers: THEY ARE PUBLIC FOR GOOD. Send levels, never"
+            " numbers that are finer; a context must not follow from earlier contents"
+            if public
+            else "context and action are protected like the reward: nothing of a person may stand"
+            " in headers, key, length or time of a record; A CONTEXT MUST NOT FOLLOW FROM EARLIER"
+            " CONTENTS"
+        ),
+    }
 
 
 _LONG_BLOCK = 1 << 16
@@ -260,6 +284,14 @@ def _print(report: dict[str, Any]) -> None:
             f"    ε = {stream['charge']} ({parts}); a saved learner takes"
             f" {stream['row_bytes']} bytes, a value at most {stream['largest_value_bytes']}"
         )
+        table = stream["context"]
+        if table is not None:
+            typer.echo(
+                f"    a table of {table['cells']} cells: {table['numbers_a_release']} numbers a"
+                f" release, a policy of {table['bytes_a_policy']} bytes; one key's table is kept by"
+                " one process"
+            )
+            typer.secho(f"    {table['promise']}", bold=True)
         for warning in stream["warnings"]:
             typer.echo(f"    {warning}")
     for assembly in report["assemblies"]:

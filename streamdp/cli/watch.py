@@ -21,6 +21,7 @@ from streamdp.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from streamdp.client import Names
     from streamdp.ports import Published, StreamTopics, Technology
     from streamdp.wire.lines import InForce, PublishedLine
 
@@ -50,11 +51,14 @@ def watch(
     streamdp watch --stream home
     streamdp watch --stream home --key fr --once --json
     """
+    from streamdp.client import Names
+
     configuration = load(config)
     topics = chosen(configuration, stream)
     technology = opened(configuration, single_broker)
     actions = tuple(configuration.actions(topics.stream))
-    printer = _Printer(frozenset(key or ()), as_json, actions)
+    contexts = configuration.contexts(topics.stream)
+    printer = _Printer(frozenset(key or ()), as_json, Names(actions, "", contexts))
     try:
         wait_for(lambda: _once(technology, topics, printer) if once
                  else _follow(technology, topics, printer))  # fmt: skip
@@ -114,9 +118,9 @@ def _lines(batch: Sequence[Published]) -> list[PublishedLine]:
 class _Printer:
     """Prints the lines of the keys that were asked for."""
 
-    def __init__(self, keys: frozenset[str], as_json: bool, actions: tuple[str, ...]) -> None:
+    def __init__(self, keys: frozenset[str], as_json: bool, names: Names) -> None:
         self._keys = keys
-        self._actions = actions
+        self._names = names
         self._as_json = as_json
 
     def show(self, line: PublishedLine) -> bool:
@@ -153,10 +157,12 @@ class _Printer:
 
         if not isinstance(line, PolicyLine):
             return word(line.action)
-        if line.actions_digest != names_digest(self._actions):
+        actions, cells = self._names.actions, self._names.cells
+        if line.actions_digest != names_digest(self._names.arms):
             return "a policy for other actions"
-        policy = policy_of(from_base64(line.policy, "policy"), actions=len(self._actions))
-        likeliest = policy.argsort(kind="stable")[::-1][:MOST_TOLD].tolist()
-        return ", ".join(
-            f"{word(self._actions[arm])} {policy[arm] / PARTS:.1%}" for arm in likeliest
-        )
+        parts = from_base64(line.policy, "policy")
+        policies = policy_of(parts, actions=len(actions), cells=cells).reshape(cells, -1)
+        means = policies.sum(axis=0, dtype="int64") / (cells * PARTS)  # of its cells, all alike
+        likeliest = means.argsort(kind="stable")[::-1][:MOST_TOLD].tolist()
+        text = ", ".join(f"{word(actions[arm])} {means[arm]:.1%}" for arm in likeliest)
+        return text if cells == 1 else f"{text} on average over {cells} cells"

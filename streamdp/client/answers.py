@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from streamdp.core.errors import complaint
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.ports import Key, StreamTopics
 
 
@@ -27,7 +28,9 @@ class Why(StrEnum):
 class Held(Struct, frozen=True, gc=False):
     """A policy as a cache keeps it."""
 
-    ends: array[int]  # the parts of 2^24, added up in the actions' order: 4 bytes each
+    ends: array[
+        int
+    ]  # the parts of 2^24, added up in the actions' order (in each cell): 4 bytes each
     prefix: bytes  # the bytes hashed in front of a request's id
 
 
@@ -51,6 +54,10 @@ class Answer(Struct, frozen=True, gc=False):
     stop: int = 1  # the slot from which the release is in force
     probability: float = 1.0  # of the draw: exact, a multiple of 2^-24
     held: Held | None = None
+    context: str | None = ""
+    """The request's context as its header, in a stream with public contexts.
+
+    None where contexts are private: then the choice must not stand in a public request either."""
 
     @property
     def slots(self) -> int:
@@ -100,10 +107,16 @@ class Condition:
     fallback_mode: bool = False  # whether the stream tells readers to use the fallback action
 
 
+Context = Mapping[str, object]
+"""The levels of a request's fields: `{"device": "phone", "age": 31}`. Never logged or kept."""
+
+
 class Chooser(Protocol):
     """Draws actions."""
 
-    def choose(self, stream: str, key: Key, request: str) -> Answer:
+    def choose(
+        self, stream: str, key: Key, request: str, *, context: Context | None = None
+    ) -> Answer:
         """The action for one request of a feedback stream."""
         ...
 
@@ -135,6 +148,34 @@ class Names:
 
     actions: tuple[str, ...]
     salt: str
+    contexts: Contexts | None = None  # of streams with contexts: policies have K parts a cell
+    played: Literal["header", "value"] = "header"  # where events name action and context
+
+    @property
+    def cells(self) -> int:
+        """How many cells a policy has."""
+        return 1 if self.contexts is None else self.contexts.cells
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """What the parts of a policy belong to, by name."""
+        return self.actions if self.contexts is None else self.contexts.arms(self.actions)
+
+    def header(self, cell: int) -> str | None:
+        """The header of a request in a cell; None where contexts are private."""
+        if self.contexts is None:
+            return ""
+        return self.contexts.headers[cell] if self.played == "header" else None
+
+    def cell(self, context: Context | None) -> int:
+        """The cell of a request's context; without one every field is `other`."""
+        if self.contexts is None:
+            if context is None:
+                return 0
+            raise InvalidConfig(
+                complaint("context", "of a stream without fields", expected="none", got="a context")
+            )
+        return self.contexts.cell(context or {})
 
 
 @dataclass(frozen=True, slots=True)

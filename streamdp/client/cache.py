@@ -34,6 +34,7 @@ from streamdp.client.answers import (
     Answer,
     Change,
     Condition,
+    Context,
     Feed,
     Source,
     Why,
@@ -267,8 +268,13 @@ class ActionsCache:
             return followed.unknown
         return answer
 
-    def choose(self, stream: str, key: Key, request: str) -> Answer:
+    def choose(
+        self, stream: str, key: Key, request: str, *, context: Context | None = None
+    ) -> Answer:
         """Draw the action for a request of a feedback stream; returns at once.
+
+        In a stream with contexts, `context` has the levels of the request's fields; it is used here
+        and kept nowhere.
 
         The same request under the same release gets the same choice in every process. Keep the
         choice with the request: its outcome must name the action that was shown.
@@ -285,10 +291,13 @@ class ActionsCache:
                     got="choose",
                 )
             )
-        return choose(answer, request, names.actions)
+        if names.contexts is None and context is None:
+            return choose(answer, request, names.actions)
+        cell = names.cell(context)
+        return choose(answer, request, names.actions, cell, names.header(cell))
 
     def choose_all(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Answer]:
-        """`choose` for many requests."""
+        """`choose` for many requests, without contexts."""
         return [self.choose(stream, key, request) for key, request in requests]
 
     def answers(self, stream: str) -> Mapping[Key, Answer]:

@@ -9,7 +9,8 @@ anybody who knows salt, release and request can repeat the draw:
    little-endian) and its bytes: UTF-8 for text, decimal digits for numbers, the key as it is. The
    null key is only the length 2^32 − 1.
 2. The first three bytes of its SHA-256, read as a little-endian number, are a part.
-3. The parts are dealt out in the actions' order; the action that has this part is drawn.
+3. The parts are dealt out in the actions' order; the action that has this part is drawn. In a
+   stream with contexts, these are the parts of the request's cell.
 
 `choices.tsv`, beside this file, has draws for other languages' readers to be held against.
 
@@ -26,6 +27,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 
 import numpy as np
+from msgspec import structs
 
 from streamdp.client.answers import Answer, Held, Why
 from streamdp.core.events import Identity
@@ -34,23 +36,30 @@ from streamdp.core.evidence.policy import PARTS, Policy
 _NULL = b"\xff\xff\xff\xff"
 
 
-def held(policy: Policy, prefix: bytes) -> Held:
-    """A policy in the form that a cache keeps: parts added up, four bytes for each action."""
-    return Held(array("I", np.cumsum(policy, dtype=np.uint32).tobytes()), prefix)
+def held(policy: Policy, prefix: bytes, *, cells: int = 1) -> Held:
+    """A policy in the form that a cache keeps: parts added up in each cell, four bytes each."""
+    ends = np.cumsum(policy.reshape(cells, -1), axis=1, dtype=np.uint32)
+    return Held(array("I", ends.tobytes()), prefix)
 
 
-def choose(answer: Answer, request: str, actions: tuple[str, ...]) -> Answer:
-    """Draw for a request from the policy in force for its key; the fallback action without one."""
+def choose(
+    answer: Answer, request: str, actions: tuple[str, ...], cell: int = 0, context: str | None = ""
+) -> Answer:
+    """Draw for a request in a cell from the policy in force for its key; the fallback without one.
+
+    The hash does not know the cell: nothing of a context leaves but the action that is shown.
+    """
     policy = answer.held
     if policy is None:
-        return answer
+        return answer if context == "" else structs.replace(answer, context=context)
     name, ends = request.encode(), policy.ends
     text = policy.prefix + len(name).to_bytes(4, "little") + name
     part = int.from_bytes(sha256(text).digest()[:3], "little")
-    arm = bisect_right(ends, part)
-    share = ends[arm] - ends[arm - 1] if arm else ends[0]
+    first = cell * len(actions)
+    arm = bisect_right(ends, part, first, first + len(actions))
+    share = ends[arm] - ends[arm - 1] if arm > first else ends[arm]
     where = answer.partition, answer.epoch, answer.born, answer.block, answer.stop
-    return Answer(actions[arm], answer.why, *where, share / PARTS)
+    return Answer(actions[arm - first], answer.why, *where, share / PARTS, None, context)
 
 
 def chosen_arm(policy: Policy, release: Identity, request: str, *, salt: str) -> tuple[int, float]:

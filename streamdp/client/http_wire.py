@@ -68,7 +68,7 @@ class AllTold(Struct, frozen=True):
     answers: list[HttpAnswer]
 
 
-class ChoiceTold(Struct, frozen=True):
+class ChoiceTold(Struct, frozen=True, omit_defaults=True):
     """The choice for one request of a feedback stream."""
 
     stream: str
@@ -78,13 +78,19 @@ class ChoiceTold(Struct, frozen=True):
     probability: float
     source: Why
     release: InForce | None
+    context: str = ""  # as the header of the request, in a stream with public contexts
 
 
-class AskedChoice(Struct, frozen=True, forbid_unknown_fields=True):
+WireContext = dict[str, str | int | float]
+"""The levels of a request's fields."""
+
+
+class AskedChoice(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A request for a choice."""
 
     key: WireKey
     request: str
+    context: WireContext | None = None
 
 
 class AskedChoices(Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,6 +116,7 @@ def chosen(stream: str, key: Key, request: str, answer: Answer) -> ChoiceTold:
         answer.probability,
         answer.why,
         in_force(answer),
+        answer.context or "",
     )
 
 
@@ -127,12 +134,14 @@ def in_force(answer: Answer) -> InForce | None:
 
 def answer_of(line: HttpAnswer | ChoiceTold) -> Answer:
     """The answer that the service sent."""
-    probability = line.probability if isinstance(line, ChoiceTold) else 1.0
+    probability, context = 1.0, ""
+    if isinstance(line, ChoiceTold):
+        probability, context = line.probability, line.context
     if line.release is None:
-        return Answer(line.action, line.source, probability=probability)
+        return Answer(line.action, line.source, probability=probability, context=context)
     release = line.release
     where = release.partition, release.epoch, release.born, release.block, release.slots + 1
-    return Answer(line.action, line.source, *where, probability)
+    return Answer(line.action, line.source, *where, probability, context=context)
 
 
 def written_key(key: Key) -> WireKey:

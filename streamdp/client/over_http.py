@@ -37,7 +37,15 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from streamdp.client import http_wire
-from streamdp.client.answers import Answer, Change, Condition, Feed, Why, unknown_stream
+from streamdp.client.answers import (
+    Answer,
+    Change,
+    Condition,
+    Context,
+    Feed,
+    Why,
+    unknown_stream,
+)
 from streamdp.client.arguments import (
     checked_callback,
     checked_count,
@@ -166,17 +174,23 @@ class HttpActions:
             answers += self._ask(stream, asked[start : start + http_wire.MOST_KEYS_A_BATCH])
         return answers
 
-    def choose(self, stream: str, key: Key, request: str) -> Answer:
-        """Let the service draw the action for a request of a feedback stream, and wait."""
-        (choice,) = self.choose_all(stream, [(key, request)])
+    def choose(
+        self, stream: str, key: Key, request: str, *, context: Context | None = None
+    ) -> Answer:
+        """Let the service draw the action for a request of a feedback stream, and wait.
+
+        A context leaves this process: the service refuses those of a stream whose contexts are
+        private (`played = "value"`), for which only a cache in your process can choose.
+        """
+        (choice,) = self._choices(stream, [_asked(key, request, context)])
         return choice
 
     def choose_all(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Answer]:
         """`choose` for many requests, a thousand per question. Never raises `TransportLost`."""
+        return self._choices(stream, [_asked(key, request, None) for key, request in requests])
+
+    def _choices(self, stream: str, requests: Sequence[http_wire.AskedChoice]) -> list[Answer]:
         stale = self._known(stream).stale
-        for key, request in requests:
-            checked_key(key)
-            checked_id(request, "request")
         choices: list[Answer] = []
         for start in range(0, len(requests), http_wire.MOST_KEYS_A_BATCH):
             some = requests[start : start + http_wire.MOST_KEYS_A_BATCH]
@@ -282,6 +296,14 @@ class HttpActions:
                 _logger.exception("on_change failed")
 
 
+def _asked(key: Key, request: str, context: Context | None) -> http_wire.AskedChoice:
+    """A question for a choice; levels that are neither text nor numbers are `other` anyway."""
+    name, sound = checked_id(request, "request"), (str, int, float)
+    levels = {of: level for of, level in (context or {}).items() if isinstance(level, sound)}
+    wire = http_wire.written_key(checked_key(key))
+    return http_wire.AskedChoice(wire, name, levels or None)
+
+
 class _Wire:
     """One kept connection to the service."""
 
@@ -317,11 +339,9 @@ class _Wire:
             raise self._lost(f"{len(answers)} for {len(asked.keys)} keys")
         return answers
 
-    def choose(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Answer]:
+    def choose(self, stream: str, requests: Sequence[http_wire.AskedChoice]) -> list[Answer]:
         """The choices for a batch of requests."""
-        asked = http_wire.AskedChoices(
-            [http_wire.AskedChoice(http_wire.written_key(key), name) for key, name in requests]
-        )
+        asked = http_wire.AskedChoices(list(requests))
         answer = self._answer(stream, "choices", asked)
         try:
             choices = http_wire.all_chosen_decoder.decode(answer).choices

@@ -23,6 +23,7 @@ or another, needs both: `Request(key, id)`.
 |---|---|
 | `streamdp-request` | the id; outcomes have it too |
 | `streamdp-action` | the action that was shown |
+| `streamdp-context` | the levels of its fields, in a stream with public contexts |
 | `pscore` | the probability of the draw, decimal text |
 | `streamdp-release` | partition/epoch/born/block of the release behind it; none for a fallback |
 | `streamdp-person` | who was shown it, where a cap is configured |
@@ -41,13 +42,13 @@ from msgspec import Struct
 
 from streamdp.assembly.contents import Asked, Reward, Said
 from streamdp.assembly.public import PERSON_HEADER, REQUEST_HEADER
-from streamdp.client.answers import Answer, Chooser, Why
+from streamdp.client.answers import Answer, Chooser, Context, Why
 from streamdp.client.arguments import checked_count, checked_key, checked_seconds, id_bytes
 from streamdp.client.threaded import InThread
 from streamdp.client.writing import Record, TopicWriter, WritingCondition
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.ports import Key, Producer
-from streamdp.wire.feedback import ACTION_HEADER
+from streamdp.wire.feedback import ACTION_HEADER, CONTEXT_HEADER
 
 RELEASE_HEADER = "streamdp-release"
 PROPENSITY_HEADER = "pscore"
@@ -115,7 +116,18 @@ def request_record(
     """
     headers: list[tuple[str, bytes | None]] = [(REQUEST_HEADER, id_bytes(request.id, "request"))]
     if choice is not None:
+        if choice.context is None:
+            raise InvalidConfig(
+                complaint(
+                    "request",
+                    "headers are public, and contexts of this stream are private",
+                    expected="an event whose value has context, action and reward",
+                    got="a request",
+                )
+            )
         headers.append((ACTION_HEADER, choice.action.encode()))
+        if choice.context:
+            headers.append((CONTEXT_HEADER, choice.context.encode()))
         headers.append((PROPENSITY_HEADER, repr(choice.probability).encode()))
         if choice.why is Why.PUBLISHED:
             release = choice.partition, choice.epoch, choice.born, choice.block
@@ -186,8 +198,17 @@ class Loop:
         """Like `async with`, in a thread of its own."""
         self._thread.close()
 
-    def choose(self, key: Key, *, request: str | None = None, person: str | None = None) -> Shown:
-        """Draw the action to show for a key, and write that it is shown.
+    def choose(
+        self,
+        key: Key,
+        *,
+        request: str | None = None,
+        person: str | None = None,
+        context: Context | None = None,
+    ) -> Shown:
+        """Draw the action to show for a key and a context, and write that it is shown.
+
+        A context that is written is public for good.
 
         Without an id the request gets a fresh random one. A call with the id of an earlier request
         shows it again, which the join takes for a repetition: keep the first result.
@@ -203,7 +224,8 @@ class Loop:
             )
         asked = Request(key, uuid4().hex if request is None else request)
         id_bytes(asked.id, "request")
-        choice = self._actions.choose(self._stream, key, asked.id)
+        given = {} if context is None else {"context": context}
+        choice = self._actions.choose(self._stream, key, asked.id, **given)
         self.write(asked, choice=choice, person=person)
         return Shown(asked, choice)
 

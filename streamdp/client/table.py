@@ -68,7 +68,7 @@ class Table:
         self._most_keys = most_keys
         self._most_bytes = most_bytes
         self._bytes = 0  # of kept policies
-        self._digest = names_digest(source.names.actions) if source.names else ""
+        self._digest = names_digest(source.names.arms) if source.names else ""
         self._contenders: dict[Key, dict[int, Answer]] = {}
         self._names: dict[str, str] = {}
 
@@ -148,9 +148,10 @@ class Table:
         assert names is not None
         if line.actions_digest != self._digest:
             return Answer(self.source.fallback, Why.OTHER_ACTIONS, *where)
-        policy = policy_of(from_base64(line.policy, "policy"), actions=len(names.actions))
-        likeliest = names.actions[int(np.argmax(policy))]
-        kept = held(policy, hashed_prefix(names.salt, line.identity))
+        parts, count = from_base64(line.policy, "policy"), len(names.actions)
+        policy = policy_of(parts, actions=count, cells=names.cells)
+        likeliest = names.actions[int(np.argmax(policy)) % count]
+        kept = held(policy, hashed_prefix(names.salt, line.identity), cells=names.cells)
         return Answer(likeliest, Why.PUBLISHED, *where, held=kept)
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from math import log, sqrt
+from typing import Literal
 
 from streamdp.client import Names, Source
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.regret import Estimate, full_charge, theorem_of
 from streamdp.ports import StreamTopics
@@ -33,6 +35,8 @@ class About:
     partition_epochs: Mapping[int, int] = field(default_factory=dict)  # beyond the stream's
     gap: float | None = None  # Δ, if the configuration states one
     salt: str = ""  # feedback streams: requests are hashed with it
+    contexts: Contexts | None = None  # of a feedback stream: an arm is an action in a cell
+    shown: tuple[str, ...] = ()  # with contexts: the actions that are shown
 
     @property
     def name(self) -> str:
@@ -47,8 +51,12 @@ class About:
     @property
     def source(self) -> Source:
         """What a cache needs to follow this stream's actions."""
-        names = Names(self.learner.actions, self.salt)
-        return Source(self.topics, self.fallback, names if self.learner.played else None)
+        played = self.learner.played
+        if played is None:
+            return Source(self.topics, self.fallback)
+        shown = self.learner.actions if self.contexts is None else self.shown
+        where: Literal["header", "value"] = "value" if played == "value" else "header"
+        return Source(self.topics, self.fallback, Names(shown, self.salt, self.contexts, where))
 
     def regret_bound(self, *, last_slot: int, length: int) -> float | None:
         """A bound on the estimated regret of a block of this length, in a stationary world.

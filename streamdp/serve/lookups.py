@@ -7,7 +7,8 @@
 
 For a feedback stream a request asks for its choice, which is drawn from the policy in force:
 
-    GET  /v1/streams/{stream}/keys/{key}/choice?request={id}   and likewise for the other keys
+    GET  /v1/streams/{stream}/keys/{key}/choice?request={id}   and likewise for the other keys;
+                                       in a stream with contexts `&device=phone&…` beside it
     POST /v1/streams/{stream}/choices                     up to 1,000 requests at once
 
 Addresses are split before any decoding, so an encoded slash is part of a key. A look-up leaves no
@@ -34,6 +35,7 @@ from streamdp.client.http_wire import (
     MOST_KEYS_A_BATCH,
     AllChosen,
     AllTold,
+    ChoiceTold,
     KeyTold,
     answer_for_http,
     asked_choices_decoder,
@@ -123,6 +125,8 @@ class Lookups:
             if not wants_choice:
                 kind = "is a feedback stream: ask for /choice?request=ID"
             raise Refused(404, f"this stream {kind}")
+        if wants_choice:
+            check_public(self._knowledge, stream)
 
     def _one(self, scope: Scope, stream: str, fingerprint: str, key: Key) -> Answered:
         answer = self._cache.action(stream, key)
@@ -143,7 +147,12 @@ class Lookups:
         requests = query.get("request", [])
         if len(requests) != 1 or not requests[0]:
             raise Refused(400, "expected ?request=ID once, with the request's own id")
-        choice = self._cache.choose(stream, key, requests[0])
+        names = self._knowledge.about[stream].source.names
+        context = None
+        if names is not None and names.contexts is not None:
+            fields = (field.name for field in names.contexts.fields)
+            context = {name: query[name][0] for name in fields if len(query.get(name, [])) == 1}
+        choice = self._cache.choose(stream, key, requests[0], context=context)
         headers = [JSON, (b"cache-control", b"no-store"), *self._age(stream)]
         headers.append((b"streamdp-source", choice.why.value.encode()))
         if choice.action == NO_FALLBACK:
@@ -153,16 +162,19 @@ class Lookups:
     def _choices(self, body: bytes, stream: str) -> bytes:
         try:
             asked = asked_choices_decoder.decode(body).requests
-            requests = [(read_key(request.key), request.request) for request in asked]
+            requests = [(read_key(request.key), request) for request in asked]
         except (msgspec.MsgspecError, InvalidConfig, UnicodeError, RecursionError):
             expected = 'expected {"requests": [{"key": "text", "request": "an id"}]}'
             raise Refused(400, f"unreadable; {expected}") from None
         if len(requests) > MOST_KEYS_A_BATCH:
             raise Refused(413, f"more than {MOST_KEYS_A_BATCH} requests")
-        choose = self._cache.choose
-        drawn = [
-            chosen(stream, key, request, choose(stream, key, request)) for key, request in requests
-        ]
+        choose, drawn = self._cache.choose, list[ChoiceTold]()
+        try:
+            for key, request in requests:
+                choice = choose(stream, key, request.request, context=request.context)
+                drawn.append(chosen(stream, key, request.request, choice))
+        except InvalidConfig as error:
+            raise Refused(400, str(error)) from None
         return encode(AllChosen(stream, drawn))
 
     async def _posted(self, scope: Scope, receive: Receive) -> bytes:
@@ -189,6 +201,13 @@ class Lookups:
             (b"streamdp-feed", known.feed.value.encode()),
             (b"streamdp-stale-seconds", b"%.3f" % known.stale_seconds),
         ]
+
+
+def check_public(knowledge: Knowledge, stream: str) -> None:
+    """Refuse to choose for a stream whose contexts are private: they must not travel."""
+    names = knowledge.about[stream].source.names
+    if names is not None and names.contexts is not None and names.played == "value":
+        raise Refused(404, "contexts of this stream are private: choose in the process that has it")
 
 
 def key_of(parts: list[bytes]) -> Key:

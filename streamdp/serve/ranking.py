@@ -35,6 +35,7 @@ from msgspec import Struct
 from streamdp.client.http_wire import (
     MOST_KEYS_A_BATCH,
     ChoiceTold,
+    WireContext,
     WireKey,
     chosen,
     encode,
@@ -71,6 +72,7 @@ class AskedRank(Struct, frozen=True, forbid_unknown_fields=True):
     key: WireKey
     request: str = ""  # its id; by default 128 random bits
     person: str | None = None
+    context: WireContext | None = None
 
 
 class AskedOne(AskedRank, frozen=True, forbid_unknown_fields=True):
@@ -86,7 +88,7 @@ class AskedRanks(Struct, frozen=True, forbid_unknown_fields=True):
     durable: bool = True
 
 
-class Ranked(ChoiceTold, frozen=True):
+class Ranked(ChoiceTold, frozen=True, kw_only=True):
     """The answer to one request."""
 
     durable: bool
@@ -206,7 +208,9 @@ class Ranking:
         for one in asked:
             try:
                 request = Request(read_key(one.key), one.request or secrets.token_hex(16))
-                choice = self._knowledge.cache.choose(stream, request.key, request.id)
+                choice = self._knowledge.cache.choose(
+                    stream, request.key, request.id, context=one.context
+                )
                 records.append(request_record(request, choice=choice, person=one.person))
             except InvalidConfig as error:
                 raise Refused(400, str(error)) from None

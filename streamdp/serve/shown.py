@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import pairwise
 from math import isnan
 from typing import Any
+
+import numpy as np
 
 from streamdp import __version__
 from streamdp.client import Answer
@@ -50,7 +51,7 @@ def shown_key(knowledge: Knowledge, stream: str, key: Key) -> dict[str, Any]:
         "action": answer.action or None,
         "source": answer.why.value,
         "release": in_force(answer),
-        "policy": _policy(answer),
+        "policy": _policy(answer, knowledge.about[stream]),
         "learners": [
             _learner(number, history, _names(knowledge.about[stream], number, history))
             for number, history in releases.of_key(key).items()
@@ -58,12 +59,14 @@ def shown_key(knowledge: Knowledge, stream: str, key: Key) -> dict[str, Any]:
     }
 
 
-def _policy(answer: Answer) -> list[float] | None:
-    """The probabilities in force for a key of a feedback stream."""
+def _policy(answer: Answer, about: About) -> list[float] | None:
+    """The probabilities in force for a key of a feedback stream, cell by cell with contexts."""
     if answer.held is None:
         return None
-    ends = [0, *answer.held.ends]
-    return [(end - begin) / PARTS for begin, end in pairwise(ends)]
+    cells = 1 if about.contexts is None else about.contexts.cells
+    ends = np.array(answer.held.ends, dtype=np.int64).reshape(cells, -1)
+    probabilities: list[float] = (np.diff(ends, axis=1, prepend=0) / PARTS).ravel().tolist()
+    return probabilities
 
 
 def _topics(knowledge: Knowledge) -> list[dict[str, Any]]:

@@ -183,4 +183,6 @@ def about_of(configuration: Configuration, name: str) -> About:
         partition_epochs=table.partition_epochs,
         gap=table.gap,
         salt=table.feedback.salt if table.feedback else "",
+        contexts=configuration.contexts(name),
+        shown=tuple(configuration.actions(name)),
     )

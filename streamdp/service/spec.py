@@ -111,7 +111,7 @@ class StreamSpec:
         learner, format_ = self.learner, self.format
         wanted = None if learner.played is None else (learner.played, learner.actions)
         read = format_.feedback if isinstance(format_, FeedbackFormat) else None
-        if wanted != (None if read is None else (read.played, read.actions)):
+        if wanted != (None if read is None else (read.played, read.arms)):
             raise InvalidConfig(
                 complaint(
                     f"streams.{self.name}.format",
@@ -119,7 +119,7 @@ class StreamSpec:
                     expected="losses" if wanted is None else f"its actions, played = {wanted[0]}",
                     got="losses"
                     if read is None
-                    else f"{len(read.actions)} actions, played = {read.played}",
+                    else f"{len(read.arms)} actions, played = {read.played}",
                 )
             )
 

@@ -12,7 +12,12 @@ The rules of `formats` hold here too, and these:
 3. An unusable payload is the gain 0 *of the arm that its header names*: that arm was shown, which
    is public, so it is counted.
 4. With `played = "value"`, for producers that cannot write headers, the payload names the action.
-   Then a replaced payload may move two arms, so the learner needs three times the noise.
+   Then a replaced payload may move two arms, so the learner needs more noise.
+5. In a stream with contexts an arm is an action in a cell of the table (`core.evidence.contexts`).
+   The context stands where the action does: in the header `streamdp-context`, such as
+   `device=phone;country=fr` (a frame has `streamdp-contexts`, a cell's number as uint32 a row), or
+   in the payload, never in both. In a header that is missing, given twice or unreadable, every
+   field is `other`.
 
 A format offers feedback by `configure_feedback` beside `configure` on its entry point's object.
 """
@@ -29,6 +34,7 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Bools, Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import NO_ARM
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.grid import centred_gains
 from streamdp.wire.formats import Setting, Value, checked_option, factory_of
 
@@ -37,8 +43,9 @@ Played = Literal["header", "value"]
 Headers = Sequence[tuple[str, bytes | None]]
 
 ACTION_HEADER = "streamdp-action"
+CONTEXT_HEADER = "streamdp-context"
 ROW_BYTES = 4
-"""Bytes of each row's action in the header of a frame: a little-endian uint32."""
+"""Bytes of each row's action (or cell) in a frame's header: a little-endian uint32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,7 @@ class Feedback:
     content: Content = "loss"
     played: Played = "header"
     header: str = ACTION_HEADER
+    contexts: Contexts | None = None
 
     def __post_init__(self) -> None:
         """Refuse unknown values."""
@@ -62,7 +70,13 @@ class Feedback:
     def settings(self) -> Mapping[str, Setting]:
         """Everything that decides how a record is read: part of the configuration's digest."""
         header = {"action_header": self.header} if self.played == "header" else {}
-        return {"content": self.content, "played": self.played, **header}
+        contexts = {} if self.contexts is None else {"context": str(self.contexts)}
+        return {"content": self.content, "played": self.played, **header, **contexts}
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The names of the arms that records can name: actions, in each cell."""
+        return self.actions if self.contexts is None else self.contexts.arms(self.actions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,17 +208,27 @@ def headers_of(format_: FeedbackFormat, played: Sequence[int]) -> Headers:
     >>> headers_of(format_, [1])
     [('streamdp-action', b'b')]
     """
-    feedback = format_.feedback
+    feedback, contexts = format_.feedback, format_.feedback.contexts
     if feedback.played == "value":
         return []
+    count = len(feedback.actions)
     if format_.frames:
-        return [(f"{feedback.header}s", np.array(played, dtype="<u4").tobytes())]
+        arms = np.array(played, dtype=np.int64)
+        headers = [(f"{feedback.header}s", (arms % count).astype("<u4").tobytes())]
+        if contexts is not None:
+            headers.append((f"{CONTEXT_HEADER}s", (arms // count).astype("<u4").tobytes()))
+        return headers
     (arm,) = played
-    return [(feedback.header, feedback.actions[arm].encode())]
+    headers = [(feedback.header, feedback.actions[arm % count].encode())]
+    if contexts is not None:
+        headers.append((CONTEXT_HEADER, contexts.header_of_cell(arm // count)))
+    return headers
 
 
 def _in_records(feedback: Feedback, headers: Sequence[Headers], slots: Ints) -> NDArray[np.int32]:
     """The arm that each record of one slot names."""
+    if feedback.contexts is not None:
+        return _in_contexts(feedback, feedback.contexts, headers)
     name, none = feedback.header, _number(NO_ARM)
     numbers: dict[bytes | None, bytes]
     numbers = {action.encode(): _number(arm) for arm, action in enumerate(feedback.actions)}
@@ -218,18 +242,46 @@ def _in_records(feedback: Feedback, headers: Sequence[Headers], slots: Ints) -> 
     return np.frombuffer(b"".join(played), dtype="<i4").astype(np.int32)
 
 
+def _in_contexts(
+    feedback: Feedback, contexts: Contexts, headers: Sequence[Headers]
+) -> NDArray[np.int32]:
+    """The arm that each record's context and action name."""
+    name, count = feedback.header, len(feedback.actions)
+    numbers: dict[bytes | None, int]
+    numbers = {action.encode(): arm for arm, action in enumerate(feedback.actions)}
+    cells: dict[bytes | None, int] = {}  # of the headers of this batch, read once each
+    played = np.empty(len(headers), dtype=np.int32)
+    for at, pairs in enumerate(headers):
+        actions = [value for key, value in pairs if key == name]
+        given = [value for key, value in pairs if key == CONTEXT_HEADER]
+        action = numbers.get(actions[0], NO_ARM) if len(actions) == 1 else NO_ARM
+        context = given[0] if len(given) == 1 else None
+        cell = cells.get(context)
+        if cell is None:
+            cell = cells[context] = contexts.cell_of_header(context)
+        played[at] = NO_ARM if action == NO_ARM else cell * count + action
+    return played
+
+
 def _number(arm: int) -> bytes:
     return arm.to_bytes(ROW_BYTES, "little", signed=True)
 
 
 def _in_frames(feedback: Feedback, headers: Sequence[Headers], slots: Ints) -> NDArray[np.int32]:
     """The arm that each row of each frame names; a header of a wrong length names none."""
-    name, none = f"{feedback.header}s", _number(NO_ARM)
-    parts = []
+    numbers, contexts = _in_rows(f"{feedback.header}s", headers, slots), feedback.contexts
+    known = numbers < len(feedback.actions)
+    if contexts is not None:
+        cells = np.minimum(_in_rows(f"{CONTEXT_HEADER}s", headers, slots), contexts.unknown)
+        numbers = cells * len(feedback.actions) + numbers
+    return np.where(known, numbers, NO_ARM).astype(np.int32)
+
+
+def _in_rows(name: str, headers: Sequence[Headers], slots: Ints) -> Ints:
+    """A frame's number for each row; the largest uint32 where its header's length is wrong."""
+    parts, none = [], _number(NO_ARM)
     for pairs, rows in zip(headers, slots.tolist(), strict=True):
         given = [value for key, value in pairs if key == name]
         fits = len(given) == 1 and given[0] is not None and len(given[0]) == ROW_BYTES * rows
         parts.append(given[0] or b"" if fits else none * rows)
-    numbers = np.frombuffer(b"".join(parts), dtype="<u4")
-    known = numbers < len(feedback.actions)
-    return np.where(known, numbers, NO_ARM).astype(np.int32)
+    return np.frombuffer(b"".join(parts), dtype="<u4").astype(np.int64)

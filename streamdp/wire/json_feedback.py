@@ -1,9 +1,12 @@
 """JSON feedback: `{"loss": 0.25}` or `{"reward": 1}`, one slot each.
 
-With `played = "value"` the event also names the shown action: `{"action": "a", "reward": 1}`. The
-rules are those of `json_format`: a number is a JSON number and not a boolean or text, other fields
-are ignored, nesting has a fixed limit, numbers outside [0, 1] are clipped while they are still
-float64. An unknown action in the event is the null observation.
+With `played = "value"` the event also names the shown action: `{"action": "a", "reward": 1}`, and
+in a stream with contexts its context: `{"context": {"device": "phone"}, "action": "a", "reward":
+1}`. An event's length is public, so such events must be padded to one width.
+
+The rules are those of `json_format`: a number is a JSON number and not a boolean or text, other
+fields are ignored, nesting has a fixed limit, numbers outside [0, 1] are clipped while they are
+still float64. An unknown action in the event is the null observation.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import NO_ARM
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.wire.feedback import Feedback, Outcomes
 from streamdp.wire.formats import (
     CONFLUENT_PREFIX,
@@ -49,12 +53,34 @@ class JsonFeedback:
         """Check the options, and make the typed reader of events."""
         checked_option(self.prefix, where="format.prefix", allowed=("none", "confluent"))
         checked_option(self.padding, where="format.padding", allowed=("none", "fixed"))
-        with_action = self.feedback.played == "value"
-        fields = {self.feedback.content: float, **({"action": str} if with_action else {})}
+        fields: dict[str, Any] = {self.feedback.content: float}
+        none: Any = float("nan")
+        if self.feedback.played == "value":
+            fields["action"], none = str, (none, None)
+            if self._contexts is not None:
+                fields["context"], none = dict[str, Any], (*none, {})
+                self._check_width()
         event = msgspec.defstruct("Event", list(fields.items()), gc=False)
         object.__setattr__(self, "_read", msgspec.json.Decoder(event).decode)
         object.__setattr__(self, "_take", attrgetter(*fields))
-        object.__setattr__(self, "_none", (float("nan"), None) if with_action else float("nan"))
+        object.__setattr__(self, "_none", none)
+
+    @property
+    def _contexts(self) -> Contexts | None:
+        """The contexts that payloads hold."""
+        return self.feedback.contexts if self.feedback.played == "value" else None
+
+    def _check_width(self) -> None:
+        """Refuse events whose length would name a context: lengths are public."""
+        if self.padding != "fixed":
+            raise InvalidConfig(
+                complaint(
+                    "format.padding",
+                    "an event's length would tell its context, which is protected",
+                    expected="fixed (all producers fill events up to one width)",
+                    got=self.padding,
+                )
+            )
 
     @classmethod
     def configure(cls, *, feedback: Feedback, options: Mapping[str, object]) -> JsonFeedback:
@@ -80,10 +106,13 @@ class JsonFeedback:
         slots = np.ones(len(values), dtype=np.int64)
         if self.feedback.played == "header":
             return Outcomes(_clipped(self._outcomes(values)), slots)
-        numbers, named = zip(*self._outcomes(values), strict=True) if values else ((), ())
+        outcomes, contexts = self._outcomes(values), self._contexts
         arms = {action: arm for arm, action in enumerate(self.feedback.actions)}
-        played = np.array([arms.get(action, NO_ARM) for action in named], dtype=np.int32)
-        return Outcomes(_clipped(numbers), slots, played)
+        played = np.array([arms.get(of[1], NO_ARM) for of in outcomes], dtype=np.int32)
+        if contexts is not None:
+            cells = np.array([contexts.cell(of[2]) for of in outcomes], dtype=np.int32)
+            played = np.where(played == NO_ARM, NO_ARM, cells * np.int32(len(arms)) + played)
+        return Outcomes(_clipped([of[0] for of in outcomes]), slots, played)
 
     def encode(self, numbers: NDArray[np.float32], *, played: Sequence[int]) -> bytes:
         """One event, with the shortest decimal that reads back as this float32."""
@@ -94,7 +123,10 @@ class JsonFeedback:
             )
         event: dict[str, object] = {self.feedback.content: short_decimals(row).tolist()[0]}
         if self.feedback.played == "value":
-            event["action"] = self.feedback.actions[played[0]]
+            cell, action = divmod(played[0], len(self.feedback.actions))
+            event["action"] = self.feedback.actions[action]
+            if self._contexts is not None:
+                event["context"] = self._contexts.levels(cell)
         text = msgspec.json.encode(event)
         return b"\0" * self._skip + text.ljust(self.width if self.padding == "fixed" else 0)
 
@@ -103,8 +135,10 @@ class JsonFeedback:
         """Bytes of an event with `padding = "fixed"`: those of the longest possible event."""
         event: dict[str, object] = {self.feedback.content: 0}
         if self.feedback.played == "value":
-            encoded = max(self.feedback.actions, key=lambda name: len(msgspec.json.encode(name)))
-            event["action"] = encoded
+            event["action"] = max(self.feedback.actions, key=_width)
+            if self._contexts is not None:
+                fields = self._contexts.fields
+                event["context"] = {of.name: max(of.names, key=_width) for of in fields}
         return len(msgspec.json.encode(event)) + NUMBER_WIDTH - 1
 
     def explain(self, value: Value) -> str | None:
@@ -146,6 +180,11 @@ class JsonFeedback:
             except UNUSABLE:
                 add(none)
         return taken
+
+
+def _width(name: str) -> int:
+    """How many bytes a name takes in an event."""
+    return len(msgspec.json.encode(name))
 
 
 def _clipped(numbers: Sequence[float]) -> NDArray[np.float32]:

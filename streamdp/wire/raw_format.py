@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.events import NO_ARM
 from streamdp.wire.feedback import Feedback, Outcomes
 from streamdp.wire.formats import (
     CONFLUENT_PREFIX,
@@ -178,7 +179,11 @@ class RawFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RawFeedback:
-    """One number for each slot of a feedback stream: loss or reward of the action in the header."""
+    """One number for each slot of a feedback stream: loss or reward of the action in the header.
+
+    With `played = "value"` in a stream with contexts a row is a cell's number, an action's number
+    (uint32 each) and the loss or reward (float32).
+    """
 
     feedback: Feedback
     scalar: Scalar
@@ -188,16 +193,18 @@ class RawFeedback:
 
     def __post_init__(self) -> None:
         """Check the options; a row has no place for the action's name."""
-        if self.feedback.played == "value":
+        feedback = self.feedback
+        if feedback.played == "value" and (feedback.contexts is None or self.scalar != "float32"):
             raise InvalidConfig(
                 complaint(
                     "played",
                     f"{self.scalar} records hold one number and no action",
-                    expected="header, or the format json",
+                    expected="header, the format json, or float32 in a stream with contexts",
                     got="value",
                 )
             )
-        rows = RawRows(1, self.scalar, self.frames, self.prefix)
+        columns = 3 if feedback.played == "value" else 1
+        rows = RawRows(columns, self.scalar, self.frames, self.prefix)
         object.__setattr__(self, "_rows", rows)
 
     def settings(self) -> Mapping[str, Setting]:
@@ -210,12 +217,25 @@ class RawFeedback:
 
     def decode(self, values: Sequence[Value]) -> Outcomes:
         """Decode a batch of payloads. Never raises because of content."""
-        decoded = self._rows.decode(values)
-        return Outcomes(decoded.losses[:, 0], decoded.slots_per_record)
+        decoded, contexts = self._rows.decode(values), self.feedback.contexts
+        numbers = decoded.losses[:, -1]
+        if self.feedback.played == "header":
+            return Outcomes(numbers, decoded.slots_per_record)
+        assert contexts is not None, "checked when the format was made"
+        whole, count = decoded.losses.view(np.uint32), len(self.feedback.actions)
+        cells = np.minimum(whole[:, 0], np.uint32(contexts.unknown)).astype(np.int32)
+        actions = np.minimum(whole[:, 1], np.uint32(count)).astype(np.int32)
+        played = np.where(actions == count, NO_ARM, cells * np.int32(count) + actions)
+        return Outcomes(numbers, decoded.slots_per_record, played)
 
     def encode(self, numbers: NDArray[np.float32], *, played: Sequence[int]) -> bytes:
         """The payload of one record with these numbers."""
-        return self._rows.encode(checked_numbers(numbers).reshape(-1, 1))
+        column = checked_numbers(numbers).reshape(-1, 1)
+        if self.feedback.played == "header":
+            return self._rows.encode(column)
+        arms, count = np.array(played, dtype=np.uint32), np.uint32(len(self.feedback.actions))
+        whole = np.stack([arms // count, arms % count], axis=1)
+        return self._rows.encode(np.concatenate([whole.view(np.float32), column], axis=1))
 
     def explain(self, value: Value) -> str | None:
         """Why a payload is unusable, wholly or in part. NOT PRIVATE: for operators only."""

@@ -15,6 +15,7 @@ from dataclasses import replace
 from fractions import Fraction
 from hashlib import blake2b
 from itertools import count
+from typing import Any
 
 import numpy as np
 import pytest
@@ -271,7 +272,7 @@ def _with_probability(
     """Say another probability than the draw's."""
     drawn = choosing.choose
 
-    def choose(answer: Answer, request: str, actions: tuple[str, ...]) -> Answer:
+    def choose(answer: Answer, request: str, actions: tuple[str, ...], *cell: Any) -> Answer:
         choice = drawn(answer, request, actions)
         return structs.replace(choice, probability=said(answer, request, choice))
 
@@ -300,7 +301,7 @@ def says_the_probability_as_if_play_were_uniform(patch: pytest.MonkeyPatch) -> N
 def draws_uniformly_and_says_the_policy(patch: pytest.MonkeyPatch) -> None:
     """An override that nobody logs: what is said is the policy's, and it was not drawn from it."""
 
-    def choose(answer: Answer, request: str, actions: tuple[str, ...]) -> Answer:
+    def choose(answer: Answer, request: str, actions: tuple[str, ...], *cell: Any) -> Answer:
         assert answer.held is not None
         arm = int.from_bytes(blake2b(request.encode()).digest(), "little") % len(actions)
         share = np.diff([0, *answer.held.ends])[arm]
@@ -319,7 +320,7 @@ def hashes_the_request_alone(patch: pytest.MonkeyPatch) -> None:
 def tosses_a_coin_of_its_own(patch: pytest.MonkeyPatch) -> None:
     drawn, tosses = choosing.choose, count()
 
-    def choose(answer: Answer, request: str, actions: tuple[str, ...]) -> Answer:
+    def choose(answer: Answer, request: str, actions: tuple[str, ...], *cell: Any) -> Answer:
         return drawn(answer, f"{request}-{next(tosses)}", actions)
 
     patch.setattr(choosing, "choose", choose)

@@ -13,6 +13,7 @@ from streamdp.client import (
     Answer,
     Why,
 )
+from streamdp.client.answers import Context
 from streamdp.ports import Headers, Key, StreamTopics, Technology, Value
 from tests.support.assembly_model import encode
 
@@ -29,7 +30,9 @@ class Draws:
     def __init__(self) -> None:
         self.asked: list[tuple[str, Key, str]] = []
 
-    def choose(self, stream: str, key: Key, request: str) -> Answer:
+    def choose(
+        self, stream: str, key: Key, request: str, *, context: Context | None = None
+    ) -> Answer:
         self.asked.append((stream, key, request))
         action = ACTIONS[len(self.asked) % 2]
         return Answer(action, Why.PUBLISHED, 0, 1, 17, 3, probability=0.25)

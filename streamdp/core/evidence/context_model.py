@@ -28,14 +28,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
+from typing import ClassVar
 
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
+from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.evidence.policy import Policy, parts_of, with_floor
 from streamdp.core.evidence.policy_arithmetic import ordered_sum
 from streamdp.core.evidence.policy_best import chances_of_best
 from streamdp.core.evidence.policy_posterior import TAILS, NoiseVariance, level
+from streamdp.core.evidence.policy_rule import Pairs
 
 ROUNDS = 6
 """Of EM, each with a step of twice the length in the logarithm: as good as twelve plain ones.
@@ -62,6 +65,7 @@ class ContextModel:
     spread: Fraction
     floor: Fraction
     name: str = "contexts"
+    history: ClassVar[Pairs] = Pairs("posterior")
 
     def parameters(self) -> Mapping[str, str]:
         """Everything that its policies depend on, in writing."""
@@ -87,6 +91,11 @@ class ContextModel:
 
     def policy(self, state: Floats, lengths: Ints) -> Policy:
         """The policies of all cells, cell by cell."""
+        arms = prod(self.shape) * self.actions
+        if state.shape[2] != arms:
+            raise InvalidConfig(
+                complaint("context", "another table", expected=f"{arms} arms", got=state.shape[2])
+            )
         return np.stack(
             [self._policy(row, length) for row, length in zip(state, lengths.tolist(), strict=True)]
         )

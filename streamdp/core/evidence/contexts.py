@@ -16,7 +16,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import isfinite, prod
 
@@ -166,10 +166,19 @@ class Contexts:
         """
         return self.header_of_cell(self.cell(context))
 
+    @cached_property
+    def headers(self) -> tuple[str, ...]:
+        """The header of each cell, as text."""
+        return tuple(self.header_of_cell(cell).decode() for cell in range(self.cells))
+
     def header_of_cell(self, cell: int) -> bytes:
         """The header that names a cell; what is `other` is left out."""
         named = self.levels(cell).items()
         return ";".join(f"{name}={level}" for name, level in named if level != OTHER).encode()
+
+    def arms(self, actions: tuple[str, ...]) -> tuple[str, ...]:
+        """The names of all arms: the levels of a cell, then the action."""
+        return _arms(self, actions)
 
     def levels(self, cell: int) -> dict[str, str]:
         """The names of a cell's levels."""
@@ -180,10 +189,19 @@ class Contexts:
         }
 
 
+@lru_cache(maxsize=16)
+def _arms(contexts: Contexts, actions: tuple[str, ...]) -> tuple[str, ...]:
+    cells = [
+        ";".join(f"{field}={level}" for field, level in contexts.levels(cell).items())
+        for cell in range(contexts.cells)
+    ]
+    return tuple(f"{cell};{action}" for cell in cells for action in actions)
+
+
 def _field(name: object, levels: object) -> ContextField:
     """One declared field; refuse what a header could not name."""
     where = f"context.{name}"
-    if not _sound(name):
+    if not _sound(name) or name == "request":  # HTTP asks for ?request=ID&field=level
         got = type(name).__name__ if not isinstance(name, str) else f"{len(name)} characters"
         raise InvalidConfig(
             complaint("context", "no name of a field", expected="text without ; and =", got=got)

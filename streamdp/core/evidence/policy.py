@@ -22,7 +22,7 @@ PARTS = 1 << PARTS_BITS
 """The sum of a policy's parts. K is at most 10**6, so that each action can have 16."""
 
 Policy = NDArray[np.uint32]
-"""K parts that add up to `PARTS`; R × K for many rows."""
+"""K parts that add up to `PARTS`; R × K for many rows. With contexts K parts for each cell."""
 
 
 def uniform_policy(actions: int) -> Policy:
@@ -37,20 +37,21 @@ def uniform_policy(actions: int) -> Policy:
     return parts
 
 
-def policy_of(parts: bytes, *, actions: int) -> Policy:
-    """Decode a published policy; refuse bytes that are not one.
+def policy_of(parts: bytes, *, actions: int, cells: int = 1) -> Policy:
+    """Decode a published policy, of each cell if there are several; refuse bytes that are not one.
 
     >>> policy_of(uniform_policy(2).astype("<u4").tobytes(), actions=2)
     array([8388608, 8388608], dtype=uint32)
     """
-    if len(parts) != 4 * actions:
+    if len(parts) != 4 * actions * cells:
         raise InvalidConfig(
-            complaint("policy", "length", expected=f"{4 * actions} bytes", got=len(parts))
+            complaint("policy", "length", expected=f"{4 * actions * cells} bytes", got=len(parts))
         )
     policy = np.frombuffer(parts, dtype="<u4").astype(np.uint32)
-    total = int(policy.sum(dtype=np.int64))
-    if total != PARTS:
-        raise InvalidConfig(complaint("policy", "sum of parts", expected=PARTS, got=total))
+    totals = policy.reshape(cells, actions).sum(axis=1, dtype=np.int64)
+    if (totals != PARTS).any():
+        got = int(totals[totals != PARTS][0])
+        raise InvalidConfig(complaint("policy", "sum of parts", expected=PARTS, got=got))
     return policy
 
 

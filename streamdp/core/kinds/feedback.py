@@ -7,6 +7,14 @@ and enters one arm's sum, in one block; counts are public, or released with nois
 noise of the learner's scale. Policies follow from released numbers only.
 
 A slot that names no known arm is the null observation: it takes its slot and adds to nothing.
+
+*Contexts.* Where an event also falls into a cell of a table (`core.evidence.contexts`), an arm is
+an action in a cell, and `actions` has the arms. The argument stays the same, whatever the number of
+cells: an event enters one arm, in one block. Cell and action stand in the same place. In headers
+both are public, and so are the counts of all arms; in the content a replaced record may leave one
+arm and enter another, and nothing of a context leaves but through the noise. **A context may follow
+from releases or from what is known from elsewhere, never from earlier contents**: in a header it
+would publish them, and in a content it would spread one over many later ones.
 """
 
 from __future__ import annotations
@@ -26,6 +34,7 @@ from streamdp.core import calibration
 from streamdp.core.arrays import Columns, Field, Floats, Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
 from streamdp.core.events import OPENING, SUMS, Batch, FeedbackBatch, FeedbackColumns
+from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.experiment import Experiment, Scales
 from streamdp.core.evidence.policies import ReleasedSums
@@ -204,8 +213,8 @@ class PolicyLearner:
 
     @property
     def experiment(self) -> Experiment | None:
-        """Sums and counts, with the scales of their noise."""
-        if self.sums_scale is None:
+        """Sums and counts, with the scales of their noise; arms of several cells are none."""
+        if self.sums_scale is None or isinstance(self.rule, ContextModel):
             return None
         scales = Scales(self.sums_scale / UNIT, self.counts_scale or Fraction(0))
         return Experiment.of(scales, actions=len(self.actions))

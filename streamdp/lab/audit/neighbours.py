@@ -18,6 +18,7 @@ import numpy as np
 
 from streamdp.core.arrays import Columns, Floats, Ints, Words
 from streamdp.core.events import ACTION, NO_ARM, Batch, FeedbackBatch, Key, LossBatch
+from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.policy_rules import Intervals
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds.feedback import PolicyLearner
@@ -217,7 +218,7 @@ def _of_feedback(kind: PolicyLearner) -> Neighbours:
 
     def of_actions(names: tuple[str, ...]) -> Kind:
         """Of many with the cheapest rule: how policies are computed has no part in noise."""
-        if len(names) <= _FEW:
+        if len(names) <= _FEW and not isinstance(kind.rule, ContextModel):  # a table has more arms
             return replace(kind, actions=names)
         return replace(kind, actions=names, rule=Intervals(Fraction(2)), forgetting=Fraction(1))
 

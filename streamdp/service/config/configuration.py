@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import ValidationError
 
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.evidence.contexts import MOST_ARMS, Contexts
 from streamdp.core.learners import (
     RECIPES,
     Leader,
@@ -36,6 +37,7 @@ from streamdp.core.learners import (
     learner_of,
 )
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
+from streamdp.core.learners.feedback.policy_contexts import NAME as CONTEXTS
 from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
 from streamdp.core.regret import Estimate, full_charge, shares
 from streamdp.ports import StreamTopics, Technology
@@ -203,8 +205,58 @@ class Configuration:
             )
         with self._within(name):
             if stream.observes == "losses":
+                if stream.context is not None:
+                    raise InvalidConfig(
+                        complaint(
+                            "context",
+                            "only of streams that observe feedback",
+                            expected="observes = feedback",
+                            got=stream.observes,
+                        )
+                    )
                 return learner_of(_options(stream.learner), actions=actions)
-            return feedback_learner_of(_options(stream.learner), actions=actions)
+            return self._feedback_learner(name, actions)
+
+    def contexts(self, name: str) -> Contexts | None:
+        """The fields of a stream's contexts; None for a stream without."""
+        table = self.stream(name).context
+        if table is None:
+            return None
+        with self._within(name):
+            return Contexts.read(table)
+
+    def _feedback_learner(self, name: str, actions: list[str]) -> Learner:
+        """A feedback stream's learner: of its actions, or of its actions in each cell."""
+        options, contexts = _options(self.stream(name).learner), self.contexts(name)
+        if contexts is None:
+            if options.get("recipe") == CONTEXTS:
+                where = self.place("streams", name, "context")
+                raise InvalidConfig(
+                    complaint(where, "missing", expected=f"fields, for {CONTEXTS}", got="nothing")
+                )
+            return feedback_learner_of(options, actions=actions)
+        options = {"recipe": CONTEXTS} | options
+        if options["recipe"] != CONTEXTS or "context" in options:
+            got = "an option `context`" if "context" in options else options["recipe"]
+            raise InvalidConfig(
+                complaint(
+                    self.place("streams", name, "learner", "recipe"),
+                    "does not go together with a table of contexts",
+                    expected=f"{CONTEXTS}, or none",
+                    got=got,
+                )
+            )
+        if contexts.cells * len(actions) > MOST_ARMS:
+            raise InvalidConfig(
+                complaint(
+                    self.place("streams", name, "context"),
+                    "the table is too large",
+                    expected=f"cells × actions ≤ {MOST_ARMS}",
+                    got=f"{contexts.cells} × {len(actions)}",
+                )
+            )
+        arms = contexts.arms(tuple(actions))
+        return feedback_learner_of(options | {"context": str(contexts)}, actions=arms)
 
     def leader(self, name: str) -> Leader:
         """The learner of a stream that observes all losses; refused for a feedback stream."""
@@ -259,7 +311,13 @@ class Configuration:
         if stream.feedback is None or learner.played is None:
             return None
         table = stream.feedback
-        return Feedback(learner.actions, table.content, learner.played, table.action_header)
+        return Feedback(
+            tuple(self.actions(name)),
+            table.content,
+            learner.played,
+            table.action_header,
+            self.contexts(name),
+        )
 
     def technology(self, **settings: object) -> Technology:
         """Open the transport with the file's settings, and with these in addition."""

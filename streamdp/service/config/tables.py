@@ -272,6 +272,10 @@ class StreamTable(BaseModel):
     feedback: FeedbackTable | None = Field(
         default=None, description="with observes = feedback: where records name the action"
     )
+    context: dict[str, Any] | None = Field(
+        default=None,
+        description="with observes = feedback: fields, each with its levels or { cuts = [...] }",
+    )
     actions: list[str] | None = Field(default=None, description="the actions' names, in order")
     actions_file: File | None = Field(default=None, description="or a file with one name a line")
     learner: LearnerTable = Field(description="the recipe and its options")

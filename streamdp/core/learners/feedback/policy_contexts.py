@@ -1,0 +1,84 @@
+"""Contexts: what is best may depend on who is looking.
+
+Privacy: ε-DP for replacing one record's content. Sensitivity: that of the sums (and counts) of a
+stream without contexts, whatever the number of cells, because an event enters one cell and action.
+Why: discrete Laplace noise on every number of a block; policies read released numbers and, where
+cell and action stand in headers, public counts.
+
+The model of `core.evidence.context_model` says how cells learn from each other.
+`tests/bench/bench_contexts.py` makes the tables from which `spread` and `floor` were chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from streamdp.core.calibration import parse_epsilon
+from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.evidence.context_model import ContextModel
+from streamdp.core.evidence.contexts import MOST_ARMS, Contexts
+from streamdp.core.kinds.feedback import PolicyLearner
+from streamdp.core.kinds.names import read_actions
+from streamdp.core.learners.feedback.learner import feedback_recipe, read_played
+from streamdp.core.learners.leader import read_schedule
+from streamdp.core.schedule import Schedule
+
+NAME = "policy_contexts"
+"""The recipe that a table of contexts goes together with."""
+
+SPREAD = Fraction(4, 5)
+FLOOR = Fraction(8)
+
+
+@feedback_recipe
+def policy_contexts(
+    *,
+    actions: Sequence[str],
+    epsilon: str | Fraction | int,
+    context: Contexts | str,
+    schedule: Schedule | str = "geometric 2",
+    spread: str | Fraction | int = SPREAD,
+    floor: str | Fraction | int = FLOOR,
+    played: str = "header",
+) -> PolicyLearner:
+    """Contexts: in each cell, play an action as often as it is likely to be the best there.
+
+    Privacy: ε-DP for replacing one record's content.
+    Arguments: `actions` are the arms, an action in a cell each (`Contexts.arms` names them);
+    `context` declares the fields and their levels, as JSON; `spread` multiplies the standard
+    deviations of the means; each action's expected shows in a block, over all cells, are at least
+    `floor`/ε; `played` says where context and action stand, `header` or `value`; `schedule` says
+    how blocks grow.
+    Reference: Thompson 1933 for the rule; Dempster, Laird & Rubin 1977 for EM; the table, the
+    model's moments, blocks, noise and floor are ours.
+
+    >>> fields = Contexts.read('{"device": ["phone"]}')
+    >>> fields.arms(("a", "b"))
+    ('device=phone;a', 'device=phone;b', 'device=other;a', 'device=other;b')
+    >>> policy_contexts(actions=fields.arms(("a", "b")), epsilon="1", context=fields).rule.actions
+    2
+    """
+    exact, contexts = parse_epsilon(epsilon, "learner.epsilon"), Contexts.read(context)
+    arms = read_actions(actions)
+    count, rest = divmod(len(arms), contexts.cells)
+    shape = contexts.shape
+    if len(arms) == 2:  # no table is so small: they stand for any number, in one cell
+        shape, count, rest = (1,), 2, 0
+    if rest or count < 2 or len(arms) > MOST_ARMS:
+        raise InvalidConfig(
+            complaint(
+                "context",
+                "the table does not fit",
+                expected=f"2 or more actions in each of {contexts.cells} cells, {MOST_ARMS} in all",
+                got=f"{len(arms)} arms",
+            )
+        )
+    shows = parse_epsilon(floor, "learner.floor") / exact
+    return PolicyLearner(
+        actions=arms,
+        schedule=read_schedule(schedule),
+        rule=ContextModel(shape, count, parse_epsilon(spread, "learner.spread"), shows),
+        charge=exact,
+        played=read_played(played),
+    )

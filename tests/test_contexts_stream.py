@@ -1,0 +1,411 @@
+"""Do contexts come through configuration, records, engine, client and HTTP as they went in?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from streamdp.client import Answer, Names, Source, Why
+from streamdp.client.answers import Context
+from streamdp.client.choosing import choose, hashed_prefix, held
+from streamdp.client.requests import Request, request_record
+from streamdp.client.table import Table
+from streamdp.core.engine import Engine
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import NO_ARM, SUMS, FeedbackBatch, Identity
+from streamdp.core.evidence.contexts import Contexts
+from streamdp.core.evidence.policy import PARTS, policy_of
+from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
+from streamdp.core.randomness import SeededRandomness
+from streamdp.ports import Published
+from streamdp.service.config import Configuration
+from streamdp.service.listeners import about_of
+from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback, headers_of, observe
+from streamdp.wire.published import Mode
+
+ACTIONS = ("boots", "coats")
+FIELDS = Contexts.read('{"device":["phone","desktop"],"age":{"cuts":[18,65]}}')
+ARMS = FIELDS.arms(ACTIONS)
+SHOP = """
+app = "shop"
+[transport]
+kind = "sqlite"
+path = "shop.db"
+[topics.shown]
+budget = "1"
+[streams.clicks]
+input = "shown"
+start = "earliest"
+observes = "feedback"
+actions = ["boots", "coats"]
+fallback_action = "boots"
+[streams.clicks.learner]
+epsilon = "1/2"
+[streams.clicks.feedback]
+content = "reward"
+salt = "pepper"
+[streams.clicks.context]
+device = ["phone", "desktop"]
+age = { cuts = [18, 65] }
+"""
+
+
+def shop(folder: Path, *, instead: tuple[str, str] = ("", ""), more: str = "") -> Configuration:
+    path = folder / "shop.toml"
+    path.write_text((SHOP.replace(*instead) if instead[0] else SHOP) + more)
+    return Configuration.load(path, {})
+
+
+def learner(**options: str) -> PolicyLearner:
+    return FEEDBACK_RECIPES["policy_contexts"](
+        actions=ARMS, epsilon="1/2", context=FIELDS, **options
+    )
+
+
+# -- configuration -------------------------------------------------------------------------------
+
+
+def test_the_table_of_contexts_makes_the_learner_the_format_and_the_names(tmp_path: Path) -> None:
+    configuration = shop(tmp_path)
+    spec = configuration.spec("clicks")
+    assert (spec.learner.recipe, spec.learner.actions) == ("policy_contexts", ARMS)
+    assert isinstance(spec.format, FeedbackFormat)
+    assert (spec.format.feedback.arms, spec.format.feedback.contexts) == (ARMS, FIELDS)
+    names = about_of(configuration, "clicks").source.names
+    assert names == Names(ACTIONS, "pepper", FIELDS, "header")
+    assert spec.learner.experiment is None  # none across cells
+
+
+@pytest.mark.parametrize(
+    ("instead", "more", "complaint"),
+    [
+        (('observes = "feedback"', 'observes = "losses"'), "", "context: only of streams"),
+        (("[streams.clicks.learner]", '[streams.clicks.learner]\nrecipe = "policy_blocks"'), "",
+         "learner.recipe: does not go together with a table of contexts"),
+        (("[streams.clicks.learner]", '[streams.clicks.learner]\ncontext = "{}"'), "",
+         "does not go together with a table of contexts; .* got an option `context`"),
+        ((SHOP[SHOP.index("[streams.clicks.context]"):], ""),
+         '[streams.clicks.learner]\nepsilon = "1/2"\n', "twice"),
+        (('device = ["phone", "desktop"]', "device = []"), "", "context.device: no levels"),
+        (('device = ["phone", "desktop"]', f"device = {json.dumps([str(n) for n in range(99)])}"),
+         f"hour = {{ cuts = {list(range(20))} }}\n", "context: the table is too large"),
+        (('epsilon = "1/2"', 'epsilon = "1/2"\nplayed = "value"'), "",
+         "format.padding: an event's length would tell its context"),
+        (('epsilon = "1/2"', 'epsilon = "1/2"\nplayed = "value"'),
+         '[streams.clicks.format]\nname = "float16"\n', "one number and no action"),
+    ],
+)  # fmt: skip
+def test_a_table_that_cannot_hold_is_refused(
+    tmp_path: Path, instead: tuple[str, str], more: str, complaint: str
+) -> None:
+    with pytest.raises(InvalidConfig, match=complaint):
+        shop(tmp_path, instead=instead, more=more).spec("clicks")
+
+
+def test_the_recipe_needs_the_table(tmp_path: Path) -> None:
+    """Otherwise every event would be in one cell, and nobody would know."""
+    text = SHOP[: SHOP.index("[streams.clicks.context]")]
+    path = tmp_path / "shop.toml"
+    path.write_text(text.replace("epsilon", 'recipe = "policy_contexts"\nepsilon'))
+    with pytest.raises(InvalidConfig, match=r"streams\.clicks\.context: missing"):
+        Configuration.load(path, {})
+
+
+def test_an_assembly_does_not_put_contexts_into_contents(tmp_path: Path) -> None:
+    """It copies headers, which are public: for private contexts, events are written directly."""
+    more = """
+[streams.clicks.format]
+name = "float32"
+[topics.requests]
+budget = "1"
+[assemblies.join]
+requests = "requests"
+outcomes = "outcomes"
+stream = "clicks"
+start = "earliest"
+mode = "feedback"
+window = "30m"
+combine = "max"
+"""
+    assert shop(tmp_path, more=more).assemblies()
+    with pytest.raises(InvalidConfig, match="reads the shown action from an event's content"):
+        shop(
+            tmp_path, instead=('epsilon = "1/2"', 'epsilon = "1/2"\nplayed = "value"'), more=more
+        ).assemblies()
+
+
+# -- records -------------------------------------------------------------------------------------
+
+FORMATS = {
+    f"{name} {played} {options}": configure_feedback(
+        name,
+        feedback=Feedback(ACTIONS, "reward", played, contexts=FIELDS),  # type: ignore[arg-type]
+        options=options,
+    )
+    for name, played, options in (
+        ("json", "header", {}), ("json", "value", {"padding": "fixed"}),
+        ("float32", "header", {}), ("float16", "header", {"frames": True}),
+        ("float32", "value", {}), ("float32", "value", {"frames": True, "prefix": "confluent"}),
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("format_", FORMATS.values(), ids=list(FORMATS))
+def test_what_is_sent_is_observed_in_its_cell(format_: FeedbackFormat) -> None:
+    """Every arm, alone and in frames; in value mode no header says anything."""
+    groups = [[3, 0, len(ARMS) - 1]] if format_.frames else [[arm] for arm in range(len(ARMS))]
+    values = [format_.encode(np.full(len(of), 0.25, np.float32), played=of) for of in groups]
+    headers = [headers_of(format_, of) for of in groups]
+    seen = observe(format_, values, headers)
+    assert seen.played.tolist() == [arm for of in groups for arm in of]
+    assert (seen.gain == -(1 << 18)).all()
+    assert not seen.unusable.any()
+    if format_.feedback.played == "value":
+        assert headers == [[]] * len(groups)
+        assert len({len(value) for value in values}) == 1  # no length names a level
+        public = [("streamdp-context", b"device=phone"), ("streamdp-action", b"boots")]
+        said = observe(format_, values, [public] * len(values))
+        assert said.played.tolist() == seen.played.tolist()
+    assert format_.settings()["context"] == str(FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("headers", "cell"),
+    [
+        ([("streamdp-context", b"device=phone;age=3")], {"device": "phone", "age": 3}),
+        ([("streamdp-context", b"age=70;colour=red")], {"age": 70}),
+        ([("streamdp-context", b"device=fridge")], {}),
+        ([], {}),
+        ([("streamdp-context", b"device=phone"), ("streamdp-context", b"device=phone")], {}),
+        ([("streamdp-context", None)], {}),
+        ([("streamdp-context", b"\xff")], {}),
+    ],
+)
+def test_the_header_names_the_cell(
+    headers: list[tuple[str, bytes | None]], cell: dict[str, object]
+) -> None:
+    """What is missing, twice or unreadable is `other`, for the arm that the other header names."""
+    format_ = FORMATS["json header {}"]
+    at = FIELDS.cell(cell) * 2
+    for action, arm in ((b"coats", at + 1), (b"boots", at), (b"hats", NO_ARM), (None, NO_ARM)):
+        given = [("streamdp-action", action), *headers]
+        assert observe(format_, [b'{"reward":1}'], [given]).played.tolist() == [arm]
+
+
+def test_contexts_in_contents_are_not_read_from_there_in_header_mode() -> None:
+    """A content that decides a public cell would publish itself."""
+    told = b'{"context":{"device":"phone"},"action":"coats","reward":1}'
+    headers = [("streamdp-action", b"boots")]
+    seen = observe(FORMATS["json header {}"], [told], [headers])
+    assert seen.played.tolist() == [FIELDS.unknown * 2]
+
+
+@pytest.mark.parametrize(
+    ("event", "cell"),
+    [
+        ({"context": {"device": "phone", "age": 20}}, {"device": "phone", "age": 20}),
+        ({"context": {"device": 7, "age": "x", "more": [1]}}, {}),
+        ({"context": {}}, {}),
+        ({"context": "device=phone"}, None),
+        ({}, None),
+    ],
+)
+def test_the_content_names_the_cell(
+    event: dict[str, object], cell: dict[str, object] | None
+) -> None:
+    """An unreadable context is unusable content: it takes its slot and adds to nothing."""
+    format_ = FORMATS["json value {'padding': 'fixed'}"]
+    value = msgspec.json.encode({"action": "coats", "reward": 1, **event})
+    arm = NO_ARM if cell is None else FIELDS.cell(cell) * 2 + 1
+    seen = observe(format_, [value], [[]])
+    assert (seen.played.tolist(), seen.unusable.tolist()) == ([arm], [cell is None])
+
+
+def test_frames_number_cells_and_actions() -> None:
+    """A number beyond the table is `other`; a header of a wrong length makes all rows `other`."""
+    format_ = FORMATS["float16 header {'frames': True}"]
+    value = format_.encode(np.ones(2, np.float32), played=[0, 0])
+    actions = ("streamdp-actions", np.array([1, 0], "<u4").tobytes())
+    for cells, expected in (
+        ([2, 99], [5, FIELDS.unknown * 2]),
+        ([2], [FIELDS.unknown * 2 + 1, FIELDS.unknown * 2]),
+    ):
+        header = ("streamdp-contexts", np.array(cells, "<u4").tobytes())
+        assert observe(format_, [value], [[actions, header]]).played.tolist() == expected
+    beyond = ("streamdp-actions", np.array([2, 2**32 - 1], "<u4").tobytes())
+    assert observe(format_, [value], [[beyond]]).played.tolist() == [NO_ARM] * 2
+
+
+def test_raw_rows_number_cells_and_actions() -> None:
+    """Numbers beyond the table, and rows of a wrong length, in private contents."""
+    format_ = FORMATS["float32 value {}"]
+    row = np.zeros(1, dtype=[("cell", "<u4"), ("action", "<u4"), ("reward", "<f4")])
+    expected = {(2, 1): 5, (10**9, 0): FIELDS.unknown * 2, (0, 2): NO_ARM, (0, 2**32 - 1): NO_ARM}
+    for (cell, action), arm in expected.items():
+        row["cell"], row["action"], row["reward"] = cell, action, 1
+        assert observe(format_, [row.tobytes()], [[]]).played.tolist() == [arm]
+    for wrong in (b"", row.tobytes()[:-1], row.tobytes() * 2, None):
+        seen = observe(format_, [wrong], [[]])
+        assert (seen.played.tolist(), seen.unusable.tolist()) == ([NO_ARM], [True])
+
+
+# -- the engine ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [3, len(ARMS) // 2, len(ARMS) + 1, 12_012])
+def test_a_learner_of_other_arms_than_the_table_has_is_refused(count: int) -> None:
+    with pytest.raises(InvalidConfig, match="the table does not fit"):
+        FEEDBACK_RECIPES["policy_contexts"](
+            actions=[str(arm) for arm in range(count)], epsilon="1", context=FIELDS
+        )
+
+
+def test_two_arms_stand_for_any_number() -> None:
+    """Who reads a ledger asks a learner of two arms for its noise and its numbers an arm."""
+    two = FEEDBACK_RECIPES["policy_contexts"](actions=["0", "1"], epsilon="1/2", context=FIELDS)
+    assert (two.charge, two.sums_scale) == (learner().charge, learner().sums_scale)
+    assert two.policy(two.nothing_known(1), np.zeros(1, np.int64)).tolist() == [[PARTS // 2] * 2]
+    with pytest.raises(InvalidConfig, match="another table"):
+        learner().policy(two.nothing_known(1), np.zeros(1, np.int64))
+
+
+def test_a_stream_learns_what_is_best_in_each_cell() -> None:
+    """Phones want boots, desktops coats; learned through the engine, with its noise."""
+    machine = Engine(
+        stream="clicks", partition=0, learner=learner(), budget="1/2",
+        randomness=SeededRandomness(1),
+    )  # fmt: skip
+    rng, slots = np.random.default_rng(1), 40_000
+    device, age, action = (rng.integers(0, most, slots) for most in (3, 4, 2))
+    rate = np.where(device == action, 0.3, 0.1)
+    gain = np.where(rng.random(slots) < rate, 1 << 19, -(1 << 19))
+    releases = machine.apply_batch(
+        FeedbackBatch(
+            [b"home"], np.zeros(slots, np.int64),
+            ((device * 4 + age) * 2 + action).astype(np.int32), gain, np.arange(slots),
+        )
+    )  # fmt: skip
+    blocks = [release for release in releases if release.kind == SUMS]
+    assert len(blocks) > 8
+    assert all(len(release.policy or b"") == 4 * len(ARMS) for release in blocks)
+    policy = machine.policy(b"home")
+    assert policy is not None
+    table = policy.reshape(3, 4, 2)
+    assert (table.sum(axis=2) == PARTS).all()
+    assert (table[0, :, 0] > 0.9 * PARTS).all()
+    assert (table[1, :, 1] > 0.9 * PARTS).all()
+
+
+# -- the client ----------------------------------------------------------------------------------
+
+AT = Identity("clicks", 0, b"home", 1, 0, 3, SUMS)
+
+
+def answer(policy: np.ndarray) -> Answer:
+    kept = held(policy.astype(np.uint32), hashed_prefix("pepper", AT), cells=FIELDS.cells)
+    return Answer("boots", Why.PUBLISHED, 0, 1, 0, 3, 9, held=kept)
+
+
+def test_a_choice_is_drawn_from_the_policy_of_its_cell() -> None:
+    """With its probability there; certain cells give their action to every request."""
+    policy = np.zeros((FIELDS.cells, 2))
+    policy[:, 0] = PARTS
+    policy[5] = [0, PARTS]
+    policy[7] = [PARTS // 4, PARTS - PARTS // 4]
+    known, drawn = answer(policy), set()
+    for at in range(200):
+        for cell, action in ((0, "boots"), (5, "coats"), (FIELDS.unknown, "boots")):
+            choice = choose(known, f"r-{at}", ACTIONS, cell)
+            assert (choice.action, choice.probability) == (action, 1.0)
+        choice = choose(known, f"r-{at}", ACTIONS, 7, "device=desktop")
+        drawn.add((choice.action, choice.probability, choice.context))
+    assert drawn == {("boots", 0.25, "device=desktop"), ("coats", 0.75, "device=desktop")}
+
+
+def test_a_policy_adds_up_in_each_cell() -> None:
+    sound = np.full(4, PARTS // 2, "<u4")
+    assert policy_of(sound.tobytes(), actions=2, cells=2).tolist() == sound.tolist()
+    wrong = np.array([0, PARTS - 1, 1, PARTS], "<u4")
+    with pytest.raises(InvalidConfig, match="sum of parts; expected 16777216, got 16777215"):
+        policy_of(wrong.tobytes(), actions=2, cells=2)
+
+
+def names(played: str = "header") -> Names:
+    return Names(ACTIONS, "pepper", FIELDS, played)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("played", "context", "header"),
+    [
+        ("header", {"device": "phone", "age": 44}, "device=phone;age=18..65"),
+        ("header", {"device": "fridge"}, ""),
+        ("header", None, ""),
+    ],
+)
+def test_only_a_public_context_leaves_in_a_header(
+    played: str, context: Context | None, header: str
+) -> None:
+    """As levels and bins; `other` is left out."""
+    of = names(played)
+    cell = of.cell(context)
+    choice = choose(answer(np.full((12, 2), PARTS // 2)), "r-1", ACTIONS, cell, of.header(cell))
+    _, value, headers = request_record(Request(b"home", "r-1"), choice=choice)
+    assert (choice.context, dict(headers).get("streamdp-context")) == (
+        header,
+        header.encode() or None,
+    )
+    assert value is None
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_private_context_leaves_no_trace(
+    known: bool, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In no header, log, error or representation; nor do action and propensity leave in headers."""
+    of, private = names("value"), {"device": "phone", "age": 44, "name": "Ada"}
+    cell = of.cell(private)
+    drawn_from = answer(np.full((12, 2), PARTS // 2)) if known else Answer("boots", Why.STALE)
+    with caplog.at_level(0):
+        choice = choose(drawn_from, "r-1", ACTIONS, cell, of.header(cell))
+        with pytest.raises(InvalidConfig, match="contexts of this stream are private") as refused:
+            request_record(Request(b"home", "r-1"), choice=choice)
+    seen = [repr(choice), repr(drawn_from), str(refused.value), caplog.text, *capsys.readouterr()]
+    assert choice.context is None
+    assert not any(word in text for text in seen for word in ("phone", "44", "18..65", "Ada"))
+
+
+def test_the_fallback_keeps_the_public_context() -> None:
+    fallback = Answer("boots", Why.UNKNOWN_KEY)
+    assert choose(fallback, "r-1", ACTIONS, 5, "device=phone").context == "device=phone"
+    assert choose(fallback, "r-1", ACTIONS) is fallback
+
+
+def test_a_context_where_there_are_no_fields_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="context: of a stream without fields"):
+        Names(ACTIONS, "").cell({"device": "phone"})
+    assert Names(ACTIONS, "").cell(None) == 0
+    assert (Names(ACTIONS, "").cells, Names(ACTIONS, "").arms) == (1, ACTIONS)
+
+
+def test_other_levels_are_other_arms(tmp_path: Path) -> None:
+    """A table of policies for another list of levels would give cells to the wrong people."""
+    configuration = shop(tmp_path)
+    spec = configuration.spec("clicks")
+    machine = replace(spec, randomness=SeededRandomness(1)).engine(0)
+    nothing = np.zeros(1, dtype=np.int64)
+    batch = FeedbackBatch([b"home"], nothing, nothing.astype(np.int32), nothing, nothing)
+    opening = machine.apply_batch(batch)[0]
+    line = spec.lines.action(opening, mode=Mode.LIVE)
+    assert line is not None
+    source = about_of(configuration, "clicks").source
+    other = Contexts.read('{"device":["desktop","phone"],"age":{"cuts":[18,65]}}')
+    others = Source(source.topics, "boots", Names(ACTIONS, "pepper", other))
+    for of, why in ((source, Why.PUBLISHED), (others, Why.OTHER_ACTIONS)):
+        table = Table(of, most_keys=9)
+        list(table.apply([Published(0, 0, b"home", line)]))
+        assert table.answers[b"home"].why is why
