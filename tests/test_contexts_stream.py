@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import numpy as np
@@ -23,10 +25,15 @@ from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.randomness import SeededRandomness
 from streamdp.ports import Published
+from streamdp.serve.asgi import Refused
+from streamdp.serve.lookups import check_public
 from streamdp.service.config import Configuration
 from streamdp.service.listeners import about_of
 from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback, headers_of, observe
 from streamdp.wire.published import Mode
+
+if TYPE_CHECKING:
+    from streamdp.serve.knowledge import Knowledge
 
 ACTIONS = ("boots", "coats")
 FIELDS = Contexts.read('{"device":["phone","desktop"],"age":{"cuts":[18,65]}}')
@@ -377,6 +384,19 @@ def test_a_private_context_leaves_no_trace(
     seen = [repr(choice), repr(drawn_from), str(refused.value), caplog.text, *capsys.readouterr()]
     assert choice.context is None
     assert not any(word in text for text in seen for word in ("phone", "44", "18..65", "Ada"))
+
+
+def test_private_contexts_are_not_asked_for_over_http(tmp_path: Path) -> None:
+    """They would leave the process that knows the person; public ones are answered."""
+    padded = '[streams.clicks.format]\nname = "json"\npadding = "fixed"\n'
+    private = shop(
+        tmp_path, instead=('epsilon = "1/2"', 'epsilon = "1/2"\nplayed = "value"'), more=padded
+    )
+    knowledge = cast("Knowledge", SimpleNamespace(about={"clicks": about_of(private, "clicks")}))
+    with pytest.raises(Refused, match="contexts of this stream are private"):
+        check_public(knowledge, "clicks")
+    public = about_of(shop(tmp_path), "clicks")
+    check_public(cast("Knowledge", SimpleNamespace(about={"clicks": public})), "clicks")
 
 
 def test_the_fallback_keeps_the_public_context() -> None:
