@@ -11,12 +11,16 @@ from scipy.stats import norm
 
 from streamdp.core.errors import StateMismatch
 from streamdp.core.evidence import policy_posterior
+from streamdp.core.evidence.evidence import PublicRow
+from streamdp.core.evidence.experiment import Experiment, Scales
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.evidence.policy_posterior import NoiseVariance
 from streamdp.core.evidence.policy_regimes import BestNow, posterior
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import feedback_learner_of
 from streamdp.core.learners.feedback.policy_following import policy_following
+from streamdp.core.learners.feedback.policy_weights import policy_weights
+from streamdp.core.learners.remembering_leader import remembering_leader
 from tests.support.carrying import live, policies, store_of, stream
 from tests.support.protocol_model import restore
 from tests.support.streams import ACTIONS
@@ -197,3 +201,23 @@ def test_a_stream_with_state_never_changes_its_learner_because_the_default_did()
     with pytest.raises(StateMismatch, match=r"learner\.recipe \(was policy_blocks, is policy_fol"):
         restore(store, stream(unnamed))
     restore(store, stream(unnamed, epoch=2))
+
+
+def test_which_action_is_likely_the_best_follows_change_as_the_policy_does() -> None:
+    """From one posterior: the sums of all blocks would say that the old best still is."""
+    learner = policy_following(actions=["a", "b", "c", "d"], epsilon="4")
+    all_blocks = Experiment.of(Scales(Fraction(1, 4)), actions=ARMS)
+    row = PublicRow.opened(learner.evidence, np.zeros(2 * ARMS, dtype=np.int64))
+    for gains, shown in [*blocks(BEFORE, count=40), *blocks(THEN, count=6)]:
+        whole = np.rint(gains[0] * UNIT).astype(np.int64), shown[0].astype(np.int64)
+        all_blocks.add(*whole)
+        row.fold(np.concatenate(whole), int(whole[1].sum()))
+    likely = row.likely_best()
+    assert likely is not None
+    assert row.in_force(512).argmax() == likely.argmax() == 2
+    assert all_blocks.arms().chances.argmax() != 2
+    for other in (
+        policy_weights(actions=["a", "b"], epsilon="4"),
+        remembering_leader(actions=["a", "b"], epsilon="4"),
+    ):
+        assert PublicRow.opened(other.evidence, np.zeros(4, dtype=np.int64)).likely_best() is None

@@ -76,12 +76,16 @@ def test_are_there_none_of_a_key_with_too_many_blocks(monkeypatch: pytest.Monkey
 
 def test_is_it_said_that_only_the_newest_lines_were_read() -> None:
     """The experiment says since which slot; the policy's past is none rather than wrong."""
-    whole = _learner(0, heard(published()).of_key(b"k")[0], ACTIONS)
+    whole = _learner(0, heard(published()).of_key(b"k")[0], ACTIONS, posterior=True)
     assert whole["arms"]["since_slot"] == 1
     assert whole["policies"][0]["slot"] == 1
-    late = _learner(0, heard(published(), since=20).of_key(b"k")[0], ACTIONS)
+    late = _learner(0, heard(published(), since=20).of_key(b"k")[0], ACTIONS, posterior=True)
     assert late["arms"]["since_slot"] > 20
     assert late["policies"] is None
+    assert sum(whole["arms"]["chance_of_best"]) == pytest.approx(1)
+    assert late["arms"]["chance_of_best"] is None
+    without = _learner(0, heard(published()).of_key(b"k")[0], ACTIONS, posterior=False)
+    assert sum(without["arms"]["chance_of_best"]) == pytest.approx(1)  # of its sums
 
 
 def test_do_the_points_of_a_learner_that_carried_over_begin_with_that() -> None:
@@ -107,7 +111,7 @@ def test_do_the_points_of_a_learner_that_carried_over_begin_with_that() -> None:
             stop: policy.tolist() for stop, policy in by_stop.items()
         }
         assert len({*points[0].shares}) > 1  # it knew something
-        shown = _learner(0, history, MORE)
+        shown = _learner(0, history, MORE, posterior=True)
         assert (shown["carried"], shown["arms"]["since_slot"]) == (True, opening.start)
 
 
@@ -147,7 +151,7 @@ def test_does_a_line_that_is_no_line_of_ours_stop_nothing(
     releases.apply(store.ledger)
     drawn = {}
     for (_, key), history in releases.keys.items():
-        drawn[key] = _learner(0, history, MORE)["policies"]
+        drawn[key] = _learner(0, history, MORE, posterior=True)["policies"]
     assert drawn.pop(store.ledger[at].key) is None
     assert None not in drawn.values()
     assert releases.refused == (kind == "sums")
@@ -158,4 +162,6 @@ def test_are_there_no_policies_of_what_was_withheld() -> None:
     assert history.policies is not None
     assert history.policies.points(len(ACTIONS)) == []
     whole = heard(published()).of_key(b"k")[0]
-    assert _learner(0, whole, ("one", "too", "many", "of", "them"))["policies"] is None
+    assert (
+        _learner(0, whole, ("one", "too", "many", "of", "them"), posterior=True)["policies"] is None
+    )

@@ -33,6 +33,7 @@ class PolicyPoint(NamedTuple):
     slot: int
     blocks: int
     shares: Sequence[float]
+    likely_best: Sequence[float] | None  # by what the policy follows from; None: not said
 
 
 class PolicyHistory:
@@ -93,5 +94,7 @@ class PolicyHistory:
             if at in wanted:
                 due = kind.schedule.lengths(np.array([learner.block + at]))
                 shares = (row.in_force(int(due[0])) / PARTS).tolist()
-                points.append(PolicyPoint(self._slots[at], at, shares))
+                chances = row.likely_best() if at == last else None
+                likely = None if chances is None else chances.tolist()
+                points.append(PolicyPoint(self._slots[at], at, shares, likely))
         return points

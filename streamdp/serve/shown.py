@@ -53,7 +53,12 @@ def shown_key(knowledge: Knowledge, stream: str, key: Key) -> dict[str, Any]:
         "release": in_force(answer),
         "policy": _policy(answer, knowledge.about[stream]),
         "learners": [
-            _learner(number, history, _names(knowledge.about[stream], number, history))
+            _learner(
+                number,
+                history,
+                _names(knowledge.about[stream], number, history),
+                posterior=knowledge.about[stream].learner.evidence.carries == "posterior",
+            )
             for number, history in releases.of_key(key).items()
         ],
     }
@@ -159,7 +164,13 @@ def _names(about: About, partition: int, history: KeyHistory) -> Sequence[str]:
     return about.learner.actions if history.epoch == configured else ()
 
 
-def _learner(number: int, history: KeyHistory, names: Sequence[str]) -> dict[str, Any]:
+def _learner(
+    number: int, history: KeyHistory, names: Sequence[str], *, posterior: bool
+) -> dict[str, Any]:
+    policies = history.policies.points(len(names)) if history.policies and names else []
+    arms = None if history.experiment is None else _arms(history.experiment, history.since)
+    if arms is not None and posterior:  # the sums of all blocks would deny a change
+        arms["chance_of_best"] = policies[-1].likely_best if policies else None
     return {
         "partition": number,
         "epoch": history.epoch,
@@ -174,16 +185,13 @@ def _learner(number: int, history: KeyHistory, names: Sequence[str]) -> dict[str
             if acted.action < len(names)  # the ledger is read, not trusted
         ],
         "carried": history.carried,  # its policy knows more than its own sums
-        "arms": None if history.experiment is None else _arms(history.experiment, history.since),
-        "policies": _policies(history, len(names)),
+        "arms": arms,
+        "policies": [
+            {"slot": point.slot, "blocks": point.blocks, "shares": point.shares}
+            for point in policies
+        ]
+        or None,  # they cannot be computed
     }
-
-
-def _policies(history: KeyHistory, actions: int) -> list[dict[str, Any]] | None:
-    """A feedback stream's policies over time; None if they cannot be computed."""
-    if history.policies is None or not actions:
-        return None
-    return [point._asdict() for point in history.policies.points(actions)] or None
 
 
 def _arms(experiment: Experiment, since: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Columns, Field, Ints
+from streamdp.core.arrays import Columns, Field, Floats, Ints
 from streamdp.core.events import Carried
 
 InForce = NDArray[Any]
@@ -78,6 +78,9 @@ class PublicEvidence(Protocol):
     def in_force(self, public: Columns, lengths: Ints) -> InForce:
         """What is in force during the next blocks of rows, which have these lengths."""
 
+    def likely_best(self, public: Columns) -> Floats | None:
+        """How likely each arm is the best, R × K, by what policies follow from; None: not said."""
+
     def wrong(self, released: Ints, length: int) -> str:
         """Why no block of this length ends with this release; "" if one may."""
 
@@ -118,6 +121,11 @@ class PublicRow:
         """What is in force during the next block, which has this length."""
         of_row: NDArray[Any] = self.evidence.in_force(self.columns, np.array([length]))[0]
         return of_row
+
+    def likely_best(self) -> Floats | None:
+        """How likely each arm is the best, by what the policy follows from; None: not said."""
+        chances = self.evidence.likely_best(self.columns)
+        return None if chances is None else chances[0]
 
     def known(self) -> Known:
         """What its key may carry over."""

@@ -15,6 +15,7 @@ from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import Carried
 from streamdp.core.evidence.evidence import STAYS_AWAY, Known
 from streamdp.core.evidence.policy import Policy
+from streamdp.core.evidence.policy_best import chances_of_best
 from streamdp.core.evidence.policy_posterior import NoiseVariance
 from streamdp.core.evidence.policy_rule import CARRIED_PER_ARM, Carries, PolicyRule
 from streamdp.core.grid import UNIT
@@ -78,6 +79,11 @@ class ReleasedSums:
         if len(state) > 1 and not state.any() and (lengths == lengths[0]).all():
             return np.repeat(self.rule.policy(state[:1], lengths[:1]), len(state), axis=0)
         return self.rule.policy(state, lengths)
+
+    def likely_best(self, public: Columns) -> Floats | None:
+        """By the posterior of the arms, if the rule keeps one."""
+        laws = self.rule.history.posterior(self.histories(public))
+        return None if laws is None else chances_of_best(*laws)
 
     def wrong(self, released: Ints, length: int) -> str:
         """Two numbers for each arm; exact counts of no more shows than there are slots."""

@@ -76,6 +76,10 @@ class RegimeHistory:
         state[:, 0, 1:] = carried.reshape(len(carried), -1)
         return state
 
+    def posterior(self, state: Floats) -> tuple[Floats, Floats]:
+        """Of the mixture."""
+        return posterior(state)
+
 
 @dataclass(frozen=True, slots=True)
 class BestNow:

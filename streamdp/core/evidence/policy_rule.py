@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.evidence.policy import Policy
-from streamdp.core.evidence.policy_posterior import NoiseVariance
+from streamdp.core.evidence.policy_posterior import NoiseVariance, posterior
 
 CARRIED_PER_ARM = 2
 """How many numbers a key carries over for each arm. In a posterior: weight and weighted sum."""
@@ -41,6 +41,10 @@ class History(Protocol):
         """The numbers of R rows that begin with what is carried."""
         ...
 
+    def posterior(self, state: Floats) -> tuple[Floats, Floats] | None:
+        """Each arm's mean gain and standard deviation, R × K; None if these are no posterior."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
@@ -59,6 +63,10 @@ class Pairs:
     def resumed(self, carried: Floats) -> Floats:
         """The numbers as they were."""
         return carried
+
+    def posterior(self, state: Floats) -> tuple[Floats, Floats] | None:
+        """See `policy_posterior`."""
+        return posterior(state) if self.carries == "posterior" else None
 
 
 class PolicyRule(Protocol):

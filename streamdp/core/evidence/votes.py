@@ -68,6 +68,9 @@ class Votes:
             return f"a vote for action {released[0]} of {self.actions}"
         return ""
 
+    def likely_best(self, public: Columns) -> None:
+        """Votes do not say."""
+
     def known(self, public: Columns) -> Iterator[Known]:
         """The action in force; a memory of votes is not carried over."""
         return map(Known, public["action"].tolist())
