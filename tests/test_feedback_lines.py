@@ -12,6 +12,7 @@ from streamdp.core.engine import row_layout
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import SUMS, BlockSums
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
+from streamdp.core.learners.feedback.policy_following import policy_following
 from streamdp.wire import state
 from streamdp.wire.lines import Charge, PolicyLine, from_base64
 from streamdp.wire.published import (
@@ -81,7 +82,7 @@ def test_every_length_is_a_function_of_the_number_of_actions(mode: Mode) -> None
 @pytest.mark.parametrize("actions", [10, 100, 1000])
 def test_the_documents_say_how_large_lines_and_rows_are(actions: int) -> None:
     """The table of sizes, in kB to one place, for a short key and short names."""
-    learner = policy_blocks(actions=[f"a{at}" for at in range(actions)], epsilon="1/2")
+    learner = policy_following(actions=[f"a{at}" for at in range(actions)], epsilon="1/2")
     lines = replace(FEEDBACK, actions=learner.actions, learner=learner.method["learner"])
     nothing = np.zeros(actions, dtype=np.int64)
     drawn = replace(SUMMED, sums=BlockSums.of(nothing, nothing), policy=bytes(4 * actions))
