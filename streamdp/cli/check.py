@@ -237,13 +237,18 @@ _LONG_BLOCK = 1 << 16
 
 def _warnings(spec: StreamSpec) -> list[str]:
     """Warnings for settings that are allowed but unusual, such as a slow schedule."""
+    from streamdp.core.learners.feedback.policy_contexts import NAME as CONTEXTS
 
     schedule = spec.learner.schedule
     if schedule.longest is None:
-        better = "remembering_leader" if spec.learner.played is None else "policy_following"
+        remedy = "remembering_leader follows within a few blocks"
+        if spec.learner.played is not None:
+            remedy = "policy_following follows within a few blocks"
+        if spec.learner.recipe == CONTEXTS:
+            remedy = "with contexts nothing follows sooner; an epoch with carry = false begins anew"
         return [
             "blocks grow for ever: if the best action changes, the stream follows only after about"
-            f" as many events as it has seen; {better} follows within a few blocks"
+            f" as many events as it has seen; {remedy}"
         ]
     if spec.learner.recipe == "policy_blocks":
         return [
