@@ -134,7 +134,7 @@ def published_again(patch: Patch) -> None:
 def never_published(patch: Patch) -> None:
     """What the last commit recorded is forgotten by who takes the partition."""
 
-    def nothing(self: PartitionWork, opened: taking.Opening, saved_at: object) -> None:
+    def nothing(self: PartitionWork, *_: object) -> None:
         return
 
     patch.setattr(PartitionWork, "_adopt", nothing)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader, learner_of
+from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import SeededRandomness
 from streamdp.core.regret import (
@@ -27,6 +28,7 @@ from streamdp.core.regret import (
     prefix_softmax_minimax,
     resampled_leader_bound,
 )
+from streamdp.core.regret.bounds import theorem_of
 
 LEADERS = [
     {"recipe": "incumbent_leader"},
@@ -117,6 +119,14 @@ def test_a_theorem_is_not_said_of_another_learner() -> None:
     noisy = leader(LEADERS[3])
     odd = Leader(noisy.actions, noisy.schedule, "random_prefix", "none", noisy.choose, noisy.charge)
     assert bound_of(odd, horizon=10**6, gap=0.5).source == "Hoeffding and union, our blocks"
+
+
+def test_theorems_cover_leaders_alone() -> None:
+    """And whose losses are seen alone say nothing of an experiment."""
+    leader = learner_of({"epsilon": "1"}, actions=["a", "b"])
+    assert theorem_of(leader, horizon=1000) == bound_of(leader, horizon=1000)
+    assert theorem_of(policy_blocks(actions=["a", "b"], epsilon="1"), horizon=1000) is None
+    assert leader.experiment is None
 
 
 def test_the_papers_constants() -> None:

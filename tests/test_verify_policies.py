@@ -16,10 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from streamdp.core.events import BlockSums, Release
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
+from streamdp.core.learners.feedback.policy_following import policy_following
 from streamdp.ports import Partition, Published
 from streamdp.service.verification import Compared, Verification
-from streamdp.wire.published import Mode, decode_in_force
+from streamdp.wire.lines import Charge
+from streamdp.wire.published import Mode, decode_in_force, decode_ledger
+from streamdp.wire.retracing import Retraced
+from tests.golden_wire import FEEDBACK, SHOWN_FEEDBACK
 from tests.support.services import Room
 from tests.support.streams import ACTIONS, events, feedback_spec, shown, spec
 
@@ -248,3 +253,33 @@ def test_is_a_policy_without_a_line_found() -> None:
         "was withheld by the ledger, but published" in violation
         for violation in verification.violations
     )
+
+
+@pytest.mark.parametrize("mode", [Mode.LIVE, Mode.SHADOW])
+@pytest.mark.parametrize("actions", [2, 4, 6])
+def test_blocks_whose_length_depends_on_the_number_of_actions_are_judged_by_it(
+    actions: int, mode: Mode
+) -> None:
+    """The default's blocks stop growing at 400 slots for each action; a moved border is found."""
+    learner = policy_following(actions=[f"a{at}" for at in range(actions)], epsilon="1")
+    lines = replace(FEEDBACK, actions=learner.actions, learner=learner.method["learner"])
+    nothing = np.zeros(actions, dtype=np.int64)
+    start, stop = learner.schedule.start(14), learner.schedule.stop(14)
+    assert stop - start == max(512, 400 * actions)
+    drawn = replace(
+        SHOWN_FEEDBACK["sums"],
+        identity=SHOWN_FEEDBACK["sums"].identity._replace(block=14),
+        start=start,
+        stop=stop,
+        sums=BlockSums.of(nothing, nothing),
+        policy=bytes(4 * actions),
+    )
+
+    def said(of: Release) -> list[str]:
+        line = decode_ledger(lines.ledger(of, mode=mode, ordinal=9))
+        assert isinstance(line, Charge)
+        return [text for text in Retraced().read(line) if "has the slots" in text]
+
+    assert said(drawn) == []
+    if mode is Mode.LIVE:  # a withheld line does not say how many actions there are
+        assert said(replace(drawn, stop=stop + 1))

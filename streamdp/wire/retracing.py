@@ -152,12 +152,16 @@ class Retraced:
             self.block = line.carried.first_block if isinstance(line.carried, CarriedOver) else 0
         self.lost = self.lost or self._opening is None
         try:
-            if not opens and (kind := method.kind(2)) is not None:
+            released = line.released()
+            if released is not None and method.learner is not None:
+                self._count(method.actions_of("released", len(released)))
+            if not opens and (kind := method.kind(self.actions or 2)) is not None:
                 yield from _released_with(kind, line)
+                if self.actions or kind.schedule == _learner(method.learner or "", 3).schedule:
+                    yield from _in_slots_of(kind, line)
             if opens and method.learner is not None and line.carried is not UNSET and not self.lost:
                 history = line.carried_over().history or b""
                 self._count(method.actions_of("history", len(history) // 8))
-            released = line.released()
             if released is not None:
                 yield from self._followed(line, method, released)
             elif line.withheld is not True and not (opens and method.learner is not None):
@@ -169,8 +173,6 @@ class Retraced:
 
     def _followed(self, line: Charge, method: Method, released: Ints) -> Iterator[str]:
         """Fold what was drawn, and compare with what follows."""
-        if method.learner is not None:
-            self._count(method.actions_of("released", len(released)))
         evidence = method.evidence(self.actions)
         if wrong := evidence.wrong(released, line.stop - line.start):
             raise StateMismatch(wrong)
@@ -263,6 +265,10 @@ def _released_with(kind: Kind, line: Charge) -> Iterator[str]:
     if line.scale is UNSET or Fraction(line.scale) != scale:
         got = "none" if line.scale is UNSET else line.scale
         yield f"block {line.block} has noise of scale {got}, its learner's is {scale}"
+
+
+def _in_slots_of(kind: Kind, line: Charge) -> Iterator[str]:
+    """Yield why this learner has no such block; how long its blocks are may depend on actions."""
     start, stop = kind.schedule.start(line.block), kind.schedule.stop(line.block)
     if (line.start, line.stop) != (start, stop):
         yield (

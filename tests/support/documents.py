@@ -372,9 +372,10 @@ def _check_elsewhere(words: list[str]) -> None:
         case ["docker", "compose", "-f", file, *_]:
             assert (ROOT / file).is_file(), words
         case ["pip", "install", wanted]:
-            extra = re.fullmatch(r"streamdp\[(\w+)\]", wanted)
+            named = re.fullmatch(r"(?:streamdp|\.)(?:\[([\w,]+)\])?", wanted)
             project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-            assert extra is not None, words
-            assert extra[1] in project["optional-dependencies"], words
+            assert named is not None, words
+            extras = named[1].split(",") if named[1] else []
+            assert set(extras) <= set(project["optional-dependencies"]), words
         case _:
             raise AssertionError(f"nobody tries {words}")
