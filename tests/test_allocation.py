@@ -8,6 +8,8 @@ import subprocess
 import sys
 import weakref
 
+import pytest
+
 from streamdp.service.allocation import YOUNG_OBJECTS, without_collecting
 
 PROBE = """
@@ -46,6 +48,8 @@ def test_the_collector_rests_while_partitions_are_taken_and_passes_over_what_the
     gc.unfreeze()
 
 
+# What earlier tests of this process left is collected here too.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_garbage_of_a_taking_does_not_stay() -> None:
     """Cycles that it leaves are collected before everything else is passed over for good."""
 

@@ -245,9 +245,12 @@ def test_is_a_batch_without_times_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, 2, 121])
 def test_does_a_service_drop_the_same_keys_through_faults_at_every_step(seed: int) -> None:
-    """On the memory transport, one step in twenty fails: live is the fold of the log."""
+    """On the memory transport, one step in twenty fails: live is the fold of the log.
+
+    In the last course a process takes over while keys go idle whose rows stood before others'.
+    """
 
     async def run() -> None:
         of = idles(leader())

@@ -74,6 +74,7 @@ class Rebuilding:
         loading.drop(self._born)  # rows of learners that were replaced
         loading.check()
         self._valid_at = loading.valid_at
+        self._valid_by_key: dict[Key, int] | None = None
         self._check_blocks()
         saved = slice(len(engine))
         engine._fresh.tag(np.arange(len(engine)))
@@ -99,6 +100,8 @@ class Rebuilding:
 
     def valid_at(self, key: Key) -> int:
         """The position as of which a key's row was saved; 0 without one."""
+        if self._valid_by_key is not None:
+            return self._valid_by_key.get(key, 0)
         row = self._bank.row(key)
         return 0 if row is None or row >= len(self._valid_at) else int(self._valid_at[row])
 
@@ -154,6 +157,8 @@ class Rebuilding:
             idleness.begin(idleness.newest, idleness.since)  # the first time that keys go idle
         else:
             return
+        names = self._bank.keys[: len(self._valid_at)]  # dropping keys moves the rows of others
+        self._valid_by_key = dict(zip(names, self._valid_at.tolist(), strict=True))
         self._engine._drop(idleness.dropped_before())
 
     def _check_records(self, release: Release) -> None:
