@@ -157,33 +157,25 @@ _HOMES = {
         "feedback_learner_of",
         "feedback_recipe",
     ),
-    "streamdp.core.learners.feedback.policy_blocks": ("policy_blocks",),
-    "streamdp.core.learners.feedback.policy_contexts": ("policy_contexts",),
-    "streamdp.core.learners.feedback.policy_elimination": ("policy_elimination",),
-    "streamdp.core.learners.feedback.policy_following": ("policy_following",),
-    "streamdp.core.learners.feedback.policy_weights": ("policy_weights",),
-    "streamdp.core.learners.feedback.thompson": ("thompson",),
-    "streamdp.core.learners.feedback.ucb1": ("ucb1",),
-    "streamdp.core.learners.follow_the_leader": ("follow_the_leader",),
-    "streamdp.core.learners.incumbent_leader": ("incumbent_leader",),
-    "streamdp.core.learners.naive_noisy_leader": ("naive_noisy_leader",),
-    "streamdp.core.learners.noisy_leader": ("noisy_leader",),
-    "streamdp.core.learners.prefix_softmax": ("prefix_softmax",),
-    "streamdp.core.learners.remembering_leader": ("remembering_leader",),
     "streamdp.core.randomness": ("SeededRandomness", "SystemRandomness"),
     "streamdp.core.regret": ("Estimate", "estimate"),
     "streamdp.core.schedule": ("Schedule", "capped", "dyadic", "geometric", "restarting"),
 }
 """Where each name is at home: it is imported when it is first asked for, so that a command or a
-client that needs no engine does not load one."""
+client that needs no engine does not load one. Every other name is a recipe's, found by its file."""
 
 
 def __getattr__(name: str) -> object:
     """A name of the core, at its first use."""
+    member: object = None
     home = next((module for module, names in _HOMES.items() if name in names), None)
-    if home is None:
+    if home is not None:
+        member = getattr(import_module(home), name)
+    elif not name.startswith("_"):
+        learners = import_module("streamdp.core.learners")
+        member = {**learners.RECIPES, **learners.FEEDBACK_RECIPES}.get(name)
+    if member is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    member: object = getattr(import_module(home), name)
     globals()[name] = member
     return member
 

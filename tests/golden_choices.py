@@ -1,4 +1,4 @@
-"""Draws for readers in other languages: `python -m tests.golden_choices` writes them anew.
+"""Draws for readers in other languages: `python -m tests.golden choices` writes them anew.
 
 A change of this file means that every reader draws otherwise: it is a change of the wire format.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from base64 import b64encode
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 
@@ -56,7 +57,6 @@ def drawn() -> str:
     return "".join("\t".join(line) + "\n" for line in lines)
 
 
-if __name__ == "__main__":
-    from pathlib import Path
-
+def main() -> None:
+    """Write the file."""
     Path(str(FILE)).write_text(drawn(), "utf-8")

@@ -1,4 +1,4 @@
-"""What seeded engines do over long, eventful logs: `python -m tests.golden_corpus` writes it anew.
+"""What seeded engines do over long, eventful logs: `python -m tests.golden` writes it anew.
 
 Each story runs one configuration through frames, bad rows, a limit of rows, saves of a few rows,
 kills with a rebuild from what was saved, and, where its name says so, keys that go idle, releases
@@ -373,16 +373,12 @@ def known() -> dict[str, str]:
     return recorded
 
 
-def main(names: list[str]) -> None:
-    """Write the golden file; with names, print the lines of these stories."""
-    stories = every_story()
-    if not names:
-        made = {name: digests(story) for name, story in stories.items()}
-        GOLDEN.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
-    for name in names:
-        for number, step in enumerate(lived(stories[name])):
-            print(number, text(step))
+def main() -> None:
+    """Write the golden file."""
+    made = {name: digests(story) for name, story in every_story().items()}
+    GOLDEN.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    for number, step in enumerate(lived(every_story()[sys.argv[1]])):
+        print(number, text(step))

@@ -1,4 +1,4 @@
-"""The golden file of seeded draws, made anew: `python -m tests.golden_draws`.
+"""The golden file of seeded draws, made anew: `python -m tests.golden draws`.
 
 A difference in it is a privacy event: a seed would give other bits, or bits another winner, so
 that recorded replays, and an engine rebuilt under seeded randomness, no longer arrive where they
@@ -89,7 +89,3 @@ def main() -> None:
     """Write what is drawn today."""
     GOLDEN.parent.mkdir(exist_ok=True)
     GOLDEN.write_text(json.dumps(current(), indent=1, ensure_ascii=False) + "\n")
-
-
-if __name__ == "__main__":
-    main()

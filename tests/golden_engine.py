@@ -1,15 +1,19 @@
-"""The golden files of the engine, made anew: `python -m tests.golden_engine`.
+"""The golden files of the engine, made anew: `python -m tests.golden`.
 
 They hold the digest of every learner, and what a seeded engine releases and saves over a small log,
 recipe by recipe. A difference means that rows saved by another version cannot be read, or that the
 same seed releases something else: a privacy event, to be explained in the commit that makes it.
+
+A recipe that is not named here is in the files with its defaults; name it to add options.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,6 +25,29 @@ from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 
 GOLDEN = Path(__file__).parent / "golden" / "engine"
 ACTIONS = ("a", "b", "c")
+DEVICES = Contexts.read('{"device":["phone"]}')
+
+
+L = TypeVar("L", sd.Leader, PolicyLearner)
+
+
+def by_line(learners: Iterable[L]) -> dict[str, L]:
+    """Learners by the lines that they have in the files."""
+    return {f"{learner} {'/'.join(learner.actions)}": learner for learner in learners}
+
+
+def unnamed(recipes: Mapping[str, Callable[..., L]], named: Iterable[L]) -> list[L]:
+    """A learner of every other recipe, with its defaults."""
+    others = sorted(recipes.keys() - {learner.recipe for learner in named})
+    return [plain(recipes[name], ACTIONS) for name in others]
+
+
+def plain(made: Callable[..., L], actions: Sequence[str], **options: str) -> L:
+    """What a recipe makes of what it cannot do without: arms in two cells, if it has contexts."""
+    takes = signature(made).parameters
+    if "context" in takes:
+        options, actions = {"context": str(DEVICES), **options}, DEVICES.arms(tuple(actions))
+    return made(actions=actions, **{"epsilon": "1/2"} if "epsilon" in takes else {}, **options)
 
 
 def every_learner() -> dict[str, sd.Leader]:
@@ -52,7 +79,7 @@ def every_learner() -> dict[str, sd.Leader]:
         sd.remembering_leader(actions=ACTIONS, epsilon="1/2", schedule="capped 1", hazard="1/9"),
         sd.remembering_leader(actions=ACTIONS, epsilon="1/2", schedule="dyadic"),
     ]
-    return {f"{learner} {'/'.join(learner.actions)}": learner for learner in made}
+    return by_line([*made, *unnamed(sd.RECIPES, made)])
 
 
 LEARNERS = every_learner()
@@ -89,7 +116,6 @@ def folded(learner: sd.Leader) -> list[str]:
     return lines + [f"{key!r} {row.hex()}" for key, row in machine.save()]
 
 
-DEVICES = Contexts.read('{"device":["phone"]}')
 CELLS = DEVICES.arms(("a", "b"))
 
 
@@ -111,7 +137,7 @@ def every_policy() -> dict[str, PolicyLearner]:
         make["thompson"](actions=ACTIONS),
         make["ucb1"](actions=ACTIONS),
     ]
-    return {f"{learner} {'/'.join(learner.actions)}": learner for learner in made}
+    return by_line([*made, *unnamed(FEEDBACK_RECIPES, made)])
 
 
 POLICIES = every_policy()
@@ -169,7 +195,3 @@ def main() -> None:
     """Write every file."""
     for name, made in FILES.items():
         (GOLDEN / name).write_text(text(made()))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""The golden files of the wire, made anew: `python -m tests.golden_wire`.
+"""The golden files of the wire, made anew: `python -m tests.golden wire`.
 
 A difference in them is a privacy event: bytes that were recorded would not be published as they
 are, or a record would come to another loss than it did before an upgrade, so that a rebuild
@@ -226,7 +226,8 @@ def texts() -> dict[Path, str]:
     }
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write every file."""
     for path, text in texts().items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

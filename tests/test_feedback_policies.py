@@ -7,6 +7,7 @@ import subprocess
 import sys
 from fractions import Fraction
 from hashlib import sha256
+from inspect import signature
 from pathlib import Path
 
 import mpmath
@@ -18,7 +19,6 @@ from hypothesis import strategies as st
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence import policy_arithmetic as arithmetic
-from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS, parts_of, with_floor
 from streamdp.core.evidence.policy_best import chances_of_best
 from streamdp.core.evidence.policy_posterior import NoiseVariance, learned, level, posterior
@@ -30,19 +30,16 @@ from streamdp.core.learners.feedback import (
     feedback_recipe,
 )
 from streamdp.core.randomness import SeededRandomness
+from tests.golden_engine import plain
 
-PRIVATE = (
-    "policy_blocks", "policy_contexts", "policy_following", "policy_elimination", "policy_weights",
-)  # fmt: skip
-FIELDS = Contexts.read('{"device":["phone"]}')
+PRIVATE = [
+    name for name, made in FEEDBACK_RECIPES.items() if "epsilon" in signature(made).parameters
+]
 ARMS = ("a", "b", "c", "d", "e")
 
 
 def made(recipe: str, arms: tuple[str, ...] = ARMS, **options: str) -> PolicyLearner:
-    given_ = {"epsilon": "1/2"} if recipe in PRIVATE else {}
-    if recipe == "policy_contexts":
-        given_, arms = given_ | {"context": str(FIELDS)}, FIELDS.arms(arms)
-    return FEEDBACK_RECIPES[recipe](actions=arms, **given_, **options)
+    return plain(FEEDBACK_RECIPES[recipe], arms, **options)
 
 
 def history(learner: PolicyLearner, blocks: int, *, rows: int = 3, seed: int = 1) -> np.ndarray:
@@ -353,14 +350,11 @@ def test_a_learner_is_its_configuration(recipe: str) -> None:
     again = feedback_learner_of(learner.to_config(), actions=learner.actions)
     assert (again, again.digest(), str(again)) == (learner, learner.digest(), str(learner))
     assert learner.private == (recipe in PRIVATE)
+    words = {"schedule": "capped 9", "played": "value"}
+    config = learner.to_config()
     others = [
-        learner.to_config() | {name: value}
-        for name, value in {
-            "epsilon": "1/3", "schedule": "capped 9", "spread": "2", "floor": "5", "width": "4",
-            "mixing": "1/9", "forgetting": "1/2", "played": "value", "hazard": "1/9",
-        }.items()
-        if name in learner.to_config()
-    ]  # fmt: skip
+        config | {name: words.get(name, "1/9")} for name in config.keys() - {"recipe", "context"}
+    ]
     digests = {feedback_learner_of(other, actions=learner.actions).digest() for other in others}
     assert len(digests | {learner.digest()}) == len(others) + 1
 
@@ -381,7 +375,8 @@ def test_scales_follow_from_where_the_action_stands() -> None:
         ({"epsilon": 0.5}, "learner.epsilon: not exact"),
         ({"epsilon": "1/2", "played": "cookie"}, "learner.played: unknown"),
         ({"epsilon": "1/2", "forgetting": "2"}, "learner.forgetting: too large"),
-        ({"epsilon": "1/2", "depth": "2"}, "policy_blocks: got an unexpected keyword argument"),
+        ({"epsilon": "1/2", "depth": "2"}, "learner.depth: unknown option of policy_blocks"),
+        ({}, "learner.epsilon: missing option of policy_blocks"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, object], said: str) -> None:

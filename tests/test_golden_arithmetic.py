@@ -11,13 +11,13 @@ import pytest
 from streamdp.core.evidence import vote_filter
 from streamdp.core.evidence.policy_rules import Intervals
 from tests import golden_arithmetic
-from tests.golden_arithmetic import OPTIONS, arithmetics, known, private
+from tests.golden_arithmetic import arithmetics, known
 
 pytestmark = pytest.mark.slow
 
 RULE = (
     "a name stands for one arithmetic, because ledgers of other versions are computed again by it:"
-    " give what you changed a new name, keep the old one, run `python -m tests.golden_arithmetic`"
+    " give what you changed a new name, keep the old one, run `python -m tests.golden`"
 )
 
 
@@ -29,10 +29,6 @@ def changed() -> list[str]:
 
 def test_is_every_named_arithmetic_what_it_was() -> None:
     assert changed() == [], RULE
-
-
-def test_has_every_recipe_of_the_service_a_name_on_record() -> None:
-    assert set(OPTIONS) == set(private())
 
 
 def test_is_a_changed_filter_of_votes_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

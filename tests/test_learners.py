@@ -139,8 +139,8 @@ def incumbent(**change: object) -> object:
         (lambda: incumbent(bonus=1001), "learner.bonus: too large"),
         (lambda: incumbent(schedule="sometimes"), "schedule: unknown"),
         (lambda: incumbent(schedule=None), "learner.schedule: unknown"),
-        (lambda: incumbent(typo=1), "incumbent_leader: .*'typo'; expected actions, epsilon, sch"),
-        (lambda: sd.incumbent_leader(actions=ACTIONS), "missing a required argument: 'epsilon'"),  # type: ignore[call-arg]
+        (lambda: incumbent(typo=1), "learner.typo: unknown option of incumbent_leader; expe"),
+        (lambda: sd.incumbent_leader(actions=ACTIONS), "learner.epsilon: missing option of inc"),  # type: ignore[call-arg]
         (lambda: incumbent(actions="abc"), "actions: not names; .* got str"),
         (lambda: incumbent(actions=7), "actions: not names; .* got int"),
         (lambda: incumbent(actions=[1, 2]), "actions: not names"),

@@ -216,7 +216,7 @@ def test_a_range_that_is_none_is_refused(n: int) -> None:
 
 def test_seeded_draws_are_those_of_the_golden_file() -> None:
     """Words, winners and noise under a seed are what they always were, on every platform. To be
-    made anew only for a reason that the commit states: `python -m tests.golden_draws`."""
+    made anew only for a reason that the commit states: `python -m tests.golden draws`."""
     golden = json.loads(golden_draws.GOLDEN.read_text())
     current = json.loads(json.dumps(golden_draws.current()))
     assert current.keys() == golden.keys()

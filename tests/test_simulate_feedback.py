@@ -124,7 +124,10 @@ def test_the_command_prints_tables() -> None:
     [
         (["--observes", "clicks"], "--observes: unknown"),
         (["--observes", "feedback", "--runs", "1"], "simulate: size"),
-        (["--observes", "feedback", "--learners", "follow_the_leader"], "learners: unknown"),
+        (
+            ["--observes", "feedback", "--learners", "follow_the_leader"],
+            "expected --observes losses or",
+        ),
         (["--observes", "feedback", "--learners", "thompson:x"], "learners: thompson: option"),
         (["--observes", "feedback", "--learners", "ucb1"], "simulate: too many blocks"),
         (["--observes", "feedback", "--world", "x"], "--world: unknown"),

@@ -34,6 +34,7 @@ for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
+    "FEEDBACK_RECIPES",
     "RECIPES",
     "Leader",
     "Learner",

@@ -65,17 +65,21 @@ def registered(recipes: dict[str, Callable[..., L]], function: Callable[P, L]) -
     """Register a function in `recipes`, and write its name and options on what it makes."""
     name = function.__name__
     signature = inspect.signature(function)
+    known = ", ".join(signature.parameters)
+    needed = [
+        option.name for option in signature.parameters.values() if option.default is option.empty
+    ]
 
     @wraps(function)
     def made(*args: P.args, **kwargs: P.kwargs) -> L:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:
+        for option in (*kwargs, *needed):
+            if (option in kwargs) == (option in signature.parameters):
+                continue
+            wrong = f"{'unknown option' if option in kwargs else 'missing option'} of {name}"
             raise InvalidConfig(
-                complaint(
-                    name, str(error), expected=", ".join(signature.parameters), got=sorted(kwargs)
-                )
-            ) from None
+                complaint(f"learner.{option}", wrong, expected=known, got=sorted(kwargs))
+            )
+        bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         options = {
             key: written(value) for key, value in bound.arguments.items() if key != "actions"

@@ -126,7 +126,9 @@ def parse_candidate(text: str, *, observes: str = "losses") -> Candidate:
     name, *parts = (part.strip() for part in text.split(":"))
     known = OBSERVED[observes]
     if name not in known:
-        raise InvalidConfig(complaint("learners", "unknown", expected=sorted(known), got=name))
+        elsewhere = [f"--observes {other}" for other, theirs in OBSERVED.items() if name in theirs]
+        expected = " or ".join([*elsewhere, f"one of {', '.join(sorted(known))}"])
+        raise InvalidConfig(complaint("learners", "unknown", expected=expected, got=name))
     options = []
     for part in parts:
         option, _, value = part.partition("=")
