@@ -123,29 +123,6 @@ def test_the_recipe_needs_the_table(tmp_path: Path) -> None:
         Configuration.load(path, {})
 
 
-def test_an_assembly_does_not_put_contexts_into_contents(tmp_path: Path) -> None:
-    """It copies headers, which are public: for private contexts, events are written directly."""
-    more = """
-[streams.clicks.format]
-name = "float32"
-[topics.requests]
-budget = "1"
-[assemblies.join]
-requests = "requests"
-outcomes = "outcomes"
-stream = "clicks"
-start = "earliest"
-mode = "feedback"
-window = "30m"
-combine = "max"
-"""
-    assert shop(tmp_path, more=more).assemblies()
-    with pytest.raises(InvalidConfig, match="reads the shown action from an event's content"):
-        shop(
-            tmp_path, instead=('epsilon = "1/2"', 'epsilon = "1/2"\nplayed = "value"'), more=more
-        ).assemblies()
-
-
 # -- records -------------------------------------------------------------------------------------
 
 FORMATS = {
@@ -360,30 +337,13 @@ def test_only_a_public_context_leaves_in_a_header(
     """As levels and bins; `other` is left out."""
     of = names(played)
     cell = of.cell(context)
-    choice = choose(answer(np.full((12, 2), PARTS // 2)), "r-1", ACTIONS, cell, of.header(cell))
+    choice = choose(answer(np.full((12, 2), PARTS // 2)), "r-1", ACTIONS, cell, of.told(cell))
     _, value, headers = request_record(Request(b"home", "r-1"), choice=choice)
     assert (choice.context, dict(headers).get("streamdp-context")) == (
         header,
         header.encode() or None,
     )
     assert value is None
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_a_private_context_leaves_no_trace(
-    known: bool, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In no header, log, error or representation; nor do action and propensity leave in headers."""
-    of, private = names("value"), {"device": "phone", "age": 44, "name": "Ada"}
-    cell = of.cell(private)
-    drawn_from = answer(np.full((12, 2), PARTS // 2)) if known else Answer("boots", Why.STALE)
-    with caplog.at_level(0):
-        choice = choose(drawn_from, "r-1", ACTIONS, cell, of.header(cell))
-        with pytest.raises(InvalidConfig, match="contexts of this stream are private") as refused:
-            request_record(Request(b"home", "r-1"), choice=choice)
-    seen = [repr(choice), repr(drawn_from), str(refused.value), caplog.text, *capsys.readouterr()]
-    assert choice.context is None
-    assert not any(word in text for text in seen for word in ("phone", "44", "18..65", "Ada"))
 
 
 def test_private_contexts_are_not_asked_for_over_http(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ class Life:
     outcomes: list[tuple[int, Value]]
     content: Value = CONTENT  # of the fourth request
     retained: bool = True
+    usual: Value = CONTENT  # of the others
     group: Group = field(default_factory=lambda: Group(spec=SPEC_, partitions=1))
 
     async def lived(self) -> dict[str, object]:
@@ -107,7 +108,7 @@ class Life:
                 steps.observe(step, seconds)
 
         service = Service(
-            [SPEC_], transport, by_others=alone, view=view, log=log, settings=SETTINGS,
+            [self.group.spec], transport, by_others=alone, view=view, log=log, settings=SETTINGS,
             now=lambda: self.group.now, clock=lambda: hand.seconds,
             observe=observe,
         )  # fmt: skip
@@ -142,7 +143,7 @@ class Life:
         for number in range(REQUESTS):
             self.group.log.now = begin + number
             headers = [("streamdp-request", b"%d" % number), ("streamdp-person", b"p")]
-            content = self.content if number == 3 and begin == 0 else CONTENT
+            content = self.content if number == 3 and begin == 0 else self.usual
             record = (b"k%d" % (number % 2), content)
             self.group.log.append(TOPICS.input, [record], headers=[headers], partition=0)
 

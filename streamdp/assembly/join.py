@@ -35,13 +35,15 @@ from typing import NamedTuple
 
 from streamdp.assembly.kept import KeptRequest, KeptRequests, Name, name_of
 from streamdp.assembly.persons import Persons
-from streamdp.assembly.public import PERSON_HEADER, Headers, Key, event_headers, only
+from streamdp.assembly.public import PERSON_HEADER, TELLING, Headers, Key, event_headers, only
 from streamdp.assembly.recipes import Recipe, Unreadable, Value
 from streamdp.assembly.rules import Rules
 from streamdp.core.errors import StateMismatch, complaint
 
 Encode = Callable[[Sequence[float]], bytes]
-"""Encodes losses as an event's bytes, whose length is always the same."""
+"""Encodes losses as an event's bytes, whose length is always the same.
+
+Where events name their arm, its number follows the loss; without it the event is null."""
 
 Event = tuple[Key, Value, Headers]
 
@@ -90,6 +92,7 @@ class Join:
     ) -> None:
         self._rules, self._recipe, self._encode = rules, recipe, encode
         self._persons = persons
+        self._not_copied = TELLING if recipe.names_arm else frozenset[str]()
         self._restored, self._left = positions, positions.requests
         self._request_at, self._outcome_at = positions.history, positions.outcomes
         self._kept = KeptRequests()
@@ -276,7 +279,7 @@ class Join:
         request = self._kept.take()
         self._left = request.offset + 1
         value = self._encoded(self._losses(number, request))
-        return request.key, value, event_headers(request.headers)
+        return request.key, value, event_headers(request.headers, but=self._not_copied)
 
     def _encoded(self, losses: tuple[float, ...]) -> bytes:
         """An event's bytes; most events have one of a few losses, so some encodings are cached."""
@@ -301,18 +304,19 @@ class Join:
         if self._persons is not None:
             person = only(request.headers, PERSON_HEADER)
             counts = self._persons.counts(request.key, person, request.time) and counts
-        if not counts or not self._readable(request.value):
-            return self._null
-        if request.gains is None:
-            return self._nothing
-        return tuple([1.0 - min(1.0, gain) for gain in request.gains])
-
-    def _readable(self, value: Value) -> bool:
         try:
-            self._recipe.question(value)
+            asked = self._recipe.question(request.value)
         except Unreadable:
-            return False
-        return True
+            counts = False
+        if not counts:
+            return self._null
+        losses = self._nothing
+        if request.gains is not None:
+            losses = tuple([1.0 - min(1.0, gain) for gain in request.gains])
+        if self._recipe.names_arm:
+            assert isinstance(asked, int)
+            return (*losses, asked)
+        return losses
 
     # -- what must be read again -------------------------------------------------------------------
 

@@ -8,18 +8,25 @@
 | `streamdp-person` | requests | a person's id, where a cap is configured; never in an event |
 
 An event has the headers of its request, in order, without the person's. So it has the action, and
-whatever else the recommender wrote there, such as the probability of the draw.
+whatever else the recommender wrote there, such as the probability of the draw. Where a stream reads
+action and context from contents, headers that name them (`TELLING`) belong into no request, and are
+not copied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from streamdp.wire.feedback import ACTION_HEADER, CONTEXT_HEADER
+
 Key = bytes | None
 Headers = Sequence[tuple[str, bytes | None]]
 
 REQUEST_HEADER = "streamdp-request"
 PERSON_HEADER = "streamdp-person"
+PROPENSITY_HEADER = "pscore"
+TELLING = frozenset({ACTION_HEADER, CONTEXT_HEADER, PROPENSITY_HEADER})
+"""Headers that say what was shown, or to whom: a propensity beside a public table names a cell."""
 
 
 def only(headers: Headers, name: str) -> bytes | None:
@@ -33,6 +40,8 @@ def only(headers: Headers, name: str) -> bytes | None:
     return given[0] or None if len(given) == 1 else None
 
 
-def event_headers(headers: Headers) -> list[tuple[str, bytes | None]]:
+def event_headers(
+    headers: Headers, *, but: frozenset[str] = frozenset()
+) -> list[tuple[str, bytes | None]]:
     """The headers of the event that a request becomes."""
-    return [pair for pair in headers if pair[0] != PERSON_HEADER]
+    return [pair for pair in headers if pair[0] != PERSON_HEADER and pair[0] not in but]

@@ -3,6 +3,7 @@
 | mode | a request's content | an outcome's | gain of an action |
 |---|---|---|---|
 | `feedback` | ignored | `{"reward": 0.5}` | the reward, of the shown action |
+| … in contents | `{"context": {…}, "action": "a", "pscore": 0.5}` | the same | the same |
 | `rankers` | `{"items": {"action": ["item"]}}` | `{"item": "x"}` | 1 if its list has the item |
 | rankers by rank | the same | the same | 1 / the item's rank in its list |
 | `categories` | ignored | `{"categories": ["action"]}` | 1 if it is named |
@@ -18,12 +19,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
 from streamdp.assembly.rules import Gains
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.wire.nesting import SHORT, too_deep
 
 Value = bytes | None
@@ -53,6 +55,11 @@ class Recipe(Protocol):
         """Whether requests have content."""
         ...
 
+    @property
+    def names_arm(self) -> bool:
+        """Whether a request's content is the number of the arm that its event must name."""
+        ...
+
     def question(self, value: Value) -> object:
         """Parse a request's content; raises `Unreadable`."""
         ...
@@ -64,6 +71,14 @@ class Recipe(Protocol):
 
 class _Reward(msgspec.Struct, gc=False):
     reward: float
+
+
+class _Played(msgspec.Struct):
+    action: str
+
+
+class _PlayedInContext(_Played):
+    context: dict[str, Any]
 
 
 class _Item(msgspec.Struct, gc=False):
@@ -87,6 +102,8 @@ class _Truth(msgspec.Struct, gc=False):
 
 
 _REWARD = msgspec.json.Decoder(_Reward)
+_PLAYED = msgspec.json.Decoder(_Played)
+_PLAYED_IN_CONTEXT = msgspec.json.Decoder(_PlayedInContext)
 _ITEM = msgspec.json.Decoder(_Item)
 _LISTS = msgspec.json.Decoder(_Lists)
 _CATEGORIES = msgspec.json.Decoder(_Categories)
@@ -99,6 +116,7 @@ class Rewards:
     """`feedback`: one gain, that of the action in the request's header."""
 
     asks: ClassVar[bool] = False
+    names_arm: ClassVar[bool] = False
 
     @property
     def setting(self) -> str:
@@ -124,10 +142,52 @@ class Rewards:
 
 
 @dataclass(frozen=True, slots=True)
+class PrivateRewards:
+    """`feedback` with `played = "value"`: the request's content says what was shown, and to whom.
+
+    A request that names an unknown action cannot be read, nor one without a context where the
+    stream has fields. `pscore` is for those who may read requests; an event does not have it.
+    """
+
+    asks: ClassVar[bool] = True
+    names_arm: ClassVar[bool] = True
+    actions: tuple[str, ...]
+    contexts: Contexts | None = None
+
+    @property
+    def setting(self) -> str:
+        """Its place in a configuration, beside the actions."""
+        of = "" if self.contexts is None else f", context = {self.contexts}"
+        return f"feedback, played = value{of}"
+
+    @property
+    def gains(self) -> int:
+        """One."""
+        return 1
+
+    def question(self, value: Value) -> int:
+        """The arm: the action's number, in the cell of the context."""
+        try:
+            if self.contexts is None:
+                return self.actions.index(_PLAYED.decode(_text(value)).action)
+            told = _PLAYED_IN_CONTEXT.decode(_text(value))
+            return self.contexts.cell(told.context) * len(self.actions) + self.actions.index(
+                told.action
+            )
+        except (*_UNREADABLE, ValueError):
+            raise Unreadable from None
+
+    def answer(self, question: object, value: Value) -> Gains | None:
+        """The reward."""
+        return Rewards().answer(None, value)
+
+
+@dataclass(frozen=True, slots=True)
 class Rankers:
     """`rankers`: each action is a list of items, and gains if its list has the chosen item."""
 
     asks: ClassVar[bool] = True
+    names_arm: ClassVar[bool] = False
     actions: tuple[str, ...]
     by_rank: bool = False
 
@@ -169,6 +229,7 @@ class Categories:
     """`categories`: an outcome names the actions that would have been right."""
 
     asks: ClassVar[bool] = False
+    names_arm: ClassVar[bool] = False
     actions: tuple[str, ...]
 
     @property
@@ -199,6 +260,7 @@ class Errors:
     """`errors`: each action has predicted a value, and gains by how near it came."""
 
     asks: ClassVar[bool] = True
+    names_arm: ClassVar[bool] = False
     actions: tuple[str, ...]
     scale: float  # the error from which on the loss is 1
 

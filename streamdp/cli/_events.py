@@ -26,7 +26,14 @@ MEMBERS = ("losses", "key", "key_base64")
 KEYS = MEMBERS[1:]
 MOST_NAMES = 10  # in a message
 
-_KINDS = {dict: "an object", list: "a list", str: "text", bool: "a truth value", float: "a number"}
+_KINDS = {
+    dict: "an object",
+    list: "a list",
+    str: "text",
+    bool: "a truth value",
+    int: "a number",
+    float: "a number",
+}
 
 
 class Event(NamedTuple):

@@ -93,17 +93,20 @@ def _arm(where: str, event: dict[str, Any], feedback: Feedback) -> int:
         refuse(f"{where}: action", "is not usable", "an action's name", kind(action))
     if action not in feedback.actions:
         refuse(where, "unknown action", names(feedback.actions), word(action))
-    arm = feedback.actions.index(action)
+    cell = cell_of(where, event, feedback)
+    return cell * len(feedback.actions) + feedback.actions.index(action)
+
+
+def cell_of(where: str, event: dict[str, Any], feedback: Feedback) -> int:
+    """The cell of an event's context; the only one in a stream without fields."""
     if feedback.contexts is None:
-        return arm
+        return 0
     context = event.get("context", {})
     if isinstance(context, str):  # a column of CSV, written like the header
-        cell = feedback.contexts.cell_of_header(context.encode())
-    elif isinstance(context, dict):
-        cell = feedback.contexts.cell(context)
-    else:
+        return feedback.contexts.cell_of_header(context.encode())
+    if not isinstance(context, dict):
         refuse(f"{where}: context", "is not usable", "levels by their fields", kind(context))
-    return cell * len(feedback.actions) + arm
+    return feedback.contexts.cell(context)
 
 
 def _number(where: str, event: dict[str, Any], feedback: Feedback) -> float:

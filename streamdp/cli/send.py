@@ -109,7 +109,7 @@ def send(
         with _opened(file) as source:
             read = loop_records(
                 file, source, mode=table.mode, actions=configuration.actions(table.stream),
-                key=default,
+                key=default, feedback=configuration.feedback(table.stream),
             )  # fmt: skip
             counts = run(_sent_to_both(technology, topics, read, partition))
         _tell_both(topics, counts, as_json)

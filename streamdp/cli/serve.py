@@ -64,6 +64,7 @@ def serve(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = False) 
             technology.producer,
             seconds=http.request_seconds,
             clock=time.perf_counter,
+            private_contexts=http.private_contexts,
         )
         await serve(
             knowledge,

@@ -11,8 +11,11 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.events import NO_ARM
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.ports import Key, StreamTopics
+from streamdp.wire.feedback import Feedback
+from streamdp.wire.json_feedback import request_content
 
 
 class Why(StrEnum):
@@ -54,10 +57,10 @@ class Answer(Struct, frozen=True, gc=False):
     stop: int = 1  # the slot from which the release is in force
     probability: float = 1.0  # of the draw: exact, a multiple of 2^-24
     held: Held | None = None
-    context: str | None = ""
+    context: str | Protected = ""
     """The request's context as its header, in a stream with public contexts.
 
-    None where contexts are private: then the choice must not stand in a public request either."""
+    `Protected` where contexts are private: then the choice must not stand in headers either."""
 
     @property
     def slots(self) -> int:
@@ -161,11 +164,11 @@ class Names:
         """What the parts of a policy belong to, by name."""
         return self.actions if self.contexts is None else self.contexts.arms(self.actions)
 
-    def header(self, cell: int) -> str | None:
-        """The header of a request in a cell; None where contexts are private."""
-        if self.contexts is None:
-            return ""
-        return self.contexts.headers[cell] if self.played == "header" else None
+    def told(self, cell: int) -> str | Protected:
+        """What a request says of its cell: its header, or what belongs into its content."""
+        if self.played == "value":
+            return Protected(self, cell)
+        return "" if self.contexts is None else self.contexts.headers[cell]
 
     def cell(self, context: Context | None) -> int:
         """The cell of a request's context; without one every field is `other`."""
@@ -176,6 +179,26 @@ class Names:
                 complaint("context", "of a stream without fields", expected="none", got="a context")
             )
         return self.contexts.cell(context or {})
+
+
+class Protected(Struct, frozen=True, gc=False):
+    """The cell of a request whose contexts are private."""
+
+    names: Names
+    cell: int
+
+    def content(self, choice: Answer) -> bytes:
+        """A request's content: what was shown, to whom, and how likely it was. Of one length."""
+        names = self.names
+        feedback = Feedback(names.actions, played="value", contexts=names.contexts)
+        arm = NO_ARM
+        if choice.action in names.actions:  # another application's fallback need not be
+            arm = self.cell * len(names.actions) + names.actions.index(choice.action)
+        return request_content(feedback, arm, choice.probability)
+
+    def __repr__(self) -> str:
+        """Show nothing: a cell says something of a person."""
+        return "Protected()"
 
 
 @dataclass(frozen=True, slots=True)

@@ -291,10 +291,10 @@ class ActionsCache:
                     got="choose",
                 )
             )
-        if names.contexts is None and context is None:
+        if names.contexts is None and context is None and names.played == "header":
             return choose(answer, request, names.actions)
         cell = names.cell(context)
-        return choose(answer, request, names.actions, cell, names.header(cell))
+        return choose(answer, request, names.actions, cell, names.told(cell))
 
     def choose_all(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Answer]:
         """`choose` for many requests, without contexts."""

@@ -29,7 +29,7 @@ from hashlib import sha256
 import numpy as np
 from msgspec import structs
 
-from streamdp.client.answers import Answer, Held, Why
+from streamdp.client.answers import Answer, Held, Protected, Why
 from streamdp.core.events import Identity
 from streamdp.core.evidence.policy import PARTS, Policy
 
@@ -43,7 +43,11 @@ def held(policy: Policy, prefix: bytes, *, cells: int = 1) -> Held:
 
 
 def choose(
-    answer: Answer, request: str, actions: tuple[str, ...], cell: int = 0, context: str | None = ""
+    answer: Answer,
+    request: str,
+    actions: tuple[str, ...],
+    cell: int = 0,
+    context: str | Protected = "",
 ) -> Answer:
     """Draw for a request in a cell from the policy in force for its key; the fallback without one.
 

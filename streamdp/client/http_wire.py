@@ -11,7 +11,7 @@ from base64 import b64decode, b64encode
 import msgspec
 from msgspec import Struct
 
-from streamdp.client.answers import Answer, Why
+from streamdp.client.answers import Answer, Protected, Why
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.ports import Key
 
@@ -116,7 +116,7 @@ def chosen(stream: str, key: Key, request: str, answer: Answer) -> ChoiceTold:
         answer.probability,
         answer.why,
         in_force(answer),
-        answer.context or "",
+        "" if isinstance(answer.context, Protected) else answer.context,
     )
 
 

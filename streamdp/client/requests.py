@@ -27,6 +27,9 @@ or another, needs both: `Request(key, id)`.
 | `pscore` | the probability of the draw, decimal text |
 | `streamdp-release` | partition/epoch/born/block of the release behind it; none for a fallback |
 | `streamdp-person` | who was shown it, where a cap is configured |
+
+Where contexts are private (`played = "value"`), action, context and probability stand in the
+request's content instead, which has one length; its headers say nothing of them.
 """
 
 from __future__ import annotations
@@ -41,8 +44,8 @@ from uuid import uuid4
 from msgspec import Struct
 
 from streamdp.assembly.contents import Asked, Reward, Said
-from streamdp.assembly.public import PERSON_HEADER, REQUEST_HEADER
-from streamdp.client.answers import Answer, Chooser, Context, Why
+from streamdp.assembly.public import PERSON_HEADER, PROPENSITY_HEADER, REQUEST_HEADER
+from streamdp.client.answers import Answer, Chooser, Context, Protected, Why
 from streamdp.client.arguments import checked_count, checked_key, checked_seconds, id_bytes
 from streamdp.client.threaded import InThread
 from streamdp.client.writing import Record, TopicWriter, WritingCondition
@@ -51,7 +54,6 @@ from streamdp.ports import Key, Producer
 from streamdp.wire.feedback import ACTION_HEADER, CONTEXT_HEADER
 
 RELEASE_HEADER = "streamdp-release"
-PROPENSITY_HEADER = "pscore"
 MOST_WAITING = 100_000
 """Records of a topic that wait to be written; further ones are refused and counted."""
 
@@ -115,26 +117,30 @@ def request_record(
      ('streamdp-release', b'0/1/7/3')])
     """
     headers: list[tuple[str, bytes | None]] = [(REQUEST_HEADER, id_bytes(request.id, "request"))]
+    value = None if content is None else content.encode()
     if choice is not None:
-        if choice.context is None:
-            raise InvalidConfig(
-                complaint(
-                    "request",
-                    "headers are public, and contexts of this stream are private",
-                    expected="an event whose value has context, action and reward",
-                    got="a request",
+        if isinstance(choice.context, Protected):
+            if content is not None:
+                raise InvalidConfig(
+                    complaint(
+                        "request",
+                        "has its choice as its content",
+                        expected="no other content where contexts are private",
+                        got=type(content).__name__,
+                    )
                 )
-            )
-        headers.append((ACTION_HEADER, choice.action.encode()))
-        if choice.context:
-            headers.append((CONTEXT_HEADER, choice.context.encode()))
-        headers.append((PROPENSITY_HEADER, repr(choice.probability).encode()))
+            value = choice.context.content(choice)
+        else:
+            headers.append((ACTION_HEADER, choice.action.encode()))
+            if choice.context:
+                headers.append((CONTEXT_HEADER, choice.context.encode()))
+            headers.append((PROPENSITY_HEADER, repr(choice.probability).encode()))
         if choice.why is Why.PUBLISHED:
             release = choice.partition, choice.epoch, choice.born, choice.block
             headers.append((RELEASE_HEADER, b"%d/%d/%d/%d" % release))
     if person is not None:
         headers.append((PERSON_HEADER, id_bytes(person, "person")))
-    return checked_key(request.key), None if content is None else content.encode(), headers
+    return checked_key(request.key), value, headers
 
 
 def outcome_record(request: Request, said: Said | float) -> Record:
@@ -208,7 +214,7 @@ class Loop:
     ) -> Shown:
         """Draw the action to show for a key and a context, and write that it is shown.
 
-        A context that is written is public for good.
+        A context in a header is public for good. Private ones are written into the content.
 
         Without an id the request gets a fresh random one. A call with the id of an earlier request
         shows it again, which the join takes for a repetition: keep the first result.

@@ -18,6 +18,8 @@ They write to the topics of the assembly that makes the stream's events. Rules:
 5. With the publishable key one can only reward, one at a time. The answer to a readable reward is
    always 202, ``"durable": false``: it is dropped without a word if its connection sends too many,
    or if the queue is half full, so that the rest is left to trusted senders.
+6. Rank is refused for a stream whose contexts are private, unless this process and whoever asks it
+   are inside the trust boundary, as `http.private_contexts` says.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ from streamdp.serve.about import NO_FALLBACK
 from streamdp.serve.access import PUBLISHABLE, Bucket
 from streamdp.serve.asgi import JSON, Answered, Receive, Refused, Scope, body_of
 from streamdp.serve.knowledge import Knowledge
+from streamdp.serve.lookups import check_public
 
 MOST_WAITING = 20_000
 """Records of a topic that wait to be written."""
@@ -140,8 +143,10 @@ class Ranking:
         *,
         seconds: float,
         clock: Callable[[], float],
+        private_contexts: bool = False,
     ) -> None:
         self._knowledge = knowledge
+        self._private_contexts = private_contexts
         self._seconds = seconds
         self._clock = clock
         self._streams = {name.encode(): name for name in topics}
@@ -203,6 +208,8 @@ class Ranking:
         self, stream: str, asked: Sequence[AskedRank], *, durable: bool
     ) -> list[ChoiceTold]:
         """Draw, and write what is drawn."""
+        if not self._private_contexts:
+            check_public(self._knowledge, stream)
         _check_number(asked)
         told, records = list[ChoiceTold](), list[Record]()
         for one in asked:

@@ -36,10 +36,10 @@ def loop_topics(configuration: Configuration) -> dict[str, LoopTopics]:
     tables = configuration.tables
     http = tables.http
     if not http.rank_and_reward:
-        for name in ("publishable_key_file", "reward_origins"):
+        for name in ("publishable_key_file", "reward_origins", "private_contexts"):
             if getattr(http, name):
                 raise _wrong_http(
-                    name, "without rank_and_reward", "rank_and_reward = true", "rewards are off"
+                    name, "without rank_and_reward", "rank_and_reward = true", "both are off"
                 )
         return {}
     if http.token_file is None and http.listen is not None:

@@ -7,6 +7,8 @@ in a stream with contexts its context: `{"context": {"device": "phone"}, "action
 The rules are those of `json_format`: a number is a JSON number and not a boolean or text, other
 fields are ignored, nesting has a fixed limit, numbers outside [0, 1] are clipped while they are
 still float64. An unknown action in the event is the null observation.
+
+The request of an assembly says likewise what was shown, with its probability for the reward.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.events import NO_ARM
-from streamdp.core.evidence.contexts import Contexts
+from streamdp.core.evidence.contexts import Contexts, width_in_json
 from streamdp.wire.feedback import Feedback, Outcomes
 from streamdp.wire.formats import (
     CONFLUENT_PREFIX,
@@ -123,23 +125,14 @@ class JsonFeedback:
             )
         event: dict[str, object] = {self.feedback.content: short_decimals(row).tolist()[0]}
         if self.feedback.played == "value":
-            cell, action = divmod(played[0], len(self.feedback.actions))
-            event["action"] = self.feedback.actions[action]
-            if self._contexts is not None:
-                event["context"] = self._contexts.levels(cell)
+            event |= _named(self.feedback, played[0])
         text = msgspec.json.encode(event)
         return b"\0" * self._skip + text.ljust(self.width if self.padding == "fixed" else 0)
 
     @property
     def width(self) -> int:
         """Bytes of an event with `padding = "fixed"`: those of the longest possible event."""
-        event: dict[str, object] = {self.feedback.content: 0}
-        if self.feedback.played == "value":
-            event["action"] = max(self.feedback.actions, key=_width)
-            if self._contexts is not None:
-                fields = self._contexts.fields
-                event["context"] = {of.name: max(of.names, key=_width) for of in fields}
-        return len(msgspec.json.encode(event)) + NUMBER_WIDTH - 1
+        return _width(self.feedback, self.feedback.content)
 
     def explain(self, value: Value) -> str | None:
         """Why a payload is unusable. NOT PRIVATE, it may quote content: for operators only."""
@@ -182,9 +175,38 @@ class JsonFeedback:
         return taken
 
 
-def _width(name: str) -> int:
-    """How many bytes a name takes in an event."""
-    return len(msgspec.json.encode(name))
+PROBABILITY = "pscore"
+
+
+def request_content(feedback: Feedback, arm: int, probability: float | None) -> bytes:
+    """The content of a request where contents name the arm (`played = "value"`), at one width.
+
+    >>> request_content(Feedback(("a", "bc"), played="value"), 0, 0.25)
+    b'{"pscore":0.25,"action":"a"}                     '
+    """
+    number = {} if probability is None else {PROBABILITY: probability}
+    text = msgspec.json.encode(number | _named(feedback, arm))
+    return text.ljust(_width(feedback, PROBABILITY))
+
+
+def _named(feedback: Feedback, arm: int) -> dict[str, object]:
+    """How contents name an arm; no action has the empty name, which stands for none."""
+    contexts = feedback.contexts
+    cell, action = divmod(arm, len(feedback.actions))
+    if arm == NO_ARM:
+        cell = 0 if contexts is None else contexts.unknown
+    named: dict[str, object] = {"action": "" if arm == NO_ARM else feedback.actions[action]}
+    return named if contexts is None else {**named, "context": contexts.levels(cell)}
+
+
+def _width(feedback: Feedback, number: str) -> int:
+    """Bytes of the longest content with this number."""
+    widest: dict[str, object] = {number: 0}
+    if feedback.played == "value":
+        widest["action"] = max(feedback.actions, key=width_in_json)
+        if feedback.contexts is not None:
+            widest["context"] = feedback.contexts.widest
+    return len(msgspec.json.encode(widest)) + NUMBER_WIDTH - 1
 
 
 def _clipped(numbers: Sequence[float]) -> NDArray[np.float32]:

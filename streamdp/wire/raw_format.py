@@ -233,8 +233,12 @@ class RawFeedback:
         column = checked_numbers(numbers).reshape(-1, 1)
         if self.feedback.played == "header":
             return self._rows.encode(column)
-        arms, count = np.array(played, dtype=np.uint32), np.uint32(len(self.feedback.actions))
-        whole = np.stack([arms // count, arms % count], axis=1)
+        contexts, count = self.feedback.contexts, len(self.feedback.actions)
+        assert contexts is not None, "checked when the format was made"
+        nothing = contexts.unknown * count, count  # no action has this number
+        whole = np.array(
+            [(arm // count, arm % count) if arm != NO_ARM else nothing for arm in played], "<u4"
+        )
         return self._rows.encode(np.concatenate([whole.view(np.float32), column], axis=1))
 
     def explain(self, value: Value) -> str | None:

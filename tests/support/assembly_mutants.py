@@ -10,7 +10,7 @@ from streamdp.assembly.join import Event, Join, Positions
 from streamdp.assembly.kept import KeptRequest, KeptRequests, Name, _parts
 from streamdp.assembly.persons import DAY, Persons, _Stretch
 from streamdp.assembly.public import PERSON_HEADER, Key
-from streamdp.assembly.recipes import Value
+from streamdp.assembly.recipes import Recipe, Unreadable, Value
 
 
 class Seeing(Join):
@@ -255,11 +255,19 @@ class CapsWhatCame(Join):
             self._persons = persons
 
 
+def _readable(recipe: Recipe, value: Value) -> bool:
+    try:
+        recipe.question(value)
+    except Unreadable:
+        return False
+    return True
+
+
 class CapsWhatCanBeRead(Join):
     """Gives a slot of a person's stretch only to requests that can be read."""
 
     def _losses(self, number: int, request: KeptRequest) -> tuple[float, ...]:
-        readable = self._readable(request.value)
+        readable = _readable(self._recipe, request.value)
         return super()._losses(number, request) if readable else self._null
 
 
@@ -267,7 +275,7 @@ class CapsUnreadableForNobody(Join):
     """Gives a request that cannot be read its slot, but counts it for no person."""
 
     def _losses(self, number: int, request: KeptRequest) -> tuple[float, ...]:
-        if not self._readable(request.value):
+        if not _readable(self._recipe, request.value):
             headers = [pair for pair in request.headers if pair[0] != PERSON_HEADER]
             request = request._replace(headers=headers)
         return super()._losses(number, request)

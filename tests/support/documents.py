@@ -276,7 +276,7 @@ class Story:
             layout = "list" if isinstance(event.get("losses"), list) else "mapping"
             if "loss" in event or "reward" in event:
                 layout = "feedback"
-            if "items" in event or "predictions" in event:
+            if event.keys() & {"items", "predictions", "pscore"}:
                 jsonschema.validate(event, schema("request"))
                 continue
             if event.keys() & {"item", "categories", "truth"}:

@@ -176,6 +176,11 @@ class Contexts:
         named = self.levels(cell).items()
         return ";".join(f"{name}={level}" for name, level in named if level != OTHER).encode()
 
+    @cached_property
+    def widest(self) -> dict[str, str]:
+        """Of each field the level whose name takes the most bytes in JSON."""
+        return {field.name: max(field.names, key=width_in_json) for field in self.fields}
+
     def arms(self, actions: tuple[str, ...]) -> tuple[str, ...]:
         """The names of all arms: the levels of a cell, then the action."""
         return _arms(self, actions)
@@ -187,6 +192,15 @@ class Contexts:
             field.name: field.names[cell // step % field.size]
             for field, step in zip(self.fields, steps, strict=True)
         }
+
+
+def width_in_json(name: str) -> int:
+    """How many bytes a name takes in JSON.
+
+    >>> width_in_json("phone"), width_in_json("é")
+    (7, 4)
+    """
+    return len(json.dumps(name, ensure_ascii=False).encode())
 
 
 @lru_cache(maxsize=16)

@@ -14,9 +14,17 @@ import numpy as np
 
 from streamdp.assembly.join import Encode
 from streamdp.assembly.persons import MOST_PERSONS, Cap
-from streamdp.assembly.recipes import Categories, Errors, Rankers, Recipe, Rewards
+from streamdp.assembly.recipes import (
+    Categories,
+    Errors,
+    PrivateRewards,
+    Rankers,
+    Recipe,
+    Rewards,
+)
 from streamdp.assembly.rules import Rules
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.events import NO_ARM
 from streamdp.ports import StreamTopics
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.wire.feedback import FeedbackFormat, configure_feedback
@@ -83,6 +91,10 @@ def _recipe(configuration: Configuration, name: str) -> Recipe:
     actions = tuple(configuration.actions(table.stream))
     match table.mode:
         case "feedback":
+            feedback = configuration.feedback(table.stream)
+            assert feedback is not None, "checked above"
+            if feedback.played == "value":
+                return PrivateRewards(actions, feedback.contexts)
             return Rewards()
         case "rankers":
             return Rankers(actions, by_rank=table.gain == "rank")
@@ -107,10 +119,6 @@ def _encoding(configuration: Configuration, name: str) -> Encode:
         made = configure(stream.format.name, actions=configuration.actions(stream_name),
                          options=options)  # fmt: skip
         return _losses(made)
-    if feedback.played != "header":
-        problem = "the stream reads the shown action from an event's content"
-        raise _wrong(configuration, name, "stream", problem, "a stream that reads it from a header",
-                     stream_name)  # fmt: skip
     made = configure_feedback(stream.format.name, feedback=feedback, options=options)
     if made.frames:
         problem, expected = "an event is one slot, a frame is many", "a stream without frames"
@@ -126,13 +134,18 @@ def _losses(made: Format) -> Encode:
 
 
 def _feedback(made: FeedbackFormat) -> Encode:
-    """Encode one number: the loss, or the reward where the stream reads rewards."""
+    """Encode one number: the loss, or the reward where the stream reads rewards.
+
+    Where events name their arm, its number follows.
+    """
     rewards = made.feedback.content == "reward"
+    nothing = NO_ARM if made.feedback.played == "value" else 0
 
     def encode(losses: Sequence[float]) -> bytes:
-        (loss,) = losses
+        loss, *arm = losses
         number = 1.0 - loss if rewards else loss
-        return made.encode(np.array([number], dtype=np.float32), played=[0])
+        played = [int(arm[0]) if arm else nothing]
+        return made.encode(np.array([number], dtype=np.float32), played=played)
 
     return encode
 
@@ -141,6 +154,10 @@ def _check_one_length(
     configuration: Configuration, name: str, recipe: Recipe, encode: Encode
 ) -> None:
     lengths = {len(encode([loss] * recipe.gains)) for loss in _TRIED}
+    if recipe.names_arm:
+        feedback = configuration.feedback(configuration.tables.assemblies[name].stream)
+        assert feedback is not None
+        lengths |= {len(encode([_TRIED[-1], arm])) for arm in range(len(feedback.arms))}
     if len(lengths) > 1:
         problem = "an event's length would reveal the outcome"
         expected = "a stream whose format writes events of one length, such as json or float32"

@@ -432,6 +432,10 @@ class HttpTable(BaseModel):
     rank_and_reward: bool = Field(
         default=False, description="also write requests and outcomes, for programs without a client"
     )
+    private_contexts: bool = Field(
+        default=False,
+        description="rank takes private contexts: serve and who asks are inside the trust boundary",
+    )
     publishable_key_file: File | None = Field(
         default=None, description="a key for pages: it may reward, and nothing else"
     )

@@ -63,7 +63,7 @@ _TITLES = {
     "event-list": "An event: the loss of each action, in the order of the configuration.",
     "event-mapping": "An event: the loss of each action by its name.",
     "event-feedback": "An event: the loss or reward of the action that its header names.",
-    "request": "A request's content, where an assembly looks at it: rankers or errors.",
+    "request": "A request's content, where an assembly looks at it.",
     "outcome": "The outcome of a request: one of these, depending on the assembly's mode.",
     "action": "The action in force for one key.",
     "policy": "The policy in force for one key of a feedback stream.",
@@ -156,6 +156,11 @@ _REQUESTS: dict[str, Any] = {
         "type": "object",
         "additionalProperties": _NUMBER,
         "description": "errors: the prediction of each action.",
+    },
+    "action": {
+        "type": "string",
+        "description": 'feedback with played = "value": what was shown. Beside it `context`, levels'
+        " by field, and `pscore`, the probability; blanks up to one length.",
     },
 }
 _OUTCOMES: dict[str, Any] = {

@@ -1,0 +1,516 @@
+"""Where contexts are private, does the join carry them, and does nothing but contents say so?
+
+A request's content has context, action and propensity; the event's has context, action and reward.
+Whatever contents are replaced by, everything else of requests, events and the service is the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from streamdp.assembly.contents import Lists
+from streamdp.assembly.join import Join, Positions
+from streamdp.assembly.recipes import PrivateRewards, Unreadable, Value
+from streamdp.cli._loop_records import loop_records
+from streamdp.client import Answer, Loop, LoopTopics, Names, Request, Why
+from streamdp.client.choosing import choose, hashed_prefix, held
+from streamdp.client.requests import outcome_record, request_record
+from streamdp.client.writing import Record
+from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.events import NO_ARM, SUMS, Identity
+from streamdp.core.evidence.contexts import Contexts
+from streamdp.core.evidence.policy import PARTS
+from streamdp.ports import Key
+from streamdp.serve.asgi import Refused
+from streamdp.serve.ranking import AskedRank, Ranking
+from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.config import Configuration
+from streamdp.service.listeners import check_listeners
+from streamdp.testing.memory import MemoryTechnology
+from streamdp.testing.memory_log import MemoryLog
+from streamdp.wire.feedback import FeedbackFormat, observe
+from streamdp.wire.schemas import schema
+from tests.support.assembling_group import Group
+from tests.support.loops import rows
+from tests.support.visits import SPEC
+from tests.test_noninterference_assembling import Life, differing
+
+if TYPE_CHECKING:
+    from streamdp.client.answers import Context
+
+ACTIONS = ("boots", "a coat with a long name")
+FIELDS = Contexts.read('{"device":["phone","tablet with a né"],"age":{"cuts":[18,65]}}')
+NAMES = Names(ACTIONS, "pepper", FIELDS, "value")
+AT = Identity("clicks", 0, b"home", 1, 0, 3, SUMS)
+R1 = Request(b"home", "r-1")
+WHO: list[Context] = [
+    {"device": device, "age": age}
+    for device in ("phone", "tablet with a né", "fridge")
+    for age in (7, 44, 66, "?")
+]
+SHOP = """
+app = "shop"
+[transport]
+kind = "memory"
+[topics.shown]
+budget = "1"
+[topics.requests]
+budget = "1"
+[streams.clicks]
+input = "shown"
+start = "earliest"
+observes = "feedback"
+actions = ["boots", "a coat with a long name"]
+fallback_action = "boots"
+[streams.clicks.learner]
+epsilon = "1/2"
+played = "value"
+[streams.clicks.feedback]
+content = "reward"
+salt = "pepper"
+[streams.clicks.format]
+name = "float32"
+[streams.clicks.context]
+device = ["phone", "tablet with a né"]
+age = { cuts = [18, 65] }
+[assemblies.join]
+requests = "requests"
+outcomes = "outcomes"
+stream = "clicks"
+start = "earliest"
+mode = "feedback"
+window = "1s"
+grace = "100ms"
+combine = "max"
+"""
+JSON = SHOP.replace('"float32"', '"json"\npadding = "fixed"')
+PLAIN = JSON[: JSON.index("[streams.clicks.context]")] + JSON[JSON.index("[assemblies") :]
+"""Without contexts: contents name the action alone."""
+
+
+def shop(folder: Path, text: str = JSON, more: str = "") -> Configuration:
+    path = folder / "shop.toml"
+    path.write_text(text + more)
+    return Configuration.load(path, {})
+
+
+def policy() -> Answer:
+    """A policy that says one action to some cells, the other to others, and both to the rest."""
+    parts = np.full((FIELDS.cells, 2), PARTS // 2)
+    parts[::3], parts[1::3] = [PARTS, 0], [1, PARTS - 1]
+    kept = held(
+        parts.astype(np.uint32).reshape(-1), hashed_prefix("pepper", AT), cells=FIELDS.cells
+    )
+    return Answer("boots", Why.PUBLISHED, 0, 1, 0, 3, 9, held=kept)
+
+
+class Cache:
+    """What an `ActionsCache` of one key answers."""
+
+    def __init__(self, answer: Answer, names: Names = NAMES) -> None:
+        self.answer, self.names = answer, names
+
+    def choose(
+        self, stream: str, key: Key, request: str, *, context: Context | None = None
+    ) -> Answer:
+        cell = self.names.cell(context)
+        return choose(self.answer, request, self.names.actions, cell, self.names.told(cell))
+
+
+# -- what is written -----------------------------------------------------------------------------
+
+
+def drawn(who: Context, request: str = "r-1", answer: Answer | None = None) -> Answer:
+    return Cache(answer or policy()).choose("clicks", b"home", request, context=who)
+
+
+def public(record: Record) -> tuple[object, ...]:
+    """What anybody may see of a record."""
+    key, value, headers = record
+    return key, len(value or b""), list(headers)
+
+
+def test_a_request_says_in_its_content_what_was_shown_to_whom() -> None:
+    choice = drawn({"device": "phone", "age": 44})
+    key, value, headers = request_record(R1, choice=choice, person="p-1")
+    assert json.loads(value or b"") == {
+        "action": choice.action, "pscore": choice.probability,
+        "context": {"device": "phone", "age": "18..65"},
+    }  # fmt: skip
+    jsonschema.validate(json.loads(value or b""), schema("request"))
+    assert (key, list(headers)) == (
+        b"home",
+        [
+            ("streamdp-request", b"r-1"),
+            ("streamdp-release", b"0/1/0/3"),
+            ("streamdp-person", b"p-1"),
+        ],
+    )
+    with pytest.raises(InvalidConfig, match="has its choice as its content"):
+        request_record(R1, choice=choice, content=Lists({"boots": ["x"]}))
+
+
+def writes_the_propensity(choice: Answer) -> Record:
+    """Mutant: it names the cell, beside a public table."""
+    key, value, headers = request_record(R1, choice=choice)
+    return key, value, [*headers, ("pscore", repr(choice.probability).encode())]
+
+
+def pads_nothing(choice: Answer) -> Record:
+    """Mutant: the length names the level."""
+    key, value, headers = request_record(R1, choice=choice)
+    return key, (value or b"").rstrip(), headers
+
+
+def logs_the_choice(choice: Answer) -> Record:
+    """Mutant: whoever reads logs learns the context."""
+    assert not isinstance(choice.context, str)
+    print(FIELDS.levels(choice.context.cell))  # the leak
+    return request_record(R1, choice=choice)
+
+
+@pytest.mark.parametrize(
+    "answer", [policy(), Answer("boots", Why.UNKNOWN_KEY), Answer("hats", Why.STALE)]
+)
+def test_requests_differ_in_contents_alone(
+    answer: Answer, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever is asked about: key, headers and length; and nothing is logged or represented."""
+    seen, contents = [], set()
+    with caplog.at_level(0):
+        for who in WHO:
+            choice = drawn(who, answer=answer)
+            record = request_record(R1, choice=choice)
+            seen.append((public(record), repr(choice.context), repr(choice.held)))
+            contents.add(record[1])
+    assert len(contents) == (len(WHO) if answer.action in ACTIONS else 1)
+    assert all(one == seen[0] for one in seen)
+    assert (caplog.text, *capsys.readouterr()) == ("", "", "")
+
+
+@pytest.mark.parametrize("mutant", [writes_the_propensity, pads_nothing, logs_the_choice])
+def test_a_client_that_tells_is_caught(
+    mutant: Callable[[Answer], Record], capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = set()
+    for who in WHO:
+        record = mutant(drawn(who))
+        seen.add((str(public(record)), capsys.readouterr().out))
+    assert len(seen) > 1
+
+
+def test_every_probability_fits_the_width() -> None:
+    """Also the longest decimals, of the smallest parts."""
+    rng = np.random.default_rng(1)
+    told = NAMES.told(4)
+    assert not isinstance(told, str)
+    parts = [1, 3, PARTS - 1, PARTS, *rng.integers(1, PARTS, 5000).tolist()]
+    parts += rng.integers(1, 2000, 1000).tolist()
+    choices = [Answer(ACTIONS[1], Why.PUBLISHED, probability=part / PARTS) for part in parts]
+    assert len({len(told.content(choice)) for choice in choices}) == 1
+
+
+def test_send_writes_what_the_client_writes(tmp_path: Path) -> None:
+    feedback = shop(tmp_path).feedback("clicks")
+    choice = drawn({"device": "phone", "age": 44})
+    line = {"key": "home", "request": "r-1", "action": choice.action, "pscore": choice.probability}
+    for context in ({"device": "phone", "age": 44}, "device=phone;age=18..65"):
+        source = io.BytesIO(json.dumps({**line, "context": context}).encode())
+        (read,) = loop_records(
+            "f", source, mode="feedback", actions=ACTIONS, key=None, feedback=feedback
+        )
+        _, value, headers = request_record(R1, choice=replace_release(choice))
+        assert read.record == (b"home", value, headers)
+    wrong = json.dumps({**line, "context": 7}).encode()
+    read_wrong = loop_records(
+        "f", io.BytesIO(wrong), mode="feedback", actions=ACTIONS, key=None, feedback=feedback
+    )
+    with pytest.raises(InvalidConfig, match="context: is not usable"):
+        list(read_wrong)
+
+
+def replace_release(choice: Answer) -> Answer:
+    """The same choice, of which nobody knows the release."""
+    return Answer(choice.action, Why.STALE, probability=choice.probability, context=choice.context)
+
+
+# -- what the join makes of it -------------------------------------------------------------------
+
+
+def spec_of(folder: Path, text: str = JSON) -> tuple[AssemblySpec, FeedbackFormat]:
+    configuration = shop(folder, text)
+    (spec,) = configuration.assemblies()
+    format_ = configuration.format("clicks")
+    assert isinstance(format_, FeedbackFormat)
+    return spec, format_
+
+
+def events(
+    spec: AssemblySpec, requests: list[Record], outcomes: list[Record]
+) -> list[tuple[Key, Value, Any]]:
+    join = Join(spec.rules, spec.recipe, spec.encode, positions=Positions(0, 0, 0))
+    for at, (key, value, headers) in enumerate(requests):
+        join.request(at, at, key, headers, value)
+    for at, (key, value, headers) in enumerate(outcomes):
+        join.outcomes([500], [key], [headers], [value], next_offset=at + 1)
+    return join.emit(len(requests))
+
+
+@pytest.mark.parametrize("text", [JSON, SHOP], ids=["json", "float32"])
+def test_events_hold_context_action_and_reward(tmp_path: Path, text: str) -> None:
+    """As the stream reads them; headers that would tell are not copied; one length."""
+    spec, format_ = spec_of(tmp_path, text)
+    choices = [drawn(who, f"r{at}") for at, who in enumerate(WHO)]
+    requests = [
+        request_record(Request(b"home", f"r{at}"), choice=choice)
+        for at, choice in enumerate(choices)
+    ]
+    told = [("streamdp-action", b"boots"), ("pscore", b"0.5"), ("streamdp-context", b"age=7")]
+    requests[0] = (*requests[0][:2], [*requests[0][2], *told, ("page", b"7")])
+    outcomes = [outcome_record(Request(b"home", f"r{at}"), 1) for at in range(0, len(WHO), 2)]
+    made = events(spec, requests, outcomes)
+    seen = observe(format_, [value for _, value, _ in made], [headers for *_, headers in made])
+    arms = [
+        FIELDS.cell(who) * 2 + ACTIONS.index(choice.action)
+        for who, choice in zip(WHO, choices, strict=True)
+    ]
+    assert seen.played.tolist() == arms
+    assert (seen.gain * 2 >> 20).tolist() == [1, -1] * (len(WHO) // 2)
+    assert len({len(value or b"") for _, value, _ in made}) == 1
+    assert [name for name, _ in made[0][2]] == ["streamdp-request", "streamdp-release", "page"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, b"", b"\xff", b"[" * 5000, b'{"action":"boots"}', b'{"action":"hats","context":{}}',
+     b'{"action":"boots","context":"device=phone"}', b'{"context":{},"action":""}'],
+)  # fmt: skip
+@pytest.mark.parametrize("text", [JSON, SHOP], ids=["json", "float32"])
+def test_a_request_that_cannot_be_read_is_a_null_event(
+    tmp_path: Path, text: str, content: Value
+) -> None:
+    """It takes its slot, adds to nothing, and has the length of the others; whatever came of it."""
+    spec, format_ = spec_of(tmp_path, text)
+    request = (b"home", content, [("streamdp-request", b"r-1")])
+    again = request_record(Request(b"home", "r-1"), choice=drawn(WHO[0]))
+    made = events(spec, [request, again], [outcome_record(R1, 1)])
+    seen = observe(format_, [value for _, value, _ in made], [[], []])
+    assert seen.played.tolist() == [NO_ARM, NO_ARM]  # the second repeats the first's id
+    assert seen.unusable.all()
+    assert len({len(value or b"") for _, value, _ in [*made, *events(spec, [again], [])]}) == 1
+
+
+def test_without_fields_contents_name_the_action(tmp_path: Path) -> None:
+    spec, format_ = spec_of(tmp_path, PLAIN)
+    names = Names(ACTIONS, "pepper", None, "value")
+    answer = Answer("boots", Why.UNKNOWN_KEY)
+    choice = Cache(answer, names).choose("clicks", b"home", "r-1")
+    record = request_record(R1, choice=choice)
+    assert (json.loads(record[1] or b""), len(record[2])) == (
+        {"action": "boots", "pscore": 1.0},
+        1,
+    )
+    made = events(spec, [record, (b"home", b"{}", record[2])], [])
+    assert observe(format_, [value for _, value, _ in made], [[], []]).played.tolist() == [
+        0,
+        NO_ARM,
+    ]
+
+
+def test_other_fields_are_another_assembly(tmp_path: Path) -> None:
+    """`check --with-state` asks for a new epoch: the events of open requests would change."""
+    text = JSON.replace("cuts = [18, 65]", "cuts = [18, 64]")
+    assert spec_of(tmp_path, text)[0].digest != spec_of(tmp_path)[0].digest
+
+
+# -- what the service shows ----------------------------------------------------------------------
+
+
+def content(cell: int, action: int) -> bytes:
+    told = NAMES.told(cell)
+    assert not isinstance(told, str)
+    return told.content(Answer(ACTIONS[action], Why.PUBLISHED, probability=0.5))
+
+
+GARBAGE = b"\xff".ljust(len(content(0, 0)), b"{")
+CONTENTS = [content(0, 0), content(7, 1), content(FIELDS.unknown, 0), GARBAGE]
+CLICK: list[tuple[int, Value]] = [(300, b'{"reward":1}')]
+
+
+def lived(
+    spec: AssemblySpec, of: bytes, outcomes: list[tuple[int, Value]]
+) -> tuple[dict[str, object], list[Value]]:
+    life = Life(
+        outcomes, of, group=Group(spec=spec, partitions=1), usual=content(1, 0)
+    )  # fmt: skip
+    return asyncio.run(life.lived()), life.events()
+
+
+def service(folder: Path) -> AssemblySpec:
+    """The assembly over the topics of `Life`."""
+    spec, _ = spec_of(folder)
+    return replace(SPEC, recipe=spec.recipe, encode=spec.encode, actions=ACTIONS, most_at_once=3)
+
+
+def test_contents_move_one_event(tmp_path: Path) -> None:
+    """Whoever the request is about and whatever came of it: commits, log, metrics, other events."""
+    spec = service(tmp_path)
+    plain, made = lived(spec, CONTENTS[0], [])
+    own = {made[3]}
+    for of in CONTENTS:
+        other, others = lived(spec, of, CLICK)
+        assert differing(plain, other) == []
+        assert [at for at in range(len(made)) if made[at] != others[at]] == [3]
+        own.add(others[3])
+    assert len(own) == 1 + len(CONTENTS)
+    assert len({len(value or b"") for value in {*made, *own}}) == 1
+
+
+def _copies_the_propensity(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: an event's header has what the request's content says."""
+    honest = Join._event
+
+    def event(self: Join, number: int) -> Any:
+        value = self._kept.record(number).value or b""
+        key, encoded, headers = honest(self, number)
+        return key, encoded, [*headers, ("pscore", value[:16])]
+
+    patch.setattr(Join, "_event", event)
+
+
+def _learns_levels(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: an action that nobody has listed is the first one from then on."""
+    honest = PrivateRewards.question
+    unlisted: list[bytes] = []
+
+    def question(self: PrivateRewards, value: Value) -> int:
+        try:
+            return honest(self, value)
+        except Unreadable:
+            unlisted.append(value or b"")
+            raise
+
+    def arm(self: PrivateRewards, value: Value) -> int:
+        return question(self, value) + len(unlisted)
+
+    patch.setattr(PrivateRewards, "question", arm)
+
+
+def _writes_short(spec: AssemblySpec) -> AssemblySpec:
+    """Mutant: no blanks."""
+    return replace(spec, encode=lambda losses: spec.encode(losses).rstrip())
+
+
+@pytest.mark.parametrize("mutant", [_copies_the_propensity, _learns_levels])
+def test_a_join_that_tells_is_caught(
+    mutant: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = service(tmp_path)
+    plain, made = lived(spec, CONTENTS[0], [])
+    mutant(monkeypatch)
+    caught = []
+    for of in (CONTENTS[1], GARBAGE):
+        other, others = lived(spec, of, [])
+        differs = [at for at in range(len(made)) if made[at] != others[at]]
+        caught.append(bool(differing(plain, other)) or differs != [3])
+    assert any(caught)
+
+
+def test_an_event_whose_length_names_a_level_stops_the_join(tmp_path: Path) -> None:
+    spec = _writes_short(service(tmp_path))
+    request = request_record(R1, choice=drawn(WHO[0]))
+    with pytest.raises(StateMismatch, match="its length would reveal"):
+        events(spec, [request], [])
+
+
+# -- a loop, and rank over HTTP ------------------------------------------------------------------
+
+TOPICS = LoopTopics("requests", "outcomes")
+
+
+def log() -> MemoryTechnology:
+    memory = MemoryLog()
+    for topic in TOPICS:
+        memory.create(topic, partitions=1)
+    return MemoryTechnology(memory)
+
+
+def test_a_loop_writes_private_requests(tmp_path: Path) -> None:
+    """What a program chose and what came of it is one event, of its own arm."""
+    spec, format_ = spec_of(tmp_path)
+
+    async def run() -> None:
+        technology = log()
+        async with Loop(
+            technology.producer, Cache(policy()), stream="clicks", topics=TOPICS
+        ) as loop:
+            shown = [loop.choose(b"home", context=who) for who in WHO]
+            loop.outcome(shown[3], 1)
+            assert await asyncio.to_thread(loop.flush)
+        requests = [row[2:] for row in await rows(technology, "requests")]
+        outcomes = [row[2:] for row in await rows(technology, "outcomes")]
+        made = events(
+            spec,
+            [(key, value, headers) for key, headers, value in requests],
+            [(key, value, headers) for key, headers, value in outcomes],
+        )
+        seen = observe(format_, [value for _, value, _ in made], [[]] * len(made))
+        assert (seen.played // 2).tolist() == [FIELDS.cell(who) for who in WHO]
+        assert [ACTIONS[arm % 2] for arm in seen.played] == [one.action for one in shown]
+        assert np.flatnonzero(seen.gain > 0).tolist() == [3]
+
+    asyncio.run(run())
+
+
+class Known:
+    """What `Ranking` asks of a service's knowledge."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        from streamdp.service.listeners import about_of
+
+        self.about = {"clicks": about_of(configuration, "clicks")}
+        self.cache = Cache(policy())
+
+
+def test_rank_with_private_contexts_is_for_inside_the_trust_boundary(tmp_path: Path) -> None:
+    """Refused unless the configuration says so; then it writes what the client writes."""
+    known: Any = Known(shop(tmp_path))
+    asked = AskedRank("home", "r-1", context={"device": "phone", "age": 44})
+
+    async def run(private_contexts: bool) -> list[Any]:
+        technology = log()
+        ranking = Ranking(
+            known, {"clicks": TOPICS}, technology.producer, seconds=5, clock=lambda: 0.0,
+            private_contexts=private_contexts,
+        )  # fmt: skip
+        async with ranking.writing():
+            (told,) = await ranking._rank("clicks", [asked], durable=True)
+            assert told.context == ""
+        return await rows(technology, "requests")
+
+    with pytest.raises(Refused, match="contexts of this stream are private"):
+        asyncio.run(run(False))
+    ((_, _, key, headers, value),) = asyncio.run(run(True))
+    expected = request_record(R1, choice=drawn({"device": "phone", "age": 44}))
+    assert (key, value, list(headers)) == (expected[0], expected[1], list(expected[2]))
+
+
+def test_private_contexts_over_http_need_rank(tmp_path: Path) -> None:
+    for more, wrong in (("", True), ("rank_and_reward = true\n", False)):
+        http = f'[http]\nlisten = "127.0.0.1:8080"\nprivate_contexts = true\n{more}'
+        configuration = shop(tmp_path, more=http)
+        if wrong:
+            with pytest.raises(InvalidConfig, match=r"http\.private_contexts: without rank_and_"):
+                check_listeners(configuration)
+        else:
+            check_listeners(configuration)
