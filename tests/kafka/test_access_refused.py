@@ -10,10 +10,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiokafka.client import AIOKafkaClient
 
-from streamdp.ports import Partition
+from streamdp.core.errors import Refused, TransportLost
+from streamdp.ports import Commit, Partition
 from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
 from streamdp.service.view import PartitionView, Status, View
@@ -28,6 +31,7 @@ from streamdp.testing.broker import (
     own_broker,
 )
 from streamdp.testing.certificates import write_certificates
+from streamdp.testing.transport_room import Heard
 from streamdp_adapters.kafka import KafkaSettings
 from tests.support.kafka_site import HOME, QUICK, Site
 from tests.support.lending import Lent
@@ -38,6 +42,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 
 OTHER = Partition("other", 0)
 USER, WORD = "gina", "xyzzy-g"
+PRODUCE, ADD_PARTITIONS = 0, 24  # in the protocol
 TOPIC_RIGHTS = (AclRight.READ, AclRight.WRITE, AclRight.DESCRIBE_CONFIGS)
 
 
@@ -170,3 +175,47 @@ async def test_a_new_authority_is_read_without_a_restart(
         await home.send(events(20, keys=[b"k"], seed=1))
         await until(view, task, HOME, lambda part: part.position >= 40)
     assert await home.wrong() == []
+
+
+async def test_nothing_of_a_transaction_is_sent_after_a_part_of_it_was_refused(
+    guarded: Broker,
+    sites: tuple[Site, Site, dict[str, Grant]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker might take it into the transaction before, of which it awaits the marker."""
+    home, _, rights = sites
+    topics = home.made.topics
+    await home.create()
+    send, answered = AIOKafkaClient.send, list[set[str]]()
+    added, sent = set[str](), set[str]()
+
+    async def noted(client: Any, node: int, request: Any, **more: Any) -> Any:
+        if request.API_KEY == PRODUCE:
+            sent.update(topic for topic, _ in request._topics)
+        answer = await send(client, node, request, **more)
+        if request.API_KEY == ADD_PARTITIONS:
+            answered.append({topic for topic, _ in answer.errors})
+            for topic, partitions in answer.errors:
+                added.update(topic for _, error in partitions if error == 0)
+        return answer
+
+    monkeypatch.setattr(AIOKafkaClient, "send", noted)
+    transport = home.technology.transport(worker="w")
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await transport.join([topics], Heard())
+                break
+            except TransportLost:  # a broker that has just started has no coordinator yet
+                await asyncio.sleep(0.1)
+    await transport.take(HOME)
+    disallow(guarded.bootstrap, USER, rights["actions"])
+    added.clear()
+    sent.clear()
+    line = [(b"k", b"x")]
+    with pytest.raises(Refused) as refused:
+        await transport.commit(HOME, Commit(next_offset=0, state=line, actions=line, ledger=line))
+    await transport.close()
+    assert refused.value.named == f"TopicAuthorizationFailedError {topics.actions}"
+    assert any(topics.actions in asked for asked in answered)
+    assert sent <= added

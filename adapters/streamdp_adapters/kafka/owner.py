@@ -105,7 +105,7 @@ class PartitionOwner:
 
     async def take(self) -> int:
         """Fence every earlier owner, leave the owner record, and return its offset."""
-        with client_errors.translated(self._where):
+        with client_errors.translated(self._where), self._root_cause():
             async with asyncio.timeout(COMMIT_SECONDS):
                 await client_errors.start(self._producer, self._settings)
                 self._reached("take: fenced", self._partition)
