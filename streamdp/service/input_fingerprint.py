@@ -28,7 +28,7 @@ from hashlib import blake2b
 
 from msgspec import UNSET
 
-from streamdp.core.errors import OTHER_TOPIC, StateMismatch, complaint
+from streamdp.core.errors import OTHER_TOPIC, StateMismatch
 from streamdp.ports import Partition, Records, Taken
 from streamdp.wire.state import Checkpoint, LastRecord
 
@@ -108,9 +108,7 @@ class InputFingerprint:
             if not every:
                 return
         says = self._says
-        raise StateMismatch(
-            complaint(self._where, says.what, expected=says.expected, got="another")
-        )
+        raise StateMismatch(self._where, says.what, expected=says.expected, got="another")
 
 
 def of_input(partition: Partition, taken: Taken, checkpoint: Checkpoint | None) -> InputFingerprint:

@@ -14,7 +14,7 @@ from functools import reduce
 
 from prometheus_client.core import Metric
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.serve.about import About
 from streamdp.serve.families import counter, gauge, histogram
 from streamdp.serve.metrics import certificate, configured
@@ -49,12 +49,10 @@ class ProcessMetrics:
         left = most_series - _A_PROCESS - streams * (_A_STREAM + _A_PARTITION)
         if left < 0:
             raise InvalidConfig(
-                complaint(
-                    "operations.most_series",
-                    f"too few for {streams} streams and assemblies",
-                    expected=f"at least {most_series - left}",
-                    got=most_series,
-                )
+                "operations.most_series",
+                f"too few for {streams} streams and assemblies",
+                expected=f"at least {most_series - left}",
+                got=most_series,
             )
         self._most_partitions = 1 + left // _A_PARTITION // max(1, streams)
         self._facts = facts

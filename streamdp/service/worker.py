@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Partition, Records, Transport
 from streamdp.service.allocation import without_collecting
 from streamdp.service.input_fingerprint import read_proof
@@ -285,11 +285,9 @@ def check_sizes(spec: StreamSpec, transport: Transport) -> None:
     largest = transport.largest_value(spec.name)
     if spec.largest_value > largest:
         raise InvalidConfig(
-            complaint(
-                f"streams.{spec.name}",
-                "its largest value does not fit; use fewer actions, or shorter names or keys",
-                expected=f"≤ {largest} bytes, what the topics that it writes to take"
-                " (Kafka: max.message.bytes; `streamdp topics check` says of which)",
-                got=spec.largest_value,
-            )
+            f"streams.{spec.name}",
+            "its largest value does not fit; use fewer actions, or shorter names or keys",
+            expected=f"≤ {largest} bytes, what the topics that it writes to take"
+            " (Kafka: max.message.bytes; `streamdp topics check` says of which)",
+            got=spec.largest_value,
         )

@@ -42,7 +42,7 @@ from streamdp.core.engine.layout import row_layout
 from streamdp.core.engine.operator import NotPrivate
 from streamdp.core.engine.plan import Alone, Plan, check_keys, check_order, plan
 from streamdp.core.engine.releasing import Ended, Releasing, Wave
-from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
+from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import (
     NO_ARM,
     After,
@@ -112,13 +112,11 @@ class Engine:
         if isinstance(learner, type) or not hasattr(learner, "with_estimates"):
             expected = 'what a recipe makes, such as incumbent_leader(actions=…, epsilon="0.5")'
             got = type(learner).__name__
-            raise InvalidConfig(
-                complaint("learner", "no learner for this engine", expected=expected, got=got)
-            )
+            raise InvalidConfig("learner", "no learner for this engine", expected=expected, got=got)
         check_randomness(randomness)
         check_place(stream, partition=partition, epoch=epoch)
         if not 1 <= limit <= MOST_ROWS:
-            raise InvalidConfig(complaint("limit", "rows", expected=f"1 … {MOST_ROWS}", got=limit))
+            raise InvalidConfig("limit", "rows", expected=f"1 … {MOST_ROWS}", got=limit)
         kind = learner.with_estimates(estimates)
         self.stream, self.partition, self.epoch, self.limit = stream, partition, epoch, limit
         self.learner, self.kind = learner, kind
@@ -383,7 +381,7 @@ class Engine:
         """Move past offsets that hold no records (control records, a first start)."""
         if position < self.position:
             raise InvalidConfig(
-                complaint("position", "backwards", expected=f"≥ {self.position}", got=position)
+                "position", "backwards", expected=f"≥ {self.position}", got=position
             )
         self.position = position
 
@@ -394,7 +392,7 @@ class Engine:
         check_keys([key])
         if self._evidence.answers != "policy":
             raise InvalidConfig(
-                complaint("policy", "of a stream of losses", expected="action(key)", got="policy")
+                "policy", "of a stream of losses", expected="action(key)", got="policy"
             )
         return self._in_force(key)
 
@@ -403,7 +401,7 @@ class Engine:
         check_keys([key])
         if self._evidence.answers != "action":
             raise InvalidConfig(
-                complaint("action", "of a feedback stream", expected="policy(key)", got="action")
+                "action", "of a feedback stream", expected="policy(key)", got="action"
             )
         number = self._in_force(key)
         return None if number is None else self.learner.actions[int(number)]
@@ -563,12 +561,10 @@ class Engine:
         """Refuse to use an engine that holds half a batch (P4)."""
         if self._halfway:
             raise StateMismatch(
-                complaint(
-                    "engine",
-                    "a batch failed halfway",
-                    expected="a rebuilt engine",
-                    got=f"one at position {self.position} with half a batch",
-                )
+                "engine",
+                "a batch failed halfway",
+                expected="a rebuilt engine",
+                got=f"one at position {self.position} with half a batch",
             )
 
     # -- charges ---------------------------------------------------------------------------------
