@@ -123,7 +123,11 @@ class Engine:
         self._arms = {name: arm for arm, name in enumerate(kind.actions)}
         self.position = 0
         self.slots_refused = 0
+        self.layout = row_layout(kind, epoch=epoch)
+        """The layout of saved rows; all have one width."""
         self._evidence = kind.evidence
+        self._releases = kind.releases
+        self._cleared = [field.name for field in kind.fields if field.cleared]
         self._tariff = tariff(kind, budget=share)
         self._ledger = None if share is None else Ledger(share)
         self._bank = bank = Bank(
@@ -343,16 +347,15 @@ class Engine:
             self._bank, self._evidence, ended.rows, ended.stop - ended.start,
         )  # fmt: skip
         drawn = []
-        for code, release in enumerate(self.kind.releases, start=1):
+        for code, release in enumerate(self._releases, start=1):
             due = release.due(lengths)
             if due.any():
                 drawn.append((code, due, draws.released(release.name, rows[due])))
         self._put(rows, evidence.fold(Gathered(bank.public, rows), drawn[0][2], lengths))
         next_lengths = self.kind.schedule.lengths(ended.block + 1)
         in_force = evidence.in_force(Gathered(bank.public, rows), next_lengths)
-        for field in self.kind.fields:
-            if field.cleared:
-                bank.private[field.name][rows] = 0
+        for name in self._cleared:
+            bank.private[name][rows] = 0
         bank.block[rows] += 1
         for code, due, released in drawn:
             yield Wave(code, ended.only(due), released, in_force[due])
@@ -512,11 +515,6 @@ class Engine:
         return key in self or (self._idleness is not None and key in self._idleness.away)
 
     # -- saving ----------------------------------------------------------------------------------
-
-    @property
-    def layout(self) -> snapshot.Layout:
-        """The layout of saved rows; all have one width."""
-        return row_layout(self.kind, epoch=self.epoch)
 
     def loading(self) -> snapshot.Loading:
         """What puts saved rows into this engine, which must be new, for a rebuild."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
@@ -323,21 +323,17 @@ class Configuration:
     def loop_settings(self) -> LoopSettings:
         """The pacing of the service."""
         service = self.tables.service
+        others = service.model_dump(exclude={"worker", "rebuild_records", "save_seconds"})
         return LoopSettings(
-            poll_records=service.poll_records,
-            batch_records=service.batch_records,
-            most_waiting=service.most_waiting,
-            commit_seconds=service.commit_seconds,
-            idle_commit_seconds=service.idle_commit_seconds,
-            drain_seconds=service.drain_seconds,
-            stall_seconds=service.stall_seconds,
-            on_halt=service.on_halt,
-            pace=Pace(records=service.rebuild_records, seconds=service.save_seconds),
+            **others, pace=Pace(records=service.rebuild_records, seconds=service.save_seconds)
         )
 
     def differs_beyond_modes(self, other: Configuration) -> bool:
         """Whether the other configuration differs in more than modes, and so needs a restart."""
-        return _without_modes(self.tables) != _without_modes(other.tables)
+        mine, theirs = (
+            of.tables.model_dump(exclude={"streams": {"__all__": {"mode"}}}) for of in (self, other)
+        )
+        return mine != theirs
 
     # -- checks ----------------------------------------------------------------------------------
 
@@ -499,7 +495,9 @@ def _read(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         twice = _TWICE.fullmatch(str(error))
         if twice is None:
-            got = _place_and_fault(error)
+            got = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "bytes, not UTF-8"
+            if isinstance(error, RecursionError):
+                got = "tables or lists nested too deeply"
             message = complaint(str(path), "is not TOML", expected="key = value", got=got)
         else:  # values are not quoted, so a key is named by its line alone
             lines = [
@@ -511,13 +509,6 @@ def _read(path: Path) -> dict[str, Any]:
             got = f"lines {first} and {again}" if first < again else f"a second one in line {again}"
             message = complaint(f"{path}: {name}", "is defined twice", expected="once", got=got)
         raise InvalidConfig(message) from None
-
-
-def _place_and_fault(error: Exception) -> str:
-    """A parser's message, without the text that it was reading."""
-    if isinstance(error, RecursionError):
-        return "tables or lists nested too deeply"
-    return str(error) if isinstance(error, tomllib.TOMLDecodeError) else "bytes that are not UTF-8"
 
 
 def _lines(path: Path | None, *, where: str) -> list[str]:
@@ -562,17 +553,3 @@ def _sum(shares: Mapping[str, Fraction]) -> str:
     """
     parts = " + ".join(f"{name} {share}" for name, share in shares.items())
     return f"{sum(shares.values())} ({parts})"
-
-
-def _without_modes(tables: Tables) -> dict[str, Any]:
-    return {
-        **tables.model_dump(exclude={"streams"}),
-        "streams": dict(_streams_without_modes(tables.streams.items())),
-    }
-
-
-def _streams_without_modes(
-    streams: Iterable[tuple[str, StreamTable]],
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name, stream in streams:
-        yield name, stream.model_dump(exclude={"mode"})

@@ -56,11 +56,6 @@ def _exact(value: object) -> Fraction:
     return parse_epsilon(value, "")
 
 
-def _share(value: object) -> object:
-    """A part of the keys; "0" means none."""
-    return Fraction(0) if value in (0, "0") else _exact(value)
-
-
 def _mode(value: object) -> object:
     """Refuse what is not a setting: a line that all readers obey at once."""
     if value == FALLBACK:
