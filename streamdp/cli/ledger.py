@@ -250,7 +250,7 @@ async def _others(technology: Technology, app: str, read: set[str]) -> list[Stre
 
 def _check_once(configurations: Sequence[Configuration]) -> None:
     """Refuse to read a ledger twice: every charge would be counted again."""
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
 
     given: dict[str, Path] = {}
     for configuration in configurations:
@@ -259,9 +259,7 @@ def _check_once(configurations: Sequence[Configuration]) -> None:
                 kind = "assemblies" if topics.output else "streams"
                 where = f"--config {configuration.path}: {kind}.{topics.stream}"
                 got = f"{topics.ledger}, as in {given[topics.ledger]}"
-                raise InvalidConfig(
-                    complaint(where, "a ledger is given twice", expected="each once", got=got)
-                )
+                raise InvalidConfig(where, "a ledger is given twice", expected="each once", got=got)
             given[topics.ledger] = configuration.path
 
 

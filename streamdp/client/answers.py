@@ -176,7 +176,7 @@ class Names:
             if context is None:
                 return 0
             raise InvalidConfig(
-                complaint("context", "of a stream without fields", expected="none", got="a context")
+                "context", "of a stream without fields", expected="none", got="a context"
             )
         return self.contexts.cell(context or {})
 

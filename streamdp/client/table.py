@@ -26,7 +26,7 @@ import numpy as np
 
 from streamdp.client.answers import Answer, Change, Source, Why
 from streamdp.client.choosing import hashed_prefix, held
-from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
+from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.evidence.policy import policy_of
 from streamdp.ports import Key, Published
 from streamdp.wire.lines import ActionLine, InForce, ModeLine, PolicyLine, from_base64
@@ -134,12 +134,10 @@ class Table:
         if isinstance(line, PolicyLine) != (names is not None):
             expected = "action" if names is None else "policy"
             raise StateMismatch(
-                complaint(
-                    f"stream {self.stream}",
-                    "a line of another kind of stream",
-                    expected=expected,
-                    got=type(line).__name__,
-                )
+                f"stream {self.stream}",
+                "a line of another kind of stream",
+                expected=expected,
+                got=type(line).__name__,
             )
         where = partition, line.epoch, line.born, line.block, line.stop
         if isinstance(line, ActionLine):

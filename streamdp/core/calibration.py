@@ -21,7 +21,7 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 
 LOSS_SENSITIVITY = Fraction(1)
 """How far one replaced vector moves one action's sum of losses in [0,1].
@@ -72,16 +72,14 @@ def parse_epsilon(value: object, where: str) -> Fraction:
         exact = Fraction(value)
     else:
         got = type(value).__name__
-        raise InvalidConfig(
-            complaint(where, "not exact", expected='a string such as "0.1"', got=got)
-        )
+        raise InvalidConfig(where, "not exact", expected='a string such as "0.1"', got=got)
     low, high = EPSILON_RANGE
     if not low <= exact <= high:
         expected = f"a number from {low} to {high}"
-        raise InvalidConfig(complaint(where, "out of range", expected=expected, got=value))
+        raise InvalidConfig(where, "out of range", expected=expected, got=value)
     if exact.denominator > EPSILON_DENOMINATOR:
         expected = f"a denominator up to {EPSILON_DENOMINATOR}"
-        raise InvalidConfig(complaint(where, "too fine", expected=expected, got=value))
+        raise InvalidConfig(where, "too fine", expected=expected, got=value)
     return exact
 
 
@@ -89,13 +87,13 @@ def _read(text: str, where: str) -> Fraction:
     if _EXACT.fullmatch(text) is None:
         got = repr(text[:40])
         raise InvalidConfig(
-            complaint(where, "not a number", expected='a string such as "0.1" or "1/3"', got=got)
+            where, "not a number", expected='a string such as "0.1" or "1/3"', got=got
         )
     try:
         return Fraction(text)
     except (ValueError, ZeroDivisionError):  # "0.5/3" and "1/0"
         raise InvalidConfig(
-            complaint(where, "not a number", expected='a string such as "1/3"', got=repr(text))
+            where, "not a number", expected='a string such as "1/3"', got=repr(text)
         ) from None
 
 

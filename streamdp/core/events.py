@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from streamdp.core.arrays import Bools, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 
 Key = bytes | None
 """A record's key. The null key is a key like others."""
@@ -206,9 +206,7 @@ def numbered(keys: Sequence[Key]) -> tuple[list[Key], Ints]:
         index = np.fromiter(map(numbers.__getitem__, keys), dtype=np.int64, count=len(keys))
     except TypeError:
         got = type(keys).__name__
-        raise InvalidConfig(
-            complaint("keys", "no keys", expected="a list: bytes, or None", got=got)
-        ) from None
+        raise InvalidConfig("keys", "no keys", expected="a list: bytes, or None", got=got) from None
     return list(numbers), index
 
 

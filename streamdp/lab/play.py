@@ -38,7 +38,7 @@ from numpy.random import Generator, default_rng  # noqa: TID251 - losses are mad
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Columns, Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL
@@ -100,9 +100,7 @@ def sees_all_losses(kind: Kind) -> bool:
     """Whether a kind sees the losses of all actions; refuse one that reads slots again."""
     if any(column.name == "sums" and not column.cleared for column in kind.fields):
         expected = "learners that look at blocks"
-        raise InvalidConfig(
-            complaint("simulate", "a running window", expected=expected, got=kind.recipe)
-        )
+        raise InvalidConfig("simulate", "a running window", expected=expected, got=kind.recipe)
     return "shown" not in _columns(kind)
 
 

@@ -51,16 +51,12 @@ def observed_early(format_: Format | FeedbackFormat, records: Records) -> Record
     )
 
 
-def _nobody(key: Key) -> bool:
-    return False
-
-
 def decode(
     format_: Format | FeedbackFormat,
     records: Sequence[Records],
     *,
     most_key_bytes: int | None,
-    known: Callable[[Key], bool] = _nobody,
+    known: Callable[[Key], bool] = lambda _: False,
     idle: int | None = None,
 ) -> tuple[Batch, int]:
     """Decode consecutive records of one partition, and count those whose key is too long.
@@ -72,7 +68,10 @@ def decode(
     offsets = np.fromiter(
         chain.from_iterable(part.offsets for part in records), dtype=np.int64, count=len(keys)
     )
-    times = None if idle is None else _times(records)
+    times = None
+    if idle is not None:  # keys that get no learner have times too
+        stamps = chain.from_iterable(part.timestamps for part in records)
+        times = np.maximum.accumulate(np.fromiter(stamps, dtype=np.int64, count=len(keys)))
     distinct, index = numbered(keys)
     most = maxsize if most_key_bytes is None else most_key_bytes
     long = {key for key in distinct if key is not None and len(key) > most and not known(key)}
@@ -97,14 +96,6 @@ def decode(
 def newest_time(records: Sequence[Records]) -> int | None:
     """The largest timestamp of these records; None if there is no record."""
     return max(chain.from_iterable(part.timestamps for part in records), default=None)
-
-
-def _times(records: Sequence[Records]) -> Ints:
-    """The largest timestamp so far at each record, including records whose keys get no learner."""
-    count = sum(map(len, records))
-    stamps = chain.from_iterable(part.timestamps for part in records)
-    times: Ints = np.maximum.accumulate(np.fromiter(stamps, dtype=np.int64, count=count))
-    return times
 
 
 def _observed(

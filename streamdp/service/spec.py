@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from streamdp import __version__
 from streamdp.core.engine import configuration_digest, row_layout
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Carried, Key
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.learners import Learner
@@ -66,12 +66,10 @@ class StreamSpec:
         """Refuse a stream that must not run as a service."""
         if not self.learner.private:
             raise InvalidConfig(
-                complaint(
-                    f"streams.{self.name}.learner",
-                    "not private",
-                    expected="a learner with a charge",
-                    got=self.learner.recipe,
-                )
+                f"streams.{self.name}.learner",
+                "not private",
+                expected="a learner with a charge",
+                got=self.learner.recipe,
             )
         self._check_observed()
         if self.estimates:
@@ -80,27 +78,23 @@ class StreamSpec:
             tariff(self.kind, budget=self.share)
         if self.idle is not None and not self.topics.headers:
             raise InvalidConfig(
-                complaint(
-                    f"streams.{self.name}.idle",
-                    "needs the records' timestamps, which the stream does not read",
-                    expected="topics with headers and timestamps",
-                    got="topics without",
-                )
+                f"streams.{self.name}.idle",
+                "needs the records' timestamps, which the stream does not read",
+                expected="topics with headers and timestamps",
+                got="topics without",
             )
         if self.epoch < 1:
             raise InvalidConfig(
-                complaint(f"streams.{self.name}.epoch", "no epoch", expected="≥ 1", got=self.epoch)
+                f"streams.{self.name}.epoch", "no epoch", expected="≥ 1", got=self.epoch
             )
         for number, epoch in self.partition_epochs.items():
             if epoch <= self.epoch:
                 raise InvalidConfig(
-                    complaint(
-                        f"streams.{self.name}.partition_epochs.{number}",
-                        "not beyond the stream's epoch (raise that beyond all of these, and remove"
-                        " their table)",
-                        expected=f"≥ {self.epoch + 1}",
-                        got=epoch,
-                    )
+                    f"streams.{self.name}.partition_epochs.{number}",
+                    "not beyond the stream's epoch (raise that beyond all of these, and remove"
+                    " their table)",
+                    expected=f"≥ {self.epoch + 1}",
+                    got=epoch,
                 )
 
     def _check_observed(self) -> None:
@@ -113,14 +107,12 @@ class StreamSpec:
         read = format_.feedback if isinstance(format_, FeedbackFormat) else None
         if wanted != (None if read is None else (read.played, read.arms)):
             raise InvalidConfig(
-                complaint(
-                    f"streams.{self.name}.format",
-                    "reads something that the learner's noise does not fit",
-                    expected="losses" if wanted is None else f"its actions, played = {wanted[0]}",
-                    got="losses"
-                    if read is None
-                    else f"{len(read.arms)} actions, played = {read.played}",
-                )
+                f"streams.{self.name}.format",
+                "reads something that the learner's noise does not fit",
+                expected="losses" if wanted is None else f"its actions, played = {wanted[0]}",
+                got="losses"
+                if read is None
+                else f"{len(read.arms)} actions, played = {read.played}",
             )
 
     @cached_property
@@ -203,12 +195,10 @@ class StreamSpec:
         """The format of a stream that observes all losses; refused for a feedback stream."""
         if isinstance(self.format, FeedbackFormat):
             raise InvalidConfig(
-                complaint(
-                    f"streams.{self.name}",
-                    "a feedback stream has no losses of all actions",
-                    expected="observes = losses",
-                    got="feedback",
-                )
+                f"streams.{self.name}",
+                "a feedback stream has no losses of all actions",
+                expected="observes = losses",
+                got="feedback",
             )
         return self.format
 

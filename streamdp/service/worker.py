@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Partition, Records, Transport
 from streamdp.service.allocation import without_collecting
 from streamdp.service.input_fingerprint import read_proof
@@ -54,6 +54,9 @@ class Worker:
         self.appetite = around.settings.batch_records  # records that draw about `most_drawn`
         self._spec = spec
         self._around = around
+        most = around.settings.most_drawn_bytes // spec.largest_value
+        self._most_drawn = max(1, min(around.settings.most_drawn, most))
+        """Most releases that may wait for a commit: a feedback stream's grow with its actions."""
         self._work: PartitionWork | None = None
         self._inbox: list[Records] = []
         self.life = Life(partition, around, live=self._live, drop=self._drop)
@@ -90,20 +93,15 @@ class Worker:
         except Exception as error:
             self.life.fail(error)
         else:
-            self._hold_back(self._work)
+            if not self._paused and self._backlog(self._work) > self._around.settings.most_waiting:
+                self._paused = True  # until a commit has caught up
+                self._around.transport.pause(self.partition)
+                self._around.log.info("partition_paused", partition=str(self.partition))
             most, drawn = self._most_drawn, self._work.unrecorded
             self.appetite = max(1, most * sum(map(len, inbox)) // max(1, drawn - before))
             if drawn > most:
                 self.has_room.clear()
         self.life.stirred.set()
-
-    @property
-    def _most_drawn(self) -> int:
-        """Most releases that may wait for a commit: a feedback stream's grow with its actions."""
-        settings = self._around.settings
-        return max(
-            1, min(settings.most_drawn, settings.most_drawn_bytes // self._spec.largest_value)
-        )
 
     def _drop(self) -> None:
         """Forget everything: the partition is taken anew, or has another owner."""
@@ -154,15 +152,12 @@ class Worker:
             apart = entries.entered > INLINE_ENTRIES
             restore = partial(Restoring, self._spec, self.partition, taken, by_others=by_others)
             restoring = await asyncio.to_thread(restore) if apart else restore()
-            await self._prove(restoring)
+            # An expired record proves nothing of the input.
+            proof = await read_proof(self.partition, restoring.proof, around.transport.read)
+            for records in proof:
+                restoring.prove(records)
             await self._rebuild(restoring)
             return await asyncio.to_thread(restoring.finish) if apart else restoring.finish()
-
-    async def _prove(self, restoring: Restoring) -> None:
-        """Check that the input is the one that was read; an expired record proves nothing."""
-        read = self._around.transport.read
-        for records in await read_proof(self.partition, restoring.proof, read):
-            restoring.prove(records)
 
     async def _rebuild(self, restoring: Restoring) -> None:
         """Read again what the saved rows do not contain."""
@@ -245,27 +240,16 @@ class Worker:
         learned = work.slots - work.engine.slots_refused
         around.view.committed(self.partition, cut, slots=learned, keys_refused=refused, now=ended)
         self._look()
-        self._let_go(work)
+        if self._paused and not self._pressed(work):
+            self._paused = False
+            self._heard_at = clock()
+            around.transport.resume(self.partition, work.engine.position)
+            around.log.info("partition_resumed", partition=str(self.partition))
         left = around.settings.commit_seconds - (ended - begun)
         if left > 0:
             await self.life.rest(left)
 
     # -- back-pressure -----------------------------------------------------------------------------
-
-    def _hold_back(self, work: PartitionWork) -> None:
-        """Pause the partition while too much of it is not durable yet."""
-        if not self._paused and self._backlog(work) > self._around.settings.most_waiting:
-            self._paused = True
-            self._around.transport.pause(self.partition)
-            self._around.log.info("partition_paused", partition=str(self.partition))
-
-    def _let_go(self, work: PartitionWork) -> None:
-        """Resume once a commit has caught up."""
-        if self._paused and not self._pressed(work):
-            self._paused = False
-            self._heard_at = self._around.clock()
-            self._around.transport.resume(self.partition, work.engine.position)
-            self._around.log.info("partition_resumed", partition=str(self.partition))
 
     def _pressed(self, work: PartitionWork) -> bool:
         """Whether so much is not durable that a commit should not wait."""
@@ -285,11 +269,9 @@ def check_sizes(spec: StreamSpec, transport: Transport) -> None:
     largest = transport.largest_value(spec.name)
     if spec.largest_value > largest:
         raise InvalidConfig(
-            complaint(
-                f"streams.{spec.name}",
-                "its largest value does not fit; use fewer actions, or shorter names or keys",
-                expected=f"≤ {largest} bytes, what the topics that it writes to take"
-                " (Kafka: max.message.bytes; `streamdp topics check` says of which)",
-                got=spec.largest_value,
-            )
+            f"streams.{spec.name}",
+            "its largest value does not fit; use fewer actions, or shorter names or keys",
+            expected=f"≤ {largest} bytes, what the topics that it writes to take"
+            " (Kafka: max.message.bytes; `streamdp topics check` says of which)",
+            got=spec.largest_value,
         )

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.wire.feedback import Feedback, FeedbackFormat
 from streamdp.wire.formats import (
     CONFLUENT_PREFIX,
@@ -142,9 +142,7 @@ class JsonFormat:
         """One event with this row, with the shortest decimals that read back as these float32."""
         rows = checked_rows(losses, columns=len(self.actions))
         if len(rows) > 1:
-            raise InvalidConfig(
-                complaint("losses", "too many rows", expected="1 in JSON", got=len(rows))
-            )
+            raise InvalidConfig("losses", "too many rows", expected="1 in JSON", got=len(rows))
         numbers = short_decimals(rows[0]).tolist()
         mapping = self.layout == "mapping"
         content = dict(zip(self.actions, numbers, strict=True)) if mapping else numbers

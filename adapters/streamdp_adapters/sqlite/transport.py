@@ -224,12 +224,10 @@ class SqliteTransport:
         tenure = self._owned.pop(partition, None)
         if tenure is None:
             raise TransportLost(
-                complaint(
-                    f"{partition}",
-                    "commit refused",
-                    expected="a partition that was taken",
-                    got="one that was lost or never taken",
-                )
+                f"{partition}",
+                "commit refused",
+                expected="a partition that was taken",
+                got="one that was lost or never taken",
             )
         self._in_flight[partition] = tenure
         try:
@@ -447,12 +445,10 @@ class SqliteTransport:
     def _stream(self, partition: Partition) -> StreamTopics:
         if partition.stream not in self._topics:
             raise InvalidConfig(
-                complaint(
-                    f"{partition}",
-                    "unknown stream",
-                    expected=sorted(self._topics),
-                    got=partition.stream,
-                )
+                f"{partition}",
+                "unknown stream",
+                expected=sorted(self._topics),
+                got=partition.stream,
             )
         return self._topics[partition.stream]
 
@@ -507,16 +503,14 @@ def check_sizes(partition: Partition, commit: Commit) -> None:
         for _, value in records:
             if value is not None and len(value) > LARGEST_VALUE:
                 raise InvalidConfig(
-                    complaint(
-                        f"{partition}: commit",
-                        "a value is too large",
-                        expected=f"≤ {LARGEST_VALUE} bytes",
-                        got=len(value),
-                    )
+                    f"{partition}: commit",
+                    "a value is too large",
+                    expected=f"≤ {LARGEST_VALUE} bytes",
+                    got=len(value),
                 )
 
 
 def _not_joined() -> TransportLost:
     return TransportLost(
-        complaint("sqlite", "not joined", expected="`join` first", got="another call before it")
+        "sqlite", "not joined", expected="`join` first", got="another call before it"
     )

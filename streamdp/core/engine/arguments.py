@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import index
 from types import UnionType
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 
 _MOST = 2**63 - 1
 
@@ -65,4 +65,4 @@ got float
 
 
 def _wrong(where: str, what: str, expected: str, got: object) -> InvalidConfig:
-    return InvalidConfig(complaint(where, what, expected=expected, got=got))
+    return InvalidConfig(where, what, expected=expected, got=got)

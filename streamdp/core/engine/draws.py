@@ -16,7 +16,7 @@ import numpy as np
 
 from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank, Gathered
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 from streamdp.core.events import OPENING, Carried, Key
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.kinds.recorded import Drawn, Recorded
@@ -123,11 +123,9 @@ class FromRecord:
         missing = next((name for name in names if name not in self.recorded), None)
         if missing is not None:
             raise StateMismatch(
-                complaint(
-                    f"rebuild: {kind} of block {missing.block} born at {missing.born}",
-                    "not recorded",
-                    expected="the release that was drawn",
-                    got=f"{len(self.recorded)} other releases",
-                )
+                f"rebuild: {kind} of block {missing.block} born at {missing.born}",
+                "not recorded",
+                expected="the release that was drawn",
+                got=f"{len(self.recorded)} other releases",
             )
         return self.kind.read(kind, [self.recorded[name] for name in names])

@@ -42,7 +42,7 @@ from streamdp.core.engine.layout import row_layout
 from streamdp.core.engine.operator import NotPrivate
 from streamdp.core.engine.plan import Alone, Plan, check_keys, check_order, plan
 from streamdp.core.engine.releasing import Ended, Releasing, Wave
-from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
+from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import (
     NO_ARM,
     After,
@@ -112,20 +112,22 @@ class Engine:
         if isinstance(learner, type) or not hasattr(learner, "with_estimates"):
             expected = 'what a recipe makes, such as incumbent_leader(actions=…, epsilon="0.5")'
             got = type(learner).__name__
-            raise InvalidConfig(
-                complaint("learner", "no learner for this engine", expected=expected, got=got)
-            )
+            raise InvalidConfig("learner", "no learner for this engine", expected=expected, got=got)
         check_randomness(randomness)
         check_place(stream, partition=partition, epoch=epoch)
         if not 1 <= limit <= MOST_ROWS:
-            raise InvalidConfig(complaint("limit", "rows", expected=f"1 … {MOST_ROWS}", got=limit))
+            raise InvalidConfig("limit", "rows", expected=f"1 … {MOST_ROWS}", got=limit)
         kind = learner.with_estimates(estimates)
         self.stream, self.partition, self.epoch, self.limit = stream, partition, epoch, limit
         self.learner, self.kind = learner, kind
         self._arms = {name: arm for arm, name in enumerate(kind.actions)}
         self.position = 0
         self.slots_refused = 0
+        self.layout = row_layout(kind, epoch=epoch)
+        """The layout of saved rows; all have one width."""
         self._evidence = kind.evidence
+        self._releases = kind.releases
+        self._cleared = [field.name for field in kind.fields if field.cleared]
         self._tariff = tariff(kind, budget=share)
         self._ledger = None if share is None else Ledger(share)
         self._bank = bank = Bank(
@@ -345,16 +347,15 @@ class Engine:
             self._bank, self._evidence, ended.rows, ended.stop - ended.start,
         )  # fmt: skip
         drawn = []
-        for code, release in enumerate(self.kind.releases, start=1):
+        for code, release in enumerate(self._releases, start=1):
             due = release.due(lengths)
             if due.any():
                 drawn.append((code, due, draws.released(release.name, rows[due])))
         self._put(rows, evidence.fold(Gathered(bank.public, rows), drawn[0][2], lengths))
         next_lengths = self.kind.schedule.lengths(ended.block + 1)
         in_force = evidence.in_force(Gathered(bank.public, rows), next_lengths)
-        for field in self.kind.fields:
-            if field.cleared:
-                bank.private[field.name][rows] = 0
+        for name in self._cleared:
+            bank.private[name][rows] = 0
         bank.block[rows] += 1
         for code, due, released in drawn:
             yield Wave(code, ended.only(due), released, in_force[due])
@@ -383,7 +384,7 @@ class Engine:
         """Move past offsets that hold no records (control records, a first start)."""
         if position < self.position:
             raise InvalidConfig(
-                complaint("position", "backwards", expected=f"≥ {self.position}", got=position)
+                "position", "backwards", expected=f"≥ {self.position}", got=position
             )
         self.position = position
 
@@ -394,7 +395,7 @@ class Engine:
         check_keys([key])
         if self._evidence.answers != "policy":
             raise InvalidConfig(
-                complaint("policy", "of a stream of losses", expected="action(key)", got="policy")
+                "policy", "of a stream of losses", expected="action(key)", got="policy"
             )
         return self._in_force(key)
 
@@ -403,7 +404,7 @@ class Engine:
         check_keys([key])
         if self._evidence.answers != "action":
             raise InvalidConfig(
-                complaint("action", "of a feedback stream", expected="policy(key)", got="action")
+                "action", "of a feedback stream", expected="policy(key)", got="action"
             )
         number = self._in_force(key)
         return None if number is None else self.learner.actions[int(number)]
@@ -515,11 +516,6 @@ class Engine:
 
     # -- saving ----------------------------------------------------------------------------------
 
-    @property
-    def layout(self) -> snapshot.Layout:
-        """The layout of saved rows; all have one width."""
-        return row_layout(self.kind, epoch=self.epoch)
-
     def loading(self) -> snapshot.Loading:
         """What puts saved rows into this engine, which must be new, for a rebuild."""
         return snapshot.Loading(self.layout, self._bank)
@@ -563,12 +559,10 @@ class Engine:
         """Refuse to use an engine that holds half a batch (P4)."""
         if self._halfway:
             raise StateMismatch(
-                complaint(
-                    "engine",
-                    "a batch failed halfway",
-                    expected="a rebuilt engine",
-                    got=f"one at position {self.position} with half a batch",
-                )
+                "engine",
+                "a batch failed halfway",
+                expected="a rebuilt engine",
+                got=f"one at position {self.position} with half a batch",
             )
 
     # -- charges ---------------------------------------------------------------------------------

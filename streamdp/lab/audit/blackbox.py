@@ -36,7 +36,7 @@ from math import exp, inf, log
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import ACTION, OPENING, SUMS
 from streamdp.core.grid import NULL
 from streamdp.core.schedule import Schedule
@@ -117,7 +117,7 @@ def pairs(schedule: Schedule, format_: Format | FeedbackFormat) -> list[Neighbou
         return list(_of_sums(format_, block, start, schedule.stop(block), slots))
     if len(format_.actions) != 2:
         got = len(format_.actions)
-        raise InvalidConfig(complaint("black box", "actions", expected="two", got=got))
+        raise InvalidConfig("black box", "actions", expected="two", got=got)
     return list(_of_choices(format_, block, start, slots, twice=bool(lengths[block] > 1)))
 
 

@@ -215,9 +215,9 @@ def text_of(learner: Learner) -> str:
 
 
 def _refused(where: str, *, expected: str, got: str) -> InvalidConfig:
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
 
-    return InvalidConfig(complaint(where, "cannot be planned", expected=expected, got=got))
+    return InvalidConfig(where, "cannot be planned", expected=expected, got=got)
 
 
 def _plan(
@@ -431,14 +431,14 @@ def _print_events(plan: LearnerPlan) -> None:
 
 def _markdown(wish: Wish, epsilon: Fraction) -> str:
     """Events of a key until the best action is found, for rates and gaps around the given ones."""
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
     from streamdp.lab.planning import FORMULAS, around
 
     tables = around(wish, epsilon)
     if not tables:
         expected = " or ".join(FORMULAS)
         raise InvalidConfig(
-            complaint("--markdown", "no formula", expected=expected, got=repr(wish.candidate.text))
+            "--markdown", "no formula", expected=expected, got=repr(wish.candidate.text)
         )
     epsilons = tables[0].epsilons
     heads = ["others' rate", "the best's", *(f"ε = {epsilon}" for epsilon in epsilons)]

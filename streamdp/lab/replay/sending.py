@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.lab.replay.chunks import chunks
 from streamdp.lab.replay.converting import Written
 from streamdp.lab.replay.log import Log
@@ -34,7 +34,7 @@ def send_log(
     """Append a log to the topic at ``technology:address#topic``; return what was appended."""
     if target == log.name:
         expected = "another topic"
-        raise InvalidConfig(complaint("target", "is the log", expected=expected, got=target))
+        raise InvalidConfig("target", "is the log", expected=expected, got=target)
     technology, opened, topic = addressed(target, how)
     wire = formats.configure(how.format, actions=log.actions, options=how.format_options)
     topics, written = StreamTopics(app="replay", stream=topic, input=topic), Written()
@@ -42,7 +42,7 @@ def send_log(
     if outside:
         expected = "losses in [0, 1] for a topic (to a file, convert clips them and says so)"
         got = f"others in {outside:,} slots"
-        raise InvalidConfig(complaint(log.name, "cannot be sent", expected=expected, got=got))
+        raise InvalidConfig(log.name, "cannot be sent", expected=expected, got=got)
 
     async def send() -> None:
         if ADDRESS.get(technology) == "path":

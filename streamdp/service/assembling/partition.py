@@ -37,7 +37,7 @@ from msgspec import UNSET
 from streamdp import __version__
 from streamdp.assembly.join import Event, Join, Positions
 from streamdp.assembly.persons import Cap, Persons
-from streamdp.core.errors import StateMismatch, TransportLost, complaint
+from streamdp.core.errors import StateMismatch, TransportLost
 from streamdp.ports import (
     Commit,
     Key,
@@ -237,12 +237,10 @@ class PartitionAssembly:
 
     def _outcomes_lack(self, what: str) -> StateMismatch:
         return StateMismatch(
-            complaint(
-                f"partition {self.partition}: outcomes",
-                what,
-                expected="every outcome since the newest that was read",
-                got="fewer",
-            )
+            f"partition {self.partition}: outcomes",
+            what,
+            expected="every outcome since the newest that was read",
+            got="fewer",
         )
 
     async def _read_up_to(self, start: int, stop: int) -> None:
@@ -286,10 +284,8 @@ def _check_columns(records: Records) -> None:
     columns = {len(records.headers), len(records.timestamps)}
     if columns != {len(records)}:
         raise StateMismatch(
-            complaint(
-                f"partition {records.partition}",
-                "records came without their headers or timestamps",
-                expected=f"{len(records)} of each",
-                got=f"{len(records.headers)} and {len(records.timestamps)}",
-            )
+            f"partition {records.partition}",
+            "records came without their headers or timestamps",
+            expected=f"{len(records)} of each",
+            got=f"{len(records.headers)} and {len(records.timestamps)}",
         )

@@ -23,7 +23,7 @@ from streamdp.assembly.recipes import (
     Rewards,
 )
 from streamdp.assembly.rules import Rules
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import NO_ARM
 from streamdp.ports import StreamTopics
 from streamdp.service.assembling.spec import AssemblySpec
@@ -175,7 +175,7 @@ def _cap(configuration: Configuration, name: str) -> Cap | None:
     except OSError as error:
         expected = f"a secret in {persons.secret_file}"
         raise InvalidConfig(
-            complaint(where, "cannot be read", expected=expected, got=type(error).__name__)
+            where, "cannot be read", expected=expected, got=type(error).__name__
         ) from None
     if (persons.slots is None) == (persons.per is None):
         problem, got = "the cap needs one kind of stretch", _given(persons.slots, persons.per)
@@ -199,4 +199,4 @@ def _wrong(
     configuration: Configuration, name: str, key: str, what: str, expected: str, got: object
 ) -> InvalidConfig:
     where = configuration.place("assemblies", name, key)
-    return InvalidConfig(complaint(where, what, expected=expected, got=got))
+    return InvalidConfig(where, what, expected=expected, got=got)

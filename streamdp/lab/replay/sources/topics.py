@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import LossBatch
 from streamdp.lab.replay.clipping import decoded
 from streamdp.lab.replay.log import Portion, batch_of, wrong
@@ -99,7 +99,7 @@ def _technology(name: str, settings: dict[str, object]) -> Technology:
         factory: type[Technology] = entry.load()
         return factory.from_settings(settings, app="replay")
     known = sorted({entry.name for entry in entry_points(group=GROUP)})
-    raise InvalidConfig(complaint("transport", "unknown", expected=" or ".join(known), got=name))
+    raise InvalidConfig("transport", "unknown", expected=" or ".join(known), got=name)
 
 
 def _length(technology: Technology, topics: StreamTopics, where: str) -> int:
