@@ -458,6 +458,7 @@ def test_a_pattern_reads_nothing_that_the_plain_reader_refuses(mode: Mode) -> No
         text[at : at + int(rng.integers(2))] = rng.choice(
             [b"1", b"0", b" ", b"", b'"', b"\xff", b"a"]
         )
-        one = [tuple(bytes(text).split(b"\n", 1))]
+        changed, _, rest = bytes(text).partition(b"\n")
+        one = [(changed, rest)]
         rereading._patterns = rereading._patterns[:patterns]
         assert at_once(rereading, one) == plainly(one)

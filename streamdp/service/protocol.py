@@ -53,6 +53,7 @@ from streamdp.wire.state import (
     encode_learner,
     encode_remark,
     encode_withheld,
+    largest_recorded,
 )
 
 _MOST_GONE = 20_000
@@ -250,6 +251,8 @@ class PartitionWork:
         self._withheld_now: dict[Key, bytes | None] = {}  # the changes to it for the next cut
         self._published: dict[Key, bytes] = {}  # per key, the marks of its entries, one a line
         self._waiting = _Waiting([], [], [])
+        # That the last cut recorded, all its copies; before the first one, a short key's longest.
+        self._bytes_a_line = largest_recorded(spec.lines, spec.kind, key_bytes=0)
         self._mark: bytes | None = None  # the ledger's line where an epoch begins
         self._first = not opening.goes_on or opening.adopts or learner is not None
         self._learner = learner  # what the epoch's rows mean, still to be written
@@ -339,6 +342,11 @@ class PartitionWork:
         return sum(len(releases) for releases, _ in self._drawn)
 
     @property
+    def unrecorded_bytes(self) -> int:
+        """About the bytes that these lines will take in the next cut and the one after it."""
+        return self.unrecorded * self._bytes_a_line
+
+    @property
     def behind(self) -> bool:
         """Whether the durable position, `low_water` or deletions are behind."""
         moved = self.engine.position > self.committed or self.low_water < self.engine.position
@@ -400,6 +408,9 @@ class PartitionWork:
                 input_id=self._input_id,
             )
             self._lines_recorded += len(releases)
+        if entries:
+            total = sum(len(of.recorded) + len(of.ledger) + len(of.action or b"") for of in entries)
+            self._bytes_a_line = total // len(entries)
         held = [entry.key in saved for entry in entries]
         return _Waiting(entries, held, [releases for releases, _ in drawn])
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import compress, repeat
+from typing import Any
 
 import numpy as np
 
@@ -73,15 +74,14 @@ class Reread:
 
     def only(self, some: Bools) -> tuple[Names, ManyKept]:
         """Some of them."""
-        kind, keys, *named = self.names
-        *numbers, rest = self.kept
-        chosen = some.tolist()
+        chosen, (kind, keys, born, block) = some.tolist(), self.names
+        value, first, last, in_force = (of[some] for of in self.kept[:4])
         return (
-            Names(kind, list(compress(keys, chosen)), *(of[some] for of in named)),
-            ManyKept(*(of[some] for of in numbers), rest=list(compress(rest, chosen))),
+            Names(kind, list(compress(keys, chosen)), born[some], block[some]),
+            ManyKept(value, first, last, in_force, list(compress(self.kept.rest, chosen))),
         )
 
-    def rows(self) -> list[tuple[object, ...]]:
+    def rows(self) -> list[tuple[Any, ...]]:
         """The same, one release at a time."""
         columns = (*self.names[1:], self.ordinal, *self.kept)
         return list(zip(self.entries, *map(list, columns), strict=True))

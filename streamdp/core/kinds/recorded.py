@@ -79,8 +79,9 @@ class ManyKept(NamedTuple):
             (of[0], of[1], of[2], NOT_RECORDED if of.in_force is None else of.in_force)
             for of in kept
         ]
-        columns = np.array(numbers, dtype=np.int64).reshape(len(kept), 4).T
-        return cls(*columns, rest=[Rest(*of[4:]) if any(of[4:]) else NOTHING for of in kept])
+        value, first, last, in_force = np.array(numbers, dtype=np.int64).reshape(len(kept), 4).T
+        rest = [Rest(*of[4:]) if any(of[4:]) else NOTHING for of in kept]
+        return cls(value, first, last, in_force, rest)
 
 
 _NUMBERS = ("born", "block", "value", "first_offset", "last_offset", "in_force", "before")
@@ -173,7 +174,8 @@ class ManyRecorded(Mapping[Drawn, Kept]):
         rest: Sequence[Rest] = [NOTHING] * len(places)
         if self._rest:
             rest = list(map(self._rest.get, places.tolist(), rest))
-        return ManyKept(*(self._column(of)[places] for of in _NUMBERS[2:6]), rest=rest)
+        value, first, last, in_force = (self._column(of)[places] for of in _NUMBERS[2:6])
+        return ManyKept(value, first, last, in_force, rest)
 
     def update(self, releases: Recorded) -> None:
         """Add some that are not there."""
