@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -14,12 +15,23 @@ from numpy.typing import NDArray
 import streamdp as sd
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import FeedbackColumns, Identity, Key, Release, Releases
+from streamdp.core.kinds.recorded import NOT_RECORDED, Drawn, Kept, named
 from streamdp.wire import state
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Lines, Mode
 from streamdp.wire.recording import record_all
+from streamdp.wire.rereading import Rereading
 from streamdp.wire.state import Checkpoint, read_state
-from tests.golden_wire import ACTIONS, FEEDBACK, LINES, REMEMBERING, SHOWN, release, saved
+from tests.golden_wire import (
+    ACTIONS,
+    FEEDBACK,
+    LINES,
+    REMEMBERING,
+    SHOWN,
+    SHOWN_FEEDBACK,
+    release,
+    saved,
+)
 
 PLACES = Entries("home", 0)
 POINT = PLACES.checkpoint
@@ -375,3 +387,78 @@ def test_a_refusal_does_not_show_what_was_drawn() -> None:
     with pytest.raises(StateMismatch) as refusal:
         state.decode_recorded(release().identity, damaged)
     assert "drawn" not in str(refusal.value)
+
+
+# Reading many at once
+
+
+def many(mode: Mode, **change: object) -> list[tuple[bytes, bytes]]:
+    """Entries of all kinds of releases, of keys that JSON escapes too, as they are recorded."""
+    keys: list[Key] = [b"fr", None, b"", b"\xff", b'a"b', "ключ".encode(), b"\x7f", b"a\\", b"7"]
+    recorded = []
+    remembered = replace(SHOWN["action"], in_force=1)
+    releases = [*SHOWN.values(), *SHOWN_FEEDBACK.values(), remembered]
+    for at, (of, key) in enumerate((of, key) for key in keys for of in releases):
+        lines = FEEDBACK if of.policy is not None else REMEMBERING if of.in_force else LINES
+        lines = replace(lines, **change)  # type: ignore[arg-type]
+        changed = replace(
+            of, identity=of.identity._replace(key=key, epoch=1, born=at, block=at % 3),
+            first_offset=at, last_offset=10 * at, start=at + 1, stop=at + 2,
+        )  # fmt: skip
+        one = state.record(changed, lines=lines, mode=mode, ordinal=at + 1)
+        recorded.append((release_entry(changed.identity), state.encode_recorded(one)))
+    return recorded
+
+
+def plainly(entries: list[tuple[bytes, bytes]]) -> dict[Drawn, tuple[int, Kept]]:
+    """What the plain reader reads of each, where it reads one."""
+    read_, rereading = {}, Rereading(PLACES, epoch=1, where="state")
+    for place, value in entries:
+        with suppress(StateMismatch):
+            one = state.decode_recorded(rereading.identity(place), value)
+            name, kept = named(one.release)
+            read_[name] = one.ordinal, kept
+    return read_
+
+
+def at_once(rereading: Rereading, entries: list[tuple[bytes, bytes]]) -> object:
+    """The same of the reader of many."""
+    return {
+        Drawn(key, born, block, of.names.kind): (
+            ordinal,
+            Kept(value, first, last, None if in_force == NOT_RECORDED else in_force, *rest),
+        )
+        for of in rereading.read(entries)
+        for _, key, born, block, ordinal, value, first, last, in_force, rest in of.rows()
+    }
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_many_recorded_releases_are_read_as_each_is_read_alone(mode: Mode) -> None:
+    """Of every kind and of any key, in a second reading by patterns alone where there are any."""
+    entries, rereading = many(mode), Rereading(PLACES, epoch=1, where="state")
+    entries += many(mode, version="0.2")
+    expected = plainly(entries)
+    assert len(expected) == len(dict(entries))
+    for _ in range(2):
+        assert at_once(rereading, entries) == expected
+    assert len(rereading._patterns) > 3
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_pattern_reads_nothing_that_the_plain_reader_refuses(mode: Mode) -> None:
+    """Any byte changed, in place or value: the same is read as plainly, or nothing."""
+    entries, rereading = many(mode), Rereading(PLACES, epoch=1, where="state")
+    at_once(rereading, entries)
+    patterns, rng = len(rereading._patterns), np.random.default_rng(1)
+    for _ in range(4000):
+        place, value = entries[rng.integers(len(entries))]
+        text = bytearray(place + b"\n" + value)
+        at = int(rng.integers(len(text)))
+        text[at : at + int(rng.integers(2))] = rng.choice(
+            [b"1", b"0", b" ", b"", b'"', b"\xff", b"a"]
+        )
+        changed, _, rest = bytes(text).partition(b"\n")
+        one = [(changed, rest)]
+        rereading._patterns = rereading._patterns[:patterns]
+        assert at_once(rereading, one) == plainly(one)

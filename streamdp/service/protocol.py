@@ -26,10 +26,11 @@ from operator import attrgetter
 
 from msgspec import UNSET
 
+from streamdp.core.arrays import Ints
 from streamdp.core.engine import Ages, Engine, Rebuilding
 from streamdp.core.errors import TransportLost, complaint
-from streamdp.core.events import OPENING, Identity, Key, Release, Releases
-from streamdp.core.kinds.recorded import ManyRecorded, named
+from streamdp.core.events import OPENING, Key, Release, Releases
+from streamdp.core.kinds.recorded import ManyRecorded, recorded
 from streamdp.ports import Commit, Partition, Records, Taken
 from streamdp.service.batches import decode, newest_time, observed_early
 from streamdp.service.carrying import Heritage, born_before, carries
@@ -52,6 +53,7 @@ from streamdp.wire.state import (
     encode_learner,
     encode_remark,
     encode_withheld,
+    largest_recorded,
 )
 
 _MOST_GONE = 20_000
@@ -85,6 +87,7 @@ class Restoring:
         entries = SavedEntries.of(spec, partition, taken)
         taken = replace(taken, state=entries)
         self._partition, self._taken, self._by_others = partition, taken, by_others
+        entries.settle()
         entries.check_epoch()
         self._opening = open_partition(spec, partition, taken, by_others=by_others)
         self._spec = spec
@@ -99,8 +102,7 @@ class Restoring:
         self._learner = _introduced(self._spec, self._opening)
         self._withheld, self._published = entries.withheld, entries.published
         if continues:
-            for record in saved.releases.values():
-                self._published.add(*named(record.release))
+            self._published.update(recorded(of.release for of in saved.releases.values()))
             learner = self._learner or saved.now.learner
             self._withheld.noted |= saved.now.withheld
             if learner is not None and learner.noted_from is not UNSET:
@@ -224,7 +226,7 @@ class PartitionWork:
         learner: EpochLearner | None,
         withheld: Withholding,
         published: ManyRecorded,
-        saved_at: Callable[[Key], int],
+        saved_at: Callable[[Sequence[Key]], Ints],
         partitions: int,
     ) -> None:
         self.spec, self.partition, self.engine = spec, partition, engine
@@ -249,6 +251,8 @@ class PartitionWork:
         self._withheld_now: dict[Key, bytes | None] = {}  # the changes to it for the next cut
         self._published: dict[Key, bytes] = {}  # per key, the marks of its entries, one a line
         self._waiting = _Waiting([], [], [])
+        # That the last cut recorded, all its copies; before the first one, a short key's longest.
+        self._bytes_a_line = largest_recorded(spec.lines, spec.kind, key_bytes=0)
         self._mark: bytes | None = None  # the ledger's line where an epoch begins
         self._first = not opening.goes_on or opening.adopts or learner is not None
         self._learner = learner  # what the epoch's rows mean, still to be written
@@ -260,14 +264,16 @@ class PartitionWork:
             self._mark = self._epoch_mark(opening, previous=opening.new_epoch)
 
     def _adopt(
-        self, opening: Opening, published: ManyRecorded, saved_at: Callable[[Key], int]
+        self, opening: Opening, published: ManyRecorded, saved_at: Callable[[Sequence[Key]], Ints]
     ) -> None:
         """Sort earlier recorded releases: those still to be published, and those to delete."""
         saved = opening.saved
-        for record in sorted(saved.releases.values(), key=attrgetter("ordinal")):
+        records = sorted(saved.releases.values(), key=attrgetter("ordinal"))
+        saved_positions = saved_at([record.release.key for record in records]).tolist()
+        for record, position in zip(records, saved_positions, strict=True):
             identity = record.release.identity
             place = release_entry(identity)
-            gone = record.release.last_offset < saved_at(identity.key)
+            gone = record.release.last_offset < position
             if opening.new_epoch is not None:
                 gone = identity.key not in self._heritage.carried
             if opening.waits(record):
@@ -280,16 +286,19 @@ class PartitionWork:
             elif gone:
                 self._tombstones.append(place)
             else:
-                self._keep(identity.key, place)
-        stream, partition = self.partition.stream, self.partition.number
-        for (key, born, block, kind), kept in published.items():
-            identity = Identity(stream, partition, key, self._epoch, born, block, kind)
-            if identity in saved.releases:
-                continue
-            if kept.last_offset < saved_at(key):
-                self._tombstones.append(release_entry(identity))
-            else:
-                self._keep(key, release_entry(identity))
+                self._keep(identity.key, self._entries.mark(place, identity.key))
+        adopted = {(of.key, of.born, of.block, of.kind) for of in saved.releases}
+        for names, kept in published.parts():
+            marked = self._entries.marks(names.kind, names.born, names.block, epoch=self._epoch)
+            held = (kept.last_offset < saved_at(names.keys)).tolist()
+            named_by = zip(names.keys, names.born.tolist(), names.block.tolist(), strict=True)
+            for (key, *at), mark, gone in zip(named_by, marked, held, strict=True):
+                if adopted and (key, *at, names.kind) in adopted:
+                    continue
+                if gone:
+                    self._tombstones.append(self._entries.release(mark, key))
+                else:
+                    self._keep(key, mark)
 
     def read(self, records: Records) -> Records:
         """What must be kept of records until they are absorbed."""
@@ -331,6 +340,11 @@ class PartitionWork:
     def unrecorded(self) -> int:
         """Lines of what was drawn since the last cut."""
         return sum(len(releases) for releases, _ in self._drawn)
+
+    @property
+    def unrecorded_bytes(self) -> int:
+        """About the bytes that these lines will take in the next cut and the one after it."""
+        return self.unrecorded * self._bytes_a_line
 
     @property
     def behind(self) -> bool:
@@ -394,6 +408,9 @@ class PartitionWork:
                 input_id=self._input_id,
             )
             self._lines_recorded += len(releases)
+        if entries:
+            total = sum(len(of.recorded) + len(of.ledger) + len(of.action or b"") for of in entries)
+            self._bytes_a_line = total // len(entries)
         held = [entry.key in saved for entry in entries]
         return _Waiting(entries, held, [releases for releases, _ in drawn])
 
@@ -433,14 +450,14 @@ class PartitionWork:
             if held:
                 self._tombstones.append(entry.place)
             else:
-                self._keep(entry.key, entry.place)
+                self._keep(entry.key, self._entries.mark(entry.place, entry.key))
         for key in saved & self._published.keys():
             marks = self._published.pop(key).split(b"\n")
             self._tombstones += [self._entries.release(mark, key) for mark in marks]
 
-    def _keep(self, key: Key, place: bytes) -> None:
+    def _keep(self, key: Key, mark: bytes) -> None:
         """Remember the entry of a published release that is newer than its saved row."""
-        before, mark = self._published.get(key), self._entries.mark(place, key)
+        before = self._published.get(key)
         self._published[key] = mark if before is None else b"%b\n%b" % (before, mark)
 
     def _share(self, now: float, pace: Pace) -> int:

@@ -7,7 +7,8 @@ Back-pressure is by partition: when more than `most_waiting` records are applied
 this partition alone is paused until a commit has caught up. (A pause throws away what was fetched
 ahead, so it should be rare.) A burst of releases, such as every key's first blocks, takes far more
 room than its records, so a partition also says when it has no room for more of them before its next
-commit.
+commit. Polling waits for that commit, but only for a moment, as it is everybody's; where commits
+take longer, the partition is paused once `most_waiting_bytes` of releases wait for one.
 """
 
 from __future__ import annotations
@@ -93,10 +94,7 @@ class Worker:
         except Exception as error:
             self.life.fail(error)
         else:
-            if not self._paused and self._backlog(self._work) > self._around.settings.most_waiting:
-                self._paused = True  # until a commit has caught up
-                self._around.transport.pause(self.partition)
-                self._around.log.info("partition_paused", partition=str(self.partition))
+            self._hold_back(self._work)
             most, drawn = self._most_drawn, self._work.unrecorded
             self.appetite = max(1, most * sum(map(len, inbox)) // max(1, drawn - before))
             if drawn > most:
@@ -233,6 +231,7 @@ class Worker:
         begun = clock()
         cut = work.cut(now=begun, pace=around.settings.pace)
         self.has_room.set()
+        self._let_go(work)
         await around.transport.commit(self.partition, cut.commit)
         ended = self._committed_at = clock()
         around.observe("commit", ended - begun)
@@ -240,20 +239,39 @@ class Worker:
         learned = work.slots - work.engine.slots_refused
         around.view.committed(self.partition, cut, slots=learned, keys_refused=refused, now=ended)
         self._look()
-        if self._paused and not self._pressed(work):
-            self._paused = False
-            self._heard_at = clock()
-            around.transport.resume(self.partition, work.engine.position)
-            around.log.info("partition_resumed", partition=str(self.partition))
+        self._let_go(work)
         left = around.settings.commit_seconds - (ended - begun)
         if left > 0:
             await self.life.rest(left)
 
     # -- back-pressure -----------------------------------------------------------------------------
 
+    def _hold_back(self, work: PartitionWork) -> None:
+        """Pause the partition while too much of it is not durable yet."""
+        if not self._paused and self._is_beyond(work, share=1):
+            self._paused = True
+            self._around.transport.pause(self.partition)
+            self._around.log.info("partition_paused", partition=str(self.partition))
+
+    def _let_go(self, work: PartitionWork) -> None:
+        """Resume once a cut has caught up."""
+        if self._paused and not self._pressed(work):
+            self._paused = False
+            self._heard_at = self._around.clock()
+            self._around.transport.resume(self.partition, work.engine.position)
+            self._around.log.info("partition_resumed", partition=str(self.partition))
+
     def _pressed(self, work: PartitionWork) -> bool:
         """Whether so much is not durable that a commit should not wait."""
-        return self._backlog(work) > self._around.settings.most_waiting // 2
+        return self._is_beyond(work, share=2)
+
+    def _is_beyond(self, work: PartitionWork, *, share: int) -> bool:
+        """Whether more is not durable, or drawn and in no cut, than this share of what may be."""
+        settings = self._around.settings
+        return (
+            self._backlog(work) > settings.most_waiting // share
+            or work.unrecorded_bytes > settings.most_waiting_bytes // share
+        )
 
     def _backlog(self, work: PartitionWork) -> int:
         """Records that are applied and not durable, or beyond the bound of a rebuild."""

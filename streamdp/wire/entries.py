@@ -15,11 +15,13 @@ A record key that is not UTF-8 is `{"base64": "..."}`, the null key is null.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from streamdp.core.arrays import Ints
 from streamdp.core.errors import StateMismatch, complaint
 from streamdp.core.events import Identity, Key
 
@@ -80,6 +82,12 @@ class Entries:
     def is_waiting(self, entry: bytes) -> bool:
         """Whether an entry is a recorded release, by the beginning of its key."""
         return entry.startswith(self._releases)
+
+    def marks(self, kind: str, born: Ints, block: Ints, *, epoch: int) -> Iterator[bytes]:
+        """The marks of recorded releases of one kind."""
+        name = _encode(kind)
+        pairs = zip(born.tolist(), block.tolist(), strict=True)
+        return (b"%d,%d,%d,%b" % (epoch, since, at, name) for since, at in pairs)
 
     def mark(self, place: bytes, key: Key) -> bytes:
         """The few bytes that tell a record key's recorded releases apart."""

@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from hashlib import sha256
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -33,7 +34,7 @@ from numpy.typing import NDArray
 from streamdp.core import calibration
 from streamdp.core.arrays import Columns, Field, Floats, Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
-from streamdp.core.events import OPENING, SUMS, Batch, FeedbackBatch, FeedbackColumns
+from streamdp.core.events import OPENING, SUMS, Batch, BlockSums, FeedbackBatch, FeedbackColumns
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.experiment import Experiment, Scales
@@ -45,7 +46,6 @@ from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds.estimates import Estimate
 from streamdp.core.kinds.kind import BitsOf, BlockRelease, Sizes, Watching, check_even
 from streamdp.core.kinds.names import read_actions
-from streamdp.core.kinds.recorded import Kept
 from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.noise import discrete_laplaces, log_probabilities
 from streamdp.core.randomness import Bits, Purpose
@@ -291,16 +291,21 @@ class PolicyLearner:
         columns = FeedbackColumns(released[:, :arms], released[:, arms:], in_force)
         return {"value": np.zeros(len(released), dtype=np.int64), "feedback": columns}
 
-    def read(self, name: str, kept: Sequence[Kept]) -> Ints:
+    def read(self, name: str, values: Ints, sums: Sequence[BlockSums | None]) -> Ints:
         """The recorded sums and counts; an opening has none."""
+        arms = len(self.actions)
         if name == OPENING:
-            return np.zeros((len(kept), 2 * len(self.actions)), dtype=np.int64)
-        arrays = [release.sums.arrays() for release in kept if release.sums is not None]
-        if len(arrays) < len(kept):
+            return np.zeros((len(values), 2 * arms), dtype=np.int64)
+        pairs = [(of.gains, of.shown) for of in sums if of is not None]
+        wrong = [pair for pair in pairs if {len(pair[0]), len(pair[1])} != {8 * arms}]
+        if len(pairs) < len(values) or wrong:
+            expected = f"sums and counts of {arms} actions"
+            got = f"{len(wrong[0][0])} bytes" if wrong else "none"
             raise StateMismatch(
-                complaint("rebuild: sums", "not recorded", expected="sums and counts", got="none")
+                complaint("rebuild: sums", "not recorded", expected=expected, got=got)
             )
-        return np.array([np.concatenate(pair) for pair in arrays], dtype=np.int64)
+        numbers = np.frombuffer(b"".join(chain.from_iterable(pairs)), dtype="<i8")
+        return numbers.reshape(len(values), 2 * arms).astype(np.int64)
 
 
 def _variance(scale: Fraction | None) -> float:

@@ -21,7 +21,7 @@ import numpy as np
 
 from streamdp.core.arrays import Columns, Field, Floats, Ints
 from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.events import ACTION, Batch, LossBatch
+from streamdp.core.events import ACTION, Batch, BlockSums, LossBatch
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.memory import NEWEST, Memory
 from streamdp.core.evidence.votes import Votes
@@ -29,7 +29,6 @@ from streamdp.core.grid import as_rows
 from streamdp.core.kinds.estimates import Estimate
 from streamdp.core.kinds.kind import BitsOf, BlockRelease, Sizes, Watching, check_even
 from streamdp.core.kinds.names import read_actions
-from streamdp.core.kinds.recorded import Kept
 from streamdp.core.kinds.resampled import resampled
 from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.kinds.windows import WINDOWS, Window, prefixes
@@ -257,9 +256,9 @@ class Leader:
             "actions": self.actions,
         }
 
-    def read(self, name: str, kept: Sequence[Kept]) -> Ints:
+    def read(self, name: str, values: Ints, sums: Sequence[BlockSums | None]) -> Ints:
         """The recorded numbers."""
-        return np.array([release.value for release in kept], dtype=np.int64)[:, None]
+        return values[:, None]
 
 
 class LossAdder:
