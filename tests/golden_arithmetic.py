@@ -78,7 +78,7 @@ def of_policies(learner: PolicyLearner) -> str:
         noise = (cells * 7919 + block * 104_729) % 2001 - 1000
         swing = (cells % arms * 1400) // arms - 700 + noise * 3 // 10  # later arms are better
         gains = shown * swing * UNIT // 2000 + (cells * 31 + block) % 17 * UNIT - 8 * UNIT
-        state = learner.learned(state, gains, shown)
+        state = learner.learned(state, *learner.totals(gains, shown).values())
         policy = learner.policy(state, np.full(ROWS, block + 1, dtype=np.int64))
         digest.update(policy.astype("<u4").tobytes())
     return digest.hexdigest()

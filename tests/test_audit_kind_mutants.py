@@ -40,7 +40,7 @@ class LeaksInDraw(Around):
 
     def draw(self, name: str, private: Columns, public: Columns, bits: BitsFor) -> Ints:
         drawn = self.inner.draw(name, private, public, bits)
-        sums = private["sums"]
+        sums = private[self.inner.fields[0].name]
         if name == ACTION:
             return np.where((np.abs(sums).max(axis=1) > 3 * UNIT)[:, None], _best(sums), drawn)
         return np.where(np.abs(drawn) > 3 * UNIT, _padded(sums, drawn), drawn)
@@ -111,7 +111,7 @@ class FoldsWhatItDrewFrom(Around):
     sums: list[Ints] = field(default_factory=list, compare=False)
 
     def draw(self, name: str, private: Columns, public: Columns, bits: BitsFor) -> Ints:
-        self.sums.append(private["sums"].copy())
+        self.sums.append(private[self.inner.fields[0].name].copy())
         return self.inner.draw(name, private, public, bits)
 
     @property
@@ -166,7 +166,7 @@ for _name, _kind in (
             "with other (action|remembered)",
         ),
         f"{_name}: folds sums, and leaks": (FoldsWhatItDrewFrom(_kind).as_kind, "on content: "),
-        f"{_name}: adds twice": (AddsTwice(_kind).as_kind, "drawn from other sums"),
+        f"{_name}: adds twice": (AddsTwice(_kind).as_kind, "drawn from other (sums|rewards)"),
         f"{_name}: adds twice, exactly": (AddsTwice(_kind).as_kind, "log-ratio"),
     }
 

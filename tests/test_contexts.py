@@ -112,6 +112,15 @@ def model(shape: tuple[int, ...], actions: int) -> ContextModel:
     return ContextModel(shape, actions, Fraction(4, 5), Fraction(8))
 
 
+def drawn(rng: np.random.Generator, noise: NoiseVariance, shape: tuple[int, ...]) -> np.ndarray:
+    """The noise in sums and in counts: where both have some, it comes from a pair of draws."""
+    if not noise.on_counts:
+        sums = rng.laplace(0, np.sqrt(noise.on_sums / 2), shape)
+        return np.stack([sums, np.zeros(shape)])
+    rewards, losses = rng.laplace(0, np.sqrt(noise.on_sums), (2, *shape))
+    return np.stack([(rewards - losses) / 2, rewards + losses])
+
+
 def played(
     rng: np.random.Generator, of: ContextModel, noise: NoiseVariance, slots: int
 ) -> np.ndarray:
@@ -122,12 +131,8 @@ def played(
     state = np.zeros((1, 2, of_cells.size))
     for _ in range(3):
         shown = rng.poisson(slots / of_cells.size, of_cells.size)
-        gains = (
-            rng.binomial(shown, of_cells)
-            - shown / 2
-            + rng.laplace(0, np.sqrt(noise.on_sums / 2), shown.size)
-        )
-        counts = shown + rng.laplace(0, np.sqrt(noise.on_counts / 2), shown.size)
+        exact = np.stack([rng.binomial(shown, of_cells) - shown / 2, shown])
+        gains, counts = exact + drawn(rng, noise, (shown.size,))
         state = of.learned(state, gains[None], counts[None], noise)
     return state
 
@@ -207,8 +212,7 @@ def test_cells_without_events_are_right_on_average(noise: NoiseVariance) -> None
     state = np.zeros((1, 2, 40))
     state[:, 0], state[:, 1] = 2000.0, 2000.0 * -0.45
     n = 40_000
-    gains = np.rint(rng.laplace(0, np.sqrt(noise.on_sums / 2), (n, 40)))
-    counts = np.rint(rng.laplace(0, np.sqrt(noise.on_counts / 2), (n, 40)))
+    gains, counts = drawn(rng, noise, (n, 40))
     at = level(state)
     added = of.learned(np.repeat(state, n, axis=0), gains, counts, noise) - state
     scores = added[:, 1] - added[:, 0] * at.mean[0]

@@ -119,7 +119,7 @@ def test_contents_move_nothing_but_released_numbers(played: str) -> None:
     for contents in (records, others):
         evidence = served(played, contents, headers).evidence(CLICKS)
         decoded = [decode_ledger(record.value) for record in evidence.ledger]
-        private = ("sums", "shown") if played == "value" else ("sums",)
+        private = ("rewards", "losses") if played == "value" else ("sums",)
         lines.append(
             (
                 [

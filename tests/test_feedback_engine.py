@@ -114,7 +114,8 @@ def test_sums_are_those_of_the_slots(step: int) -> None:
 
 @pytest.mark.parametrize("played", ["header", "value"])
 def test_noise_is_added_once_to_each_number(played: str) -> None:
-    """Released − exact is the discrete Laplace draw at the block's address: sums, then counts."""
+    """Released − exact is the discrete Laplace draw at the block's address: in header mode of sums
+    only, else of rewards, then of losses."""
     learner, batch = blocks(played=played, schedule="capped 4"), log(90)
     exact = by_hand(learner, batch)
     randomness = SeededRandomness(1)
@@ -124,14 +125,16 @@ def test_noise_is_added_once_to_each_number(played: str) -> None:
         tag = randomness.tag("home", 0, release.key, 1, release.identity.born)
         tags = np.frombuffer(tag, np.uint8)[None]
         bits = randomness.bits("home", Purpose.NOISE, tags, np.array([release.identity.block]))
-        gains, shown = exact[release.key, release.identity.block]
-        for at in range(3):
-            assert learner.sums_scale is not None
-            gains[at] += int(discrete_laplace(learner.sums_scale, bits, position=2 * at)[0])
-            if learner.counts_scale is not None:
-                noise = discrete_laplace(learner.counts_scale, bits, position=6 + 2 * at)
-                shown[at] += int(noise[0])
-        assert [numbers.tolist() for numbers in release.sums.arrays()] == [gains, shown]
+        sums, shown = (np.array(of) for of in exact[release.key, release.identity.block])
+        expected = [sums.tolist(), shown.tolist()]
+        if played == "value":
+            expected = [(NULL * shown + sums).tolist(), (NULL * shown - sums).tolist()]
+        for numbers, scale, position in zip(expected, learner.scales, (0, 6), strict=True):
+            for at in range(3):
+                if scale is not None:
+                    place = position + 2 * at
+                    numbers[at] += int(discrete_laplace(scale, bits, position=place)[0])
+        assert [numbers.tolist() for numbers in release.sums.arrays()] == expected
 
 
 def test_noise_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 import jsonschema
+import numpy as np
 import pytest
 
 from streamdp.client import Answer, Condition, Feed, HttpActions, Names, Source, Why
@@ -149,7 +150,7 @@ def test_does_a_keys_page_show_the_experiment() -> None:
     experiment, sums = CLICKS.learner.experiment, SUMMED.sums
     assert experiment is not None
     assert sums is not None
-    experiment.add(*sums.arrays())
+    experiment.add(np.concatenate(sums.arrays()))
     arms = experiment.arms()
     assert learner["arms"]["low"] == arms.low.tolist()
     assert learner["arms"]["high"] == arms.high.tolist()

@@ -296,5 +296,5 @@ def test_a_history_of_another_length_is_not_resumed() -> None:
         kind.evidence.resumed([Carried(0, 1, After(1, 0, 1), bytes(16))], np.array([2]))
     experiment = kind.experiment
     assert experiment is not None
-    with pytest.raises(sd.StateMismatch, match="sums: length; expected 2 of both, got 3 and 3"):
-        experiment.add(np.arange(3), np.arange(3))
+    with pytest.raises(sd.StateMismatch, match="sums: length; expected 4 numbers, got 6"):
+        experiment.add(np.arange(6))

@@ -196,20 +196,22 @@ def test_many_at_once_are_the_same_bytes(
     st.sampled_from(Mode),
     st.integers(1, 2**62),
     st.integers(0, 2**32),
+    st.booleans(),
 )
 def test_many_of_a_feedback_stream_are_the_same_bytes(
-    drawn: list[Release], mode: Mode, first: int, seed: int
+    drawn: list[Release], mode: Mode, first: int, seed: int, pairs: bool
 ) -> None:
     """The fast way against the plain one: openings and sums, any numbers, in every mode."""
     kinds, shape = ("opening", "sums"), (len(drawn), len(FEEDBACK.actions))
     generator = np.random.default_rng(seed)
-    gains, shown = generator.integers(-(2**63), 2**63 - 1, (2, *shape), endpoint=True)
+    one, other = generator.integers(-(2**63), 2**63 - 1, (2, *shape), endpoint=True)
     policy = generator.integers(0, 2**32, shape, dtype=np.uint32)
     named = [
         replace(release, identity=release.identity._replace(kind=kinds[at % 2]), value=0)
         for at, release in enumerate(drawn)
     ]
-    releases = replace(columns(named, kinds), feedback=FeedbackColumns(gains, shown, policy))
+    feedback = FeedbackColumns(one, other, policy, pairs)
+    releases = replace(columns(named, kinds), feedback=feedback)
     entries = record_all(releases, lines=FEEDBACK, mode=mode, ordinal=first)
     for at, (drawn_release, entry) in enumerate(zip(releases, entries, strict=True)):
         plain = state.record(drawn_release, lines=FEEDBACK, mode=mode, ordinal=first + at)

@@ -232,27 +232,38 @@ class Carried:
 class BlockSums:
     """The content of a release of the kind `sums`: two numbers for each of K arms.
 
-    Bytes (K little-endian int64 each), so that releases can be compared and hashed. `gains` are
-    sums of (1/2 − loss) in grid units, with noise. `shown` says how often each arm was shown: exact
-    where the action is public, with noise where it stands in the content.
+    Bytes (K little-endian int64 each), so that releases can be compared and hashed. Where the
+    action is public, `first` are sums of (1/2 − loss) in grid units, with noise, and `second` says
+    how often each arm was shown, exactly. Where it stands in the content (`pairs`), they are sums
+    of (1 − loss) and of losses in grid units, both with noise.
     """
 
-    gains: bytes
-    shown: bytes
+    first: bytes
+    second: bytes
+    pairs: bool = False
+
+    @staticmethod
+    def names(*, pairs: bool) -> tuple[str, str]:
+        """What the two numbers are called in lines, and as private columns."""
+        return ("rewards", "losses") if pairs else ("sums", "shown")
 
     @classmethod
-    def of(cls, gains: Ints, shown: Ints) -> BlockSums:
-        """From K noisy sums and K counts.
+    def of(cls, first: Ints, second: Ints, *, pairs: bool = False) -> BlockSums:
+        """From K numbers and K more.
 
         >>> BlockSums.of(np.array([5, -3]), np.array([2, 1])).arrays()
         (array([ 5, -3]), array([2, 1]))
         """
-        return cls(gains.astype("<i8").tobytes(), shown.astype("<i8").tobytes())
+        return cls(first.astype("<i8").tobytes(), second.astype("<i8").tobytes(), pairs)
+
+    def named(self) -> Iterator[tuple[str, bytes]]:
+        """Both with their names."""
+        return zip(self.names(pairs=self.pairs), (self.first, self.second), strict=True)
 
     def arrays(self) -> tuple[Ints, Ints]:
-        """The K noisy sums and the K counts."""
-        gains, shown = np.frombuffer(self.gains, "<i8"), np.frombuffer(self.shown, "<i8")
-        return gains.astype(np.int64, copy=False), shown.astype(np.int64, copy=False)
+        """The K first and the K second numbers."""
+        first, second = np.frombuffer(self.first, "<i8"), np.frombuffer(self.second, "<i8")
+        return first.astype(np.int64, copy=False), second.astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,15 +329,16 @@ class Release:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FeedbackColumns:
-    """The sums, counts and policies of many releases of a feedback stream: n × K each."""
+    """Two numbers for each arm, and the policies, of many releases of a feedback stream: n × K."""
 
-    gains: Ints  # noisy sums; 0 for an opening
-    shown: Ints  # counts; 0 for an opening
+    first: Ints  # see `BlockSums`; 0 for an opening
+    second: Ints
     policy: NDArray[np.uint32]  # in force after the release
+    pairs: bool = False
 
     def sums(self, at: int) -> BlockSums:
         """The sums of one release."""
-        return BlockSums.of(self.gains[at], self.shown[at])
+        return BlockSums.of(self.first[at], self.second[at], pairs=self.pairs)
 
     @classmethod
     def joined(
@@ -336,10 +348,11 @@ class FeedbackColumns:
         given = [part for part in parts if part is not None]
         if not given:
             return None
-        columns = (
-            np.concatenate([getattr(part, name) for part in given]) for name in cls.__slots__
+        first, second, policy = (
+            np.concatenate([getattr(part, name) for part in given])[order]
+            for name in ("first", "second", "policy")
         )
-        return cls(*(column[order] for column in columns))
+        return cls(first, second, policy, given[0].pairs)
 
 
 @dataclass(frozen=True, slots=True)

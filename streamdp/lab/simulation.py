@@ -14,11 +14,11 @@ import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.evidence.experiment import Arms, Experiment
+from streamdp.core.evidence.experiment import Arms
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.kinds.kind import Kind
 from streamdp.lab.baselines import Baseline
-from streamdp.lab.offpolicy.policies import scales
+from streamdp.lab.offpolicy.policies import experiment_of
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.papers.play import WorldLosses, simulate_bandit
 from streamdp.lab.play import First, Walk, ends_of, sees_all_losses, walks
@@ -203,9 +203,9 @@ def _of_walk(world: World, text: str, epsilon: Epsilon, walk: Walk) -> Outcome:
     so_far = np.cumsum(walk.costs, axis=0)
     kind, arms = walk.kind, None
     if isinstance(kind, PolicyLearner):
-        experiment = Experiment.of(scales(kind), actions=world.actions)
+        experiment = experiment_of(kind)
         for released in walk.released:
-            experiment.add(released[: world.actions], released[world.actions :])
+            experiment.add(released)
         arms = experiment.arms()
     ends = np.minimum(ends_of(kind.schedule, walk.horizon)[1:], walk.horizon)
     return Outcome(

@@ -222,6 +222,23 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
         ]
         | UnsetType
     ) = UNSET
+    rewards: (
+        Annotated[
+            str,
+            Meta(
+                description='With played = "value", in place of sums and shown: base64 of K'
+                " little-endian int64, noisy sums of 1 - loss in 2^-20."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    losses: (
+        Annotated[
+            str,
+            Meta(description="Beside rewards: the same of losses; both together are the count."),
+        ]
+        | UnsetType
+    ) = UNSET
 
     @property
     def charge(self) -> Fraction:
@@ -238,10 +255,10 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
         sums = self.block_sums()
         if sums is None:
             return None
-        if len(sums.gains) % 8 or len(sums.shown) != len(sums.gains):
-            got = f"{len(sums.gains)} and {len(sums.shown)} bytes"
+        if len(sums.first) % 8 or len(sums.second) != len(sums.first):
+            got = f"{len(sums.first)} and {len(sums.second)} bytes"
             raise StateMismatch(
-                complaint("sums", "length", expected="as many counts of 8 bytes", got=got)
+                complaint("sums", "length", expected="as many of both, of 8 bytes", got=got)
             )
         return np.concatenate(sums.arrays())
 
@@ -265,10 +282,8 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
         return Carried(self.says_in_force() or 0, carried.first_block, after, history)
 
     def block_sums(self) -> BlockSums | None:
-        """The sums and counts of a feedback stream's block, unless the line withholds them."""
-        if self.sums is UNSET or self.shown is UNSET:
-            return None
-        return BlockSums(from_base64(self.sums, "sums"), from_base64(self.shown, "shown"))
+        """The numbers of a feedback stream's block, unless the line withholds them."""
+        return block_sums(self)
 
 
 class Carries(Struct, frozen=True, kw_only=True):
@@ -349,6 +364,16 @@ class Assembled(Struct, frozen=True, kw_only=True, tag_field="type", tag="assemb
     ) = UNSET
     digest: Annotated[str, Meta(description="Digest of the assembly's configuration.")]
     version: Annotated[str, Meta(description="Version of the library.")]
+
+
+def block_sums(line: Struct) -> BlockSums | None:
+    """The two numbers of each arm in a line or in a recorded draw; None if it has none."""
+    for pairs in (False, True):
+        one, other = BlockSums.names(pairs=pairs)
+        first, second = getattr(line, one), getattr(line, other)
+        if first is not UNSET and second is not UNSET:
+            return BlockSums(from_base64(first, one), from_base64(second, other), pairs)
+    return None
 
 
 def from_base64(text: str, what: str) -> bytes:

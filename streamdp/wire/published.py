@@ -262,13 +262,12 @@ class Lines:
         return drawn, fill
 
     def _summed(self, release: Release, mode: Mode) -> dict[str, Any]:
-        """The fields of the released sums and counts, whose length is a function of K."""
+        """The fields of each arm's two numbers, whose length is a function of K."""
         if mode is Mode.SHADOW:
             return {"withheld": True, "learner": self.learner}
         members: dict[str, Any] = {"learner": self.learner}
         if release.sums is not None:
-            members["sums"] = b64encode(release.sums.gains).decode()
-            members["shown"] = b64encode(release.sums.shown).decode()
+            members |= {name: b64encode(of).decode() for name, of in release.sums.named()}
         return members
 
     def _estimated(self, release: Release) -> tuple[dict[str, Any], int]:

@@ -79,13 +79,13 @@ def record_all(
 
 
 def _of_arms(releases: Releases) -> tuple[Iterator[bytes], Iterator[bytes], Iterator[bytes]]:
-    """Sums, counts and policies of each release, as lines contain them; empty where it has none."""
+    """Each arm's two numbers, and policies, as lines contain them; empty where there are none."""
     feedback = releases.feedback
     if feedback is None:
         return repeat(b""), repeat(b""), repeat(b"")
     return (
-        _texts(feedback.gains, "<i8"),
-        _texts(feedback.shown, "<i8"),
+        _texts(feedback.first, "<i8"),
+        _texts(feedback.second, "<i8"),
         _texts(feedback.policy, "<u4"),
     )
 
@@ -143,12 +143,12 @@ class _Kind:
     def __post_init__(self) -> None:
         """Make the templates, with marks for the arms' numbers where there are any."""
         self._has_sums = self.releases.kinds[self.code] == SUMS
-        sums, policy, arms = None, None, len(self.lines.actions)
-        if self.releases.feedback is not None:
-            parts = self.releases.feedback.policy.shape[1]
-            policy, arms = _mark("policy", 4 * parts), self.releases.feedback.gains.shape[1]
-        if self._has_sums:
-            sums = BlockSums(_mark("gains", 8 * arms), _mark("shown", 8 * arms))
+        sums, policy, feedback = None, None, self.releases.feedback
+        if feedback is not None:
+            policy = _mark("policy", 4 * feedback.policy.shape[1])
+        if feedback is not None and self._has_sums:
+            size = 8 * feedback.first.shape[1]
+            sums = BlockSums(_mark("first", size), _mark("second", size), feedback.pairs)
         self._texts = _templates(
             self.releases, self.code, lines=self.lines, mode=self.mode, sums=sums, policy=policy
         )
@@ -159,8 +159,8 @@ class _Kind:
         numbers: Sequence[int],
         value: int,
         in_force: int,
-        gains: bytes,
-        shown: bytes,
+        first: bytes,
+        second: bytes,
         policy: bytes,
     ) -> Entry:
         """The entry of one release of this kind; numbers: born, block, offsets, slots, ordinal.
@@ -168,9 +168,9 @@ class _Kind:
         In shadow mode sums are in the recorded bytes only, not in the ledger line.
         """
         texts, hides = self._texts, self.mode is Mode.SHADOW
-        born, block, first, last, start, stop, ordinal = numbers
-        named = (key_field(key), born, block, first, last, start, stop)
-        sums = (gains, shown) if self._has_sums else ()
+        born, block, first_offset, last_offset, start, stop, ordinal = numbers
+        named = (key_field(key), born, block, first_offset, last_offset, start, stop)
+        sums = (first, second) if self._has_sums else ()
         ends: tuple[bytes, bytes | None] = b"", None if hides else b""
         in_line = (policy,) if policy else ()
         if not policy:
@@ -182,7 +182,8 @@ class _Kind:
             ends = known
         ledger = texts.ledger % (*named, ordinal, *(() if hides else sums)) + ends[0]
         action = None if ends[1] is None else texts.action % (*named, *in_line) + ends[1]
-        drawn = texts.drawn % (start, stop, first, last, ordinal, *(sums if hides else ()), value)
+        read, hidden = (start, stop, first_offset, last_offset), sums if hides else ()
+        drawn = texts.drawn % (*read, ordinal, *hidden, value)
         recorded = b"\n".join((drawn, ledger, action or b""))
         place = texts.place % (born, block, written_key(key))
         return Entry(key, place, recorded, ledger, action)
@@ -215,7 +216,7 @@ def _templates(
     named = (b'"key":"%b"' % _KEY, b"%b"), (b"%d" % _BORN, b"%d"), (b"%d" % _BLOCK, b"%d")
     read = tuple((b"%d" % mark, b"%d") for mark in (_FIRST, _LAST, _START, _STOP))
     ordinal = (b"%d" % _ORDINAL, b"%d")
-    of_arms = () if sums is None else tuple(map(_written, (sums.gains, sums.shown)))
+    of_arms = () if sums is None else tuple(map(_written, (sums.first, sums.second)))
     withheld, shown = (of_arms, ()) if mode is Mode.SHADOW else ((), of_arms)
     in_force = () if policy is None else (_written(policy),)
     drawn, _, _ = plain.recorded.partition(b'"value":')

@@ -53,7 +53,10 @@ _FREE = {
 }
 """What follows from what was drawn, for whoever reads the line."""
 
-_ARMS = (b"sums", b"shown", b"policy")  # base64, of a length that follows from K
+_PAIRS = {BlockSums.names(pairs=pairs): pairs for pairs in (False, True)}
+_ARMS = (b"policy", *(name.encode() for names in _PAIRS for name in names))
+"""Base64, of a length that follows from K."""
+
 _FIELD = re.compile(
     rb'(?<=[{,])"(' + b"|".join([*_GROUPS, *_FREE, *_ARMS, b"value", b"index", b"units"]) + rb')":'
     rb'("[^"\\]*"|[^,"\[{} ]+)'
@@ -161,21 +164,15 @@ class _Pattern:
             return np.fromiter(map(int, columns[groups[name]]), dtype=np.int64, count=count)
 
         rest = [NOTHING] * count
-        arms = [columns[groups[name]] if name in groups else () for name in ("sums", "shown")]
-        policies = columns[groups["policy"]] if "policy" in groups else ()
-        if policies or arms[0]:
-            rest = [
-                Rest(
-                    BlockSums(a2b_base64(gains), a2b_base64(shown)) if gains else None,
-                    a2b_base64(policy) if policy else None,
-                )
-                for gains, shown, policy in zip(
-                    arms[0] or repeat(b"", count),
-                    arms[1] or repeat(b"", count),
-                    policies or repeat(b"", count),
-                    strict=True,
-                )
-            ]
+        sums, policies = repeat(None, count), repeat(None, count)
+        for (one, other), pairs in _PAIRS.items():
+            if one in groups:
+                first, second = (map(a2b_base64, columns[groups[name]]) for name in (one, other))
+                sums = map(BlockSums, first, second, repeat(pairs))
+        if "policy" in groups:
+            policies = map(a2b_base64, columns[groups["policy"]])
+        if "policy" in groups or not isinstance(sums, repeat):
+            rest = list(map(Rest, sums, policies))
         kept = ManyKept(
             numbers("value", 0),
             numbers("first_offset", 0),

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from itertools import product
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -52,6 +52,7 @@ from streamdp.wire.lines import (
     Natural,
     PolicyLine,
     Positive,
+    block_sums,
     from_base64,
 )
 from streamdp.wire.published import INTEGER_WIDTH, Lines, Mode, decode_in_force, decode_ledger
@@ -248,8 +249,7 @@ def encode_recorded(recorded: Recorded) -> bytes:
         last_offset=release.last_offset,
         epsilon=str(release.epsilon),
         ordinal=recorded.ordinal,
-        sums=_written(recorded, "gains"),
-        shown=_written(recorded, "shown"),
+        **_written(recorded),
         history=_history(recorded),
         value=release.value,
     )
@@ -258,12 +258,12 @@ def encode_recorded(recorded: Recorded) -> bytes:
     return b"\n".join((line, recorded.ledger, recorded.action or b""))
 
 
-def _written(recorded: Recorded, column: Literal["gains", "shown"]) -> str | UnsetType:
-    """The sums or counts for a rebuild, if the ledger line withholds them; never written twice."""
+def _written(recorded: Recorded) -> dict[str, str]:
+    """Arms' numbers for a rebuild, if the ledger line withholds them; never written twice."""
     sums = recorded.release.sums
     if sums is None or recorded.action is not None:
-        return UNSET
-    return b64encode(getattr(sums, column)).decode()
+        return {}
+    return {name: b64encode(of).decode() for name, of in sums.named()}
 
 
 def _history(recorded: Recorded) -> str | UnsetType:
@@ -281,7 +281,9 @@ def largest_recorded(lines: Lines, kind: Kind, *, key_bytes: int) -> int:
     """
     kinds, size = (OPENING, *(release.name for release in kind.releases)), kind.size()
     half = bytes(size.sums // 2)
-    sums, policy = (BlockSums(half, half) if half else None), bytes(size.policy) or None
+    sums, policy = None, bytes(size.policy) or None
+    if half:
+        sums = BlockSums(half, half, pairs=True)  # the longer names
     carried = Carried(0, LONG, After(LONG, LONG, LONG), bytes(size.history) or None)
     keys: tuple[Key, ...] = (None, ESCAPED * key_bytes, b"\xff" * key_bytes)
     sizes = []
@@ -320,7 +322,7 @@ def decode_recorded(identity: Identity, value: bytes) -> Recorded:
         first_offset=drawn.first_offset,
         last_offset=drawn.last_offset,
         epsilon=_exact(drawn.epsilon),
-        sums=line.block_sums() or _sums(drawn),
+        sums=line.block_sums() or block_sums(drawn),
         policy=_policy(parts[2]) if parts[2] else None,
         in_force=None if line.in_force is UNSET else line.in_force,
         carried=_carried(line, drawn),
@@ -410,6 +412,8 @@ class _Drawn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ordinal: Positive
     sums: str | UnsetType = UNSET  # feedback streams, if the ledger line withholds them
     shown: str | UnsetType = UNSET
+    rewards: str | UnsetType = UNSET
+    losses: str | UnsetType = UNSET
     history: str | UnsetType = UNSET  # the same for a carried opening
     value: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -448,13 +452,6 @@ def _check_lines(recorded: Recorded, line: Charge, *, where: str) -> None:
         fits = fits and (shown.identity, shown.index) == (release.identity, release.standing)
     if not fits:
         raise _of_another(where)
-
-
-def _sums(drawn: _Drawn) -> BlockSums | None:
-    """The sums in a recorded release whose ledger line withholds them."""
-    if drawn.sums is UNSET or drawn.shown is UNSET:
-        return None
-    return BlockSums(from_base64(drawn.sums, "sums"), from_base64(drawn.shown, "shown"))
 
 
 def _carried(line: Charge, drawn: _Drawn) -> Carried | None:

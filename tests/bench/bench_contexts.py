@@ -7,7 +7,7 @@ cells), of which the n-th is 1/n as frequent as the first. A policy is in force 
 the release that it follows from. Worlds, by what the best action depends on: nothing; the first
 field; all fields a little (normal effects that add up to a standard deviation of .01); the
 combination of the first two fields, each with a best action of its own. Worlds and draws are
-seeded; the noise is continuous Laplace of the learner's variance.
+seeded; the noise is rounded Laplace of the learner's scale.
 """
 
 from __future__ import annotations
@@ -68,7 +68,6 @@ def regret(world: str, learner: PolicyLearner, *, slots: int, seed: int) -> floa
         of_field = 1 / np.arange(1, size + 1)
         shares = np.multiply.outer(shares, of_field / of_field.sum())
     state, block, left, lost, uniform = learner.nothing_known(1), 0, slots, 0.0, 0.0
-    noise = learner.noise
     gaps = rates.max(axis=1, keepdims=True) - rates
     while left:
         length = min(left, int(learner.schedule.lengths(np.array([block]))[0]))
@@ -77,14 +76,15 @@ def regret(world: str, learner: PolicyLearner, *, slots: int, seed: int) -> floa
         shown = np.stack([rng.multinomial(n, of) for n, of in zip(cells, policy, strict=True)])
         gains = rng.binomial(shown, rates) - shown / 2
         lost, uniform = lost + (shown * gaps).sum(), uniform + (cells * gaps.mean(axis=1)).sum()
-        noisy = [
-            exact + rng.laplace(0, max(variance / 2, 1e-30) ** 0.5, exact.shape)
-            for exact, variance in ((gains, noise.on_sums), (shown, noise.on_counts))
-        ]
-        sums, counts = (
-            np.rint(of.reshape(1, -1) * by) for of, by in zip(noisy, (UNIT, 1), strict=True)
-        )
-        state = learner.learned(state, sums.astype(np.int64), counts.astype(np.int64))
+        exact = learner.totals(np.rint(gains * UNIT).astype(np.int64), shown)
+        released = np.concatenate(
+            [
+                numbers.reshape(1, -1) + np.rint(rng.laplace(0, float(scale or 0), (1, shown.size)))
+                for numbers, scale in zip(exact.values(), learner.scales, strict=True)
+            ],
+            axis=1,
+        ).astype(np.int64)
+        state = learner.evidence.learned(state, released)
         block, left = block + 1, left - length
     return float(100 * lost / uniform)
 

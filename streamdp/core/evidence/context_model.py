@@ -14,7 +14,9 @@ m the level, that U = S − n·m is about δ·n. Its weight is (n² − τ²)/(v
 its score (n·U + τ²m)/(the same). Taking τ² off n², and the covariance −τ²m of n and U off n·U,
 makes both right on average in cells that nearly no event fell into. There, means S/n of noisy
 counts are all of one sign; a table has hundreds of such cells, and their bias would outweigh what
-the others know. So a weight may fall below 0: then it counts as 0, and its score still counts.
+the others know. So a sum of weights may fall below 0: then it counts as 0, and its score still
+counts. A count of 0 or less says nothing: weight and score are 0. (Noise is symmetric, so where no
+event fell both stay right on average, at half the variance.)
 
 Fitting: γ is integrated out, which leaves normal equations in 1 + Σ levels unknowns an action. Two
 levels of one field never meet in a cell, so the largest field is eliminated by division, and what
@@ -80,7 +82,7 @@ class ContextModel:
             m = now.mean[:, None]
             spread = now.variance[:, None] * counts
             spread += TAILS * (noise.on_sums + noise.on_counts * (m * m))
-            known = spread > 0
+            known = shown > 0
             spread = np.where(known, spread, 1.0)
             weight = np.where(known, (shown * shown - noise.on_counts) / spread, 0.0)
             about = shown * (gains - shown * m) + noise.on_counts * m
