@@ -70,8 +70,9 @@ class PolicyHistory:
         """The sum of all that was released; None where policies cannot be computed."""
         if not self._released:
             return None
-        total: Ints = np.frombuffer(b"".join(self._released), np.int64)
-        return total.reshape(len(self._released), -1).sum(axis=0)
+        blocks = np.frombuffer(b"".join(self._released), np.int64)
+        total: Ints = blocks.reshape(len(self._released), -1).sum(axis=0)
+        return total
 
     def points(self, actions: int) -> list[PolicyPoint]:
         """The policies, the oldest first; empty if they cannot be computed."""
