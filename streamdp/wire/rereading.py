@@ -163,16 +163,16 @@ class _Pattern:
                 return np.full(count, otherwise, dtype=np.int64)
             return np.fromiter(map(int, columns[groups[name]]), dtype=np.int64, count=count)
 
-        rest = [NOTHING] * count
-        sums, policies = repeat(None, count), repeat(None, count)
+        sums: Iterable[BlockSums | None] = repeat(None)
+        policies: Iterable[bytes | None] = repeat(None, count)
         for (one, other), pairs in _PAIRS.items():
             if one in groups:
                 first, second = (map(a2b_base64, columns[groups[name]]) for name in (one, other))
                 sums = map(BlockSums, first, second, repeat(pairs))
         if "policy" in groups:
             policies = map(a2b_base64, columns[groups["policy"]])
-        if "policy" in groups or not isinstance(sums, repeat):
-            rest = list(map(Rest, sums, policies))
+        plain = isinstance(sums, repeat) and isinstance(policies, repeat)
+        rest = [NOTHING] * count if plain else list(map(Rest, sums, policies))
         kept = ManyKept(
             numbers("value", 0),
             numbers("first_offset", 0),

@@ -281,16 +281,16 @@ def _known_again(kind: str, then: Sequence[Rest], releases: Releases, some: Ints
         return np.array([of is NOTHING for of in then], dtype=np.bool_)
     tables = (
         feedback.policy.astype("<u4"),
-        feedback.gains.astype("<i8"),
-        feedback.shown.astype("<i8"),
+        feedback.first.astype("<i8"),
+        feedback.second.astype("<i8"),
     )
     rows = zip(*(map(bytes, table[some]) for table in tables), strict=True)
     return np.array(
         [
             of.carried is None
             and of.policy in (None, policy)
-            and of.sums == (BlockSums(gains, shown) if kind == SUMS else None)
-            for of, (policy, gains, shown) in zip(then, rows, strict=True)
+            and of.sums == (BlockSums(first, second, feedback.pairs) if kind == SUMS else None)
+            for of, (policy, first, second) in zip(then, rows, strict=True)
         ],
         dtype=np.bool_,
     )

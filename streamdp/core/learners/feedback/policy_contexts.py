@@ -27,7 +27,7 @@ from streamdp.core.schedule import Schedule
 NAME = "policy_contexts"
 """The recipe that a table of contexts goes together with."""
 
-SPREAD = Fraction(4, 5)
+SPREAD = Fraction(7, 10)
 FLOOR = Fraction(8)
 
 
@@ -50,7 +50,8 @@ def policy_contexts(
     deviations of the means; each action's expected shows in a block, over all cells, are at least
     `floor`/ε; `played` says where context and action stand, `header` or `value`; `schedule` says
     how blocks grow.
-    Reference: Thompson 1933 for the rule; Dempster, Laird & Rubin 1977 for EM; the table, the
+    Reference: Thompson 1933 for the rule; Blei, Kucukelbir & McAuliffe 2017 for the
+    fit; the table, the
     model's moments, blocks, noise and floor are ours.
 
     >>> fields = Contexts.read('{"device": ["phone"]}')
