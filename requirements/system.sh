@@ -18,6 +18,7 @@ need curl curl
 need javac default-jdk-headless
 need node nodejs
 need go golang-go
+need mvn maven
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then

@@ -106,6 +106,10 @@ def send(
         topics = chosen_assembly(configuration, assembly)
         technology = opened(configuration, single_broker)
         table = configuration.tables.assemblies[assembly]
+        for name in ("requests_format", "outcomes_format"):
+            of = getattr(table, name).name
+            if of != "json":
+                refuse(f"assemblies.{assembly}.{name}", "send writes JSON alone", "json", of)
         with _opened(file) as source:
             read = loop_records(
                 file, source, mode=table.mode, actions=configuration.actions(table.stream),
@@ -120,7 +124,8 @@ def send(
         if as_it_is:
             records: Iterable[Sent] = (Sent(default, line.rstrip(b"\r\n"), []) for line in source)
         else:
-            records = _encoded(configuration.format(topics.stream), file, source, default, rows)
+            format_ = _with_schemas(configuration.format(topics.stream))
+            records = _encoded(format_, file, source, default, rows)
         count = run(_sent(technology, topics.input, records, partition))
     if as_json:
         print_json({"topic": topics.input, "records": count})
@@ -245,6 +250,14 @@ def _shown(format_: FeedbackFormat, read: Iterator[ShownEvent], rows: int) -> It
                 yield Sent(key, format_.encode(numbers, played=arms), headers_of(format_, arms))
             except InvalidConfig as error:  # more slots than the format has in a record
                 raise InvalidConfig(f"{batch[0].where}: {error}") from None
+
+
+def _with_schemas(format_: T) -> T:
+    """The format with the schemas that it writes by, if it needs a registry."""
+    from streamdp.service.registries import with_schemas
+
+    with reaching():
+        return with_schemas(format_)
 
 
 def _records(format_: Format, read: Iterator[Event], rows: int) -> Iterator[Sent]:

@@ -25,6 +25,7 @@ from streamdp.core.events import Batch, FeedbackBatch, LossBatch, numbered
 from streamdp.ports import Key, Records, Value
 from streamdp.wire.feedback import FeedbackFormat, Observed, observe
 from streamdp.wire.formats import Format
+from streamdp.wire.registered.formats import in_force
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -47,8 +48,13 @@ def observed_early(format_: Format | FeedbackFormat, records: Records) -> Record
         next_offset=records.next_offset,
         headers=records.headers[-1:],
         timestamps=records.timestamps,
-        observed=observe(format_, records.values, records.headers),
+        observed=_observe(format_, records),
     )
+
+
+def _observe(format_: FeedbackFormat, records: Records) -> Observed:
+    values = in_force(format_, records.values, records.offsets)
+    return observe(format_, values, records.headers)
 
 
 def decode(
@@ -85,7 +91,8 @@ def decode(
         played, gain, slots, unusable = _observed(format_, records, kept)
         index, offsets, times = _spread(index, offsets, times, slots)
         return FeedbackBatch(distinct, index, played, gain, offsets, unusable, times), refused
-    values: list[Value] = list(chain.from_iterable(part.values for part in records))
+    read = [in_force(format_, part.values, part.offsets) for part in records]
+    values: list[Value] = list(chain.from_iterable(read))
     if long:
         values = [value for key, value in zip(keys, values, strict=True) if key not in long]
     decoded = format_.decode(values)
@@ -103,9 +110,7 @@ def _observed(
 ) -> tuple[NDArray[np.int32], Ints, Ints, NDArray[np.bool_]]:
     """What was observed of the records that are kept."""
     parts = [
-        part.observed
-        if isinstance(part, ObservedRecords)
-        else observe(format_, part.values, part.headers)
+        part.observed if isinstance(part, ObservedRecords) else _observe(format_, part)
         for part in records
     ]
     slots = np.concatenate([part.slots_per_record for part in parts])

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import UNSET
 
-from streamdp.core.errors import ConfigurationMismatch, InvalidConfig, StateMismatch
+from streamdp.core.errors import ConfigurationMismatch, InvalidConfig, StateMismatch, TransportLost
 from streamdp.core.events import NO_ARM
 from streamdp.ports import (
     Administrator,
@@ -25,6 +25,7 @@ from streamdp.ports import (
     Verdict,
 )
 from streamdp.service.charges_by_others import ChargesByOthers, ChargesByOthersOf
+from streamdp.service.registries import fetch
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import (
     Opening,
@@ -39,6 +40,7 @@ from streamdp.wire.formats import Format
 from streamdp.wire.lines import ModeLine, key_bytes
 from streamdp.wire.published import decode_published
 from streamdp.wire.quarantined import read_quarantined
+from streamdp.wire.registered.formats import Reading
 from streamdp.wire.state import read_state
 from streamdp.wire.unprotected import NOT_PRIVATE
 
@@ -250,6 +252,29 @@ async def records(
     verdict = Verdict.GOOD if not unusable else Verdict.PROBLEM
     subject = f"{NOT_PRIVATE}: {stream.input}, format of {stream.stream}"
     return [*findings, Finding(subject, verdict, f"{unusable} of {looked} records unusable")]
+
+
+async def schemas(reading: Reading | None) -> list[Finding]:
+    """Whether a stream's registry answers, and which of its schemas can be read. Public."""
+    if reading is None:
+        return []
+    subject = f"schemas of {reading.source.subject}"
+    try:
+        await fetch(reading)
+    except TransportLost as error:
+        return [Finding(subject, Verdict.PROBLEM, str(error))]
+    fetched = reading.source.fetched.schemas or ()
+    if not fetched:
+        return [Finding(subject, Verdict.PROBLEM, "the registry has none under this subject")]
+    faults = {schema.id: reading.fault(schema) for schema in fetched}
+    findings = [
+        Finding(f"{subject}: id {number}", Verdict.WARNING, f"its records are not used: {fault}")
+        for number, fault in faults.items()
+        if fault is not None
+    ]
+    good = ", ".join(str(number) for number, fault in faults.items() if fault is None)
+    verdict = Verdict.GOOD if good else Verdict.PROBLEM
+    return [*findings, Finding(subject, verdict, f"ids {good}" if good else "none can be read")]
 
 
 def _nameless(batch: Records, format_: FeedbackFormat) -> int:

@@ -57,6 +57,12 @@ def loop_topics(configuration: Configuration) -> dict[str, LoopTopics]:
         for table in tables.assemblies.values()
         if table.mode == "feedback"
     }
+    for table in tables.assemblies.values():
+        if table.mode == "feedback" and table.outcomes_format.name != "json":
+            raise _wrong_http(
+                "rank_and_reward", "writes JSON outcomes", "outcomes_format = json",
+                table.outcomes_format.name,
+            )  # fmt: skip
     if not topics:
         raise _wrong_http(
             "rank_and_reward", "nothing to write to", 'an assembly with mode = "feedback"', "none"

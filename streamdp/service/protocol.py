@@ -41,9 +41,13 @@ from streamdp.service.settings import Pace as Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import Opening, check_alone, heritage_at, open_partition
 from streamdp.wire.entries import Entries, release_entry
+from streamdp.wire.feedback import FeedbackFormat
+from streamdp.wire.formats import Format
 from streamdp.wire.lines import ENDS_BLOCK
 from streamdp.wire.published import Mode
 from streamdp.wire.recording import Entry, record_all
+from streamdp.wire.registered.formats import Registered
+from streamdp.wire.registered.schemas import Held, encode_held
 from streamdp.wire.state import (
     Checkpoint,
     EpochLearner,
@@ -91,6 +95,7 @@ class Restoring:
         entries.check_epoch()
         self._opening = open_partition(spec, partition, taken, by_others=by_others)
         self._spec = spec
+        self._format = _format_of(spec, self._opening)
         self._read = self._opening.low_water
         continues = self._opening.new_epoch is None
         saved = self._opening.saved
@@ -140,7 +145,7 @@ class Restoring:
         """
         check_goes_on(records, position=self._read)
         self._input_fingerprint.check(records)
-        batch, _ = decode(self._spec.format, [records], most_key_bytes=None, idle=self._spec.idle)
+        batch, _ = decode(self._format, [records], most_key_bytes=None, idle=self._spec.idle)
         self._rebuilding.feed(batch)
         self._read = records.next_offset
 
@@ -173,6 +178,7 @@ class Restoring:
             self._spec,
             self._partition,
             engine=engine,
+            format_=self._format,
             opening=opening,
             heritage=self._heritage,
             learner=self._learner,
@@ -221,6 +227,7 @@ class PartitionWork:
         partition: Partition,
         *,
         engine: Engine,
+        format_: Format | FeedbackFormat,
         opening: Opening,
         heritage: Heritage,
         learner: EpochLearner | None,
@@ -258,6 +265,8 @@ class PartitionWork:
         self._learner = learner  # what the epoch's rows mean, still to be written
         saved_learner = opening.saved.now.learner if opening.goes_on else None
         self._notes_withheld = learner is not None or saved_learner is not None
+        self._format = format_
+        self._schemas: list[Held] = []  # that hold and are not saved yet
         self._last_save: float | None = None
         self._adopt(opening, published, saved_at)
         if opening.new_epoch is not None:
@@ -301,10 +310,18 @@ class PartitionWork:
                     self._keep(key, mark)
 
     def read(self, records: Records) -> Records:
-        """What must be kept of records until they are absorbed."""
+        """What must be kept of records until they are absorbed.
+
+        Schemas that a timer has fetched since hold from here on. Each cut that knows of these
+        records has them too.
+        """
+        if isinstance(self._format, Registered):
+            reading, new = self._format.reading.renewed(since=records.start)
+            self._format = replace(self._format, reading=reading)
+            self._schemas += new
         if self.spec.quarantine is not None:
             return records  # the quarantine needs whole records
-        return observed_early(self.spec.format, records)
+        return observed_early(self._format, records)
 
     def absorb(self, records: Sequence[Records], *, mode: Mode) -> None:
         """Apply consecutive records; what is drawn waits for the next cut."""
@@ -314,7 +331,7 @@ class PartitionWork:
             position = part.next_offset
             self._newest.read(part)
         batch, refused = decode(
-            self.spec.format,
+            self._format,
             records,
             most_key_bytes=self.spec.most_key_bytes,
             known=self.engine.knows,
@@ -441,7 +458,11 @@ class PartitionWork:
         if self._learner is not None:
             learner = encode_learner(self._learner)
             entries.append((self._entries.learner(epoch=self._epoch), learner))
-        self._learner, self._withheld_now = None, {}
+        entries += [
+            (self._entries.schema(held.id, epoch=self._epoch), encode_held(held))
+            for held in self._schemas
+        ]
+        self._learner, self._withheld_now, self._schemas = None, {}, []
         return entries
 
     def _let_go(self, publishing: _Waiting, saved: Set[Key]) -> None:
@@ -505,6 +526,28 @@ class PartitionWork:
             carries=carries(self.spec, before) if opening.carries and before else None,
             ordinal=self._lines_recorded,
         )
+
+
+def _format_of(spec: StreamSpec, opening: Opening) -> Format | FeedbackFormat:
+    """The stream's format, with the schemas that the partition holds.
+
+    If it holds none, the registry must have answered: without any, no record could ever be used.
+    """
+    format_ = spec.format
+    if not isinstance(format_, Registered):
+        return format_
+    held = opening.saved.now.schemas if opening.goes_on else []
+    if not held and not format_.reading.source.fetched.schemas:
+        source = format_.reading.source
+        raise TransportLost(
+            complaint(
+                f"subject {source.subject}",
+                "no schema is known yet",
+                expected="one in the state, or an answer of its registry that has one",
+                got="neither",
+            )
+        )
+    return replace(format_, reading=format_.reading.holding(held))
 
 
 def check_goes_on(records: Records, *, position: int) -> None:

@@ -29,6 +29,7 @@ from streamdp.service.config import Configuration, Seeds
 from streamdp.service.ledgers import Ledgers
 from streamdp.service.loop import Service
 from streamdp.service.quarantine import quarantining
+from streamdp.service.registries import fetching, reading_of
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, View
 from streamdp.service.worker import EventLog, Observe
@@ -89,6 +90,9 @@ async def run_service(
         await stack.enter_async_context(
             quarantining([spec.quarantine for spec in specs], technology)
         )
+        readings = [reading_of(spec.format) for spec in specs]
+        readings += [reading for assembly in assemblies for reading in assembly.readings]
+        await stack.enter_async_context(fetching(readings, log))
         listening = [await stack.enter_async_context(observer(running)) for observer in observers]
         settings = configuration.loop_settings()
         service = Service(

@@ -29,6 +29,8 @@ from streamdp.wire.entries import Entries
 from streamdp.wire.feedback import FeedbackFormat
 from streamdp.wire.formats import Format
 from streamdp.wire.published import Lines
+from streamdp.wire.registered.formats import Registered
+from streamdp.wire.registered.schemas import MOST_SCHEMA_BYTES
 from streamdp.wire.state import (
     ESCAPED,
     LONG,
@@ -210,10 +212,13 @@ class StreamSpec:
     @cached_property
     def largest_value(self) -> int:
         """The most bytes of a commit's value and key, whatever is drawn and whatever the keys."""
-        key, latest = ESCAPED * self.most_key_bytes, max(self.partition_epochs.values(), default=0)
-        longest = Entries(self.name, LONG).row(key, epoch=max(self.epoch, latest))
+        long, latest = ESCAPED * self.most_key_bytes, max(self.partition_epochs.values(), default=0)
+        longest = Entries(self.name, LONG).row(long, epoch=max(self.epoch, latest))
         recorded = largest_recorded(self.lines, self.kind, key_bytes=self.most_key_bytes)
         largest = max(self.row_bytes + len(longest), recorded)
+        if isinstance(self.format, Registered):
+            key = Entries(self.name, LONG).schema(LONG, epoch=max(self.epoch, latest))
+            largest = max(largest, MOST_SCHEMA_BYTES + len(key))
         if not self.carry and self.idle is None:
             return largest
         learner = encode_learner(self.epoch_learner(carries=True, noted_from=LONG))

@@ -8,6 +8,7 @@ share a key, whatever is in names and record keys:
     ["home",0,"release",2,17,3,"action","fr"]    epoch, born, block, kind, key: a recorded release
     ["home",0,"learner",2]               epoch: what its rows mean, for later epochs
     ["home",0,"withheld",2,"fr"]         epoch, key: its newest release was shown to nobody
+    ["home",0,"schema",2,17]             epoch, id: a schema that records are read by
 
 A record key that is not UTF-8 is `{"base64": "..."}`, the null key is null.
 """
@@ -37,6 +38,7 @@ _SHAPES: dict[str, tuple[type, ...]] = {
     "row": (int, object),  # epoch, key
     "learner": (int,),  # epoch
     "withheld": (int, object),  # epoch, key
+    "schema": (int, int),  # epoch, id
     "release": (int, int, int, str, object),  # epoch, born, block, kind, key
 }
 
@@ -70,6 +72,10 @@ class Entries:
     def withheld(self, key: Key, *, epoch: int) -> bytes:
         """The key of the entry that marks a key's newest release as withheld."""
         return _encode([self.stream, self.partition, "withheld", epoch, _written(key)])
+
+    def schema(self, number: int, *, epoch: int) -> bytes:
+        """The key of a schema that records are read by."""
+        return _encode([self.stream, self.partition, "schema", epoch, number])
 
     def release(self, mark: bytes, key: Key) -> bytes:
         """The key of the recorded release with this mark."""

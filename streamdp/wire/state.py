@@ -56,6 +56,7 @@ from streamdp.wire.lines import (
     from_base64,
 )
 from streamdp.wire.published import INTEGER_WIDTH, Lines, Mode, decode_in_force, decode_ledger
+from streamdp.wire.registered.schemas import Held, decode_held
 from streamdp.wire.state_version import MIN_READER, VERSION, Version, decoded
 
 LONG = 2**63 - 1
@@ -173,6 +174,7 @@ class EpochEntries:
     rows: dict[Key, bytes] = field(default_factory=dict, repr=False)
     releases: dict[Identity, Recorded] = field(default_factory=dict, repr=False)
     withheld: set[Key] = field(default_factory=set)  # keys whose newest release nobody was shown
+    schemas: list[Held] = field(default_factory=list)  # that records are read by
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,6 +390,8 @@ def _put(
     """Read one entry of an epoch."""
     if what == "learner":
         into.learner = decoded(_learner_decoder, value, where=where)
+    elif what == "schema":
+        into.schemas.append(decode_held(value, where=where))
     elif what == "row":
         into.rows[read_key(rest[0], where=where)] = value
     elif what == "withheld":

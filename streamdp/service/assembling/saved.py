@@ -45,8 +45,10 @@ from streamdp.service.taking import check_alone
 from streamdp.wire.entries import POINT as POINT
 from streamdp.wire.lines import Assembled
 from streamdp.wire.published import decode_assembled
+from streamdp.wire.registered.schemas import Held, decode_held
 
 _COUNTS = b"counts"
+_SCHEMA = b"schema"
 VERSION = 1
 
 _Width = Annotated[str, msgspec.Meta(pattern="^[0-9]{20}$")]
@@ -78,6 +80,16 @@ class Opened:
     lines: int  # of the ledger
     declared: int
     inputs: Inputs
+    schemas: Mapping[str, list[Held]] = field(default_factory=dict)  # of requests and outcomes
+
+
+def schema_entry(what: str, held: Held, *, epoch: int) -> bytes:
+    """The state's entry for a schema of `requests` or `outcomes`."""
+    return _schemas(epoch) + b"%b %d" % (what.encode(), held.id)
+
+
+def _schemas(epoch: int) -> bytes:
+    return b"%b %d " % (_SCHEMA, epoch)
 
 
 def entry_of(key: Key, *, epoch: int) -> bytes:
@@ -158,7 +170,11 @@ def _open(
         for place, value in taken.state.items()
         if place == null or place.startswith(head)
     }
-    stale = [place for place in _others(taken) if place != null and not place.startswith(head)]
+    kept = tuple(_schemas(spec.epoch) + what + b" " for what in (b"requests", b"outcomes"))
+    stale = [
+        place for place in _others(taken) if place != null and not place.startswith((head, *kept))
+    ]
+    where = f"state of {partition}"
     return Opened(
         positions,
         counts,
@@ -167,6 +183,14 @@ def _open(
         lines=point.lines,
         declared=point.declared,
         inputs=inputs,
+        schemas={
+            what: [
+                decode_held(value, where=where)
+                for place, value in taken.state.items()
+                if place.startswith(begin)
+            ]
+            for what, begin in zip(("requests", "outcomes"), kept, strict=True)
+        },
     )
 
 

@@ -49,7 +49,7 @@ from streamdp.service.config.pairs import (
     pair_with,
     shares_of,
 )
-from streamdp.service.config.tables import LearnerTable, StreamTable, Tables
+from streamdp.service.config.tables import LearnerTable, StreamTable, Tables, options_for
 from streamdp.service.settings import LoopSettings, Pace
 from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback
 from streamdp.wire.formats import Format, configure
@@ -279,9 +279,10 @@ class Configuration:
         table, actions = self.stream(name).format, self.actions(name)
         feedback = self.feedback(name)
         with self._within(name):
+            options = options_for(table, self.stream(name).input)
             if feedback is None:
-                return configure(table.name, actions=actions, options=table.options)
-            return configure_feedback(table.name, feedback=feedback, options=table.options)
+                return configure(table.name, actions=actions, options=options)
+            return configure_feedback(table.name, feedback=feedback, options=options)
 
     def feedback(self, name: str) -> Feedback | None:
         """The format of a feedback stream's records; None for other streams."""

@@ -202,12 +202,21 @@ class FormatTable(BaseModel):
 
     model_config = _OPEN
 
-    name: str = Field(description="json, float32, float16, or an entry point of streamdp.formats")
+    name: str = Field(
+        description="json, float32, float16, avro, protobuf, json_schema, or an entry point of"
+        " streamdp.formats"
+    )
 
     @property
     def options(self) -> dict[str, Any]:
         """The options of the format."""
         return dict(self.model_extra or {})
+
+
+def options_for(table: FormatTable, topic: str) -> dict[str, Any]:
+    """A format's options; those of a registry have the subject that producers use by default."""
+    options = table.options
+    return {"subject": f"{topic}-value", **options} if "registry" in options else options
 
 
 class FeedbackTable(BaseModel):
@@ -361,6 +370,12 @@ class AssemblyTable(BaseModel):
     combine: Combine = Field(description="how several outcomes of one request are combined")
     default_loss: Annotated[float, Field(ge=0, le=1), Number] = Field(
         default=1.0, description="the loss of a request for which nothing came"
+    )
+    requests_format: Annotated[FormatTable, BeforeValidator(_as_table)] = Field(
+        default=FormatTable(name="json"), description="how a request's content is read"
+    )
+    outcomes_format: Annotated[FormatTable, BeforeValidator(_as_table)] = Field(
+        default=FormatTable(name="json"), description="how an outcome is read"
     )
     epoch: Count = Field(default=1, description="raise it to change how events are made")
     persons: PersonsTable | None = Field(default=None, description="a cap on one person's events")
