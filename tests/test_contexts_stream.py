@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,15 +26,18 @@ from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.randomness import SeededRandomness
-from streamdp.ports import Published
+from streamdp.ports import Headers, Partition, Published, Records, StreamTopics, Verdict
 from streamdp.serve.asgi import Refused
 from streamdp.serve.lookups import check_public
 from streamdp.service.config import Configuration
+from streamdp.service.diagnosis import records
 from streamdp.service.listeners import about_of
 from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback, headers_of, observe
 from streamdp.wire.published import Mode
+from tests.support.calling import Streamdp
 
 if TYPE_CHECKING:
+    from streamdp.ports import Administrator
     from streamdp.serve.knowledge import Knowledge
 
 ACTIONS = ("boots", "coats")
@@ -389,3 +394,78 @@ def test_other_levels_are_other_arms(tmp_path: Path) -> None:
         table = Table(of, most_keys=9)
         list(table.apply([Published(0, 0, b"home", line)]))
         assert table.answers[b"home"].why is why
+
+
+# -- what operators are told ---------------------------------------------------------------------
+
+
+def test_as_many_keys_as_fit_get_a_learner(tmp_path: Path) -> None:
+    """A number of keys that does not fit is refused, before anything starts."""
+    default = shop(tmp_path).spec("clicks")
+    assert default.most_keys == min(10**6, (1 << 30) // default.row_bytes)
+    small = shop(tmp_path, more="[streams.clicks.limits]\nmemory = 1048576\n").spec("clicks")
+    assert small.most_keys == (1 << 20) // small.row_bytes < 2000
+    limits = "[streams.clicks.limits]\nmemory = 1048576\nmost_keys = 100000\n"
+    with pytest.raises(InvalidConfig, match=r"limits\.most_keys: rows of [\d,]+ bytes do not fit"):
+        shop(tmp_path, more=limits).spec("clicks")
+    enough = f"[streams.clicks.limits]\nmemory = {10**5 * small.row_bytes}\nmost_keys = 100000\n"
+    assert shop(tmp_path, more=enough).spec("clicks").most_keys == 100_000
+    plain = SHOP.index("[streams.clicks.context]")
+    with pytest.raises(InvalidConfig, match=r"limits\.memory: only of streams with contexts"):
+        shop(
+            tmp_path, instead=(SHOP[plain:], ""), more="[streams.clicks.limits]\nmemory = 1048576\n"
+        ).spec("clicks")
+
+
+@pytest.mark.parametrize(
+    ("instead", "noise", "public"),
+    [
+        (("", ""), "noise of ±2.8 on each number", "THEY ARE PUBLIC FOR GOOD"),
+        (
+            ('epsilon = "1/2"', 'epsilon = "1/2"\nplayed = "value"'),
+            "noise of ±",
+            "MUST NOT FOLLOW FROM EARLIER CONTENTS",
+        ),
+    ],
+)
+def test_check_says_what_a_table_takes(
+    tmp_path: Path, streamdp: Streamdp, instead: tuple[str, str], noise: str, public: str
+) -> None:
+    shop(tmp_path, instead=instead, more='[streams.clicks.format]\nname = "float32"\n')
+    said = streamdp("check", "-c", str(tmp_path / "shop.toml"))
+    assert said.code == 0, said
+    for phrase in ("a table of 12 cells: 48 numbers a release, a policy of 96 bytes", noise,
+                   "one key is one partition", public):  # fmt: skip
+        assert phrase in said.out
+    table = streamdp("check", "-c", str(tmp_path / "shop.toml"), "--json").json["streams"][0]
+    context = table["context"]
+    assert context["memory_bytes"] == context["most_keys"] * table["row_bytes"] <= 1 << 30
+    assert context["events_beyond_noise"] >= 10 * context["noise"] * 24
+
+
+def test_doctor_counts_levels_that_are_not_listed() -> None:
+    """Of each field; a record whose action is unknown says nothing of its context."""
+    format_, headers = FORMATS["json header {}"], list[Headers]()
+    for context in (b"device=phone;age=3", b"device=fridge;age=3", b"age=x", b""):
+        headers.append([("streamdp-action", b"boots"), ("streamdp-context", context)])
+    headers.append([("streamdp-action", b"hats")])
+    count = len(headers)
+    values = [b'{"reward":1}'] * count
+    at, keys = Partition("clicks", 0), [b"home"] * count
+    batch = Records(at, 0, range(count), keys, values, count, headers)
+    tools = cast("Administrator", SimpleNamespace(newest=newest_of(batch)))
+    topics = StreamTopics("shop", "clicks", "shown", headers=True)
+    found = asyncio.run(records(tools, topics, format_=format_, count=9))
+    (listed,) = (of for of in found if "contexts of clicks" in of.subject)
+    assert listed.subject.startswith("NOT PRIVATE")
+    assert (listed.verdict, listed.detail) == (
+        Verdict.WARNING,
+        "of 4 slots with a known action, a level that is not listed or missing: device 3, age 2",
+    )
+
+
+def newest_of(batch: Records) -> Callable[..., Awaitable[list[Records]]]:
+    async def newest(stream: StreamTopics, *, count: int) -> list[Records]:
+        return [batch]
+
+    return newest

@@ -194,6 +194,15 @@ def test_a_file_that_is_no_policy_is_refused(
     assert said in ended.err
 
 
+def test_a_stream_of_losses_is_refused(shop: Path, streamdp: Streamdp) -> None:
+    plain = SHOP[: SHOP.index("[streams.clicks.feedback]")].replace('"feedback"', '"losses"')
+    shop.write_text(plain)
+    ended = streamdp("worth", "--config", str(shop), "--key", "home")
+    assert (
+        "stream clicks: releases no sums; expected a stream with observes = feedback" in ended.err
+    )
+
+
 def test_a_key_without_releases_is_refused(shop: Path, streamdp: Streamdp) -> None:
     ended = streamdp("worth", "--config", str(shop), "--key", "elsewhere")
     assert "key elsewhere: its releases cannot be added up" in ended.err

@@ -40,13 +40,14 @@ class PolicyPoint(NamedTuple):
 class PolicyHistory:
     """Keeps what one learner released, from its opening on."""
 
-    __slots__ = ("_computed", "_opening", "_released", "_slots", "newest")
+    __slots__ = ("_computed", "_opening", "_released", "_slots", "by_field", "newest")
 
     def __init__(self, opening: Charge) -> None:
         self._opening = opening
         self._slots = [opening.stop]  # from which each policy is in force
         self._released: list[bytes] | None = []  # None: no policy can be computed
         self._computed: list[PolicyPoint] = []  # by the newest call
+        self.by_field: tuple[int, object] = (0, None)  # of contexts, after so many blocks
         self.newest: PublicRow | None = None  # what the newest policy of `points` follows from
         if opening.withheld is True:
             self._released = None

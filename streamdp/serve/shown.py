@@ -16,7 +16,7 @@ import numpy as np
 from streamdp import __version__
 from streamdp.client import Answer
 from streamdp.client.http_wire import in_force, written_key
-from streamdp.core.arrays import Floats
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.evidence.context_fields import by_field
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.contexts import Contexts
@@ -227,29 +227,38 @@ def _overall(shares: Sequence[float], weights: Floats | None) -> Sequence[float]
 
 def _by_field(
     contexts: Contexts, history: KeyHistory, policies: Sequence[PolicyPoint]
-) -> tuple[Floats | None, dict[str, Any] | None]:
+) -> tuple[Floats | None, object]:
     """The weights of cells, and the newest table of contexts field by field."""
     kept = history.policies
     totals = kept.totals() if kept is not None and policies else None
     row = None if kept is None else kept.newest
-    if row is None or totals is None:
+    if kept is None or row is None or totals is None:
         return None, None
     assert isinstance(row.evidence, ReleasedSums)
     cells, arms = contexts.cells, row.evidence.actions
     shown = np.maximum(totals[arms:].reshape(cells, -1).sum(axis=1), 0).astype(np.float64)
     weights = shown / shown.sum() if shown.any() else np.full(cells, 1 / cells)
-    known = row.evidence.histories(row.columns)
+    known, blocks = row.evidence.histories(row.columns), policies[-1].blocks
     if not isinstance(row.evidence.rule, ContextModel) or not known.any():
         return weights, None
-    effects, deviations = row.evidence.rule.effects(known[0])
+    if kept.by_field[0] != blocks:  # the model takes up to 40 ms
+        kept.by_field = blocks, _fields(contexts, row.evidence.rule, known, totals, policies[-1])
+    return weights, kept.by_field[1]
+
+
+def _fields(
+    contexts: Contexts, rule: ContextModel, known: Floats, totals: Ints, newest: PolicyPoint
+) -> dict[str, Any]:
+    """The table field by field, by the model of these histories."""
+    effects, deviations = rule.effects(known[0])
     found = by_field(
         contexts.shape,
-        shown=totals[arms:].astype(np.float64),
-        policy=np.array(policies[-1].shares),
+        shown=totals[len(totals) // 2 :].astype(np.float64),
+        policy=np.array(newest.shares),
         rewards=np.clip(0.5 + level(known).mean[0] + effects, 0.0, 1.0),
         deviations=deviations,
     )
-    return weights, {
+    return {
         "all_fields": found.matters,
         "policy": found.policy.tolist(),
         "fields": [

@@ -4,6 +4,7 @@ near is retention to what a rebuild needs? And, NOT PRIVATE: what is wrong with 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,6 +14,7 @@ from msgspec import UNSET
 
 from streamdp.core.errors import ConfigurationMismatch, InvalidConfig, StateMismatch, TransportLost
 from streamdp.core.events import NO_ARM
+from streamdp.core.evidence.contexts import OTHER, Contexts
 from streamdp.ports import (
     Administrator,
     Finding,
@@ -237,7 +239,8 @@ async def records(
 ) -> list[Finding]:
     """The faults of about `count` of the newest records. NOT PRIVATE."""
     looked, unusable, findings = 0, 0, []
-    nameless = 0
+    nameless, slots = 0, 0
+    others: Counter[str] = Counter()
     for batch in await tools.newest(stream, count=count):
         for offset, fault in _unusable(batch, format_):
             unusable += 1
@@ -247,8 +250,11 @@ async def records(
         looked += len(batch)
         if isinstance(format_, FeedbackFormat):
             nameless += _nameless(batch, format_)
+            slots += _count_others(batch, format_, others)
     if isinstance(format_, FeedbackFormat):
         findings.append(_named(stream, format_, looked=looked, nameless=nameless))
+        if format_.feedback.contexts is not None:
+            findings.append(_listed(stream, format_.feedback.contexts, others, slots))
     verdict = Verdict.GOOD if not unusable else Verdict.PROBLEM
     subject = f"{NOT_PRIVATE}: {stream.input}, format of {stream.stream}"
     return [*findings, Finding(subject, verdict, f"{unusable} of {looked} records unusable")]
@@ -282,6 +288,27 @@ def _nameless(batch: Records, format_: FeedbackFormat) -> int:
     observed = observe(format_, batch.values, batch.headers)
     owner = np.repeat(np.arange(len(batch)), observed.slots_per_record)
     return len(np.unique(owner[observed.played == NO_ARM]))
+
+
+def _count_others(batch: Records, format_: FeedbackFormat, others: Counter[str]) -> int:
+    """Count slots of each field whose level is none of those listed; return the slots."""
+    contexts, actions = format_.feedback.contexts, len(format_.feedback.actions)
+    if contexts is None:
+        return 0
+    played = observe(format_, batch.values, batch.headers).played
+    named = played[played != NO_ARM]
+    for cell, times in Counter((named // actions).tolist()).items():
+        levels = contexts.levels(cell)
+        others.update({name: times for name, level in levels.items() if level == OTHER})
+    return len(named)
+
+
+def _listed(stream: StreamTopics, contexts: Contexts, others: Counter[str], slots: int) -> Finding:
+    """Whether contexts name levels that are listed."""
+    of = ", ".join(f"{field.name} {others[field.name]}" for field in contexts.fields)
+    text = f"of {slots} slots with a known action, a level that is not listed or missing: {of}"
+    verdict = Verdict.WARNING if others else Verdict.GOOD
+    return Finding(f"{NOT_PRIVATE}: {stream.input}, contexts of {stream.stream}", verdict, text)
 
 
 def _named(stream: StreamTopics, format_: FeedbackFormat, *, looked: int, nameless: int) -> Finding:

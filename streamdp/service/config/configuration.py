@@ -19,7 +19,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
 from importlib.metadata import entry_points
@@ -143,7 +143,7 @@ class Configuration:
         learner, estimates = self.learner(name), self.estimates(name)
         topics, format_ = self._topics(name), self.format(name)
         with self._within(name):
-            return StreamSpec(
+            spec = StreamSpec(
                 topics=topics,
                 learner=learner,
                 estimates=estimates,
@@ -160,6 +160,35 @@ class Configuration:
                 carry=stream.carry,
                 idle=stream.idle,
             )
+        if stream.context is not None:
+            return replace(spec, most_keys=self._fitting(spec))
+        if "memory" in stream.limits.model_fields_set:
+            where = self.place("streams", name, "limits", "memory")
+            raise InvalidConfig(
+                complaint(
+                    where,
+                    "only of streams with contexts",
+                    expected="most_keys alone",
+                    got="memory",
+                )
+            )
+        return spec
+
+    def _fitting(self, spec: StreamSpec) -> int:
+        """How many keys of a stream with contexts fit into the memory that it may take."""
+        limits = self.stream(spec.name).limits
+        fitting = max(1, limits.memory // spec.row_bytes)
+        if "most_keys" in limits.model_fields_set and limits.most_keys > fitting:
+            raise InvalidConfig(
+                complaint(
+                    self.place("streams", spec.name, "limits", "most_keys"),
+                    f"rows of {spec.row_bytes:,} bytes do not fit into limits.memory",
+                    expected=f"at most {fitting:,} keys, or memory ≥"
+                    f" {limits.most_keys * spec.row_bytes:,}",
+                    got=f"{limits.most_keys:,} keys in {limits.memory:,} bytes",
+                )
+            )
+        return min(fitting, limits.most_keys)
 
     def stream(self, name: str) -> StreamTable:
         """A stream's table."""

@@ -251,6 +251,10 @@ class LimitsTable(BaseModel):
     model_config = _CLOSED
 
     most_keys: Keys = Field(default=1_000_000, description="learners per partition")
+    memory: Annotated[int, Field(ge=1 << 20), Number] = Field(
+        default=1 << 30,
+        description="with contexts: bytes that a partition's rows may take, most_keys of them",
+    )
     most_key_bytes: Annotated[int, Field(ge=1, le=65_536), Number] = Field(
         default=1024, description="a record with a longer key gets no learner"
     )
