@@ -166,7 +166,7 @@ class _Pattern:
         sums: Iterable[BlockSums | None] = repeat(None)
         policies: Iterable[bytes | None] = repeat(None, count)
         for (one, other), pairs in _PAIRS.items():
-            if one in groups:
+            if one in groups and other in groups:
                 first, second = (map(a2b_base64, columns[groups[name]]) for name in (one, other))
                 sums = map(BlockSums, first, second, repeat(pairs))
         if "policy" in groups:
