@@ -164,8 +164,8 @@ def test_the_command_says_what_policies_are_worth(shop: Path, streamdp: Streamdp
     table[:4] = [1.0, 0.0, 0.0]
     truth = float((occurs[:, None] * table * rewards()).sum())
     assert found[str(rules)]["low"] < truth < found[str(rules)]["high"]
-    assert found[str(rules)]["value"] > found["boots for everybody"]["value"] + 0.02
-    assert found["the newest policy"]["value"] == pytest.approx(0.25, abs=0.02)
+    assert found[str(rules)]["mean_reward"] > found["boots for everybody"]["mean_reward"] + 0.02
+    assert found["the newest policy"]["mean_reward"] == pytest.approx(0.25, abs=0.02)
     text = streamdp("worth", "--config", str(shop), "--key", "home")
     assert "Mean reward of an event, from 15 blocks of 32,767 events (public):" in text.out
 

@@ -225,7 +225,7 @@ def _tell(found: list[tuple[str, Value]], *, events: float, blocks: int, as_json
                 "blocks": blocks,
                 "events": events,
                 "policies": [
-                    {"policy": name, "value": of.value, "low": of.low, "high": of.high,
+                    {"policy": name, "mean_reward": of.mean, "low": of.low, "high": of.high,
                      "pooled": of.pooled}
                     for name, of in found
                 ],
@@ -236,4 +236,4 @@ def _tell(found: list[tuple[str, Value]], *, events: float, blocks: int, as_json
     wide = max(len(name) for name, _ in found)
     for name, of in found:
         pooled = f"   {of.pooled:.0%} from pooled cells" if of.pooled >= 0.005 else ""
-        typer.echo(f"  {name:<{wide}}  {of.value:.4f}  ({of.low:.4f} … {of.high:.4f}){pooled}")
+        typer.echo(f"  {name:<{wide}}  {of.mean:.4f}  ({of.low:.4f} … {of.high:.4f}){pooled}")
