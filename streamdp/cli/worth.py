@@ -118,7 +118,6 @@ def _totals(
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.core.evidence.context_value import Totals
     from streamdp.core.evidence.policy_posterior import NoiseVariance
-    from streamdp.core.grid import UNIT
     from streamdp.core.kinds.feedback import PolicyLearner
 
     learner, table = configuration.learner(stream), configuration.stream(stream)
@@ -140,9 +139,9 @@ def _totals(
                 got="no such learner" if history is None else f"{history.blocks} blocks",
             )
         )
-    arms, count = len(learner.actions), len(configuration.actions(stream))
+    count = len(configuration.actions(stream))
     blocks, noise = points[-1].blocks, learner.noise
-    gains, shown = released[:arms] / UNIT, released[arms:].astype(np.float64)
+    gains, shown = learner.evidence.told(released)
     of = NoiseVariance(blocks * noise.on_sums, blocks * noise.on_counts)
     totals = Totals(gains.reshape(-1, count), shown.reshape(-1, count), of)
     return totals, np.reshape(points[-1].shares, (-1, count)), blocks

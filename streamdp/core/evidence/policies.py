@@ -64,7 +64,7 @@ class ReleasedSums:
 
     def fold(self, public: Columns, released: Ints, lengths: Ints) -> Columns:
         """Learn from blocks with these noisy sums (grid units) and counts."""
-        gains, shown = released[:, : self.actions], released[:, self.actions :]
+        gains, shown = np.split(released, 2, axis=1)
         now = self.learned(self.histories(public), gains, shown)
         return {"remembered": now.reshape(len(now), -1)}
 
@@ -72,6 +72,11 @@ class ReleasedSums:
         """The histories after a block with these released sums and counts."""
         kept = state * float(self.forgetting)
         return self.rule.learned(kept, gains / UNIT, shown.astype(np.float64), self.noise)
+
+    def told(self, released: Ints) -> tuple[Floats, Floats]:
+        """What releases say of each arm: its sum of centred gains, in loss, and its count."""
+        gains, shown = np.split(released, 2, axis=-1)
+        return gains / UNIT, shown.astype(np.float64)
 
     def in_force(self, public: Columns, lengths: Ints) -> Policy:
         """The policies that follow; rows of which nothing is known have the same one."""
