@@ -10,7 +10,6 @@ import pytest
 
 from streamdp import core
 from streamdp.core.events import BlockSums, Release
-from streamdp.core.evidence.context_value import Totals
 from streamdp.core.evidence.experiment import Experiment
 
 HIDDEN = {
@@ -43,10 +42,10 @@ def shown(kind: type) -> list[str]:
 @pytest.mark.parametrize("kind", dataclasses(), ids=lambda kind: kind.__name__)
 def test_is_content_hidden_when_state_is_printed(kind: type) -> None:
     """A dataclass shows all its fields unless it says otherwise; these must say otherwise."""
-    assert kind in (Release, BlockSums, Experiment, Totals) or shown(kind) == []
+    assert kind in (Release, BlockSums, Experiment) or shown(kind) == []
 
 
 def test_would_it_be_noticed() -> None:
     """A release is a value that its caller was given to show, as are its sums, which have noise."""
     assert shown(Release) == ["value", "sums"]
-    assert shown(BlockSums) == shown(Experiment) == shown(Totals) == ["gains"]
+    assert shown(BlockSums) == shown(Experiment) == ["gains"]

@@ -19,7 +19,7 @@ and of the noise in every sum and count. Tests hold its coverage by simulation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import sqrt
 
 import numpy as np
@@ -38,7 +38,7 @@ _PRIOR = 10.0  # events at the mean of all, in the variance of a reward
 class Totals:
     """Released tables added up: cells × actions."""
 
-    gains: Floats  # rewards less 1/2
+    gains: Floats = field(repr=False)  # rewards less 1/2
     shown: Floats
     noise: NoiseVariance  # of each total
 

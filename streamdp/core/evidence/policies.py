@@ -64,7 +64,7 @@ class ReleasedSums:
 
     def fold(self, public: Columns, released: Ints, lengths: Ints) -> Columns:
         """Learn from blocks with these noisy sums (grid units) and counts."""
-        gains, shown = np.split(released, 2, axis=1)
+        gains, shown = released[:, : self.actions], released[:, self.actions :]
         now = self.learned(self.histories(public), gains, shown)
         return {"remembered": now.reshape(len(now), -1)}
 
