@@ -14,6 +14,7 @@ from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.context_value import Totals, Value, value_as_shown, value_of
 from streamdp.core.evidence.policy_posterior import NoiseVariance
+from streamdp.core.kinds.feedback import PolicyLearner
 from tests.support.calling import Streamdp
 from tests.support.publishing import Reader, Topic, charge
 from tests.test_contexts_page import ACTIONS as SHOWN_ACTIONS
@@ -130,8 +131,8 @@ country = ["de", "fr", "it"]
 
 
 @lru_cache
-def published() -> Topic:
-    of = spec()
+def published(played: str = "header") -> Topic:
+    of = spec(played)
     return Topic(
         [charge(release, ordinal=at, lines=of.lines) for at, release in enumerate(drawn(of), 1)]
     )
@@ -164,10 +165,28 @@ def test_the_command_says_what_policies_are_worth(shop: Path, streamdp: Streamdp
     table[:4] = [1.0, 0.0, 0.0]
     truth = float((occurs[:, None] * table * rewards()).sum())
     assert found[str(rules)]["low"] < truth < found[str(rules)]["high"]
-    assert found[str(rules)]["value"] > found["boots for everybody"]["value"] + 0.02
-    assert found["the newest policy"]["value"] == pytest.approx(0.25, abs=0.02)
+    assert found[str(rules)]["mean_reward"] > found["boots for everybody"]["mean_reward"] + 0.02
+    assert found["the newest policy"]["mean_reward"] == pytest.approx(0.25, abs=0.02)
     text = streamdp("worth", "--config", str(shop), "--key", "home")
     assert "Mean reward of an event, from 15 blocks of 32,767 events (public):" in text.out
+
+
+def test_noisy_counts_are_counts(
+    shop: Path, streamdp: Streamdp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where contents name the action: within seven deviations of the noise of all numbers."""
+    of = spec("value")
+    technology = SimpleNamespace(publications=lambda: Reader(Topic([]), published("value")))
+    monkeypatch.setattr("streamdp.cli.worth.opened", lambda *_: technology)
+    private = '[streams.clicks.format]\nname = "float32"\n'
+    shop.write_text(SHOP.replace('epsilon = "1"', 'epsilon = "1"\nplayed = "value"') + private)
+    ended = streamdp("worth", "--config", str(shop), "--key", "home", "--json")
+    assert ended.code == 0, ended
+    assert isinstance(of.learner, PolicyLearner)
+    noise = (ended.json["blocks"] * of.learner.noise.on_counts * FIELDS.cells * 3) ** 0.5
+    assert abs(ended.json["events"] - 32_767) < 7 * noise < 2500
+    shown = ended.json["policies"][0]
+    assert 0.1 < shown["low"] < shown["mean_reward"] < shown["high"] < 0.3
 
 
 @pytest.mark.parametrize(

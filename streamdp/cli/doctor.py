@@ -135,7 +135,7 @@ async def _assemblies(
     asked = {topic.stream for topic in topics if topic.output}
     if not asked:
         return []
-    from streamdp.service.assembling.diagnosis import keys, partitions
+    from streamdp.service.assembling.diagnosis import keys, partitions, telling
     from streamdp.service.diagnosis import schemas
 
     looked: list[Finding] = []
@@ -146,4 +146,6 @@ async def _assemblies(
             looked += await partitions(tools, spec, ledgers.by_others)
             if sample is not None:
                 looked.append(await keys(tools, spec.topics, count=sample))
+                if spec.recipe.names_arm:
+                    looked.append(await telling(tools, spec.topics, count=sample))
     return looked

@@ -118,7 +118,6 @@ def _totals(
     from streamdp.core.errors import InvalidConfig, complaint
     from streamdp.core.evidence.context_value import Totals
     from streamdp.core.evidence.policy_posterior import NoiseVariance
-    from streamdp.core.grid import UNIT
     from streamdp.core.kinds.feedback import PolicyLearner
 
     learner, table = configuration.learner(stream), configuration.stream(stream)
@@ -140,9 +139,9 @@ def _totals(
                 got="no such learner" if history is None else f"{history.blocks} blocks",
             )
         )
-    arms, count = len(learner.actions), len(configuration.actions(stream))
+    count = len(configuration.actions(stream))
     blocks, noise = points[-1].blocks, learner.noise
-    gains, shown = released[:arms] / UNIT, released[arms:].astype(np.float64)
+    gains, shown = learner.evidence.told(released)
     of = NoiseVariance(blocks * noise.on_sums, blocks * noise.on_counts)
     totals = Totals(gains.reshape(-1, count), shown.reshape(-1, count), of)
     return totals, np.reshape(points[-1].shares, (-1, count)), blocks
@@ -225,7 +224,7 @@ def _tell(found: list[tuple[str, Value]], *, events: float, blocks: int, as_json
                 "blocks": blocks,
                 "events": events,
                 "policies": [
-                    {"policy": name, "value": of.value, "low": of.low, "high": of.high,
+                    {"policy": name, "mean_reward": of.mean, "low": of.low, "high": of.high,
                      "pooled": of.pooled}
                     for name, of in found
                 ],
@@ -236,4 +235,4 @@ def _tell(found: list[tuple[str, Value]], *, events: float, blocks: int, as_json
     wide = max(len(name) for name, _ in found)
     for name, of in found:
         pooled = f"   {of.pooled:.0%} from pooled cells" if of.pooled >= 0.005 else ""
-        typer.echo(f"  {name:<{wide}}  {of.value:.4f}  ({of.low:.4f} … {of.high:.4f}){pooled}")
+        typer.echo(f"  {name:<{wide}}  {of.mean:.4f}  ({of.low:.4f} … {of.high:.4f}){pooled}")

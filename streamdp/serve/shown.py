@@ -16,7 +16,7 @@ import numpy as np
 from streamdp import __version__
 from streamdp.client import Answer
 from streamdp.client.http_wire import in_force, written_key
-from streamdp.core.arrays import Floats, Ints
+from streamdp.core.arrays import Floats
 from streamdp.core.evidence.context_fields import by_field
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.contexts import Contexts
@@ -235,25 +235,25 @@ def _by_field(
     if kept is None or row is None or totals is None:
         return None, None
     assert isinstance(row.evidence, ReleasedSums)
-    cells, arms = contexts.cells, row.evidence.actions
-    shown = np.maximum(totals[arms:].reshape(cells, -1).sum(axis=1), 0).astype(np.float64)
+    cells, (_, counts) = contexts.cells, row.evidence.told(totals)
+    shown = np.maximum(counts.reshape(cells, -1).sum(axis=1), 0.0)
     weights = shown / shown.sum() if shown.any() else np.full(cells, 1 / cells)
     known, blocks = row.evidence.histories(row.columns), policies[-1].blocks
     if not isinstance(row.evidence.rule, ContextModel) or not known.any():
         return weights, None
     if kept.by_field[0] != blocks:  # the model takes up to 40 ms
-        kept.by_field = blocks, _fields(contexts, row.evidence.rule, known, totals, policies[-1])
+        kept.by_field = blocks, _fields(contexts, row.evidence.rule, known, counts, policies[-1])
     return weights, kept.by_field[1]
 
 
 def _fields(
-    contexts: Contexts, rule: ContextModel, known: Floats, totals: Ints, newest: PolicyPoint
+    contexts: Contexts, rule: ContextModel, known: Floats, counts: Floats, newest: PolicyPoint
 ) -> dict[str, Any]:
     """The table field by field, by the model of these histories."""
     effects, deviations = rule.effects(known[0])
     found = by_field(
         contexts.shape,
-        shown=totals[len(totals) // 2 :].astype(np.float64),
+        shown=counts,
         policy=np.array(newest.shares),
         rewards=np.clip(0.5 + level(known).mean[0] + effects, 0.0, 1.0),
         deviations=deviations,

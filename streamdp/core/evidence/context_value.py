@@ -19,7 +19,7 @@ and of the noise in every sum and count. Tests hold its coverage by simulation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import sqrt
 
 import numpy as np
@@ -38,7 +38,7 @@ _PRIOR = 10.0  # events at the mean of all, in the variance of a reward
 class Totals:
     """Released tables added up: cells × actions."""
 
-    gains: Floats  # rewards less 1/2
+    gains: Floats = field(repr=False)  # rewards less 1/2
     shown: Floats
     noise: NoiseVariance  # of each total
 
@@ -57,7 +57,7 @@ class Totals:
 class Value:
     """The mean reward of a policy, with an interval of 95 %."""
 
-    value: float
+    mean: float
     low: float
     high: float
     pooled: float = 0.0  # the share of the policy's shows whose cells showed the action too rarely
@@ -79,7 +79,7 @@ def value_of(policy: Floats, totals: Totals) -> Value:
     >>> shown = np.array([[800.0, 200.0], [100.0, 900.0]])
     >>> totals = Totals(shown * -0.4, shown, NoiseVariance(0.0))
     >>> found = value_of(np.array([[1.0, 0.0], [1.0, 0.0]]), totals)
-    >>> round(found.value, 6), round(found.high - found.value, 3), found.pooled
+    >>> round(found.mean, 6), round(found.high - found.mean, 3), found.pooled
     (0.1, 0.031, 0.0)
     """
     if policy.shape != totals.shown.shape or not np.allclose(policy.sum(axis=1), 1.0):
@@ -117,7 +117,7 @@ def value_of(policy: Floats, totals: Totals) -> Value:
     pooled = float((of_cell * policy)[rare].sum() / events)
     unknown = max(0.0, float(weight[~known].sum()))
     low, high = found.low - unknown * level, found.high + unknown * (1.0 - level)
-    return Value(found.value, max(0.0, low), min(1.0, high), min(1.0, max(0.0, pooled)))
+    return Value(found.mean, max(0.0, low), min(1.0, high), min(1.0, max(0.0, pooled)))
 
 
 def _strata(totals: Totals) -> tuple[NDArray[np.int64], Bools]:
