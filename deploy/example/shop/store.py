@@ -93,7 +93,7 @@ def opened(configuration: Configuration) -> Iterator[Store]:
     source = Source(
         StreamTopics(app=configuration.tables.app, stream=STREAM, input=stream.input),
         fallback=FIXED,
-        names=Names(tuple(stream.actions or ()), salt=stream.feedback.salt),
+        names=Names(salt=stream.feedback.salt),
     )
     with (
         ActionsCache(technology.publications, [source]) as actions,
