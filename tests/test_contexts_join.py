@@ -109,9 +109,7 @@ def policy() -> Answer:
     """A policy that says one action to some cells, the other to others, and both to the rest."""
     parts = np.full((FIELDS.cells, 2), PARTS // 2)
     parts[::3], parts[1::3] = [PARTS, 0], [1, PARTS - 1]
-    kept = held(
-        parts.astype(np.uint32).reshape(-1), hashed_prefix("pepper", AT), cells=FIELDS.cells
-    )
+    kept = held(parts.astype(np.uint32).reshape(-1), hashed_prefix("pepper", AT), NAMES)
     return Answer("boots", Why.PUBLISHED, 0, 1, 0, 3, 9, held=kept)
 
 
@@ -125,7 +123,7 @@ class Cache:
         self, stream: str, key: Key, request: str, *, context: Context | None = None
     ) -> Answer:
         cell = self.names.cell(context)
-        return choose(self.answer, request, self.names.actions, cell, self.names.told(cell))
+        return choose(self.answer, request, cell, self.names.told(cell))
 
 
 # -- what is written -----------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def test_readers_choose_by_cell_and_verify_finds_nothing(played: str) -> None:
     answer, taken = table.answers[b"home"], {}
     for device in ("phone", "fridge"):
         cell = names.cell({"device": device, "country": "fr"})
-        drawn = [choose(answer, f"r-{at}", ACTIONS, cell) for at in range(200)]
+        drawn = [choose(answer, f"r-{at}", cell) for at in range(200)]
         assert {choice.why for choice in drawn} == {Why.PUBLISHED}
         taken[device] = sum(choice.action == "boots" for choice in drawn)
     assert taken["phone"] > 150 > 50 > taken["fridge"]

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from streamdp.client import Answer, Names, Source, Why
+from streamdp.client import Answer, Names, Why
 from streamdp.client.answers import Context
 from streamdp.client.choosing import choose, hashed_prefix, held
 from streamdp.client.requests import Request, request_record
@@ -296,7 +296,7 @@ AT = Identity("clicks", 0, b"home", 1, 0, 3, SUMS)
 
 
 def answer(policy: np.ndarray) -> Answer:
-    kept = held(policy.astype(np.uint32), hashed_prefix("pepper", AT), cells=FIELDS.cells)
+    kept = held(policy.astype(np.uint32), hashed_prefix("pepper", AT), names("header"))
     return Answer("boots", Why.PUBLISHED, 0, 1, 0, 3, 9, held=kept)
 
 
@@ -309,9 +309,9 @@ def test_a_choice_is_drawn_from_the_policy_of_its_cell() -> None:
     known, drawn = answer(policy), set()
     for at in range(200):
         for cell, action in ((0, "boots"), (5, "coats"), (FIELDS.unknown, "boots")):
-            choice = choose(known, f"r-{at}", ACTIONS, cell)
+            choice = choose(known, f"r-{at}", cell)
             assert (choice.action, choice.probability) == (action, 1.0)
-        choice = choose(known, f"r-{at}", ACTIONS, 7, "device=desktop")
+        choice = choose(known, f"r-{at}", 7, "device=desktop")
         drawn.add((choice.action, choice.probability, choice.context))
     assert drawn == {("boots", 0.25, "device=desktop"), ("coats", 0.75, "device=desktop")}
 
@@ -342,7 +342,7 @@ def test_only_a_public_context_leaves_in_a_header(
     """As levels and bins; `other` is left out."""
     of = names(played)
     cell = of.cell(context)
-    choice = choose(answer(np.full((12, 2), PARTS // 2)), "r-1", ACTIONS, cell, of.told(cell))
+    choice = choose(answer(np.full((12, 2), PARTS // 2)), "r-1", cell, of.told(cell))
     _, value, headers = request_record(Request(b"home", "r-1"), choice=choice)
     assert (choice.context, dict(headers).get("streamdp-context")) == (
         header,
@@ -366,8 +366,8 @@ def test_private_contexts_are_not_asked_for_over_http(tmp_path: Path) -> None:
 
 def test_the_fallback_keeps_the_public_context() -> None:
     fallback = Answer("boots", Why.UNKNOWN_KEY)
-    assert choose(fallback, "r-1", ACTIONS, 5, "device=phone").context == "device=phone"
-    assert choose(fallback, "r-1", ACTIONS) is fallback
+    assert choose(fallback, "r-1", 5, "device=phone").context == "device=phone"
+    assert choose(fallback, "r-1") is fallback
 
 
 def test_a_context_where_there_are_no_fields_is_refused() -> None:
@@ -377,8 +377,8 @@ def test_a_context_where_there_are_no_fields_is_refused() -> None:
     assert (Names(ACTIONS, "").cells, Names(ACTIONS, "").arms) == (1, ACTIONS)
 
 
-def test_other_levels_are_other_arms(tmp_path: Path) -> None:
-    """A table of policies for another list of levels would give cells to the wrong people."""
+def test_a_line_says_its_fields_and_levels(tmp_path: Path) -> None:
+    """A reader needs the salt alone; what it knew of other levels does not matter."""
     configuration = shop(tmp_path)
     spec = configuration.spec("clicks")
     machine = replace(spec, randomness=SeededRandomness(1)).engine(0)
@@ -389,11 +389,11 @@ def test_other_levels_are_other_arms(tmp_path: Path) -> None:
     assert line is not None
     source = about_of(configuration, "clicks").source
     other = Contexts.read('{"device":["desktop","phone"],"age":{"cuts":[18,65]}}')
-    others = Source(source.topics, "boots", Names(ACTIONS, "pepper", other))
-    for of, why in ((source, Why.PUBLISHED), (others, Why.OTHER_ACTIONS)):
-        table = Table(of, most_keys=9)
+    for known in (source.names, Names(salt="pepper"), Names(ACTIONS, "pepper", other)):
+        table = Table(replace(source, names=known), most_keys=9)
         list(table.apply([Published(0, 0, b"home", line)]))
-        assert table.answers[b"home"].why is why
+        assert table.answers[b"home"].why is Why.PUBLISHED
+        assert table.names == source.names
 
 
 # -- what operators are told ---------------------------------------------------------------------

@@ -279,18 +279,18 @@ class ActionsCache:
         """
         answer = self.answer(stream, key)
         checked_id(request, "request")
-        names = self._streams[stream].names
-        if names is None:
+        if self._streams[stream].names is None:
             raise InvalidConfig(
                 f"stream {stream}",
                 "publishes actions, not policies",
                 expected="a call of `action`, or a stream with observes = feedback",
                 got="choose",
             )
+        names = self._streams[stream].table.names if answer.held is None else answer.held.names
         if names.contexts is None and context is None and names.played == "header":
-            return choose(answer, request, names.actions)
+            return choose(answer, request)
         cell = names.cell(context)
-        return choose(answer, request, names.actions, cell, names.told(cell))
+        return choose(answer, request, cell, names.told(cell))
 
     def choose_all(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Answer]:
         """`choose` for many requests, without contexts."""
@@ -319,7 +319,6 @@ class ActionsCache:
             several=table.several,
             beyond=table.beyond,
             refused=table.refused,
-            other_actions=table.other_actions,
             fallback_mode=followed.instead is followed.off,
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, UnsetType
 
@@ -175,7 +175,15 @@ class StreamSpec:
             memory=self.learner.method["memory"],
             learner=self.learner.method["learner"],
             schedule=written(self.learner.schedule),
+            **self._named(),
         )
+
+    def _named(self) -> dict[str, Any]:
+        """What policies name, beside the arms."""
+        if not isinstance(self.format, FeedbackFormat):
+            return {}
+        of = self.format.feedback
+        return {"shown": of.actions, "contexts": of.contexts, "played": of.played}
 
     def epoch_learner(self, *, carries: bool, noted_from: int | UnsetType = UNSET) -> EpochLearner:
         """What the rows of an epoch with this learner mean, for later epochs."""

@@ -86,15 +86,41 @@ class ActionLine(Named, frozen=True, kw_only=True, tag_field="type", tag="action
     action: Annotated[str, Meta(min_length=1)]
 
 
+class Cuts(Struct, frozen=True, kw_only=True):
+    """Cut points, which make the levels of a field of numbers."""
+
+    cuts: Annotated[list[float], Meta(min_length=1)]
+
+
 class PolicyLine(Named, frozen=True, kw_only=True, tag_field="type", tag="policy"):
     """The policy in force of one key of a feedback stream: a record of its actions topic."""
 
     kind: Annotated[str, Meta(pattern="^(opening|sums)$")]
     start: Annotated[int, Meta(ge=1, description="First slot of the block.")]
     stop: Annotated[int, Meta(ge=1, description="The slot that the policy is in force from.")]
-    actions_digest: Annotated[str, Meta(description="Digest of the actions' names, in order.")]
+    actions: Annotated[
+        list[str], Meta(min_length=2, description="The names that the policy's parts belong to.")
+    ]
+    context: (
+        Annotated[
+            dict[str, list[str] | Cuts],
+            Meta(
+                description="With contexts: fields in order, each with its levels or cuts. `other`"
+                " is a further level of each; a policy then has K parts for each cell."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    played: Annotated[
+        Literal["header", "value"],
+        Meta(description="Where events name action and context: public, or protected content."),
+    ]
     policy: Annotated[
-        str, Meta(description="base64 of K little-endian uint32: parts of 2^24 for each action.")
+        str,
+        Meta(
+            description="base64 of little-endian uint32: parts of 2^24 for each action, cell by"
+            " cell; the last field's level changes fastest."
+        ),
     ]
 
 

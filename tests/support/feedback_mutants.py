@@ -292,8 +292,8 @@ def _with_probability(
     """Say another probability than the draw's."""
     drawn = choosing.choose
 
-    def choose(answer: Answer, request: str, actions: tuple[str, ...], *cell: Any) -> Answer:
-        choice = drawn(answer, request, actions)
+    def choose(answer: Answer, request: str, *cell: Any) -> Answer:
+        choice = drawn(answer, request)
         return structs.replace(choice, probability=said(answer, request, choice))
 
     patch.setattr(choosing, "choose", choose)
@@ -321,8 +321,9 @@ def says_the_probability_as_if_play_were_uniform(patch: pytest.MonkeyPatch) -> N
 def draws_uniformly_and_says_the_policy(patch: pytest.MonkeyPatch) -> None:
     """An override that nobody logs: what is said is the policy's, and it was not drawn from it."""
 
-    def choose(answer: Answer, request: str, actions: tuple[str, ...], *cell: Any) -> Answer:
+    def choose(answer: Answer, request: str, *cell: Any) -> Answer:
         assert answer.held is not None
+        actions = answer.held.names.actions
         arm = int.from_bytes(blake2b(request.encode()).digest(), "little") % len(actions)
         share = np.diff([0, *answer.held.ends])[arm]
         return Answer(actions[arm], answer.why, probability=float(share) / PARTS)
@@ -340,7 +341,7 @@ def hashes_the_request_alone(patch: pytest.MonkeyPatch) -> None:
 def tosses_a_coin_of_its_own(patch: pytest.MonkeyPatch) -> None:
     drawn, tosses = choosing.choose, count()
 
-    def choose(answer: Answer, request: str, actions: tuple[str, ...], *cell: Any) -> Answer:
-        return drawn(answer, f"{request}-{next(tosses)}", actions)
+    def choose(answer: Answer, request: str, *cell: Any) -> Answer:
+        return drawn(answer, f"{request}-{next(tosses)}")
 
     patch.setattr(choosing, "choose", choose)

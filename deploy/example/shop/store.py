@@ -99,7 +99,7 @@ def opened(configuration: Configuration) -> Iterator[Store]:
     source = Source(
         StreamTopics(app=configuration.tables.app, stream=STREAM, input=stream.input),
         fallback=FIXED,
-        names=Names(tuple(stream.actions or ()), stream.feedback.salt, contexts),
+        names=Names(salt=stream.feedback.salt),
     )
     with (
         ActionsCache(technology.publications, [source]) as actions,
