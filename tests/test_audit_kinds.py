@@ -48,6 +48,7 @@ from tests.support.engine_mutants import INCUMBENT, MUTANTS, Mutant
 from tests.support.feedback_mutants import CHOOSING, made
 from tests.support.feedback_story_mutants import MUTANTS as FEEDBACK_MUTANTS
 from tests.support.remembering import remembering
+from tests.support.structures import one_policy_of_each
 
 pytestmark = pytest.mark.slow
 
@@ -112,13 +113,17 @@ def test_a_broken_engine_is_found(name: str, monkeypatch: pytest.MonkeyPatch) ->
     pytest.fail(f"found {flaws}")
 
 
-# With contexts each policy fits a model: one mode passes the audit, the other the kit, and both
-# the exact audit of `test_contexts_audit`.
-AUDITED = {
-    name: of
-    for name, of in POLICIES.items()
-    if (of.recipe, of.played) != ("policy_contexts", "value")
-}
+# Of each rule, and of each way to say what was shown; other options reach the policy alone, and go
+# through the kit. With contexts each policy fits a model: one mode passes the audit, the other the
+# kit, and both the exact audit of `test_contexts_audit`.
+AUDITED = one_policy_of_each(
+    {
+        name: of
+        for name, of in POLICIES.items()
+        if (of.recipe, of.played) != ("policy_contexts", "value")
+    },
+    lambda of: (of.recipe if of.private else "", of.played),
+)
 
 
 @pytest.mark.parametrize(

@@ -136,8 +136,9 @@ async def test_a_right_that_is_taken_away_is_waited_for_by_its_stream_alone(
         assert not view.part(OTHER).refused
         allow(guarded.bootstrap, USER, rights[which])
         await until(view, task, HOME, lambda part: part.position >= 40)
-        while len(await home.lines()) < 40:
-            await until(view, task, HOME, lambda part: part.status is not Status.HALTED)
+        async with asyncio.timeout(180):
+            while len(await home.lines()) < 40:
+                await until(view, task, HOME, lambda part: part.status is not Status.HALTED)
         assert "poll_lost" not in {line[0] for line in log.lines}
     assert await home.wrong() == []
     assert await other.wrong() == []
