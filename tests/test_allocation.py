@@ -49,6 +49,7 @@ def test_the_collector_rests_while_partitions_are_taken_and_passes_over_what_the
 
 
 # What earlier tests of this process left is collected here too.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_garbage_of_a_taking_does_not_stay() -> None:
     """Cycles that it leaves are collected before everything else is passed over for good."""

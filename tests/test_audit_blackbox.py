@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from math import inf, log
 from pathlib import Path
 from typing import Any
@@ -270,6 +271,13 @@ def the_engine_is_audited_once(monkeypatch: Patch) -> None:
 
 once = pytest.mark.usefixtures("the_engine_is_audited_once")
 
+
+@pytest.fixture
+def short_blocks(monkeypatch: Patch) -> None:
+    """The command's audit looks at blocks of up to 16 slots; what it finds is asked elsewhere."""
+    monkeypatch.setattr(audit, "audit_kind", partial(audit.audit_kind, longest=16))
+
+
 QUICK = ("audit", "--recipe", "incumbent_leader", "--epsilon", "1", "--actions", "2",
          "--samples", "1000", "--black-box", "--runs", "250")  # fmt: skip
 
@@ -345,7 +353,7 @@ def configured(tmp_path: Path) -> Path:
 LOOKED = ("--samples", "1000", "--black-box", "--runs", "300", "--json")
 
 
-@pytest.mark.usefixtures("few_requests")
+@pytest.mark.usefixtures("few_requests", "short_blocks")
 def test_the_command_audits_a_configurations_feedback_streams(configured: Path) -> None:
     """As it is configured, three actions and rewards, through the real service on files."""
     code, out = run("audit", "--config", str(configured), *LOOKED)
@@ -356,7 +364,7 @@ def test_the_command_audits_a_configurations_feedback_streams(configured: Path) 
     assert 0 <= result["epsilon_proven"] <= 1
 
 
-@pytest.mark.usefixtures("few_requests")
+@pytest.mark.usefixtures("few_requests", "short_blocks")
 def test_the_command_looks_at_recipes_from_outside_too() -> None:
     """With the fewest actions that are asked for, by header and by value."""
     asked = ("--recipe", "policy_elimination", "--epsilon", "1", "--actions", "2", "--actions", "3")
@@ -368,7 +376,7 @@ def test_the_command_looks_at_recipes_from_outside_too() -> None:
     assert sorted(looked) == [(2, True), (2, True), (3, False), (3, False)]
 
 
-@pytest.mark.usefixtures("few_requests")
+@pytest.mark.usefixtures("few_requests", "short_blocks")
 def test_the_command_fails_for_a_feedback_service_that_proves_more(
     configured: Path, monkeypatch: Patch
 ) -> None:
@@ -393,7 +401,7 @@ feedback = { content = "reward", salt = "s" }
 """
 
 
-@pytest.mark.usefixtures("few_requests")
+@pytest.mark.usefixtures("few_requests", "short_blocks")
 @pytest.mark.parametrize("name", ["keys_bits_with_four_bytes", "counts_a_lone_slot_tenfold"])
 def test_the_command_fails_for_what_only_the_engine_shows(
     name: str, configured: Path, monkeypatch: Patch

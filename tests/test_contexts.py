@@ -9,7 +9,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamdp.core.errors import InvalidConfig
@@ -66,6 +66,7 @@ def test_a_header_says_no_more_than_a_cell() -> None:
     assert header == b"age=30..65"
 
 
+@settings(max_examples=30)
 @given(
     st.dictionaries(
         st.sampled_from(["device", "country", "age", "else"]),

@@ -147,6 +147,7 @@ def provided_by(requirements: list[str]) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_the_product_imports_only_what_it_declares() -> None:
     """The service runs on the runtime's dependencies; the lab and the kits may use their extras."""
     extras = PROJECT["project"]["optional-dependencies"]
