@@ -195,7 +195,9 @@ for _name, _kind in (
             FoldsWhatItDrewFrom(_kind).as_kind, in_stories, "with other (action|remembered)",
         ),
         f"{_name}: folds sums, and leaks": (FoldsWhatItDrewFrom(_kind).as_kind, each_leak, ""),
-        f"{_name}: adds twice": (AddsTwice(_kind).as_kind, in_stories, "drawn from other (sums|rewards)"),
+        f"{_name}: adds twice": (
+            AddsTwice(_kind).as_kind, in_stories, "drawn from other (sums|rewards)",
+        ),
         f"{_name}: adds twice, exactly": (AddsTwice(_kind).as_kind, in_ratios, "log-ratio"),
     }  # fmt: skip
 

@@ -82,16 +82,14 @@ def worth(
 
 def _table(configuration: Configuration, stream: str) -> tuple[Contexts | None, list[str]]:
     """The fields and actions of a feedback stream."""
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
 
     if configuration.learner(stream).played is None:
         raise InvalidConfig(
-            complaint(
-                f"stream {stream}",
-                "releases no sums",
-                expected="a stream with observes = feedback",
-                got="observes = losses",
-            )
+            f"stream {stream}",
+            "releases no sums",
+            expected="a stream with observes = feedback",
+            got="observes = losses",
         )
     return configuration.contexts(stream), configuration.actions(stream)
 
@@ -115,7 +113,7 @@ def _totals(
     """The released tables of the key's newest learner, its newest policy, and how many blocks."""
     import numpy as np
 
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
     from streamdp.core.evidence.context_value import Totals
     from streamdp.core.evidence.policy_posterior import NoiseVariance
     from streamdp.core.kinds.feedback import PolicyLearner
@@ -132,12 +130,10 @@ def _totals(
     released = None if history is None or history.policies is None else history.policies.totals()
     if not points or released is None:
         raise InvalidConfig(
-            complaint(
-                f"key {word(key)}",
-                "its releases cannot be added up",
-                expected="published blocks of the configured epoch, at most 128, none withheld",
-                got="no such learner" if history is None else f"{history.blocks} blocks",
-            )
+            f"key {word(key)}",
+            "its releases cannot be added up",
+            expected="published blocks of the configured epoch, at most 128, none withheld",
+            got="no such learner" if history is None else f"{history.blocks} blocks",
         )
     count = len(configuration.actions(stream))
     blocks, noise = points[-1].blocks, learner.noise

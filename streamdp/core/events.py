@@ -26,6 +26,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from streamdp.core.arrays import Bools, Ints
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.frames import Frame
+from streamdp.core.grid import centred_gains
 
 Key = bytes | None
 """A record's key. The null key is a key like others."""
@@ -105,6 +107,20 @@ class LossBatch:
         """
         return cls(*numbered(keys), _table(losses), np.asarray(offsets, dtype=np.int64))
 
+    @classmethod
+    def from_frame(
+        cls, frame: object, *, key: str, losses: Sequence[str], first: int = 0
+    ) -> LossBatch:
+        """A batch from a frame of pandas, polars or pyarrow: a slot for each row, in order.
+
+        `key` names the column of keys (texts, bytes; missing: the null key), `losses` those of the
+        actions' losses, in the order of the learner's actions; a missing one makes a null loss.
+        `first` is the offset of the first row: the engine's `position` where it has seen others.
+        """
+        rows = Frame(frame, [key, *losses])
+        offsets = np.arange(first, first + len(rows), dtype=np.int64)
+        return cls(*numbered(rows.keys(key)), rows.numbers(losses), offsets)
+
     def suspicious(self) -> Bools:
         """Which slots may be unusable. NOT PRIVATE: only a quarantine asks.
 
@@ -159,6 +175,41 @@ class FeedbackBatch:
     ) -> FeedbackBatch:
         """A batch from the key of each slot."""
         return cls(*numbered(keys), played, gain, offsets)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: object,
+        *,
+        key: str,
+        action: str,
+        actions: Sequence[str],
+        loss: str | None = None,
+        reward: str | None = None,
+        first: int = 0,
+    ) -> FeedbackBatch:
+        """A batch from a frame of pandas, polars or pyarrow: a slot for each row, in order.
+
+        `action` names the column of shown actions (one that is none of `actions`, the learner's,
+        teaches nothing), and either `loss` or `reward` (1 − loss) that of what came of it. A
+        missing number teaches nothing about its action. `first` is as in `LossBatch.from_frame`.
+        """
+        if (loss is None) == (reward is None):
+            got = "neither" if loss is None else "both"
+            raise InvalidConfig(
+                "from_frame", "needs one column", expected="loss or reward", got=got
+            )
+        name = str(reward if loss is None else loss)
+        rows = Frame(frame, [key, action, name])
+        arms: dict[str | None, int] = {of: arm for arm, of in enumerate(actions)}
+        played = np.array([arms.get(of, NO_ARM) for of in rows.texts(action)], dtype=np.int32)
+        numbers = rows.numbers([name])[:, 0]
+        if loss is None:
+            numbers = 1.0 - numbers
+        numbers[~np.isfinite(numbers)] = np.nan
+        gain = centred_gains(np.clip(numbers, 0.0, 1.0).astype(np.float32))
+        offsets = np.arange(first, first + len(rows), dtype=np.int64)
+        return cls.by_key(rows.keys(key), played, gain, offsets)
 
     def suspicious(self) -> Bools:
         """Which slots' contents could not be read. NOT PRIVATE: only a quarantine asks."""

@@ -116,7 +116,7 @@ def as_rows(losses: NDArray[Any], *, actions: int) -> NDArray[np.float32]:
     return as_float32(losses, actions=losses.shape[1])
 
 
-def as_single(loss: object) -> float:
+def as_single(loss: object, *, where: str = "loss") -> float:
     """One observation's loss as a number, NaN for None; refuse what no loss can be.
 
     Only the type is judged, as in `as_vector`.
@@ -133,7 +133,7 @@ def as_single(loss: object) -> float:
         return np.nan
     if isinstance(loss, str | bytes) or not hasattr(loss, "__float__") or np.ndim(loss):  # type: ignore[arg-type]
         raise InvalidConfig(
-            "loss", "no number", expected="one number, or None", got=type(loss).__name__
+            where, "no number", expected="one number, or None", got=type(loss).__name__
         )
     return float(as_float32([loss], actions=1)[0, 0])
 

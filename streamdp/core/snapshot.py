@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Field, Ints
 from streamdp.core.bank import Bank
 from streamdp.core.columns import Column
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Key
 
 VERSION = 5
@@ -224,35 +224,27 @@ def _refuse_wrong(layout: Layout, key: Key, saved: bytes) -> None:
     """Raise unless a row is of this layout and key."""
     if len(saved) < 8 or saved[:4] != _MAGIC:
         raise StateMismatch(
-            complaint("saved row", "not a row", expected="its magic", got=f"{len(saved)} bytes")
+            "saved row", "not a row", expected="its magic", got=f"{len(saved)} bytes"
         )
     min_reader = int.from_bytes(saved[6:8], "little")
     if min_reader > VERSION:
         raise StateMismatch(
-            complaint(
-                "saved row", "written by a newer version", expected=f"≤ {VERSION}", got=min_reader
-            )
+            "saved row", "written by a newer version", expected=f"≤ {VERSION}", got=min_reader
         )
     body, checksum = saved[:-_CRC_BYTES], saved[-_CRC_BYTES:]
     if checksum != _checksum(key, body):
         raise StateMismatch(
-            complaint(
-                "saved row",
-                "damaged",
-                expected=f"the checksum of its {len(body)} bytes",
-                got="another, which is not said: rows hold sums",
-            )
+            "saved row",
+            "damaged",
+            expected=f"the checksum of its {len(body)} bytes",
+            got="another, which is not said: rows hold sums",
         )
     version = int.from_bytes(saved[4:6], "little")
     if version != VERSION:
-        raise StateMismatch(
-            complaint("saved row", "of another version", expected=VERSION, got=version)
-        )
+        raise StateMismatch("saved row", "of another version", expected=VERSION, got=version)
     if len(saved) != layout.size:
         raise StateMismatch(
-            complaint(
-                f"saved row of version {version}", "width", expected=layout.size, got=len(saved)
-            )
+            f"saved row of version {version}", "width", expected=layout.size, got=len(saved)
         )
 
 
@@ -267,22 +259,18 @@ def _check_ranges(layout: Layout, table: NDArray[np.void]) -> None:
         return
     if (table["digest"] != np.void(layout.digest)).any() or (table["epoch"] != layout.epoch).any():
         raise StateMismatch(
-            complaint(
-                "saved row",
-                "another configuration",
-                expected=f"epoch {layout.epoch}, digest {layout.digest.hex()}",
-                got=_configurations(table),
-            )
+            "saved row",
+            "another configuration",
+            expected=f"epoch {layout.epoch}, digest {layout.digest.hex()}",
+            got=_configurations(table),
         )
     sound = (table["born"] >= 0) & (table["slots"] >= 1) & (table["block"] >= 0)
     sound &= (table["born"] < table["valid_at"]) & (table["first_offset"] < table["valid_at"])
     sound &= table["first_offset"] >= table["born"]
     if not sound.all():
         raise StateMismatch(
-            complaint(
-                "saved row",
-                "impossible values",
-                expected="a learner's slots, block and offsets",
-                got=f"{int((~sound).sum())} rows with others",
-            )
+            "saved row",
+            "impossible values",
+            expected="a learner's slots, block and offsets",
+            got=f"{int((~sound).sum())} rows with others",
         )

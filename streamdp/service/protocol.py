@@ -28,7 +28,7 @@ from msgspec import UNSET
 
 from streamdp.core.arrays import Ints
 from streamdp.core.engine import Ages, Engine, Rebuilding
-from streamdp.core.errors import TransportLost, complaint
+from streamdp.core.errors import TransportLost
 from streamdp.core.events import OPENING, Key, Release, Releases
 from streamdp.core.kinds.recorded import ManyRecorded, recorded
 from streamdp.ports import Commit, Partition, Records, Taken
@@ -540,12 +540,10 @@ def _format_of(spec: StreamSpec, opening: Opening) -> Format | FeedbackFormat:
     if not held and not format_.reading.source.fetched.schemas:
         source = format_.reading.source
         raise TransportLost(
-            complaint(
-                f"subject {source.subject}",
-                "no schema is known yet",
-                expected="one in the state, or an answer of its registry that has one",
-                got="neither",
-            )
+            f"subject {source.subject}",
+            "no schema is known yet",
+            expected="one in the state, or an answer of its registry that has one",
+            got="neither",
         )
     return replace(format_, reading=format_.reading.holding(held))
 
@@ -557,10 +555,8 @@ def check_goes_on(records: Records, *, position: int) -> None:
     """
     if records.start != position:
         raise TransportLost(
-            complaint(
-                f"partition {records.partition}",
-                "records do not begin where the records before them ended",
-                expected=f"offset {position}",
-                got=records.start,
-            )
+            f"partition {records.partition}",
+            "records do not begin where the records before them ended",
+            expected=f"offset {position}",
+            got=records.start,
         )

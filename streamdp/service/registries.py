@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from streamdp.core.errors import InvalidConfig, TransportLost, complaint
+from streamdp.core.errors import InvalidConfig, TransportLost
 from streamdp.service.event_log import EventLog
 from streamdp.wire.registered.formats import Reading, Registered
 from streamdp.wire.registered.schemas import MOST_SCHEMAS, Schema, Source
@@ -72,7 +72,7 @@ class Client:
         except (OSError, TimeoutError, EOFError, ValueError, msgspec.MsgspecError) as error:
             expected, got = "the versions of the subject", type(error).__name__
             raise TransportLost(
-                complaint(self._where, "does not answer", expected=expected, got=got)
+                self._where, "does not answer", expected=expected, got=got
             ) from error
         return tuple(schema for _, schema in sorted(self._versions.items()))
 
@@ -99,9 +99,7 @@ class Client:
         if status == _NOT_FOUND:
             return None
         if status != 200 or len(body) > _MOST_BYTES:
-            raise TransportLost(
-                complaint(self._where, "refuses to answer", expected="status 200", got=status)
-            )
+            raise TransportLost(self._where, "refuses to answer", expected="status 200", got=status)
         return msgspec.json.decode(body, type=kind)
 
     def _authorization(self) -> list[str]:
@@ -119,7 +117,7 @@ def _tls(source: Source) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         expected, got = f"certificates in {source.ca_file}", type(error).__name__
         raise InvalidConfig(
-            complaint("format.ca_file", "cannot be read", expected=expected, got=got)
+            "format.ca_file", "cannot be read", expected=expected, got=got
         ) from None
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import TYPE_CHECKING
 
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Carried, Key
 from streamdp.core.kinds.recorded import Drawn, ManyRecorded
 from streamdp.ports import LiveEntries, Partition, Taken, Value
@@ -148,10 +148,8 @@ class SavedEntries(LiveEntries):
         newest = None if point is None else decode_checkpoint(point, where=self._where).epoch
         if newest is None or newest < self._epoch:
             raise StateMismatch(
-                complaint(
-                    self._where,
-                    "a row ahead of all",
-                    expected="no entry without a checkpoint" if newest is None else newest,
-                    got=f"epoch {self._epoch}",
-                )
+                self._where,
+                "a row ahead of all",
+                expected="no entry without a checkpoint" if newest is None else newest,
+                got=f"epoch {self._epoch}",
             )

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from streamdp.core.arrays import Ints
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Identity, Key
 
 POINT = b"checkpoint"
@@ -129,7 +129,7 @@ def parse_entry(entry: bytes, places: Entries, *, where: str) -> tuple[str, int,
     )
     if not known:
         raise StateMismatch(
-            complaint(where, "foreign entry", expected="keys of this partition", got=repr(entry))
+            where, "foreign entry", expected="keys of this partition", got=repr(entry)
         )
     return what, rest[0] if rest else 0, rest[1:]
 
@@ -146,7 +146,7 @@ def read_key(written: object, *, where: str) -> Key:
         key = None
     if _written(key) != written:
         expected = "text, null or the base64 of bytes that are not text"
-        raise StateMismatch(complaint(where, "foreign key", expected=expected, got=repr(written)))
+        raise StateMismatch(where, "foreign key", expected=expected, got=repr(written))
     return key
 
 

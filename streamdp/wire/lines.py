@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.arrays import Ints
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 from streamdp.core.events import ACTION, SUMS, After, BlockSums, Carried, Identity, Key
 
 LIVE, FALLBACK = "live", "fallback"
@@ -283,9 +283,7 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
             return None
         if len(sums.first) % 8 or len(sums.second) != len(sums.first):
             got = f"{len(sums.first)} and {len(sums.second)} bytes"
-            raise StateMismatch(
-                complaint("sums", "length", expected="as many of both, of 8 bytes", got=got)
-            )
+            raise StateMismatch("sums", "length", expected="as many of both, of 8 bytes", got=got)
         return np.concatenate(sums.arrays())
 
     def says_in_force(self) -> int | None:
@@ -301,9 +299,7 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
             history = from_base64(carried.history, "history")
             if not history or len(history) % 8:
                 got = f"{len(history)} bytes"
-                raise StateMismatch(
-                    complaint("history", "length", expected="numbers of 8 bytes", got=got)
-                )
+                raise StateMismatch("history", "length", expected="numbers of 8 bytes", got=got)
         after = After(carried.epoch, carried.born, carried.block)
         return Carried(self.says_in_force() or 0, carried.first_block, after, history)
 
@@ -409,7 +405,7 @@ def from_base64(text: str, what: str) -> bytes:
     except ValueError as error:
         where = f"published {what}"
         raise StateMismatch(
-            complaint(where, "unreadable", expected="base64", got=f"{len(text)} characters")
+            where, "unreadable", expected="base64", got=f"{len(text)} characters"
         ) from error
 
 

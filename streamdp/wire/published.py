@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 from streamdp.core.events import ACTION, OPENING, Key, Release
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.wire.lines import (
@@ -367,7 +367,7 @@ def _decoded(decoder: msgspec.json.Decoder[Line], value: bytes, *, where: str, n
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         _refuse_newer(value, where=where, newest=newest)
         expected = f"a line of schema {newest}"
-        raise StateMismatch(complaint(where, "unreadable", expected=expected, got=error)) from None
+        raise StateMismatch(where, "unreadable", expected=expected, got=error) from None
     if line.schema > newest:
         _refuse_newer(value, where=where, newest=newest)
     if not isinstance(line, EpochMark | Assembled | ModeLine):
@@ -383,9 +383,7 @@ def _refuse_newer(value: bytes, *, where: str, newest: int) -> None:
         return
     if schema > newest:
         expected = f"schema {newest} or lower"
-        raise StateMismatch(
-            complaint(where, "written by a newer streamdp", expected=expected, got=schema)
-        )
+        raise StateMismatch(where, "written by a newer streamdp", expected=expected, got=schema)
 
 
 def _check_key(line: Named, *, where: str) -> None:
@@ -393,12 +391,12 @@ def _check_key(line: Named, *, where: str) -> None:
     expected = "either key or key_base64"
     if (line.key is UNSET) == (line.key_base64 is UNSET):
         got = "neither" if line.key is UNSET else "both"
-        raise StateMismatch(complaint(where, "no key", expected=expected, got=got))
+        raise StateMismatch(where, "no key", expected=expected, got=got)
     try:
         key_bytes(line)
     except ValueError:
         got = f"a key_base64 that is not base64: {line.key_base64}"
-        raise StateMismatch(complaint(where, "no key", expected=expected, got=got)) from None
+        raise StateMismatch(where, "no key", expected=expected, got=got) from None
 
 
 @lru_cache(maxsize=1024)

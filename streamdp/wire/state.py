@@ -33,7 +33,7 @@ import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.arrays import Field
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 from streamdp.core.events import (
     OPENING,
     After,
@@ -311,7 +311,7 @@ def decode_recorded(identity: Identity, value: bytes) -> Recorded:
     where = _place(identity)
     parts = value.split(b"\n")
     if len(parts) != 3:
-        raise StateMismatch(complaint(where, "damaged", expected="3 lines", got=len(parts)))
+        raise StateMismatch(where, "damaged", expected="3 lines", got=len(parts))
     drawn = decoded(_drawn_decoder, parts[0], where=where)
     line = decode_ledger(parts[1])
     if not isinstance(line, Charge):
@@ -349,7 +349,7 @@ def read_state(entries: Mapping[bytes, bytes], *, stream: str, partition: int) -
         if checkpoint is None or epoch > checkpoint.epoch:
             newest = "no entry without a checkpoint" if checkpoint is None else checkpoint.epoch
             raise StateMismatch(
-                complaint(where, f"a {what} ahead of all", expected=newest, got=f"epoch {epoch}")
+                where, f"a {what} ahead of all", expected=newest, got=f"epoch {epoch}"
             )
         places_of[epoch].append(entry)
         _put(epochs[epoch], places, what, epoch, rest, value, where=where)
@@ -480,7 +480,7 @@ def _policy(action: bytes) -> bytes | None:
 
 def _of_another(where: str) -> StateMismatch:
     expected = "the lines of this release"
-    return StateMismatch(complaint(where, "damaged", expected=expected, got="another's"))
+    return StateMismatch(where, "damaged", expected=expected, got="another's")
 
 
 def _check_sequence(now: EpochEntries, checkpoint: Checkpoint, *, where: str) -> None:
@@ -491,12 +491,10 @@ def _check_sequence(now: EpochEntries, checkpoint: Checkpoint, *, where: str) ->
     due = range(checkpoint.lines_published + 1, checkpoint.lines_recorded + 1)
     if waiting != list(due):
         raise StateMismatch(
-            complaint(
-                where,
-                "other releases wait to be published than the checkpoint says",
-                expected=f"ledger lines {due.start} to {due.stop - 1}",
-                got=f"{len(waiting)} of them, up to {max(waiting, default=0)}",
-            )
+            where,
+            "other releases wait to be published than the checkpoint says",
+            expected=f"ledger lines {due.start} to {due.stop - 1}",
+            got=f"{len(waiting)} of them, up to {max(waiting, default=0)}",
         )
 
 

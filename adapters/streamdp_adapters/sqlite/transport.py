@@ -36,7 +36,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, TransportLost, complaint
+from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, TransportLost
 from streamdp.ports import (
     Commit,
     Listener,
@@ -260,12 +260,10 @@ class SqliteTransport:
             return tenure
         if not pair.published.publish(topics, number, [publication]):
             raise Fenced(  # only a taker publishes what another worker has recorded
-                complaint(
-                    f"{partition}",
-                    "published by another worker; let one process at a time use these files",
-                    expected=f"commit {publication.sequence - 1}",
-                    got=publication.sequence,
-                )
+                f"{partition}",
+                "published by another worker; let one process at a time use these files",
+                expected=f"commit {publication.sequence - 1}",
+                got=publication.sequence,
             )
         self._reached("commit: published", partition)
         return Tenure(tenure.owner, publication.sequence)

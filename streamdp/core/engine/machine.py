@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, MutableMapping, Sequence, Set
 from fractions import Fraction
+from types import EllipsisType
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from streamdp.core.engine.arguments import (
     check_offset,
     check_place,
     check_randomness,
+    warn_of_shape,
 )
 from streamdp.core.engine.charges import Charges, tariff
 from streamdp.core.engine.draws import Draws, Fresh
@@ -169,22 +171,31 @@ class Engine:
         Numbers outside are clipped. A vector of another length, a vector with NaN, infinity or
         anything but numbers in it, and None take their slot as the *null loss*, 1/2 for every
         action: an error would tempt you to drop the event, and a dropped event moves all later
-        blocks (P1). Anything but a vector (a text, a mapping, rows of rows) is a mistake in the
-        call and refused; decode bytes from outside with a format of `streamdp.wire`, which refuses
-        nothing.
+        blocks (P1). A vector of another length or of texts warns too, once: only a program makes
+        these. Anything but a vector (a text, a mapping, rows of rows) is refused; decode bytes from
+        outside with a format of `streamdp.wire`, which refuses nothing.
         """
         row = as_vector(losses, actions=len(self.learner.actions))
+        warn_of_shape(losses, actions=len(self.learner.actions))
         at = self.position if offset is None else check_offset(offset)
         return self.apply_batch(LossBatch([key], _ONE_SLOT, row, np.array([at], dtype=np.int64)))
 
     def observe(
-        self, key: Key, *, action: str | None, loss: float | None, offset: int | None = None
+        self,
+        key: Key,
+        *,
+        action: str | None,
+        loss: float | EllipsisType | None = ...,
+        reward: float | EllipsisType | None = ...,
+        offset: int | None = None,
     ) -> Releases:
         """One slot of a feedback stream: `action` was shown and had this loss in [0, 1].
 
-        A loss that is None or not a finite number teaches nothing about the action; an action that
-        is None or unknown teaches nothing at all. Either way the slot is taken (P1). A name that is
-        no text, and a loss of a type that is no number, are mistakes in the call and refused.
+        Or this reward, which is 1 − loss: give one of the two. A number outside [0, 1] is clipped,
+        since whether it lies outside is content. A loss that is None or not a finite number teaches
+        nothing about the action; an action that is None or unknown teaches nothing at all. Either
+        way the slot is taken (P1). A name that is no text, and a loss of a type that is no number,
+        are mistakes in the call and refused.
         """
         check_action(action)
         arm = self._arms.get(action, NO_ARM) if action else NO_ARM
@@ -194,7 +205,7 @@ class Engine:
                 keys=[key],
                 index=_ONE_SLOT,
                 played=np.array([arm], dtype=np.int32),
-                gain=np.array([centred_gain(as_single(loss))], dtype=np.int64),
+                gain=np.array([centred_gain(_loss(loss, reward))], dtype=np.int64),
                 offsets=np.array([at], dtype=np.int64),
             )
         )
@@ -590,3 +601,13 @@ class Engine:
             stops = schedule.starts(np.minimum(ended[accounts], end))
             starts = np.full_like(stops, schedule.start(begin))
             self._ledger.book(accounts, starts, stops, epsilon=epsilon)
+
+
+def _loss(loss: object, reward: object) -> float:
+    """The loss of a call of `observe`, which says either a loss or a reward."""
+    if (loss is ...) == (reward is ...):
+        got = "neither" if loss is ... else "both"
+        raise InvalidConfig("observe", "needs one number", expected="loss or reward", got=got)
+    if reward is ...:
+        return as_single(loss)
+    return 1.0 - as_single(reward, where="reward")

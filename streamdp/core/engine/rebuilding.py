@@ -30,7 +30,7 @@ from streamdp.core.bank import CLEAN
 from streamdp.core.engine.draws import FromRecord
 from streamdp.core.engine.idleness import Ages
 from streamdp.core.engine.machine import MOST_ROWS, Engine
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 from streamdp.core.events import OPENING, SUMS, Batch, BlockSums, Key, Release, Releases
 from streamdp.core.kinds.recorded import (
     NOT_RECORDED,
@@ -67,7 +67,7 @@ class Rebuilding:
         """
         loading = rows if isinstance(rows, Loading) else engine.loading()
         if len(engine) != len(loading.valid_at) or engine.position:
-            raise StateMismatch(complaint("rebuild", "engine", expected="a new one", got=engine))
+            raise StateMismatch("rebuild", "engine", expected="a new one", got=engine)
         if not isinstance(rows, Loading):
             loading.put(rows)
         self._engine, self._ages = engine, ages
@@ -136,12 +136,10 @@ class Rebuilding:
         furthest = max(engine.position, int(self._valid_at.max(initial=0)))
         if furthest > position:
             expected = f"at most {position}"
-            raise StateMismatch(
-                complaint("rebuild", "past the checkpoint", expected=expected, got=furthest)
-            )
+            raise StateMismatch("rebuild", "past the checkpoint", expected=expected, got=furthest)
         if len(engine) - self._away() != rows:
             rebuilt = len(engine) - self._away()
-            raise StateMismatch(complaint("rebuild", "rows", expected=rows, got=rebuilt))
+            raise StateMismatch("rebuild", "rows", expected=rows, got=rebuilt)
         self._check_all_behind()
         engine.position = position
         self._go_on_in_time()
@@ -199,21 +197,17 @@ class Rebuilding:
         ):
             if on_record is not None and on_record != found_now:
                 raise StateMismatch(
-                    complaint(
-                        f"rebuild: {name.kind} of block {name.block} born at {name.born}",
-                        f"another {what} was in force",
-                        expected=f"the recorded one, {_shown(on_record)}",
-                        got=_shown(found_now),
-                    )
+                    f"rebuild: {name.kind} of block {name.block} born at {name.born}",
+                    f"another {what} was in force",
+                    expected=f"the recorded one, {_shown(on_record)}",
+                    got=_shown(found_now),
                 )
         if then._replace(in_force=now.in_force, policy=now.policy) != now:
             raise StateMismatch(
-                complaint(
-                    f"rebuild: {name.kind} of block {name.block} born at {name.born}",
-                    "drawn over other records",
-                    expected=f"records {then.first_offset} … {then.last_offset}",
-                    got=f"{now.first_offset} … {now.last_offset}",
-                )
+                f"rebuild: {name.kind} of block {name.block} born at {name.born}",
+                "drawn over other records",
+                expected=f"records {then.first_offset} … {then.last_offset}",
+                got=f"{now.first_offset} … {now.last_offset}",
             )
 
     def _check_blocks(self) -> None:
@@ -226,12 +220,10 @@ class Rebuilding:
         if wrong.any():
             row = int(wrong.argmax())
             raise StateMismatch(
-                complaint(
-                    "saved row",
-                    "slots and block",
-                    expected=f"block {expected[row]} after {slots[row]} of {LAST_SLOT} slots",
-                    got=f"block {block[row]}",
-                )
+                "saved row",
+                "slots and block",
+                expected=f"block {expected[row]} after {slots[row]} of {LAST_SLOT} slots",
+                got=f"block {block[row]}",
             )
 
     def _check_all_behind(self) -> None:
@@ -253,13 +245,11 @@ class Rebuilding:
                     f"block {bank.block[row]} born at {bank.born[row]}" if row >= 0 else "no row"
                 )
                 raise StateMismatch(
-                    complaint(
-                        "rebuild",
-                        "a recorded release lies ahead",
-                        expected=f"records past {names.kind} of block {names.block[at]}"
-                        f" born at {born[at]}",
-                        got=f"{reached} at the end of the log",
-                    )
+                    "rebuild",
+                    "a recorded release lies ahead",
+                    expected=f"records past {names.kind} of block {names.block[at]}"
+                    f" born at {born[at]}",
+                    got=f"{reached} at the end of the log",
                 )
 
     def _wanted(self, batch: Batch) -> Bools:

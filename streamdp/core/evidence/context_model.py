@@ -43,7 +43,7 @@ from typing import ClassVar
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.policy import Policy, parts_of, with_floor
 from streamdp.core.evidence.policy_best import chances_of_best
 from streamdp.core.evidence.policy_posterior import TAILS, NoiseVariance, level
@@ -107,7 +107,7 @@ class ContextModel:
         arms = prod(self.shape) * self.actions
         if state.shape[2] != arms:
             raise InvalidConfig(
-                complaint("context", "another table", expected=f"{arms} arms", got=state.shape[2])
+                "context", "another table", expected=f"{arms} arms", got=state.shape[2]
             )
         at_once = max(1, _NUMBERS // arms)
         chances = np.concatenate(

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Bools, Floats
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.policy_posterior import NoiseVariance
 
 _FEW = 8.0
@@ -84,13 +84,11 @@ def value_of(policy: Floats, totals: Totals) -> Value:
     """
     if policy.shape != totals.shown.shape or not np.allclose(policy.sum(axis=1), 1.0):
         raise InvalidConfig(
-            complaint(
-                "policy",
-                "not one of this table",
-                expected=f"probabilities of {totals.shown.shape[1]} actions in each of"
-                f" {len(totals.shown)} cells",
-                got=f"a table of {' × '.join(map(str, policy.shape))}",
-            )
+            "policy",
+            "not one of this table",
+            expected=f"probabilities of {totals.shown.shape[1]} actions in each of"
+            f" {len(totals.shown)} cells",
+            got=f"a table of {' × '.join(map(str, policy.shape))}",
         )
     events, level, noise = max(totals.events, 1.0), totals.mean, totals.noise
     of_cell = totals.shown.sum(axis=1, keepdims=True)

@@ -34,7 +34,7 @@ from math import log, pi, sqrt
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 from streamdp.core.evidence.policies import told
 from streamdp.core.evidence.policy_best import chances_of_best
 from streamdp.core.evidence.policy_posterior import learned, noise_of, posterior
@@ -70,7 +70,7 @@ class Experiment:
         """Add one block."""
         if released.shape != self.released.shape:
             expected = f"{len(self.released)} numbers"
-            raise StateMismatch(complaint("sums", "length", expected=expected, got=len(released)))
+            raise StateMismatch("sums", "length", expected=expected, got=len(released))
         self.blocks += 1
         self.released = self.released + released
 

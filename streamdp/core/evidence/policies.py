@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from streamdp.core.arrays import Columns, Field, Floats, Ints
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Carried
 from streamdp.core.evidence.evidence import STAYS_AWAY, Known
 from streamdp.core.evidence.policy import Policy
@@ -72,9 +72,7 @@ class ReleasedSums:
         size = 8 * CARRIED_PER_ARM * self.actions
         if any(len(history) != size for history in histories):
             got = sorted({len(history) for history in histories})
-            raise StateMismatch(
-                complaint("carried history", "length", expected=f"{size} bytes", got=got)
-            )
+            raise StateMismatch("carried history", "length", expected=f"{size} bytes", got=got)
         numbers = np.frombuffer(b"".join(histories), "<f8").astype(np.float64)
         begun = self.rule.history.resumed(numbers.reshape(-1, CARRIED_PER_ARM, self.actions))
         return {"remembered": begun.reshape(len(begun), -1)}

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from streamdp.core import calibration
 from streamdp.core.arrays import Columns, Field, Floats, Ints
-from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
+from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import OPENING, SUMS, Batch, BlockSums, FeedbackBatch, FeedbackColumns
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.evidence import InForce
@@ -92,18 +92,14 @@ class PolicyLearner:
         """Refuse a learner that no engine could run."""
         object.__setattr__(self, "actions", read_actions(self.actions))
         if self.charge is not None and self.charge <= 0:
-            raise InvalidConfig(
-                complaint(self.recipe, "no charge", expected="> 0", got=self.charge)
-            )
+            raise InvalidConfig(self.recipe, "no charge", expected="> 0", got=self.charge)
         if self.played not in PLAYED:
             raise InvalidConfig(
-                complaint("learner.played", "unknown", expected=" | ".join(PLAYED), got=self.played)
+                "learner.played", "unknown", expected=" | ".join(PLAYED), got=self.played
             )
         if not 0 < self.forgetting <= 1:
             raise InvalidConfig(
-                complaint(
-                    "learner.forgetting", "out of range", expected="0 < … ≤ 1", got=self.forgetting
-                )
+                "learner.forgetting", "out of range", expected="0 < … ≤ 1", got=self.forgetting
             )
 
     # -- as a value ------------------------------------------------------------------------------
@@ -117,12 +113,10 @@ class PolicyLearner:
         """The learner itself; refuse estimates."""
         if estimates:
             raise InvalidConfig(
-                complaint(
-                    "estimates",
-                    "not on a feedback stream: its sums are released as they are",
-                    expected="none",
-                    got=[estimate.name for estimate in estimates],
-                )
+                "estimates",
+                "not on a feedback stream: its sums are released as they are",
+                expected="none",
+                got=[estimate.name for estimate in estimates],
             )
         return self
 
@@ -238,16 +232,12 @@ class PolicyLearner:
         """The batch. Values of `played` and `gain` may be content: they are never refused."""
         if not isinstance(batch, FeedbackBatch):
             got = type(batch).__name__
-            raise InvalidConfig(
-                complaint("batch", "of another kind", expected="FeedbackBatch", got=got)
-            )
+            raise InvalidConfig("batch", "of another kind", expected="FeedbackBatch", got=got)
         of = (("played", batch.played, "int32"), ("gain", batch.gain, "int64"))
         for name, column, kind in of:
             if column.dtype != np.dtype(kind) or column.shape != batch.played.shape[:1]:
                 got = f"{column.shape} {column.dtype}"
-                raise InvalidConfig(
-                    complaint(f"batch.{name}", "shape", expected=f"n {kind}", got=got)
-                )
+                raise InvalidConfig(f"batch.{name}", "shape", expected=f"n {kind}", got=got)
         check_even(batch, len(batch.played))
         return batch
 
@@ -257,9 +247,7 @@ class PolicyLearner:
         """Adds gains and shows to their arms."""
         if watching is not None:
             raise InvalidConfig(
-                complaint(
-                    "not_private", "on a feedback stream", expected="none", got="exact totals"
-                )
+                "not_private", "on a feedback stream", expected="none", got="exact totals"
             )
         return FeedbackAdder(self, private)
 
@@ -309,9 +297,7 @@ class PolicyLearner:
         if len(pairs) < len(values) or wrong:
             expected = f"two numbers of {arms} actions"
             got = f"{len(wrong[0][0])} bytes" if wrong else "none"
-            raise StateMismatch(
-                complaint("rebuild: sums", "not recorded", expected=expected, got=got)
-            )
+            raise StateMismatch("rebuild: sums", "not recorded", expected=expected, got=got)
         numbers = np.frombuffer(b"".join(chain.from_iterable(pairs)), dtype="<i8")
         return numbers.reshape(len(values), 2 * arms).astype(np.int64)
 

@@ -25,7 +25,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
 
 from streamdp.core.arrays import Bools, Columns, Field, Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Batch, BlockSums
 from streamdp.core.evidence.evidence import InForce, PublicEvidence
 from streamdp.core.evidence.experiment import Experiment
@@ -189,7 +189,7 @@ def check_even(batch: Batch, slots: int) -> None:
     """Refuse a batch whose columns are of different lengths."""
     if not slots == len(batch.index) == len(batch.offsets):
         got = f"{len(batch.index)} and {len(batch.offsets)}"
-        raise InvalidConfig(complaint("batch", "uneven columns", expected=slots, got=got))
+        raise InvalidConfig("batch", "uneven columns", expected=slots, got=got)
 
 
 def shares(kind: Kind, estimates: Sequence[Estimate] = ()) -> dict[str, Fraction]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamdp.core.errors import TransportLost, complaint
+from streamdp.core.errors import TransportLost
 from streamdp.ports import Records, Value
 from streamdp.service.assembling.saved import schema_entry
 from streamdp.wire.registered.formats import Reading, as_json
@@ -21,12 +21,10 @@ class Contents:
     def __init__(self, what: str, reading: Reading | None, held: Sequence[Held]) -> None:
         if reading is not None and not held and not reading.source.fetched.schemas:
             raise TransportLost(
-                complaint(
-                    f"subject {reading.source.subject}",
-                    "no schema is known yet",
-                    expected="one in the state, or an answer of its registry that has one",
-                    got="neither",
-                )
+                f"subject {reading.source.subject}",
+                "no schema is known yet",
+                expected="one in the state, or an answer of its registry that has one",
+                got="neither",
             )
         self._what = what
         self._reading = None if reading is None else reading.holding(held)

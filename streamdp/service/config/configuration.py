@@ -165,12 +165,10 @@ class Configuration:
         if "memory" in stream.limits.model_fields_set:
             where = self.place("streams", name, "limits", "memory")
             raise InvalidConfig(
-                complaint(
-                    where,
-                    "only of streams with contexts",
-                    expected="most_keys alone",
-                    got="memory",
-                )
+                where,
+                "only of streams with contexts",
+                expected="most_keys alone",
+                got="memory",
             )
         return spec
 
@@ -180,13 +178,11 @@ class Configuration:
         fitting = max(1, limits.memory // spec.row_bytes)
         if "most_keys" in limits.model_fields_set and limits.most_keys > fitting:
             raise InvalidConfig(
-                complaint(
-                    self.place("streams", spec.name, "limits", "most_keys"),
-                    f"rows of {spec.row_bytes:,} bytes do not fit into limits.memory",
-                    expected=f"at most {fitting:,} keys, or memory ≥"
-                    f" {limits.most_keys * spec.row_bytes:,}",
-                    got=f"{limits.most_keys:,} keys in {limits.memory:,} bytes",
-                )
+                self.place("streams", spec.name, "limits", "most_keys"),
+                f"rows of {spec.row_bytes:,} bytes do not fit into limits.memory",
+                expected=f"at most {fitting:,} keys, or memory ≥"
+                f" {limits.most_keys * spec.row_bytes:,}",
+                got=f"{limits.most_keys:,} keys in {limits.memory:,} bytes",
             )
         return min(fitting, limits.most_keys)
 

@@ -18,7 +18,7 @@ from typing import Any
 import fastavro
 from fastavro.schema import parse_schema
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.wire.registered.fields import Field, Plain, Reader, UnreadableSchema, varint
 
 _WIDTHS = {"float": 4, "double": 8}
@@ -58,7 +58,7 @@ def reader_of(text: str, field: Field) -> Reader:
             expected = f"{field.name}, and defaults for all other fields"
             got = type(error).__name__
             raise InvalidConfig(
-                complaint("schema", "its records need more", expected=expected, got=got)
+                "schema", "its records need more", expected=expected, got=got
             ) from None
         return record.getvalue()
 

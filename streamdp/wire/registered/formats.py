@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
+from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.wire.feedback import Feedback, Outcomes
 from streamdp.wire.formats import (
     Decoded,
@@ -74,7 +74,7 @@ class Reading:
         except UnreadableSchema as error:
             expected, got = "schemas that this version reads", str(error)
             where = f"schemas of {self.source.subject}"
-            raise StateMismatch(complaint(where, "damaged", expected=expected, got=got)) from None
+            raise StateMismatch(where, "damaged", expected=expected, got=got) from None
         object.__setattr__(self, "readers", readers)
 
     def holding(self, held: Sequence[Held]) -> Reading:
@@ -107,9 +107,7 @@ class Reading:
             expected = 'pip install "streamdp[registry]"'
             name = _NAMES[self.kind]
             got = f"no {package}"
-            raise InvalidConfig(
-                complaint(f"format {name}", "is an extra", expected=expected, got=got)
-            )
+            raise InvalidConfig(f"format {name}", "is an extra", expected=expected, got=got)
 
     def content(self, value: Value) -> object:
         """The field's content in one record; None if it is unusable."""
@@ -197,12 +195,10 @@ class Reading:
         """A record with the newest schema that holds."""
         if not self.readers:
             raise InvalidConfig(
-                complaint(
-                    f"subject {self.source.subject}",
-                    "no schema to write with",
-                    expected="one that was fetched from the registry",
-                    got="none",
-                )
+                f"subject {self.source.subject}",
+                "no schema to write with",
+                expected="one that was fetched from the registry",
+                got="none",
             )
         newest = max(self.readers)
         return newest + self.readers[newest].write(content)
@@ -302,9 +298,7 @@ class SchemaFormat:
         """One record with this row, by the newest schema."""
         rows = checked_rows(losses, columns=len(self.actions))
         if len(rows) > 1:
-            raise InvalidConfig(
-                complaint("losses", "too many rows", expected="1 in a record", got=len(rows))
-            )
+            raise InvalidConfig("losses", "too many rows", expected="1 in a record", got=len(rows))
         numbers = short_decimals(rows[0]).tolist()
         named = self.layout == "mapping"
         return self.reading.write(
@@ -351,7 +345,7 @@ class SchemaFeedback:
         row = checked_numbers(numbers)
         if len(row) != 1:
             raise InvalidConfig(
-                complaint("feedback", "too many slots", expected="1 in a record", got=len(row))
+                "feedback", "too many slots", expected="1 in a record", got=len(row)
             )
         return self.reading.write(short_decimals(row).tolist()[0])
 
@@ -410,12 +404,10 @@ class SchemaFactory:
         checked_names(options, where="format", known=SOURCE)
         if feedback.played != "header":
             raise InvalidConfig(
-                complaint(
-                    "format.name",
-                    "a name in the record would show by its length which action it is",
-                    expected="played = header, or json with padding = fixed",
-                    got=f"{_NAMES[self.kind]} with played = {feedback.played}",
-                )
+                "format.name",
+                "a name in the record would show by its length which action it is",
+                expected="played = header, or json with padding = fixed",
+                got=f"{_NAMES[self.kind]} with played = {feedback.played}",
             )
         reading = self.reading(Field(feedback.content, "number"), options)
         return SchemaFeedback(feedback=feedback, reading=reading)
@@ -447,12 +439,10 @@ def _source(options: Mapping[str, object]) -> Source:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
         raise InvalidConfig(
-            complaint(
-                "format.registry",
-                "not an address",
-                expected="http(s)://host[:port][/path], without a password",
-                got="another text",
-            )
+            "format.registry",
+            "not an address",
+            expected="http(s)://host[:port][/path], without a password",
+            got="another text",
         )
     if parts.query or parts.fragment:
         raise _wrong("registry", "has a query", "an address without one", "one with")
@@ -470,4 +460,4 @@ def _source(options: Mapping[str, object]) -> Source:
 
 
 def _wrong(name: str, what: str, expected: str, got: object) -> InvalidConfig:
-    return InvalidConfig(complaint(f"format.{name}", what, expected=expected, got=repr(got)))
+    return InvalidConfig(f"format.{name}", what, expected=expected, got=repr(got))

@@ -19,7 +19,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.wire.registered.fields import Field, Plain, Reader, UnreadableSchema, varint
 
 _WIDTHS = {"float": 4, "double": 8}
@@ -86,9 +86,7 @@ def reader_of(text: str, wanted: Field) -> Reader:
             return head + bytes(made(of=content).SerializeToString(deterministic=True))
         except (ValueError, TypeError, AttributeError) as error:
             raise InvalidConfig(
-                complaint(
-                    "record", "not written", expected=wanted.content, got=type(error).__name__
-                )
+                "record", "not written", expected=wanted.content, got=type(error).__name__
             ) from None
 
     return Reader(read, write, _plain(readable[(0,)][1], wanted) if (0,) in readable else None)
