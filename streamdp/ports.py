@@ -34,9 +34,10 @@ producers and the administrator's tools on one cluster or file.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, Self, TypeVar, runtime_checkable
 
 from streamdp.core.errors import InvalidConfig, StreamdpError
 
@@ -628,3 +629,23 @@ def _check_headers(topic: str, count: int, headers: Sequence[Headers] | None) ->
 
 def _unfit(topic: str, where: str, what: str, expected: object, got: object) -> InvalidConfig:
     return InvalidConfig(f"topic {topic}: {where}", what, expected=expected, got=got)
+
+
+class Closes(Protocol):
+    """Whatever a technology opens."""
+
+    async def close(self) -> None:
+        """Let go of connections and files."""
+        ...
+
+
+C = TypeVar("C", bound=Closes)
+
+
+@asynccontextmanager
+async def closing(opened: C) -> AsyncIterator[C]:
+    """It is closed when the block ends."""
+    try:
+        yield opened
+    finally:
+        await opened.close()

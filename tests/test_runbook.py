@@ -48,6 +48,8 @@ def words(path: str) -> Iterator[str]:
             continue
         if node.func.id == "StateMismatch":
             arguments = node.args
+            if isinstance(arguments[0], ast.Call):  # a message made before
+                arguments = arguments[0].args
         else:
             arguments = node.args if node.func.id in ("_halt", "_differs") else []
         said = arguments[1] if len(arguments) > 1 else None

@@ -117,15 +117,13 @@ async def _ask(ready: Prepared, wait: bool) -> None:
 
 async def _compare(ready: Prepared) -> None:
     """Refuse a configuration that did not make the saved state."""
+    from streamdp.ports import closing
     from streamdp.service.assembling.diagnosis import compare_assemblies
     from streamdp.service.diagnosis import compare
 
-    tools = ready.technology.administrator()
-    try:
+    async with closing(ready.technology.administrator()) as tools:
         await compare(tools, ready.specs)
         await compare_assemblies(tools, ready.assemblies)
-    finally:
-        await tools.close()
 
 
 def _print_template(schema: bool) -> None:

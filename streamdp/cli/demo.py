@@ -116,13 +116,12 @@ def _shown(path: Path, console: Console, *, seconds: float, address: str, refuse
 
 async def _prepare(configuration: Configuration, technology: Technology, *, refuse: bool) -> None:
     """Create topics, as `streamdp topics create` does; maybe refuse those that are there."""
-    administrator = technology.administrator()
-    try:
+    from streamdp.ports import closing
+
+    async with closing(technology.administrator()) as administrator:
         if refuse:
             await _refuse_existing(administrator, configuration)
         await administrator.create(configuration.topics(), partitions=1)
-    finally:
-        await administrator.close()
 
 
 async def _refuse_existing(administrator: Administrator, configuration: Configuration) -> None:

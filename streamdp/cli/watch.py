@@ -62,13 +62,12 @@ def watch(
 
 
 async def _follow(technology: Technology, topics: StreamTopics, printer: _Printer) -> None:
-    publications = technology.publications()
-    try:
+    from streamdp.ports import closing
+
+    async with closing(technology.publications()) as publications:
         async for batch in publications.actions(topics, follow=True):
             for line in _lines(batch):
                 printer.show(line)
-    finally:
-        await publications.close()
 
 
 async def _once(technology: Technology, topics: StreamTopics, printer: _Printer) -> None:
@@ -76,20 +75,18 @@ async def _once(technology: Technology, topics: StreamTopics, printer: _Printer)
 
     Before them the stream's mode, unless it is live.
     """
+    from streamdp.ports import closing
     from streamdp.wire.lines import ModeLine, key_bytes
 
     latest: dict[tuple[bytes | None, int], InForce] = {}
     mode = None
-    publications = technology.publications()
-    try:
+    async with closing(technology.publications()) as publications:
         async for batch in publications.actions(topics, follow=False):
             for line in _lines(batch):
                 if isinstance(line, ModeLine):
                     mode = line
                 else:
                     latest[key_bytes(line), line.partition] = line
-    finally:
-        await publications.close()
     lines: dict[bytes | None, InForce] = {}
     for (name, _), line in sorted(latest.items(), key=lambda item: _rank(item[1]), reverse=True):
         lines.setdefault(name, line)

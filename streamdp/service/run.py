@@ -27,7 +27,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.ports import StaticMembership, Technology
 from streamdp.service.config import Configuration, Seeds
 from streamdp.service.ledgers import Ledgers
-from streamdp.service.loop import Service
+from streamdp.service.loop import Service, unobserved
 from streamdp.service.quarantine import quarantining
 from streamdp.service.registries import fetching, reading_of
 from streamdp.service.spec import StreamSpec
@@ -108,7 +108,7 @@ async def run_service(
             log=log,
             settings=settings,
             modes={name: configuration.modes()[name] for name in view.streams},
-            observe=_all_of([observe for observe in listening if observe is not None]),
+            observe=next(filter(None, listening), unobserved),  # one face shows durations
         )
         signals.listen(service)
         try:
@@ -131,16 +131,6 @@ def _announce(running: Running) -> None:
     for spec in running.specs:
         if spec.randomness.seeded:
             log.warning("insecure_seed", stream=spec.name)
-
-
-def _all_of(observers: Sequence[Observe]) -> Observe:
-    """Pass durations to every observer."""
-
-    def observe(step: str, seconds: float) -> None:
-        for observer in observers:
-            observer(step, seconds)
-
-    return observe
 
 
 class _Signals:

@@ -291,12 +291,12 @@ class View:
         part.position, part.low_water = point.next_offset, point.low_water
         part.keys, part.keys_refused = point.rows, keys_refused
         spec = self.streams[partition.stream].spec
-        names = (OPENING, *(release.name for release in spec.kind.releases))
         for releases in cut.published:
             part.published_at = now
             if isinstance(releases, Releases):
                 kinds, lengths = releases.kind, releases.stop - releases.start
             else:  # of an earlier life; another epoch's estimates count as openings
+                names = (OPENING, *(release.name for release in spec.kind.releases))
                 codes = [names.index(of.kind) if of.kind in names else 0 for of in releases]
                 kinds = np.array(codes)
                 lengths = np.array([of.stop - of.start for of in releases])

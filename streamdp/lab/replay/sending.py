@@ -18,7 +18,7 @@ from streamdp.lab.replay.converting import Written
 from streamdp.lab.replay.log import Log
 from streamdp.lab.replay.sources import ReadOptions
 from streamdp.lab.replay.sources.topics import ADDRESS, addressed
-from streamdp.ports import StreamTopics
+from streamdp.ports import StreamTopics, closing
 from streamdp.wire import formats
 
 _RECORDS = 1000  # handed to the producer at once
@@ -49,8 +49,7 @@ def send_log(
             administrator = opened.administrator()
             await administrator.create([topics], partitions=1)
             await administrator.close()
-        producer = opened.producer()
-        try:
+        async with closing(opened.producer()) as producer:
             for chunk in chunks(log.portions()):
                 null = chunk.nulls().tolist()
                 records = [
@@ -62,8 +61,6 @@ def send_log(
                     await producer.send(topic, part, partition=chunk.partition)
                     progress(written.slots + begin + len(part))
                 written.take(chunk)
-        finally:
-            await producer.close()
 
     asyncio.run(send())
     return written
