@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # a check of the configuration needs no engine
 _MANY = 10_000
 """Entries that wait as they are."""
 
+_AT_ONCE = 2000  # recorded releases read together
+
 
 @dataclass(slots=True)
 class Withholding:
@@ -129,11 +131,12 @@ class SavedEntries(LiveEntries):
         except StateMismatch:
             return  # whoever reads it next says so
         releases = [pair for pair in self.items() if pair[0].startswith(self._release)]
-        for read in self._rereading.read(releases):
-            shown = read.ordinal <= published
-            self.published.add_many(*read.only(shown))
-            for place in compress(read.entries, shown.tolist()):
-                del self[place]
+        for first in range(0, len(releases), _AT_ONCE):
+            for read in self._rereading.read(releases[first : first + _AT_ONCE]):
+                shown = read.ordinal <= published
+                self.published.add_many(*read.only(shown))
+                for place in compress(read.entries, shown.tolist()):
+                    del self[place]
 
     def _key(self, place: bytes) -> Key:
         """The key of a row, from its entry's; `StateMismatch` for a foreign one."""

@@ -95,9 +95,13 @@ class Entries:
         pairs = zip(born.tolist(), block.tolist(), strict=True)
         return (b"%d,%d,%d,%b" % (epoch, since, at, name) for since, at in pairs)
 
-    def mark(self, place: bytes, key: Key) -> bytes:
-        """The few bytes that tell a record key's recorded releases apart."""
-        return place[len(self._releases) : -len(written_key(key)) - 2]
+    def mark(self, place: bytes) -> bytes:
+        """The few bytes that tell a record key's recorded releases apart.
+
+        They end with the kind, whose name JSON has not to escape.
+        """
+        begin = len(self._releases)
+        return place[begin : place.index(b'",', begin) + 1]
 
 
 def release_entry(identity: Identity) -> bytes:

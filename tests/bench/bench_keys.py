@@ -46,10 +46,10 @@ ACTIONS = 10
 FLOOD_KEYS, FLOOD_SECONDS = 100_000, 60
 BASE_MB = 100
 """What a process takes without any key."""
-BYTES_A_KEY = {"losses": 450, "feedback": 700}
+BYTES_A_KEY = {"losses": 450, "feedback": 1450}
 """What a key may take while a process runs, all included."""
-PROCESS_MB, OWN_BYTES = 400, 250
-BYTES_AN_ACTION = {"losses": 16, "feedback": 32}
+PROCESS_MB = 400
+OWN_BYTES, BYTES_AN_ACTION = {"losses": 250, "feedback": 300}, {"losses": 16, "feedback": 112}
 """A container's size, as in docs/operating.md: for the process; for a key, and for its actions."""
 MOST_PEAK, MOST_RESTART, MOST_COMMIT = 1.3, 0.4, 1.0
 """A restart's peak beside the running process and time beside `--before`; a commit's seconds."""
@@ -247,7 +247,7 @@ def confined(limit: int | None) -> Iterator[Callable[[], None]]:
 def documented(input_: Input, *, flood: bool) -> int:
     """The bytes that the documents give a process with one partition of so many keys."""
     keys = input_.keys + FLOOD_KEYS * flood
-    a_key = OWN_BYTES + BYTES_AN_ACTION[input_.observes] * input_.actions
+    a_key = OWN_BYTES[input_.observes] + BYTES_AN_ACTION[input_.observes] * input_.actions
     return PROCESS_MB * 1_000_000 + keys * a_key
 
 
