@@ -168,7 +168,7 @@ def test_the_default_learner_with_half_the_noise_is_refuted(tmp_path: Path) -> N
     [
         ("adds_half_the_noise", 300, 0, "towards"),
         ("draws_with_half_the_scale_that_it_says", 300, 0, "towards"),
-        ("adds_noise_of_one_over_epsilon_though_counts_are_content", 1500, 0, "towards"),
+        ("adds_noise_of_one_over_epsilon_though_actions_are_content", 1500, 0, "towards"),
         ("reads_the_loss_of_an_arm_that_was_not_shown", 1500, 0, "another action's sum too"),
         ("keeps_the_sums_of_the_block_before", 1500, 0, "the next block's sum too"),
         ("counts_usable_events_instead_of_shown_ones", 100, 2, "a count that headers do not give"),
@@ -382,7 +382,9 @@ def test_the_command_fails_for_a_feedback_service_that_proves_more(
 ) -> None:
     """An eighth of the noise: under system bits so few runs miss it less than once in 10⁶."""
     monkeypatch.setattr(
-        feedback, "discrete_laplaces", lambda scale, *of: discrete_laplaces(scale / 8, *of)
+        feedback,
+        "discrete_laplaces",
+        lambda scale, *of, **at: discrete_laplaces(scale / 8, *of, **at),
     )
     code, out = run("audit", "--config", str(configured), *LOOKED)
     (result,) = json.loads(out)

@@ -203,11 +203,13 @@ def _slot(format_: FeedbackFormat, arm: int, loss: float) -> _Slot:
 
 
 def _exact(side: Sequence[_Slot], format_: FeedbackFormat) -> Ints:
-    """A block's sums and counts without noise (2 × K), slot by slot."""
+    """What a block releases, without noise (2 × K), slot by slot."""
     numbers = np.zeros((2, len(format_.feedback.actions)), dtype=np.int64)
+    pairs = format_.feedback.played == "value"
     for slot in side:
         if slot.arm is not None:
-            numbers[:, slot.arm] += slot.gain, 1
+            added = (NULL + slot.gain, NULL - slot.gain) if pairs else (slot.gain, 1)
+            numbers[:, slot.arm] += added
     return numbers
 
 
@@ -226,10 +228,11 @@ def _sums(
         if not (sign * (this - centre) >= 0)[moved].all():
             continue
         yield event
-        up = int(sign[0, _SHOWN])
-        if up * int(this[0, _OTHER] - centre[0, _OTHER]) >= NULL:
+        row = 0 if counts is not None else 1  # the loss of the action that one side shows
+        up = int(sign[row, _SHOWN])
+        if up * int(this[row, _OTHER] - centre[row, _OTHER]) >= NULL:
             yield f"{event}, another action's sum too"
-        if up * int(after[0, _SHOWN]) >= NULL:
+        if up * int(after[row, _SHOWN]) >= NULL:
             yield f"{event}, the next block's sum too"
 
 
