@@ -19,6 +19,8 @@ need javac default-jdk-headless
 need node nodejs
 need go golang-go
 need mvn maven
+need buildah buildah
+need mmdebstrap mmdebstrap
 # Helm is to be had as a Go module alone. It is built once, which takes some minutes.
 if ! command -v helm >/dev/null 2>&1 && command -v go >/dev/null 2>&1 && [ "$(id -u)" = 0 ]; then
 	echo "Building helm for the tests"
