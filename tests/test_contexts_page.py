@@ -41,8 +41,9 @@ def rewards() -> np.ndarray:
 
 def spec(played: str = "header") -> StreamSpec:
     learner = FEEDBACK_RECIPES["policy_contexts"](
-        actions=FIELDS.arms(ACTIONS), epsilon="1", context=FIELDS, played=played
-    )
+        actions=FIELDS.arms(ACTIONS), epsilon="1", context=FIELDS, played=played,
+        schedule="geometric 2",
+    )  # fmt: skip
     feedback = Feedback(ACTIONS, "reward", played, contexts=FIELDS)  # type: ignore[arg-type]
     options = {"padding": "fixed"} if played == "value" else {}
     return StreamSpec(

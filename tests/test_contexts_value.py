@@ -122,6 +122,7 @@ observes = "feedback"
 actions = {json.dumps(SHOWN_ACTIONS)}
 [streams.clicks.learner]
 epsilon = "1"
+schedule = "geometric 2"
 [streams.clicks.feedback]
 content = "reward"
 [streams.clicks.context]
