@@ -21,6 +21,7 @@ from streamdp.service.config import Configuration
 from streamdp.service.protocol import PartitionWork
 from streamdp.service.registries import Client, fetch, fetching, reading_of
 from streamdp.service.spec import StreamSpec
+from streamdp.testing.certificates import write_certificates
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.formats import configure
 from streamdp.wire.lines import Charge
@@ -309,6 +310,19 @@ def test_a_password_is_sent_and_read_anew(tmp_path: Path) -> None:
         asyncio.run(client.schemas())
     assert kept.authorizations[0] == "Basic c2hvcDpvbmU="  # shop:one
     assert kept.authorizations[-1] == "Basic c2hvcDp0d28="
+
+
+def test_a_certificate_is_checked(tmp_path: Path) -> None:
+    write_certificates(tmp_path)
+    with registry(tmp_path / "server.pem") as kept:
+        kept.register("home-losses-value", EVENT, number=1)
+        trusting = avro_format(kept.url, ca_file=str(tmp_path / "ca.pem"))
+        assert len(asyncio.run(Client(trusting.reading.source).schemas())) == 1
+        with pytest.raises(TransportLost, match="SSLCertVerificationError"):
+            asyncio.run(Client(avro_format(kept.url).reading.source).schemas())
+    nothing = avro_format("https://nowhere", ca_file=str(tmp_path / "none.pem"))
+    with pytest.raises(InvalidConfig, match=r"format\.ca_file: cannot be read"):
+        Client(nothing.reading.source)
 
 
 ANSWERS: dict[str, Callable[[Registry], object]] = {
