@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import streamdp as sd
+from streamdp.cli import application
 from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost
 from streamdp.ports import Key, Records, Value
 from streamdp.service.config import Configuration
@@ -450,3 +452,57 @@ def test_what_does_not_go_together_is_refused(
 
     with pytest.raises(InvalidConfig, match=said):
         checked()
+
+
+# -- commands --------------------------------------------------------------------------------------
+
+COMMANDS = """
+app = "shop"
+[transport]
+kind = "sqlite"
+path = "{folder}/shop.db"
+[topics.events]
+budget = "1"
+[streams.home]
+input = "events"
+start = "earliest"
+actions = ["a", "b", "c"]
+format = {{ name = "avro", registry = "{registry}" }}
+[streams.home.learner]
+epsilon = "1"
+"""
+
+
+def test_commands_ask_the_registry_once_they_are_called(tmp_path: Path) -> None:
+    """`send` writes by the newest schema; `doctor` names the ids, and what is wrong."""
+
+    def said(*words: str, ok: bool = True, standard_input: str = "") -> str:
+        arguments = [*words, "--config", str(path)]
+        result = CliRunner().invoke(application(), arguments, input=standard_input)
+        assert (result.exit_code == 0) is ok, result.output
+        return result.output
+
+    path = tmp_path / "streamdp.toml"
+    with registry() as kept:
+        path.write_text(COMMANDS.format(folder=tmp_path, registry=kept.url))
+        kept.register("events-value", EVENT, number=3)
+        kept.register("events-value", '"int"', number=4)
+        said("check")
+        assert kept.asked == []
+        said("topics", "create")
+        event = json.dumps({"key": "fr", "losses": [0.1, 0.9, 0.3]})
+        assert "1 records sent" in said("send", standard_input=event)
+        said("send", "--as-it-is", "--key", "fr", standard_input="no schema at all")
+        told = said("doctor", "--sample", "10", ok=False)
+        assert "ids 3" in told
+        assert "its records are not used" in " ".join(told.split())
+        assert "1 of 2 records unusable" in " ".join(told.split())
+        form = f"avro,registry={kept.url},subject=events-value"
+        place = f"sqlite:{tmp_path}/shop.db#events"
+        replay = ["replay", place, "--actions", "a,b,c", "--format", form, "--json", "-"]
+        result = CliRunner().invoke(application(), replay)
+        assert result.exit_code == 0, result.output
+        report = json.loads(result.stdout)
+        assert (report["slots"], report["null_slots"]) == (2, 1)
+        kept.down = True
+        assert "refuses to answer" in " ".join(said("doctor", ok=False).split())
