@@ -10,7 +10,6 @@ import weakref
 
 import pytest
 
-from streamdp.service import allocation
 from streamdp.service.allocation import YOUNG_OBJECTS, without_collecting
 
 PROBE = """
@@ -84,7 +83,6 @@ print(before, during, resident())
 """
 
 
-@pytest.mark.skipif(not allocation._IS_GNU, reason="only GNU's library is asked to")
 def test_memory_that_a_taking_alone_needed_goes_back_to_the_system() -> None:
     """In a process of its own, with settings that keep 128 MB of freed memory for batches."""
     output = subprocess.run([sys.executable, "-c", TAKING], capture_output=True, check=True).stdout
