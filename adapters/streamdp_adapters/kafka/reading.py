@@ -115,16 +115,30 @@ class PartitionReader:
         return {place.partition: kept for place, kept in offsets.items() if kept.offset >= 0}
 
     async def last_value(self, place: TopicPartition) -> bytes | None:
-        """The newest committed record's value, looking further back until there is one."""
+        """The newest committed record's value."""
+        newest = await self.newest(place)
+        return None if newest is None else newest.value
+
+    async def newest(
+        self, place: TopicPartition, *, stop: int | None = None, but: bytes | None = None
+    ) -> ConsumerRecord | None:
+        """The newest committed record before `stop` with a value and another key than `but`.
+
+        It looks further back until there is one.
+        """
         first, end = await self.bounds(place)
+        end = end if stop is None else stop
         span = _TAIL
         while first < end:
             start = max(first, end - span)
-            value: bytes | None = None
+            newest: ConsumerRecord | None = None
             async for records in self.batches(place, start, end):
-                value = records[-1].value
-            if value is not None or start == first:
-                return value
+                fitting = [
+                    of for of in records if of.value is not None and (but is None or of.key != but)
+                ]
+                newest = fitting[-1] if fitting else newest
+            if newest is not None or start == first:
+                return newest
             span *= 16
         return None
 
@@ -283,7 +297,14 @@ async def _read_state(
     state: LiveEntries,
     progress: Callable[[int], None] | None,
 ) -> str | None:
-    """Read every live entry; return the owner. A later owner means that the partition is lost."""
+    """Read every live entry; return the owner. A later owner means that the partition is lost.
+
+    The newest entry comes first, and again in its place: a commit ends with its checkpoint, which
+    tells what is published, and compaction has removed the earlier ones.
+    """
+    newest = await look.newest(place, stop=owned_at, but=OWNER_KEY)
+    if newest is not None:
+        state.enter([(_place(newest), newest.value)])
     first, end = await look.bounds(place)
     owner: str | None = None
     count = 0
