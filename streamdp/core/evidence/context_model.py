@@ -63,6 +63,7 @@ _LEAST_ROUNDS = 8
 _WORK = 2_600_000
 """Numbers of tables, times factors, times rounds: large tables of many fields get fewer rounds."""
 
+_EVERYWHERE = 1.0  # (level/2)²: the first variance of actions everywhere, as without contexts
 _FIELDS = 0.05  # (level/2)²: the first variance of all fields together
 _PAIRS = 0.02  # (level/2)²: the first variance of all pairs of fields together
 _CELLS = 0.002  # (level/2)²: the first variance of a cell's own effects
@@ -232,7 +233,7 @@ class _Factors:
         """Those of a number of rows with tables of this shape."""
         fields = range(len(shape))
         pairs = len(shape) * (len(shape) - 1) // 2
-        chosen: list[tuple[tuple[int, ...], float]] = [((), _FIELDS / len(shape))]
+        chosen: list[tuple[tuple[int, ...], float]] = [((), _EVERYWHERE)]
         chosen += [((field,), _FIELDS / len(shape)) for field in fields]
         chosen += [(pair, _PAIRS / pairs) for pair in combinations(fields, 2)]
         if len(shape) > 2:
