@@ -34,11 +34,12 @@ producers and the administrator's tools on one cluster or file.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, Self, TypeVar, runtime_checkable
 
-from streamdp.core.errors import InvalidConfig, StreamdpError, complaint
+from streamdp.core.errors import InvalidConfig, StreamdpError
 
 Key = bytes | None
 Value = bytes | None
@@ -574,9 +575,7 @@ def check_names(streams: Sequence[StreamTopics]) -> None:
     """Refuse two streams of one name."""
     names = [topics.stream for topics in streams]
     if len(set(names)) != len(names):
-        raise InvalidConfig(
-            complaint("streams", "a name twice", expected="distinct names", got=names)
-        )
+        raise InvalidConfig("streams", "a name twice", expected="distinct names", got=names)
 
 
 def check_paired(stream: StreamTopics, partitions: Mapping[str, int]) -> None:
@@ -584,22 +583,18 @@ def check_paired(stream: StreamTopics, partitions: Mapping[str, int]) -> None:
     names = [stream.input, stream.second_input, stream.output]
     if not all(names) or len(set(names)) != len(names):
         raise InvalidConfig(
-            complaint(
-                f"stream {stream.stream}",
-                "its two inputs and its output are not three topics",
-                expected="three names",
-                got=", ".join(names),
-            )
+            f"stream {stream.stream}",
+            "its two inputs and its output are not three topics",
+            expected="three names",
+            got=", ".join(names),
         )
     counts = {name: partitions[name] for name in names}
     if len(set(counts.values())) > 1:
         raise InvalidConfig(
-            complaint(
-                f"stream {stream.stream}",
-                "its topics differ in their number of partitions",
-                expected=f"{counts[stream.input]} in each, as {stream.input} has",
-                got=", ".join(f"{name}: {count}" for name, count in counts.items()),
-            )
+            f"stream {stream.stream}",
+            "its topics differ in their number of partitions",
+            expected=f"{counts[stream.input]} in each, as {stream.input} has",
+            got=", ".join(f"{name}: {count}" for name, count in counts.items()),
         )
 
 
@@ -633,4 +628,24 @@ def _check_headers(topic: str, count: int, headers: Sequence[Headers] | None) ->
 
 
 def _unfit(topic: str, where: str, what: str, expected: object, got: object) -> InvalidConfig:
-    return InvalidConfig(complaint(f"topic {topic}: {where}", what, expected=expected, got=got))
+    return InvalidConfig(f"topic {topic}: {where}", what, expected=expected, got=got)
+
+
+class Closes(Protocol):
+    """Whatever a technology opens."""
+
+    async def close(self) -> None:
+        """Let go of connections and files."""
+        ...
+
+
+C = TypeVar("C", bound=Closes)
+
+
+@asynccontextmanager
+async def closing(opened: C) -> AsyncIterator[C]:
+    """It is closed when the block ends."""
+    try:
+        yield opened
+    finally:
+        await opened.close()

@@ -12,7 +12,7 @@ forgotten: this file fails instead.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from hashlib import sha256
 from inspect import signature
@@ -55,13 +55,23 @@ def private() -> list[str]:
 
 def arithmetics() -> Iterator[tuple[str, str]]:
     """Each name with the digest of what it computes."""
-    for recipe in private():
+    yield from recipes(private())
+    yield from memories()
+
+
+def recipes(named: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Those of some learners of feedback."""
+    for recipe in named:
         for options in OPTIONS.get(recipe, [{}]):
             for actions in (2, 5, 40):
                 names = [str(arm) for arm in range(actions)]
                 learner = plain(FEEDBACK_RECIPES[recipe], names, **options)
                 arms = len(learner.actions)
                 yield f"{learner.method['learner']} of {arms}", of_policies(learner)
+
+
+def memories() -> Iterator[tuple[str, str]]:
+    """Those of memories of votes."""
     for actions, since, hazard in ((2, 3, "1/100"), (5, 64, "1/9"), (40, 1, "1/1000")):
         memory = VoteFilter(actions, since, Fraction(hazard))
         yield memory.name, of_votes(memory)
@@ -78,7 +88,7 @@ def of_policies(learner: PolicyLearner) -> str:
         noise = (cells * 7919 + block * 104_729) % 2001 - 1000
         swing = (cells % arms * 1400) // arms - 700 + noise * 3 // 10  # later arms are better
         gains = shown * swing * UNIT // 2000 + (cells * 31 + block) % 17 * UNIT - 8 * UNIT
-        state = learner.learned(state, gains, shown)
+        state = learner.learned(state, *learner.totals(gains, shown).values())
         policy = learner.policy(state, np.full(ROWS, block + 1, dtype=np.int64))
         digest.update(policy.astype("<u4").tobytes())
     return digest.hexdigest()

@@ -42,7 +42,7 @@ IDLE = 1000
 
 _FIELDS = (
     "epoch", "born", "valid_at", "slots", "block", "window", "first_offset", "nulls", "action",
-    "sums", "totals", "remembered", "shown", "seen",
+    "sums", "totals", "remembered", "shown", "rewards", "losses", "seen",
 )  # fmt: skip
 """Fields of saved rows, in the order in which the golden file has them."""
 

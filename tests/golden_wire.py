@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from streamdp.core.events import BlockSums, Identity, Key, Release
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.regret import estimate
 from streamdp.testing.formats import HOSTILE
 from streamdp.wire import configure, state
@@ -55,6 +56,8 @@ FEEDBACK = replace(
     learner='{"recipe":"policy_blocks","epsilon":"1/2"}',
 )
 """A feedback stream: what is released are sums, what is in force is a policy."""
+
+FIELDS = Contexts.read('{"device":["phone"]}')
 
 FORMATS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "json list": ("json", {}),
@@ -118,6 +121,24 @@ def _feedback_release(kind: str, *, key: Key = b"fr") -> Release:
     return replace(of, identity=identity, sums=sums, policy=policy)
 
 
+CELLS = replace(
+    FEEDBACK,
+    actions=FIELDS.arms(ACTIONS[:2]),
+    learner='{"recipe":"policy_contexts","epsilon":"1/2","played":"value"}',
+    shown=ACTIONS[:2],
+    contexts=FIELDS,
+    played="value",
+)
+"""A stream with private contexts: two actions in each of two cells."""
+
+
+def _of_cells(kind: str) -> Release:
+    """The same numbers as rewards and losses, and a policy of each cell."""
+    of = _feedback_release(kind)
+    halves = np.array([1 << 23] * 4, dtype="<u4").tobytes()
+    return replace(of, sums=of.sums and replace(of.sums, pairs=True), policy=halves)
+
+
 SHOWN_FEEDBACK = {
     "opening": _feedback_release("opening"),
     "sums": _feedback_release("sums"),
@@ -128,9 +149,11 @@ SHOWN_FEEDBACK = {
 def feedback() -> object:
     """What is recorded and published of a feedback stream, by mode."""
     recordings: dict[str, object] = {}
-    for name, shown in SHOWN_FEEDBACK.items():
+    of_cells = ((f"{kind} of cells", _of_cells(kind), CELLS) for kind in ("opening", "sums"))
+    plain = ((name, shown, FEEDBACK) for name, shown in SHOWN_FEEDBACK.items())
+    for name, shown, lines in (*plain, *of_cells):
         for mode in Mode:
-            recorded = state.record(shown, lines=FEEDBACK, mode=mode, ordinal=9)
+            recorded = state.record(shown, lines=lines, mode=mode, ordinal=9)
             recordings[f"{name}, {mode}"] = {
                 "recorded": state.encode_recorded(recorded).decode().split("\n"),
             }

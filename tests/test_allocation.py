@@ -10,6 +10,7 @@ import weakref
 
 import pytest
 
+from streamdp.service import allocation
 from streamdp.service.allocation import YOUNG_OBJECTS, without_collecting
 
 PROBE = """
@@ -49,6 +50,7 @@ def test_the_collector_rests_while_partitions_are_taken_and_passes_over_what_the
 
 
 # What earlier tests of this process left is collected here too.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_garbage_of_a_taking_does_not_stay() -> None:
     """Cycles that it leaves are collected before everything else is passed over for good."""
@@ -62,3 +64,30 @@ def test_the_garbage_of_a_taking_does_not_stay() -> None:
         assert left() is not None
     assert left() is None
     gc.unfreeze()
+
+
+TAKING = """
+from pathlib import Path
+from streamdp.service.allocation import set_up_memory, without_collecting
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+set_up_memory()
+before = resident()
+with without_collecting():
+    entries = [bytes(2000) for _ in range(30_000)]
+    during = resident()
+    kept = entries[::1000]
+    del entries
+print(before, during, resident())
+"""
+
+
+@pytest.mark.skipif(not allocation._IS_GNU, reason="only GNU's library is asked to")
+def test_memory_that_a_taking_alone_needed_goes_back_to_the_system() -> None:
+    """In a process of its own, with settings that keep 128 MB of freed memory for batches."""
+    output = subprocess.run([sys.executable, "-c", TAKING], capture_output=True, check=True).stdout
+    before, during, after = map(int, output.split())
+    assert during - before > 60_000_000
+    assert after - before < 20_000_000

@@ -46,7 +46,7 @@ def table(*records: Published, source: Source = SOURCE, most_bytes: int = 1 << 2
 
 
 def chosen(known: Table, request: str, key: Key = b"fr") -> Answer:
-    return choose(known.answers[key], request, ACTIONS)
+    return choose(known.answers[key], request)
 
 
 def test_do_the_frequencies_follow_the_policy() -> None:
@@ -119,20 +119,28 @@ def test_does_a_newer_release_draw_anew_and_the_same_one_not() -> None:
     assert first != [chosen(two, request).action for request in requests]
 
 
-def test_is_the_fallback_answered_with_probability_one() -> None:
-    """Where the policy is about the same names in another order."""
-    record = published(SUMMED, lines=replace(FEEDBACK, actions=ACTIONS[::-1]))
-    choice = chosen(table(record), "r-1")
-    assert (choice.action, choice.probability, choice.why) == ("a", 1.0, Why.OTHER_ACTIONS)
+@pytest.mark.parametrize("known", [Names(salt="pepper"), Names(ACTIONS[::-1], "pepper")])
+def test_a_line_says_what_its_policy_is_about(known: Names) -> None:
+    """Whatever the reader knew: nothing but the salt, or other actions."""
+    record = published(replace(SUMMED, policy=parts(0, 0, 0)))
+    choice = chosen(table(record, source=replace(SOURCE, names=known)), "r-1")
+    assert (choice.action, choice.probability, choice.why) == (ACTIONS[3], 1.0, Why.PUBLISHED)
 
 
-def test_are_keys_counted_whose_policy_is_about_other_actions() -> None:
-    """For a gauge: a recommender with an old list would show the fallback to everybody."""
-    filled = table(published(SUMMED, lines=replace(FEEDBACK, actions=ACTIONS[::-1])))
-    assert filled.other_actions == 1
-    later = replace(SUMMED, identity=SUMMED.identity._replace(block=4), start=8, stop=16)
-    list(filled.apply([published(later)]))
-    assert filled.other_actions == 0
+def test_keys_whose_policies_are_about_other_actions_are_answered_by_their_own() -> None:
+    """As while an epoch begins; keys with the same names share them in memory."""
+    later = replace(SUMMED, identity=SUMMED.identity._replace(key=b"de"), policy=parts(0, 0, 0))
+    fewer = replace(FEEDBACK, actions=ACTIONS[::-1])
+    filled = table(published(SUMMED), published(later, lines=fewer))
+    assert chosen(filled, "r-1", b"de").action == ACTIONS[0]
+    assert chosen(filled, "r-1").action in ACTIONS
+    assert filled.names.actions == ACTIONS[::-1]
+    again = later.identity._replace(key=b"it")
+    list(filled.apply([published(replace(later, identity=again), lines=fewer)]))
+    one, two = (filled.answers[key].held for key in (b"de", b"it"))
+    assert one is not None
+    assert two is not None
+    assert one.names is two.names
 
 
 @pytest.mark.parametrize("policy", [b"", bytes(16), parts(1, 1, 1)[:12], parts(1, 1, 1) + b"\0"])
@@ -188,7 +196,7 @@ def test_does_a_choice_take_no_longer_than_some_hashes() -> None:
 
     turns = [
         (
-            timeit.timeit(lambda: choose(answer, "r-1", wide), number=2000),
+            timeit.timeit(lambda: choose(answer, "r-1"), number=2000),
             timeit.timeit(hashing, number=2000),
         )
         for _ in range(25)

@@ -9,7 +9,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamdp.core.errors import InvalidConfig
@@ -66,6 +66,7 @@ def test_a_header_says_no_more_than_a_cell() -> None:
     assert header == b"age=30..65"
 
 
+@settings(max_examples=30)
 @given(
     st.dictionaries(
         st.sampled_from(["device", "country", "age", "else"]),
@@ -117,6 +118,15 @@ def nothing(of: ContextModel) -> np.ndarray:
     return np.zeros((1, *of.history.shape(int(np.prod(of.shape)) * of.actions)))
 
 
+def drawn(rng: np.random.Generator, noise: NoiseVariance, shape: tuple[int, ...]) -> np.ndarray:
+    """The noise in sums and in counts: where both have some, it comes from a pair of draws."""
+    if not noise.on_counts:
+        sums = rng.laplace(0, np.sqrt(noise.on_sums / 2), shape)
+        return np.stack([sums, np.zeros(shape)])
+    rewards, losses = rng.laplace(0, np.sqrt(noise.on_sums), (2, *shape))
+    return np.stack([(rewards - losses) / 2, rewards + losses])
+
+
 def played(
     rng: np.random.Generator, of: ContextModel, noise: NoiseVariance, slots: int
 ) -> np.ndarray:
@@ -127,12 +137,8 @@ def played(
     state = nothing(of)
     for _ in range(3):
         shown = rng.poisson(slots / of_cells.size, of_cells.size)
-        gains = (
-            rng.binomial(shown, of_cells)
-            - shown / 2
-            + rng.laplace(0, np.sqrt(noise.on_sums / 2), shown.size)
-        )
-        counts = shown + rng.laplace(0, np.sqrt(noise.on_counts / 2), shown.size)
+        exact = np.stack([rng.binomial(shown, of_cells) - shown / 2, shown])
+        gains, counts = exact + drawn(rng, noise, (shown.size,))
         state = of.learned(state, gains[None], counts[None], noise)
     return state
 
@@ -238,8 +244,7 @@ def test_cells_without_events_are_right_on_average(noise: NoiseVariance) -> None
     state = np.zeros((1, 2, 40))
     state[:, 0], state[:, 1] = 2000.0, 2000.0 * -0.45
     n = 40_000
-    gains = np.rint(rng.laplace(0, np.sqrt(noise.on_sums / 2), (n, 40)))
-    counts = np.rint(rng.laplace(0, np.sqrt(noise.on_counts / 2), (n, 40)))
+    gains, counts = drawn(rng, noise, (n, 40))
     at = level(state)
     added = weighed(np.repeat(state, n, axis=0), gains, counts, noise)
     scores = added[:, 1] - added[:, 0] * at.mean[0]

@@ -70,9 +70,9 @@ def exact_sums(of: PolicyLearner, batch: FeedbackBatch) -> list[Ints]:
 
 def price(of: PolicyLearner, one: list[Ints], other: list[Ints]) -> float:
     """The largest log-ratio of two streams' transcripts; infinite if they can be told apart."""
-    moved = sum(np.abs(a - b).sum(axis=1) for a, b in zip(one, other, strict=True))
     total = 0.0
-    for distance, scale in zip(moved, (of.sums_scale, of.counts_scale), strict=True):
+    moved = sum(np.abs(a - b).sum(axis=1) for a, b in zip(one, other, strict=True))
+    for distance, scale in zip(moved, of.scales, strict=True):
         if distance:
             total += float("inf") if scale is None else float(int(distance) / scale)
     return total
@@ -105,19 +105,24 @@ class TooLittleNoise(PolicyLearner):
         """1/ε."""
         return replace(learner("header"), charge=self.charge).sums_scale
 
+
+class HalfOnLosses(PolicyLearner):
+    """Adds half the noise to losses."""
+
     @property
-    def counts_scale(self) -> Fraction | None:
-        """1/ε."""
-        return None if self.charge is None else 1 / self.charge
+    def scales(self) -> tuple[Fraction | None, Fraction | None]:
+        """2/ε and 1/ε."""
+        whole = self.sums_scale
+        return whole, None if whole is None else whole / 2
 
 
 class ExactCounts(PolicyLearner):
     """Publishes how often each cell showed each action, though both are content."""
 
     @property
-    def counts_scale(self) -> Fraction | None:
-        """None: no noise."""
-        return None
+    def pairs(self) -> bool:
+        """As if cells and actions stood in headers."""
+        return False
 
 
 class Weighted(PolicyLearner):
@@ -136,7 +141,7 @@ class Weighted(PolicyLearner):
                 added.gains = added.gains * np.where(added.cells % len(ARMS) >= 4, 4, 1)
                 return added
 
-        return Adder(len(self.actions), private)
+        return Adder(self, private)
 
 
 def as_mutant(kind: type[PolicyLearner], played: str) -> PolicyLearner:
@@ -147,7 +152,8 @@ def as_mutant(kind: type[PolicyLearner], played: str) -> PolicyLearner:
 @pytest.mark.parametrize(
     ("kind", "played", "at_least"),
     [
-        (TooLittleNoise, "value", 1.5 * float(EPSILON)),
+        (TooLittleNoise, "value", 2 * float(EPSILON)),
+        (HalfOnLosses, "value", 1.5 * float(EPSILON)),
         (ExactCounts, "value", float("inf")),
         (Weighted, "header", 4 * float(EPSILON)),
         (Weighted, "value", 1.5 * float(EPSILON)),

@@ -30,9 +30,10 @@ from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import NO_ARM, SUMS, Identity
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS
-from streamdp.ports import Key
+from streamdp.ports import Key, StreamTopics, Verdict
 from streamdp.serve.asgi import Refused
 from streamdp.serve.ranking import AskedRank, Ranking
+from streamdp.service.assembling.diagnosis import telling
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.config import Configuration
 from streamdp.service.listeners import check_listeners
@@ -108,9 +109,7 @@ def policy() -> Answer:
     """A policy that says one action to some cells, the other to others, and both to the rest."""
     parts = np.full((FIELDS.cells, 2), PARTS // 2)
     parts[::3], parts[1::3] = [PARTS, 0], [1, PARTS - 1]
-    kept = held(
-        parts.astype(np.uint32).reshape(-1), hashed_prefix("pepper", AT), cells=FIELDS.cells
-    )
+    kept = held(parts.astype(np.uint32).reshape(-1), hashed_prefix("pepper", AT), NAMES)
     return Answer("boots", Why.PUBLISHED, 0, 1, 0, 3, 9, held=kept)
 
 
@@ -124,7 +123,7 @@ class Cache:
         self, stream: str, key: Key, request: str, *, context: Context | None = None
     ) -> Answer:
         cell = self.names.cell(context)
-        return choose(self.answer, request, self.names.actions, cell, self.names.told(cell))
+        return choose(self.answer, request, cell, self.names.told(cell))
 
 
 # -- what is written -----------------------------------------------------------------------------
@@ -431,6 +430,26 @@ def test_an_event_whose_length_names_a_level_stops_the_join(tmp_path: Path) -> N
     request = request_record(R1, choice=drawn(WHO[0]))
     with pytest.raises(StateMismatch, match="its length would reveal"):
         events(spec, [request], [])
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict", "said"),
+    [
+        (lambda choice: request_record(R1, choice=choice), Verdict.GOOD, "one length"),
+        (writes_the_propensity, Verdict.PROBLEM, "headers pscore say"),
+        (pads_nothing, Verdict.PROBLEM, "name levels"),
+    ],
+)
+def test_doctor_finds_requests_that_tell(
+    changed: Callable[[Answer], Record], verdict: Verdict, said: str
+) -> None:
+    technology = log()
+    for who in WHO:
+        key, value, headers = changed(drawn(who))
+        technology.log.append("requests", [(key, value)], headers=[headers], partition=0)
+    topics = StreamTopics("shop", "join", "requests", headers=True, second_input="outcomes")
+    found = asyncio.run(telling(technology.administrator(), topics, count=100))
+    assert (found.verdict, said in found.detail) == (verdict, True), found
 
 
 # -- a loop, and rank over HTTP ------------------------------------------------------------------

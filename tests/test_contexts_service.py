@@ -99,7 +99,7 @@ def test_readers_choose_by_cell_and_verify_finds_nothing(played: str) -> None:
     answer, taken = table.answers[b"home"], {}
     for device in ("phone", "fridge"):
         cell = names.cell({"device": device, "country": "fr"})
-        drawn = [choose(answer, f"r-{at}", ACTIONS, cell) for at in range(200)]
+        drawn = [choose(answer, f"r-{at}", cell) for at in range(200)]
         assert {choice.why for choice in drawn} == {Why.PUBLISHED}
         taken[device] = sum(choice.action == "boots" for choice in drawn)
     assert taken["phone"] > 150 > 50 > taken["fridge"]
@@ -119,7 +119,7 @@ def test_contents_move_nothing_but_released_numbers(played: str) -> None:
     for contents in (records, others):
         evidence = served(played, contents, headers).evidence(CLICKS)
         decoded = [decode_ledger(record.value) for record in evidence.ledger]
-        private = ("sums", "shown") if played == "value" else ("sums",)
+        private = ("rewards", "losses") if played == "value" else ("sums",)
         lines.append(
             (
                 [

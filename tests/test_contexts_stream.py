@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from streamdp.client import Answer, Names, Source, Why
+from streamdp.client import Answer, Names, Why
 from streamdp.client.answers import Context
 from streamdp.client.choosing import choose, hashed_prefix, held
 from streamdp.client.requests import Request, request_record
@@ -24,15 +26,18 @@ from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.randomness import SeededRandomness
-from streamdp.ports import Published
+from streamdp.ports import Headers, Partition, Published, Records, StreamTopics, Verdict
 from streamdp.serve.asgi import Refused
 from streamdp.serve.lookups import check_public
 from streamdp.service.config import Configuration
+from streamdp.service.diagnosis import records
 from streamdp.service.listeners import about_of
 from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback, headers_of, observe
 from streamdp.wire.published import Mode
+from tests.support.calling import Streamdp
 
 if TYPE_CHECKING:
+    from streamdp.ports import Administrator
     from streamdp.serve.knowledge import Knowledge
 
 ACTIONS = ("boots", "coats")
@@ -291,7 +296,7 @@ AT = Identity("clicks", 0, b"home", 1, 0, 3, SUMS)
 
 
 def answer(policy: np.ndarray) -> Answer:
-    kept = held(policy.astype(np.uint32), hashed_prefix("pepper", AT), cells=FIELDS.cells)
+    kept = held(policy.astype(np.uint32), hashed_prefix("pepper", AT), names("header"))
     return Answer("boots", Why.PUBLISHED, 0, 1, 0, 3, 9, held=kept)
 
 
@@ -304,9 +309,9 @@ def test_a_choice_is_drawn_from_the_policy_of_its_cell() -> None:
     known, drawn = answer(policy), set()
     for at in range(200):
         for cell, action in ((0, "boots"), (5, "coats"), (FIELDS.unknown, "boots")):
-            choice = choose(known, f"r-{at}", ACTIONS, cell)
+            choice = choose(known, f"r-{at}", cell)
             assert (choice.action, choice.probability) == (action, 1.0)
-        choice = choose(known, f"r-{at}", ACTIONS, 7, "device=desktop")
+        choice = choose(known, f"r-{at}", 7, "device=desktop")
         drawn.add((choice.action, choice.probability, choice.context))
     assert drawn == {("boots", 0.25, "device=desktop"), ("coats", 0.75, "device=desktop")}
 
@@ -337,7 +342,7 @@ def test_only_a_public_context_leaves_in_a_header(
     """As levels and bins; `other` is left out."""
     of = names(played)
     cell = of.cell(context)
-    choice = choose(answer(np.full((12, 2), PARTS // 2)), "r-1", ACTIONS, cell, of.told(cell))
+    choice = choose(answer(np.full((12, 2), PARTS // 2)), "r-1", cell, of.told(cell))
     _, value, headers = request_record(Request(b"home", "r-1"), choice=choice)
     assert (choice.context, dict(headers).get("streamdp-context")) == (
         header,
@@ -361,8 +366,8 @@ def test_private_contexts_are_not_asked_for_over_http(tmp_path: Path) -> None:
 
 def test_the_fallback_keeps_the_public_context() -> None:
     fallback = Answer("boots", Why.UNKNOWN_KEY)
-    assert choose(fallback, "r-1", ACTIONS, 5, "device=phone").context == "device=phone"
-    assert choose(fallback, "r-1", ACTIONS) is fallback
+    assert choose(fallback, "r-1", 5, "device=phone").context == "device=phone"
+    assert choose(fallback, "r-1") is fallback
 
 
 def test_a_context_where_there_are_no_fields_is_refused() -> None:
@@ -372,8 +377,8 @@ def test_a_context_where_there_are_no_fields_is_refused() -> None:
     assert (Names(ACTIONS, "").cells, Names(ACTIONS, "").arms) == (1, ACTIONS)
 
 
-def test_other_levels_are_other_arms(tmp_path: Path) -> None:
-    """A table of policies for another list of levels would give cells to the wrong people."""
+def test_a_line_says_its_fields_and_levels(tmp_path: Path) -> None:
+    """A reader needs the salt alone; what it knew of other levels does not matter."""
     configuration = shop(tmp_path)
     spec = configuration.spec("clicks")
     machine = replace(spec, randomness=SeededRandomness(1)).engine(0)
@@ -384,8 +389,83 @@ def test_other_levels_are_other_arms(tmp_path: Path) -> None:
     assert line is not None
     source = about_of(configuration, "clicks").source
     other = Contexts.read('{"device":["desktop","phone"],"age":{"cuts":[18,65]}}')
-    others = Source(source.topics, "boots", Names(ACTIONS, "pepper", other))
-    for of, why in ((source, Why.PUBLISHED), (others, Why.OTHER_ACTIONS)):
-        table = Table(of, most_keys=9)
+    for known in (source.names, Names(salt="pepper"), Names(ACTIONS, "pepper", other)):
+        table = Table(replace(source, names=known), most_keys=9)
         list(table.apply([Published(0, 0, b"home", line)]))
-        assert table.answers[b"home"].why is why
+        assert table.answers[b"home"].why is Why.PUBLISHED
+        assert table.names == source.names
+
+
+# -- what operators are told ---------------------------------------------------------------------
+
+
+def test_as_many_keys_as_fit_get_a_learner(tmp_path: Path) -> None:
+    """A number of keys that does not fit is refused, before anything starts."""
+    default = shop(tmp_path).spec("clicks")
+    assert default.most_keys == min(10**6, (1 << 30) // default.row_bytes)
+    small = shop(tmp_path, more="[streams.clicks.limits]\nmemory = 1048576\n").spec("clicks")
+    assert small.most_keys == (1 << 20) // small.row_bytes < 2000
+    limits = "[streams.clicks.limits]\nmemory = 1048576\nmost_keys = 100000\n"
+    with pytest.raises(InvalidConfig, match=r"limits\.most_keys: rows of [\d,]+ bytes do not fit"):
+        shop(tmp_path, more=limits).spec("clicks")
+    enough = f"[streams.clicks.limits]\nmemory = {10**5 * small.row_bytes}\nmost_keys = 100000\n"
+    assert shop(tmp_path, more=enough).spec("clicks").most_keys == 100_000
+    plain = SHOP.index("[streams.clicks.context]")
+    with pytest.raises(InvalidConfig, match=r"limits\.memory: only of streams with contexts"):
+        shop(
+            tmp_path, instead=(SHOP[plain:], ""), more="[streams.clicks.limits]\nmemory = 1048576\n"
+        ).spec("clicks")
+
+
+@pytest.mark.parametrize(
+    ("instead", "noise", "public"),
+    [
+        (("", ""), "noise of ±2.8 on each number", "THEY ARE PUBLIC FOR GOOD"),
+        (
+            ('epsilon = "1/2"', 'epsilon = "1/2"\nplayed = "value"'),
+            "noise of ±",
+            "MUST NOT FOLLOW FROM EARLIER CONTENTS",
+        ),
+    ],
+)
+def test_check_says_what_a_table_takes(
+    tmp_path: Path, streamdp: Streamdp, instead: tuple[str, str], noise: str, public: str
+) -> None:
+    shop(tmp_path, instead=instead, more='[streams.clicks.format]\nname = "float32"\n')
+    said = streamdp("check", "-c", str(tmp_path / "shop.toml"))
+    assert said.code == 0, said
+    for phrase in ("a table of 12 cells: 48 numbers a release, a policy of 96 bytes", noise,
+                   "one key is one partition", public):  # fmt: skip
+        assert phrase in said.out
+    table = streamdp("check", "-c", str(tmp_path / "shop.toml"), "--json").json["streams"][0]
+    context = table["context"]
+    assert context["memory_bytes"] == context["most_keys"] * table["row_bytes"] <= 1 << 30
+    assert context["events_beyond_noise"] >= 10 * context["noise"] * 24
+
+
+def test_doctor_counts_levels_that_are_not_listed() -> None:
+    """Of each field; a record whose action is unknown says nothing of its context."""
+    format_, headers = FORMATS["json header {}"], list[Headers]()
+    for context in (b"device=phone;age=3", b"device=fridge;age=3", b"age=x", b""):
+        headers.append([("streamdp-action", b"boots"), ("streamdp-context", context)])
+    headers.append([("streamdp-action", b"hats")])
+    count = len(headers)
+    values = [b'{"reward":1}'] * count
+    at, keys = Partition("clicks", 0), [b"home"] * count
+    batch = Records(at, 0, range(count), keys, values, count, headers)
+    tools = cast("Administrator", SimpleNamespace(newest=newest_of(batch)))
+    topics = StreamTopics("shop", "clicks", "shown", headers=True)
+    found = asyncio.run(records(tools, topics, format_=format_, count=9))
+    (listed,) = (of for of in found if "contexts of clicks" in of.subject)
+    assert listed.subject.startswith("NOT PRIVATE")
+    assert (listed.verdict, listed.detail) == (
+        Verdict.WARNING,
+        "of 4 slots with a known action, a level that is not listed or missing: device 3, age 2",
+    )
+
+
+def newest_of(batch: Records) -> Callable[..., Awaitable[list[Records]]]:
+    async def newest(stream: StreamTopics, *, count: int) -> list[Records]:
+        return [batch]
+
+    return newest

@@ -184,6 +184,7 @@ def test_does_a_key_beyond_the_limit_get_nothing_but_a_count() -> None:
     assert machine.slots(b"1") == 2
 
 
+@pytest.mark.filterwarnings("ignore:losses. not the learner")
 @pytest.mark.parametrize(
     "losses",
     [

@@ -7,31 +7,30 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from streamdp.core.evidence.experiment import Experiment, Scales, noise_reach, sampling_reach
+from streamdp.core.evidence.experiment import Experiment, noise_reach, sampling_reach
 from streamdp.core.grid import UNIT
 
 MEANS = np.array([0.95, 0.9, 0.5])
 
 
-def released(
-    rng: np.random.Generator, experiment: Experiment, *, shows: int, scales: Scales
-) -> None:
+def released(rng: np.random.Generator, experiment: Experiment, *, shows: int) -> None:
     """One block of Bernoulli losses, its noise drawn as the releases' is (the continuous kind)."""
     shown = rng.multinomial(shows, [0.2, 0.5, 0.3])
     losses = rng.binomial(shown, MEANS)
-    gains = (shown / 2 - losses + rng.laplace(0, float(scales.on_sums), 3)) * UNIT
-    counts = shown.astype(np.float64)
-    if scales.on_counts:
-        counts += np.rint(rng.laplace(0, float(scales.on_counts), 3))
-    experiment.add(np.rint(gains).astype(np.int64), counts.astype(np.int64))
+    numbers = np.stack(
+        [shown - losses, losses] if experiment.pairs else [shown / 2 - losses, shown]
+    )
+    noisy = slice(None) if experiment.pairs else slice(1)
+    numbers = numbers.astype(np.float64)
+    numbers[noisy] += rng.laplace(0, float(experiment.scale), numbers[noisy].shape)
+    numbers *= UNIT if experiment.pairs else np.array([[UNIT], [1]])
+    experiment.add(np.rint(numbers).astype(np.int64).reshape(-1))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "scales", [Scales(Fraction(1)), Scales(Fraction(3), Fraction(3))], ids=["header", "value"]
-)
+@pytest.mark.parametrize("pairs", [False, True], ids=["header", "value"])
 def test_does_no_interval_ever_miss_more_often_than_promised(
-    scales: Scales, monkeypatch: pytest.MonkeyPatch
+    pairs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """400 experiments of 13 blocks, looked at after each: at 80 %, at most 80 may miss ever.
 
@@ -39,13 +38,13 @@ def test_does_no_interval_ever_miss_more_often_than_promised(
     test would fail with a probability of 1/2; the bounds leave room by a factor of several. The
     chances of being best, which take most of the time and no part in intervals, are left out.
     """
-    monkeypatch.setattr(Experiment, "_chances", lambda self: np.full(3, np.nan))
+    monkeypatch.setattr(Experiment, "_chances", lambda *_: np.full(3, np.nan))
     rng = np.random.default_rng(20260)
     missed = 0
     for _ in range(400):
-        experiment, ever = Experiment.of(scales, actions=3), False
+        experiment, ever = Experiment.of(Fraction(1 + pairs), pairs=pairs, actions=3), False
         for block in range(13):
-            released(rng, experiment, shows=2**block, scales=scales)
+            released(rng, experiment, shows=2**block)
             arms = experiment.arms(confidence=0.8)
             ever |= bool(((arms.low > MEANS) | (arms.high < MEANS)).any())
         missed += ever
@@ -54,10 +53,9 @@ def test_does_no_interval_ever_miss_more_often_than_promised(
 
 def test_do_intervals_close_around_the_means() -> None:
     """After 2^17 shows at ε = 1 the widest is below a tenth, and the best arm is known."""
-    scales, rng = Scales(Fraction(1)), np.random.default_rng(7)
-    experiment = Experiment.of(scales, actions=3)
+    experiment, rng = Experiment.of(Fraction(1), actions=3), np.random.default_rng(7)
     for block in range(17):
-        released(rng, experiment, shows=2**block, scales=scales)
+        released(rng, experiment, shows=2**block)
     arms = experiment.arms()
     assert (arms.high - arms.low).max() < 0.1
     assert np.abs(arms.means - MEANS).max() < 0.02
@@ -69,12 +67,12 @@ def test_do_intervals_close_around_the_means() -> None:
 
 def test_is_nothing_said_of_what_was_never_shown() -> None:
     """Before the first block, and of an arm without shows: all of [0, 1], and equal chances."""
-    before = Experiment.of(Scales(Fraction(1)), actions=2).arms()
+    before = Experiment.of(Fraction(1), actions=2).arms()
     assert np.isnan(before.means).all()
     assert (before.low.tolist(), before.high.tolist()) == ([0, 0], [1, 1])
     assert before.chances.tolist() == pytest.approx([0.5, 0.5])
-    one = Experiment.of(Scales(Fraction(1)), actions=2)
-    one.add(np.array([UNIT // 2, 5]), np.array([1, 0]))
+    one = Experiment.of(Fraction(1), actions=2)
+    one.add(np.array([UNIT // 2, 5, 1, 0]))
     arms = one.arms()
     assert np.isnan(arms.means).tolist() == [False, True]
     assert (arms.low[1], arms.high[1]) == (0, 1)

@@ -12,7 +12,7 @@ from scipy.stats import norm
 from streamdp.core.errors import StateMismatch
 from streamdp.core.evidence import policy_posterior
 from streamdp.core.evidence.evidence import PublicRow
-from streamdp.core.evidence.experiment import Experiment, Scales
+from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.evidence.policy_posterior import NoiseVariance
 from streamdp.core.evidence.policy_regimes import BestNow, posterior
@@ -206,12 +206,12 @@ def test_a_stream_with_state_never_changes_its_learner_because_the_default_did()
 def test_which_action_is_likely_the_best_follows_change_as_the_policy_does() -> None:
     """From one posterior: the sums of all blocks would say that the old best still is."""
     learner = policy_following(actions=["a", "b", "c", "d"], epsilon="4")
-    all_blocks = Experiment.of(Scales(Fraction(1, 4)), actions=ARMS)
+    all_blocks = Experiment.of(Fraction(1, 4), actions=ARMS)
     row = PublicRow.opened(learner.evidence, np.zeros(2 * ARMS, dtype=np.int64))
     for gains, shown in [*blocks(BEFORE, count=40), *blocks(THEN, count=6)]:
-        whole = np.rint(gains[0] * UNIT).astype(np.int64), shown[0].astype(np.int64)
-        all_blocks.add(*whole)
-        row.fold(np.concatenate(whole), int(whole[1].sum()))
+        whole = np.rint(np.concatenate([gains[0] * UNIT, shown[0]])).astype(np.int64)
+        all_blocks.add(whole)
+        row.fold(whole, int(shown[0].sum()))
     likely = row.likely_best()
     assert likely is not None
     assert row.in_force(512).argmax() == likely.argmax() == 2

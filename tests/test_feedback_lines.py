@@ -7,6 +7,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
+from msgspec import UNSET
 
 from streamdp.core.engine import row_layout
 from streamdp.core.errors import StateMismatch
@@ -20,7 +21,6 @@ from streamdp.wire.published import (
     decode_action,
     decode_in_force,
     decode_ledger,
-    names_digest,
 )
 from tests.conftest import ROOT
 from tests.golden_wire import ACTIONS, FEEDBACK, LINES, SHOWN, SHOWN_FEEDBACK
@@ -44,7 +44,7 @@ def test_readers_are_told_the_policy_and_what_it_is_about() -> None:
     line = decode_in_force(FEEDBACK.action(SUMMED, mode=Mode.LIVE) or b"")
     assert isinstance(line, PolicyLine)
     assert line.identity == SUMMED.identity
-    assert line.actions_digest == names_digest(ACTIONS)
+    assert (line.actions, line.context, line.played) == (list(ACTIONS), UNSET, "header")
     assert from_base64(line.policy, "policy") == SUMMED.policy
 
 

@@ -360,12 +360,15 @@ def test_a_learner_is_its_configuration(recipe: str) -> None:
 
 
 def test_scales_follow_from_where_the_action_stands() -> None:
-    """1/ε on sums with the action in the header; 3/ε on sums and counts with it in the content."""
+    """1/ε on sums with the action in the header; 2/ε on rewards and losses with it in the content.
+
+    A count is then the sum of two draws, and a gain half their difference.
+    """
     header, value = made("policy_blocks"), made("policy_blocks", played="value")
-    assert (header.sums_scale, header.counts_scale) == (Fraction(2 * UNIT), None)
-    assert (value.sums_scale, value.counts_scale) == (Fraction(6 * UNIT), Fraction(6))
+    assert header.scales == (Fraction(2 * UNIT), None)
+    assert value.scales == (Fraction(4 * UNIT), Fraction(4 * UNIT))
     assert header.noise == NoiseVariance(8.0, 0.0)
-    assert value.noise == NoiseVariance(72.0, 72.0)
+    assert value.noise == NoiseVariance(16.0, 64.0)
     assert (made("thompson").sums_scale, made("thompson").noise) == (None, NoiseVariance(0.0))
 
 

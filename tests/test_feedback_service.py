@@ -138,7 +138,7 @@ def test_does_a_reader_choose_by_what_was_published() -> None:
     table = Table(Source(room.specs["clicks"].topics, "c", Names(ACTIONS, "s")), most_keys=9)
     list(table.apply(room.evidence(CLICKS).actions))
     answer = table.answers[b"k"]
-    choice = choose(answer, "r-1", ACTIONS)
+    choice = choose(answer, "r-1")
     assert (choice.why, choice.slots > 40) == (Why.PUBLISHED, True)
     assert answer.held is not None
     assert answer.held.ends[-1] == PARTS

@@ -364,7 +364,12 @@ def test_formats_are_found_by_name() -> None:
 @pytest.mark.parametrize(
     ("name", "actions", "options", "message"),
     [
-        ("avro", ACTIONS, {}, "format.name: unknown format; expected float16 or float32 or json"),
+        (
+            "xml",
+            ACTIONS,
+            {},
+            "format.name: unknown format; expected avro or float16 or float32 or j",
+        ),
         ("json", ACTIONS, {"frames": True}, "format: unknown option; expected layout"),
         ("json", ACTIONS, {"layout": "table"}, "format.layout: not allowed"),
         ("float32", ACTIONS, {"frames": 1}, "format.frames: not allowed"),

@@ -27,7 +27,7 @@ from streamdp.core.evidence.votes import Votes
 from streamdp.core.grid import UNIT
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.kinds.losses import Leader
-from streamdp.core.kinds.recorded import Drawn, Kept, recorded
+from streamdp.core.kinds.recorded import Drawn, recorded
 from streamdp.core.randomness import Bits
 from tests.golden_engine import LEARNERS, POLICIES, log, shown_log
 from tests.support.remembering import remembering
@@ -134,7 +134,7 @@ def test_evidence_alone_arrives_at_what_is_in_force(name: str) -> None:
         block = 0
         for release in (release for release in releases if release.key == key):
             ((name_of, kept),) = recorded([release]).items()
-            drawn = kind.read(name_of.kind, [kept])
+            drawn = kind.read(name_of.kind, np.array([kept.value]), [kept.sums])
             if release.kind == OPENING:
                 public |= evidence.opened(drawn)
             else:
@@ -161,14 +161,8 @@ def test_recorded_releases_are_read_back_as_they_were_drawn(name: str) -> None:
             in_force = drawn[:, 0]
         columns = kind.columns(drawn, in_force)
         feedback = columns.get("feedback")
-        kept = [
-            Kept(
-                int(columns["value"][at]), 0, 0,
-                sums=None if feedback is None else feedback.sums(at),
-            )
-            for at in range(4)
-        ]  # fmt: skip
-        assert kind.read(release.name, kept).tolist() == drawn.tolist()
+        sums = [None if feedback is None else feedback.sums(at) for at in range(4)]
+        assert kind.read(release.name, columns["value"], sums).tolist() == drawn.tolist()
 
 
 @pytest.mark.parametrize("name", PRIVATE)
@@ -302,5 +296,5 @@ def test_a_history_of_another_length_is_not_resumed() -> None:
         kind.evidence.resumed([Carried(0, 1, After(1, 0, 1), bytes(16))], np.array([2]))
     experiment = kind.experiment
     assert experiment is not None
-    with pytest.raises(sd.StateMismatch, match="sums: length; expected 2 of both, got 3 and 3"):
-        experiment.add(np.arange(3), np.arange(3))
+    with pytest.raises(sd.StateMismatch, match="sums: length; expected 4 numbers, got 6"):
+        experiment.add(np.arange(6))

@@ -29,6 +29,7 @@ PUBLIC = {
     "topics create",
     "topics expand",
     "watch",
+    "worth",
 }
 """What was published or configured, and how many records the caller has sent itself."""
 

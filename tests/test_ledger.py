@@ -126,7 +126,7 @@ class AgainstADictOfSlots(RuleBasedStateMachine):
 
 TestAgainstADictOfSlots = AgainstADictOfSlots.TestCase
 TestAgainstADictOfSlots.settings = settings(
-    max_examples=180 * TIMES, stateful_step_count=25, deadline=None, derandomize=True
+    max_examples=60 * TIMES, stateful_step_count=25, deadline=None, derandomize=True
 )
 
 

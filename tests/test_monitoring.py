@@ -158,19 +158,6 @@ def test_does_the_dashboard_show_every_metric(dashboard: ModuleType) -> None:
     assert metrics - drawn == set(NOT_DRAWN)
 
 
-def test_does_the_page_on_operating_list_every_metric() -> None:
-    """With its type and the words that Prometheus shows of it."""
-    operating = (DEPLOY.parent / "docs" / "operating.md").read_text()
-    table = operating.partition("| metric | type | what it says |\n|---|---|---|\n")[2]
-    families = text_string_to_metric_families(Shown().render().decode())
-    wanted = [
-        f"| `{family.name}{'_total' if family.type == 'counter' else ''}` |"
-        f" {family.type} | {family.documentation} |"
-        for family in sorted(families, key=lambda family: family.name)
-    ]
-    assert table.partition("\n\n")[0].splitlines() == wanted
-
-
 def has_series(server: PrometheusServer, expression: str) -> bool:
     return server.query(expression) != []
 

@@ -21,6 +21,7 @@ SLOTS = 10_000
 MOST = 0.07
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("actions", [10, 80])
 def test_at_most_7_percent_of_the_intervals_miss_where_no_warning_stands(actions: int) -> None:
     """60 logs: rates of .4 to 5 %, drawn evenly and unevenly; learners, chance, single actions.

@@ -260,6 +260,22 @@ def test_does_the_command_recommend() -> None:
         assert said in str(refused.exception)
 
 
+@pytest.mark.parametrize(
+    "kind", [("--actions", "2"), ("--observes", "feedback", "--actions", "2", "--rate", "0.2")]
+)
+def test_several_epsilons_are_compared_with_no_privacy(kind: tuple[str, ...]) -> None:
+    arguments = ["plan", *kind, "--gap", "0.2", "--horizon", "2000", "--epsilon"]
+    result = CliRunner().invoke(application(), [*arguments, "0.1,10"])
+    assert "ε = 0.1" in result.output
+    assert "without" in result.output
+    told = CliRunner().invoke(application(), [*arguments, "0.1,10", "--json"])
+    first, second, free = json.loads(told.stdout)
+    assert (first["epsilon"], second["epsilon"]) == ("0.1", "10")
+    assert first["regret"] > second["regret"] > 0.9 * free["regret"]
+    refused = CliRunner().invoke(application(), [*arguments, "1,2", "--changes-every", "50"])
+    assert "one ε with" in str(refused.exception or refused.output)
+
+
 def test_does_a_plan_take_actions_and_budget_from_a_configuration(tmp_path: Path) -> None:
     """ε is the action's own, without what estimates cost; three actions at 1/2."""
     ask = ["plan", "--gap", "0.2", "--horizon", "20000", "--changes-every", "9000", "--json"]

@@ -47,8 +47,9 @@ def words(path: str) -> Iterator[str]:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             continue
         if node.func.id == "StateMismatch":
-            (inner,) = node.args
-            arguments = inner.args if isinstance(inner, ast.Call) else []
+            arguments = node.args
+            if isinstance(arguments[0], ast.Call):  # a message made before
+                arguments = arguments[0].args
         else:
             arguments = node.args if node.func.id in ("_halt", "_differs") else []
         said = arguments[1] if len(arguments) > 1 else None

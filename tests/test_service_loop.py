@@ -366,6 +366,33 @@ async def test_does_a_burst_of_releases_wait_for_its_commits() -> None:
 
 
 @running
+async def test_releases_that_wait_for_a_slow_commit_are_bounded_by_their_bytes() -> None:
+    """Records are few and may all wait; what they draw may not. Then the partition goes on."""
+    room = Room([spec()], partitions=1)
+    settings = replace(
+        QUICK, most_waiting_bytes=200_000, brake_seconds=0.0, poll_records=20, batch_records=20
+    )
+    between: list[Held] = []
+
+    def around(transport: Transport) -> Transport:
+        between.append(Held(transport, HOME0))
+        return between[0]
+
+    room.send("home", events(1500, keys=[f"key {n}".encode() for n in range(1500)]))
+    async with room.worker(settings=settings, around=around) as worker:
+        await room.until(lambda: HOME0 in between[0].paused)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        work = worker.service._workers[HOME0]._work
+        assert isinstance(work, PartitionWork)
+        most = 200_000 // work._bytes_a_line
+        assert most < work.unrecorded <= most + 2 * 20, "a record draws twice at most"
+        between[0].gate.set()
+        await room.until(room.is_read)
+    assert room.wrong() == []
+
+
+@running
 async def test_does_a_commit_that_hangs_in_a_burst_hold_nobody_else_up() -> None:
     """Polling is everybody's: it waits for one partition's commit for a moment only."""
     room = Room([spec()], partitions=2)

@@ -211,7 +211,7 @@ def test_do_outcomes_of_any_delay_come_about_once() -> None:
     schedule = learner.schedule
     last = schedule.stop(schedule.block_of(slots)) - 1
     for delay in (0, 1, 37, 5_000):
-        fill = Shows(SMALL, schedule, 1, last, delay, np.random.default_rng(1))
+        fill = Shows(SMALL, learner, 1, last, delay, np.random.default_rng(1))
         seen = 0
         for step in steps(learner, fill, RunBits.of(1, range(1)), horizon=last):
             assert step.released is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -14,12 +15,23 @@ from numpy.typing import NDArray
 import streamdp as sd
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import FeedbackColumns, Identity, Key, Release, Releases
+from streamdp.core.kinds.recorded import NOT_RECORDED, Drawn, Kept, named
 from streamdp.wire import state
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Lines, Mode
 from streamdp.wire.recording import record_all
+from streamdp.wire.rereading import Rereading
 from streamdp.wire.state import Checkpoint, read_state
-from tests.golden_wire import ACTIONS, FEEDBACK, LINES, REMEMBERING, SHOWN, release, saved
+from tests.golden_wire import (
+    ACTIONS,
+    FEEDBACK,
+    LINES,
+    REMEMBERING,
+    SHOWN,
+    SHOWN_FEEDBACK,
+    release,
+    saved,
+)
 
 PLACES = Entries("home", 0)
 POINT = PLACES.checkpoint
@@ -88,12 +100,12 @@ def test_no_two_entries_share_a_key(parts: tuple[object, ...], data: st.DataObje
         assert release_entry(other) not in mine
 
 
-@given(st.tuples(NAMES, SMALL, KEYS, SMALL, SMALL, SMALL, NAMES))
+@given(st.tuples(NAMES, SMALL, KEYS, SMALL, SMALL, SMALL, st.sampled_from(["sums", "action"])))
 def test_does_a_mark_lead_back_to_its_entry(parts: tuple[object, ...]) -> None:
     """It is one line, so that many can be kept as lines of one string."""
     identity = Identity(*parts)  # type: ignore[arg-type]
     places = Entries(identity.stream, identity.partition)
-    mark = places.mark(release_entry(identity), identity.key)
+    mark = places.mark(release_entry(identity))
     assert b"\n" not in mark
     assert places.release(mark, identity.key) == release_entry(identity)
 
@@ -184,20 +196,22 @@ def test_many_at_once_are_the_same_bytes(
     st.sampled_from(Mode),
     st.integers(1, 2**62),
     st.integers(0, 2**32),
+    st.booleans(),
 )
 def test_many_of_a_feedback_stream_are_the_same_bytes(
-    drawn: list[Release], mode: Mode, first: int, seed: int
+    drawn: list[Release], mode: Mode, first: int, seed: int, pairs: bool
 ) -> None:
     """The fast way against the plain one: openings and sums, any numbers, in every mode."""
     kinds, shape = ("opening", "sums"), (len(drawn), len(FEEDBACK.actions))
     generator = np.random.default_rng(seed)
-    gains, shown = generator.integers(-(2**63), 2**63 - 1, (2, *shape), endpoint=True)
+    one, other = generator.integers(-(2**63), 2**63 - 1, (2, *shape), endpoint=True)
     policy = generator.integers(0, 2**32, shape, dtype=np.uint32)
     named = [
         replace(release, identity=release.identity._replace(kind=kinds[at % 2]), value=0)
         for at, release in enumerate(drawn)
     ]
-    releases = replace(columns(named, kinds), feedback=FeedbackColumns(gains, shown, policy))
+    feedback = FeedbackColumns(one, other, policy, pairs)
+    releases = replace(columns(named, kinds), feedback=feedback)
     entries = record_all(releases, lines=FEEDBACK, mode=mode, ordinal=first)
     for at, (drawn_release, entry) in enumerate(zip(releases, entries, strict=True)):
         plain = state.record(drawn_release, lines=FEEDBACK, mode=mode, ordinal=first + at)
@@ -375,3 +389,78 @@ def test_a_refusal_does_not_show_what_was_drawn() -> None:
     with pytest.raises(StateMismatch) as refusal:
         state.decode_recorded(release().identity, damaged)
     assert "drawn" not in str(refusal.value)
+
+
+# Reading many at once
+
+
+def many(mode: Mode, **change: object) -> list[tuple[bytes, bytes]]:
+    """Entries of all kinds of releases, of keys that JSON escapes too, as they are recorded."""
+    keys: list[Key] = [b"fr", None, b"", b"\xff", b'a"b', "ключ".encode(), b"\x7f", b"a\\", b"7"]
+    recorded = []
+    remembered = replace(SHOWN["action"], in_force=1)
+    releases = [*SHOWN.values(), *SHOWN_FEEDBACK.values(), remembered]
+    for at, (of, key) in enumerate((of, key) for key in keys for of in releases):
+        lines = FEEDBACK if of.policy is not None else REMEMBERING if of.in_force else LINES
+        lines = replace(lines, **change)  # type: ignore[arg-type]
+        changed = replace(
+            of, identity=of.identity._replace(key=key, epoch=1, born=at, block=at % 3),
+            first_offset=at, last_offset=10 * at, start=at + 1, stop=at + 2,
+        )  # fmt: skip
+        one = state.record(changed, lines=lines, mode=mode, ordinal=at + 1)
+        recorded.append((release_entry(changed.identity), state.encode_recorded(one)))
+    return recorded
+
+
+def plainly(entries: list[tuple[bytes, bytes]]) -> dict[Drawn, tuple[int, Kept]]:
+    """What the plain reader reads of each, where it reads one."""
+    read_, rereading = {}, Rereading(PLACES, epoch=1, where="state")
+    for place, value in entries:
+        with suppress(StateMismatch):
+            one = state.decode_recorded(rereading.identity(place), value)
+            name, kept = named(one.release)
+            read_[name] = one.ordinal, kept
+    return read_
+
+
+def at_once(rereading: Rereading, entries: list[tuple[bytes, bytes]]) -> object:
+    """The same of the reader of many."""
+    return {
+        Drawn(key, born, block, of.names.kind): (
+            ordinal,
+            Kept(value, first, last, None if in_force == NOT_RECORDED else in_force, *rest),
+        )
+        for of in rereading.read(entries)
+        for _, key, born, block, ordinal, value, first, last, in_force, rest in of.rows()
+    }
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_many_recorded_releases_are_read_as_each_is_read_alone(mode: Mode) -> None:
+    """Of every kind and of any key, in a second reading by patterns alone where there are any."""
+    entries, rereading = many(mode), Rereading(PLACES, epoch=1, where="state")
+    entries += many(mode, version="0.2")
+    expected = plainly(entries)
+    assert len(expected) == len(dict(entries))
+    for _ in range(2):
+        assert at_once(rereading, entries) == expected
+    assert len(rereading._patterns) > 3
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_pattern_reads_nothing_that_the_plain_reader_refuses(mode: Mode) -> None:
+    """Any byte changed, in place or value: the same is read as plainly, or nothing."""
+    entries, rereading = many(mode), Rereading(PLACES, epoch=1, where="state")
+    at_once(rereading, entries)
+    patterns, rng = len(rereading._patterns), np.random.default_rng(1)
+    for _ in range(4000):
+        place, value = entries[rng.integers(len(entries))]
+        text = bytearray(place + b"\n" + value)
+        at = int(rng.integers(len(text)))
+        text[at : at + int(rng.integers(2))] = rng.choice(
+            [b"1", b"0", b" ", b"", b'"', b"\xff", b"a"]
+        )
+        changed, _, rest = bytes(text).partition(b"\n")
+        one = [(changed, rest)]
+        rereading._patterns = rereading._patterns[:patterns]
+        assert at_once(rereading, one) == plainly(one)

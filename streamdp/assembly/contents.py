@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import msgspec
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,4 +130,4 @@ def _kind(value: object) -> str:
 
 
 def _refuse(where: str, expected: str, got: str) -> NoReturn:
-    raise InvalidConfig(complaint(where, "not written", expected=expected, got=got))
+    raise InvalidConfig(where, "not written", expected=expected, got=got)

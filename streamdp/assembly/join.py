@@ -38,7 +38,7 @@ from streamdp.assembly.persons import Persons
 from streamdp.assembly.public import PERSON_HEADER, TELLING, Headers, Key, event_headers, only
 from streamdp.assembly.recipes import Recipe, Unreadable, Value
 from streamdp.assembly.rules import Rules
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 
 Encode = Callable[[Sequence[float]], bytes]
 """Encodes losses as an event's bytes, whose length is always the same.
@@ -287,12 +287,10 @@ class Join:
             value = self._encode(losses)
             if len(value) != self._length:
                 raise StateMismatch(
-                    complaint(
-                        "an event",
-                        "its length would reveal something of its content",
-                        expected=f"{self._length} bytes, as every event",
-                        got="an event of another length (not shown: private)",
-                    )
+                    "an event",
+                    "its length would reveal something of its content",
+                    expected=f"{self._length} bytes, as every event",
+                    got="an event of another length (not shown: private)",
                 )
             if len(self._known) == _MOST_KNOWN:
                 self._known.clear()

@@ -29,7 +29,7 @@ from hashlib import blake2b
 import msgspec
 
 from streamdp.assembly.public import Key
-from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
+from streamdp.core.errors import InvalidConfig, StateMismatch
 
 HASH_BYTES = 16
 LEAST_SECRET = 16  # bytes
@@ -56,15 +56,13 @@ class Cap:
         if self.most < 1 or (self.slots is not None and self.most >= self.slots):
             expected = "most ≥ 1" if self.slots is None else "1 ≤ most < slots"
             got = f"{self.most} of {self.slots or 'a day'}"
-            raise InvalidConfig(complaint("persons", "no cap", expected=expected, got=got))
+            raise InvalidConfig("persons", "no cap", expected=expected, got=got)
         if not LEAST_SECRET <= len(self.secret) <= 64:
             raise InvalidConfig(
-                complaint(
-                    "persons.secret",
-                    "of a wrong length",
-                    expected=f"{LEAST_SECRET} to 64 bytes",
-                    got=len(self.secret),
-                )
+                "persons.secret",
+                "of a wrong length",
+                expected=f"{LEAST_SECRET} to 64 bytes",
+                got=len(self.secret),
             )
 
     def hashed(self, person: bytes) -> bytes:
@@ -141,12 +139,10 @@ def _restored(value: bytes) -> _Stretch:
         saved = _decoder.decode(value)
     except msgspec.MsgspecError:
         raise StateMismatch(
-            complaint(
-                "state of persons",
-                "unreadable",
-                expected="a saved count",
-                got=f"{len(value)} bytes",
-            )
+            "state of persons",
+            "unreadable",
+            expected="a saved count",
+            got=f"{len(value)} bytes",
         ) from None
     return _Stretch(saved.at, saved.counts)
 

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from streamdp.assembly.rules import Gains
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.wire.nesting import SHORT, too_deep
 
@@ -267,7 +267,7 @@ class Errors:
     def __post_init__(self) -> None:
         """Refuse a scale that is not positive and finite."""
         if not (math.isfinite(self.scale) and self.scale > 0):
-            raise InvalidConfig(complaint("scale", "not a scale", expected="> 0", got=self.scale))
+            raise InvalidConfig("scale", "not a scale", expected="> 0", got=self.scale)
 
     @property
     def setting(self) -> str:

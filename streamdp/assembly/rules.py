@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 
 Gains = Sequence[float]
 """Each action's gain in [0, 1]: 1 − loss. A single gain if only the shown action has one."""
@@ -38,13 +38,9 @@ class Rules:
         """Refuse rules that no join can keep."""
         for name in ("window", "grace"):
             if getattr(self, name) < 1:
-                raise InvalidConfig(
-                    complaint(name, "too short", expected="≥ 1 ms", got=getattr(self, name))
-                )
+                raise InvalidConfig(name, "too short", expected="≥ 1 ms", got=getattr(self, name))
         if not (math.isfinite(self.default) and 0.0 <= self.default <= 1.0):
-            raise InvalidConfig(
-                complaint("default_loss", "not a loss", expected="0 to 1", got=self.default)
-            )
+            raise InvalidConfig("default_loss", "not a loss", expected="0 to 1", got=self.default)
 
     def deadline(self, timestamp: int) -> int:
         """The last time at which outcomes count for a request of this time."""

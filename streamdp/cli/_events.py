@@ -55,9 +55,9 @@ def events(file: str, source: BinaryIO, *, actions: Actions, key: bytes | None) 
 
 def refuse(where: str, what: str, expected: object, got: object) -> NoReturn:
     """Raise an error in the house's form."""
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
 
-    raise InvalidConfig(complaint(where, what, expected=expected, got=got)) from None
+    raise InvalidConfig(where, what, expected=expected, got=got) from None
 
 
 # -- JSON ----------------------------------------------------------------------------------------

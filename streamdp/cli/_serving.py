@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from streamdp.service.config import Configuration
@@ -21,7 +21,7 @@ def serve_as_child(configuration: Configuration, *, single_broker: bool) -> Obse
     listen = configuration.tables.http.listen
     if listen is None:
         raise InvalidConfig(
-            complaint("http.listen", "missing", expected="host:port to serve at", got="nothing")
+            "http.listen", "missing", expected="host:port to serve at", got="nothing"
         )
     operations = configuration.tables.operations
     from streamdp.service.listeners import check_apart

@@ -22,18 +22,16 @@ def assemble(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = Fals
 
     Example: streamdp assemble --config streamdp.toml
     """
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
     from streamdp.service.run import Work
 
     allowed = seeds(True)  # it draws nothing, so a stream's seed is harmless here
     ready = prepared(config, single_broker=single_broker, allowed=allowed)
     if not ready.configuration.tables.assemblies:
         raise InvalidConfig(
-            complaint(
-                f"{config}: assemblies",
-                "missing",
-                expected="at least one table [assemblies.NAME]",
-                got="none",
-            )
+            f"{config}: assemblies",
+            "missing",
+            expected="at least one table [assemblies.NAME]",
+            got="none",
         )
     raise typer.Exit(served(ready, work=Work.ASSEMBLE, allowed=allowed))

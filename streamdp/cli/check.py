@@ -8,6 +8,7 @@ exit code of its own says so, or ``--wait`` waits.
 
 from __future__ import annotations
 
+from math import ceil, sqrt
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -116,15 +117,13 @@ async def _ask(ready: Prepared, wait: bool) -> None:
 
 async def _compare(ready: Prepared) -> None:
     """Refuse a configuration that did not make the saved state."""
+    from streamdp.ports import closing
     from streamdp.service.assembling.diagnosis import compare_assemblies
     from streamdp.service.diagnosis import compare
 
-    tools = ready.technology.administrator()
-    try:
+    async with closing(ready.technology.administrator()) as tools:
         await compare(tools, ready.specs)
         await compare_assemblies(tools, ready.assemblies)
-    finally:
-        await tools.close()
 
 
 def _print_template(schema: bool) -> None:
@@ -208,6 +207,18 @@ def _assembly(configuration: Configuration, spec: AssemblySpec) -> dict[str, Any
     return report
 
 
+_BEYOND = 10
+"""How many times the noise of a number an average cell and action should be shown in a block."""
+
+
+def _noise(spec: StreamSpec) -> float:
+    """The standard deviation of the noise in a number of a release, in events."""
+    from streamdp.core.kinds.feedback import PolicyLearner
+
+    assert isinstance(spec.learner, PolicyLearner)
+    return sqrt(max(spec.learner.noise.on_sums, spec.learner.noise.on_counts))
+
+
 def _table(configuration: Configuration, spec: StreamSpec) -> dict[str, Any] | None:
     """The size of a table of contexts, and what is promised of them."""
     contexts, arms = configuration.contexts(spec.name), len(spec.learner.actions)
@@ -219,6 +230,10 @@ def _table(configuration: Configuration, spec: StreamSpec) -> dict[str, Any] | N
         "cells": contexts.cells,
         "numbers_a_release": 2 * arms,
         "bytes_a_policy": 4 * arms,
+        "most_keys": spec.most_keys,
+        "memory_bytes": spec.most_keys * spec.row_bytes,
+        "noise": _noise(spec),
+        "events_beyond_noise": ceil(_BEYOND * _noise(spec) * arms),
         "public": public,
         "promise": (
             "context and action stand in headers: THEY ARE PUBLIC FOR GOOD. Send levels, never"
@@ -293,8 +308,17 @@ def _print(report: dict[str, Any]) -> None:
         if table is not None:
             typer.echo(
                 f"    a table of {table['cells']} cells: {table['numbers_a_release']} numbers a"
-                f" release, a policy of {table['bytes_a_policy']} bytes; one key's table is kept by"
-                " one process"
+                f" release, a policy of {table['bytes_a_policy']} bytes, at most"
+                f" {table['most_keys']} keys in a partition ({table['memory_bytes'] / 1e6:,.0f} MB)"
+            )
+            typer.echo(
+                f"    noise of ±{table['noise']:.1f} on each number: an average cell shows an"
+                f" action {_BEYOND} times as often in a block of"
+                f" {table['events_beyond_noise']:,} events"
+            )
+            typer.echo(
+                "    one key is one partition, so its traffic is one process's: where that is not"
+                " enough, use more keys (placement × region)"
             )
             typer.secho(f"    {table['promise']}", bold=True)
         for warning in stream["warnings"]:

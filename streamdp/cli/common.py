@@ -97,7 +97,7 @@ def prepared(path: Path, *, single_broker: bool, allowed: Seeds) -> Prepared:
 
 def chosen(configuration: Configuration, stream: str | None) -> StreamTopics:
     """The named stream, or the only one."""
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
 
     known = {topics.stream: topics for topics in configuration.topics()}
     if stream is None and len(known) == 1:
@@ -105,19 +105,19 @@ def chosen(configuration: Configuration, stream: str | None) -> StreamTopics:
     if stream not in known:
         got = "none of them" if stream is None else stream
         what = "missing" if stream is None else "unknown"
-        raise InvalidConfig(complaint("--stream", what, expected=" or ".join(known), got=got))
+        raise InvalidConfig("--stream", what, expected=" or ".join(known), got=got)
     return known[stream]
 
 
 def chosen_assembly(configuration: Configuration, assembly: str) -> StreamTopics:
     """The topics of a named assembly."""
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
     from streamdp.service.config.assembling import topics_of
 
     known = configuration.tables.assemblies
     if assembly not in known:
         expected = " or ".join(known) or "a table [assemblies.NAME]"
-        raise InvalidConfig(complaint("--assembly", "unknown", expected=expected, got=assembly))
+        raise InvalidConfig("--assembly", "unknown", expected=expected, got=assembly)
     return topics_of(configuration, assembly)
 
 

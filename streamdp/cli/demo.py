@@ -116,18 +116,17 @@ def _shown(path: Path, console: Console, *, seconds: float, address: str, refuse
 
 async def _prepare(configuration: Configuration, technology: Technology, *, refuse: bool) -> None:
     """Create topics, as `streamdp topics create` does; maybe refuse those that are there."""
-    administrator = technology.administrator()
-    try:
+    from streamdp.ports import closing
+
+    async with closing(technology.administrator()) as administrator:
         if refuse:
             await _refuse_existing(administrator, configuration)
         await administrator.create(configuration.topics(), partitions=1)
-    finally:
-        await administrator.close()
 
 
 async def _refuse_existing(administrator: Administrator, configuration: Configuration) -> None:
     """Refuse to write into topics that somebody else has made."""
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
     from streamdp.ports import RemovingAdministrator
 
     assert isinstance(administrator, RemovingAdministrator)
@@ -135,9 +134,7 @@ async def _refuse_existing(administrator: Administrator, configuration: Configur
     if there:
         expected = "none of the demonstration's topics on this cluster; delete them, or go on with"
         expected += " the configuration that an earlier --folder kept"
-        raise InvalidConfig(
-            complaint("--bootstrap", "topics exist", expected=expected, got=", ".join(there))
-        )
+        raise InvalidConfig("--bootstrap", "topics exist", expected=expected, got=", ".join(there))
 
 
 async def _remove(path: Path) -> None:
@@ -202,11 +199,11 @@ def _transport(place: Path, *, kafka: bool, bootstrap: str | None) -> Iterator[s
     try:
         from streamdp.testing.broker import borrow_broker
     except ModuleNotFoundError:  # the image of production is made without it
-        from streamdp.core.errors import InvalidConfig, complaint
+        from streamdp.core.errors import InvalidConfig
 
         got = "an installation without the test broker"
         raise InvalidConfig(
-            complaint("--kafka", "no broker", expected="--bootstrap HOST:PORT", got=got)
+            "--kafka", "no broker", expected="--bootstrap HOST:PORT", got=got
         ) from None
 
     with borrow_broker() as broker:

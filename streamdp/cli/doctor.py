@@ -87,9 +87,11 @@ async def _look(
         quarantined,
         records,
         retired,
+        schemas,
         there,
     )
     from streamdp.service.ledgers import Ledgers
+    from streamdp.service.registries import reading_of
 
     tools, published = technology.administrator(), technology.publications()
     try:
@@ -108,6 +110,7 @@ async def _look(
             if topics.output:
                 continue
             spec = configuration.spec(topics.stream, seeds=Seeds.ALLOWED)
+            looked += await schemas(reading_of(spec.format))
             looked += await partitions(tools, spec, ledgers.by_others)
             looked.append(await in_several_partitions(published, topics, epoch=spec.epoch))
             if sample is not None:
@@ -132,12 +135,17 @@ async def _assemblies(
     asked = {topic.stream for topic in topics if topic.output}
     if not asked:
         return []
-    from streamdp.service.assembling.diagnosis import keys, partitions
+    from streamdp.service.assembling.diagnosis import keys, partitions, telling
+    from streamdp.service.diagnosis import schemas
 
     looked: list[Finding] = []
     for spec in configuration.assemblies():
         if spec.name in asked:
+            for reading in spec.readings:
+                looked += await schemas(reading)
             looked += await partitions(tools, spec, ledgers.by_others)
             if sample is not None:
                 looked.append(await keys(tools, spec.topics, count=sample))
+                if spec.recipe.names_arm:
+                    looked.append(await telling(tools, spec.topics, count=sample))
     return looked

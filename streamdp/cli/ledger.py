@@ -72,16 +72,15 @@ async def _lines(
     """The lines that were asked for, in the order of their ledgers."""
     from collections import deque
 
+    from streamdp.ports import closing
+
     lines: deque[bytes] = deque(maxlen=last)
-    publications = technology.publications()
-    try:
+    async with closing(technology.publications()) as publications:
         for topics in streams:
             async for batch in publications.ledger(topics, follow=False):
                 lines.extend(
                     record.value for record in batch if key is None or is_asked(record.key, key)
                 )
-    finally:
-        await publications.close()
     return list(lines)
 
 
@@ -179,13 +178,12 @@ async def _read(
     technology: Technology, streams: Sequence[StreamTopics], verification: Verification
 ) -> None:
     """Read an application's ledgers."""
-    publications = technology.publications()
-    try:
+    from streamdp.ports import closing
+
+    async with closing(technology.publications()) as publications:
         for topics in streams:
             async for batch in publications.ledger(topics, follow=False):
                 verification.read(topics, batch)
-    finally:
-        await publications.close()
 
 
 async def _read_state(
@@ -241,16 +239,15 @@ async def _read_shown(
 
 async def _others(technology: Technology, app: str, read: set[str]) -> list[StreamTopics]:
     """The ledgers that no given configuration names."""
-    publications = technology.publications()
-    try:
+    from streamdp.ports import closing
+
+    async with closing(technology.publications()) as publications:
         return [topics for topics in await publications.ledgers(app) if topics.ledger not in read]
-    finally:
-        await publications.close()
 
 
 def _check_once(configurations: Sequence[Configuration]) -> None:
     """Refuse to read a ledger twice: every charge would be counted again."""
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
 
     given: dict[str, Path] = {}
     for configuration in configurations:
@@ -259,9 +256,7 @@ def _check_once(configurations: Sequence[Configuration]) -> None:
                 kind = "assemblies" if topics.output else "streams"
                 where = f"--config {configuration.path}: {kind}.{topics.stream}"
                 got = f"{topics.ledger}, as in {given[topics.ledger]}"
-                raise InvalidConfig(
-                    complaint(where, "a ledger is given twice", expected="each once", got=got)
-                )
+                raise InvalidConfig(where, "a ledger is given twice", expected="each once", got=got)
             given[topics.ledger] = configuration.path
 
 

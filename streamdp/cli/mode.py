@@ -80,17 +80,15 @@ async def _publish(technology: Technology, topics: StreamTopics, switch: Switch)
     """Publish the stream's own line, stamped with the present time."""
     from datetime import UTC, datetime
 
+    from streamdp.ports import closing
     from streamdp.wire.lines import ACTION_SCHEMA, ModeLine
     from streamdp.wire.published import encode_mode
 
     line = ModeLine(
         schema=ACTION_SCHEMA, stream=topics.stream, at=datetime.now(UTC), mode=switch.value
     )
-    tools = technology.administrator()
-    try:
+    async with closing(technology.administrator()) as tools:
         await tools.announce(topics, encode_mode(line))
-    finally:
-        await tools.close()
     return line
 
 

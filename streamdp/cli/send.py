@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
-from streamdp.cli._events import Event, events, refuse
-from streamdp.cli._feedback_events import ShownEvent, shown_events
-from streamdp.cli._loop_records import Line, loop_records
+from streamdp.cli._events import events, refuse
+from streamdp.cli._feedback_events import shown_events
+from streamdp.cli._loop_records import loop_records
 from streamdp.cli._printable import key_bytes
 from streamdp.cli.common import (
     DEFAULT_CONFIG,
@@ -52,6 +52,7 @@ BATCH = 1000  # records sent at once
 class Sent(NamedTuple):
     """A record to send."""
 
+    topic: str
     key: bytes | None
     value: bytes | None
     headers: Headers
@@ -100,104 +101,75 @@ def send(
 
     configuration = load(config)
     default = None if key is None else key_bytes(key)
-    if assembly is not None:
+    if assembly is None:
+        topics = chosen(configuration, stream)
+    else:
         if stream is not None or as_it_is or rows != 1:
             refuse("--assembly", "goes alone", "no --stream, --rows or --as-it-is", "one of them")
         topics = chosen_assembly(configuration, assembly)
-        technology = opened(configuration, single_broker)
-        table = configuration.tables.assemblies[assembly]
-        with _opened(file) as source:
+    technology = opened(configuration, single_broker)
+    with _opened(file) as source:
+        if assembly is not None:
+            table = configuration.tables.assemblies[assembly]
+            for name in ("requests_format", "outcomes_format"):
+                of = getattr(table, name).name
+                if of != "json":
+                    refuse(f"assemblies.{assembly}.{name}", "send writes JSON alone", "json", of)
             read = loop_records(
                 file, source, mode=table.mode, actions=configuration.actions(table.stream),
                 key=default, feedback=configuration.feedback(table.stream),
             )  # fmt: skip
-            counts = run(_sent_to_both(technology, topics, read, partition))
-        _tell_both(topics, counts, as_json)
-        return
-    topics = chosen(configuration, stream)
-    technology = opened(configuration, single_broker)
-    with _opened(file) as source:
-        if as_it_is:
-            records: Iterable[Sent] = (Sent(default, line.rstrip(b"\r\n"), []) for line in source)
+            records: Iterable[Sent] = (
+                Sent(topics.second_input if line.outcome else topics.input, *line.record)
+                for line in read
+            )
+        elif as_it_is:
+            records = (Sent(topics.input, default, line.rstrip(b"\r\n"), []) for line in source)
         else:
-            records = _encoded(configuration.format(topics.stream), file, source, default, rows)
-        count = run(_sent(technology, topics.input, records, partition))
-    if as_json:
-        print_json({"topic": topics.input, "records": count})
+            from streamdp.service.registries import with_schemas
+
+            with reaching():  # a format may need the schemas that it writes by
+                format_ = with_schemas(configuration.format(topics.stream))
+            records = _encoded(format_, topics.input, file, source, default, rows)
+        counts = run(_sent(technology, topics, records, partition))
+    count, outcomes = counts[topics.input], counts.get(topics.second_input)
+    if outcomes is None:
+        report, told = {"topic": topics.input, "records": count}, f"{count} records"
+        told += f" sent to {topics.input}"
     else:
-        typer.echo(f"{count} records sent to {topics.input}")
+        report = {"requests": count, "outcomes": outcomes}
+        told = f"{count} requests sent to {topics.input}, {outcomes} outcomes to"
+        told += f" {topics.second_input}"
+    print_json(report) if as_json else typer.echo(told)
 
 
 async def _sent(
-    technology: Technology,
-    topic: str,
-    records: Iterable[Sent],
-    partition: int | None,
-) -> int:
-    """Send records in batches; return their number."""
+    technology: Technology, topics: StreamTopics, records: Iterable[Sent], partition: int | None
+) -> dict[str, int]:
+    """Send records in batches, of each batch the input's first; return their numbers by topic."""
     from streamdp.core.errors import InvalidConfig
 
     producer = technology.producer()
-    count = 0
+    counts = dict.fromkeys(filter(None, (topics.input, topics.second_input)), 0)
     try:
         for batch in _pieces(records, BATCH):
-            with reaching():
-                await producer.send(
-                    topic,
-                    [(record.key, record.value) for record in batch],
-                    headers=[record.headers for record in batch],
-                    partition=partition,
-                )
-            count += len(batch)
-    except InvalidConfig as error:
-        raise InvalidConfig(f"{error} ({count} records had been sent)") from None
-    finally:
-        await producer.close()
-    return count
-
-
-async def _sent_to_both(
-    technology: Technology,
-    topics: StreamTopics,
-    lines: Iterable[Line],
-    partition: int | None,
-) -> dict[str, int]:
-    """Send batches of requests and outcomes, requests first; return the numbers of each."""
-    from streamdp.core.errors import InvalidConfig
-
-    producer = technology.producer()
-    counts = {topics.input: 0, topics.second_input: 0}
-    try:
-        for piece in _pieces(lines, BATCH):
             for topic in counts:
-                records = [line.record for line in piece if line.outcome == (topic != topics.input)]
-                if not records:
+                some = [record for record in batch if record.topic == topic]
+                if not some:
                     continue
                 with reaching():
                     await producer.send(
                         topic,
-                        [(key, value) for key, value, _ in records],
-                        headers=[headers for *_, headers in records],
+                        [(record.key, record.value) for record in some],
+                        headers=[record.headers for record in some],
                         partition=partition,
                     )
-                counts[topic] += len(records)
+                counts[topic] += len(some)
     except InvalidConfig as error:
-        before = sum(counts.values())
-        raise InvalidConfig(f"{error} ({before} records had been sent)") from None
+        raise InvalidConfig(f"{error} ({sum(counts.values())} records had been sent)") from None
     finally:
         await producer.close()
     return counts
-
-
-def _tell_both(topics: StreamTopics, counts: dict[str, int], as_json: bool) -> None:
-    requests, outcomes = counts[topics.input], counts[topics.second_input]
-    if as_json:
-        print_json({"requests": requests, "outcomes": outcomes})
-    else:
-        typer.echo(
-            f"{requests} requests sent to {topics.input}, "
-            f"{outcomes} outcomes to {topics.second_input}"
-        )
 
 
 def _pieces(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -220,44 +192,37 @@ def _opened(file: str) -> Any:
 
 
 def _encoded(
-    format_: Format | FeedbackFormat, file: str, source: Any, key: bytes | None, rows: int
+    format_: Format | FeedbackFormat,
+    topic: str,
+    file: str,
+    source: Any,
+    key: bytes | None,
+    rows: int,
 ) -> Iterator[Sent]:
-    """The events of a file as records."""
-    from streamdp.wire.feedback import FeedbackFormat
-
-    if isinstance(format_, FeedbackFormat):
-        return _shown(format_, shown_events(file, source, feedback=format_.feedback, key=key), rows)
-    return _records(format_, events(file, source, actions=format_.actions, key=key), rows)
-
-
-def _shown(format_: FeedbackFormat, read: Iterator[ShownEvent], rows: int) -> Iterator[Sent]:
-    """Consecutive feedback of a key as records of several slots, with headers that name arms."""
+    """The events of a file as records: consecutive events of a key are rows of one record."""
     import numpy as np
 
     from streamdp.core.errors import InvalidConfig
-    from streamdp.wire.feedback import headers_of
+    from streamdp.wire.feedback import FeedbackFormat, headers_of
 
-    for key, run in groupby(read, key=lambda event: event.key):
+    def of_losses(batch: list[Any]) -> tuple[bytes, Headers]:
+        assert not isinstance(format_, FeedbackFormat)
+        return format_.encode(np.array([event.losses for event in batch], dtype=np.float32)), []
+
+    def of_shown(batch: list[Any]) -> tuple[bytes, Headers]:
+        assert isinstance(format_, FeedbackFormat)
+        arms = [event.arm for event in batch]
+        numbers = np.array([event.number for event in batch], dtype=np.float32)
+        return format_.encode(numbers, played=arms), headers_of(format_, arms)
+
+    read: Any
+    if isinstance(format_, FeedbackFormat):
+        read, encode = shown_events(file, source, feedback=format_.feedback, key=key), of_shown
+    else:
+        read, encode = events(file, source, actions=format_.actions, key=key), of_losses
+    for own, run in groupby(read, key=lambda event: event.key):
         for batch in _pieces(run, rows):
-            arms = [event.arm for event in batch]
-            numbers = np.array([event.number for event in batch], dtype=np.float32)
             try:
-                yield Sent(key, format_.encode(numbers, played=arms), headers_of(format_, arms))
+                yield Sent(topic, own, *encode(batch))
             except InvalidConfig as error:  # more slots than the format has in a record
                 raise InvalidConfig(f"{batch[0].where}: {error}") from None
-
-
-def _records(format_: Format, read: Iterator[Event], rows: int) -> Iterator[Sent]:
-    """Consecutive events of a key as records of several rows."""
-    import numpy as np
-
-    from streamdp.core.errors import InvalidConfig
-
-    for key, run in groupby(read, key=lambda event: event.key):
-        for batch in _pieces(run, rows):
-            table = np.array([event.losses for event in batch], dtype=np.float32)
-            try:
-                record = format_.encode(table)
-            except InvalidConfig as error:  # more rows than the format has in a record
-                raise InvalidConfig(f"{batch[0].where}: {error}") from None
-            yield Sent(key, record, [])

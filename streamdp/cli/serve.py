@@ -22,7 +22,7 @@ def serve(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = False) 
 
     Example: streamdp serve --config streamdp.toml
     """
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
     from streamdp.serve.knowledge import Bounds, Knowledge
     from streamdp.serve.listener import Limits, bound
     from streamdp.serve.process import serve
@@ -39,9 +39,7 @@ def serve(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = False) 
     http = configuration.tables.http
     if http.listen is None:
         raise InvalidConfig(
-            complaint(
-                f"{config}: http.listen", "missing", expected="host:port to serve at", got="nothing"
-            )
+            f"{config}: http.listen", "missing", expected="host:port to serve at", got="nothing"
         )
     credentials, topics = serve_credentials(configuration), loop_topics(configuration)
     technology, log = opened(configuration, single_broker), log_of(configuration)

@@ -96,10 +96,9 @@ async def _inspect(
     partition: int | None,
     content: bool,
 ) -> list[dict[str, Any]]:
-    from streamdp.ports import Partition
+    from streamdp.ports import Partition, closing
 
-    tools = technology.administrator()
-    try:
+    async with closing(technology.administrator()) as tools:
         first = await tools.peek(topics, partition or 0)
         numbers = range(first.partitions) if partition is None else [partition]
         partitions = []
@@ -107,8 +106,6 @@ async def _inspect(
             place = Partition(topics.stream, number)
             partitions.append(described(place, await tools.peek(topics, number), content))
         return partitions
-    finally:
-        await tools.close()
 
 
 def _described(spec: StreamSpec, place: Partition, taken: Taken, content: bool) -> dict[str, Any]:

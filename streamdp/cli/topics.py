@@ -153,15 +153,14 @@ def _do(
     ]
 
     async def done() -> list[Finding]:
-        tools = technology.administrator()
-        try:
+        from streamdp.ports import closing
+
+        async with closing(technology.administrator()) as tools:
             return [
                 finding
                 for count, streams in groups
                 for finding in await work(tools, streams, count)
             ]
-        finally:
-            await tools.close()
 
     print_findings(wait_for(done), as_json=as_json)
 

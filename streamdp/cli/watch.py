@@ -21,7 +21,6 @@ from streamdp.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from streamdp.client import Names
     from streamdp.ports import Published, StreamTopics, Technology
     from streamdp.wire.lines import InForce, PublishedLine
 
@@ -51,14 +50,10 @@ def watch(
     streamdp watch --stream home
     streamdp watch --stream home --key fr --once --json
     """
-    from streamdp.client import Names
-
     configuration = load(config)
     topics = chosen(configuration, stream)
     technology = opened(configuration, single_broker)
-    actions = tuple(configuration.actions(topics.stream))
-    contexts = configuration.contexts(topics.stream)
-    printer = _Printer(frozenset(key or ()), as_json, Names(actions, "", contexts))
+    printer = _Printer(frozenset(key or ()), as_json)
     try:
         wait_for(lambda: _once(technology, topics, printer) if once
                  else _follow(technology, topics, printer))  # fmt: skip
@@ -67,13 +62,12 @@ def watch(
 
 
 async def _follow(technology: Technology, topics: StreamTopics, printer: _Printer) -> None:
-    publications = technology.publications()
-    try:
+    from streamdp.ports import closing
+
+    async with closing(technology.publications()) as publications:
         async for batch in publications.actions(topics, follow=True):
             for line in _lines(batch):
                 printer.show(line)
-    finally:
-        await publications.close()
 
 
 async def _once(technology: Technology, topics: StreamTopics, printer: _Printer) -> None:
@@ -81,20 +75,18 @@ async def _once(technology: Technology, topics: StreamTopics, printer: _Printer)
 
     Before them the stream's mode, unless it is live.
     """
+    from streamdp.ports import closing
     from streamdp.wire.lines import ModeLine, key_bytes
 
     latest: dict[tuple[bytes | None, int], InForce] = {}
     mode = None
-    publications = technology.publications()
-    try:
+    async with closing(technology.publications()) as publications:
         async for batch in publications.actions(topics, follow=False):
             for line in _lines(batch):
                 if isinstance(line, ModeLine):
                     mode = line
                 else:
                     latest[key_bytes(line), line.partition] = line
-    finally:
-        await publications.close()
     lines: dict[bytes | None, InForce] = {}
     for (name, _), line in sorted(latest.items(), key=lambda item: _rank(item[1]), reverse=True):
         lines.setdefault(name, line)
@@ -118,9 +110,8 @@ def _lines(batch: Sequence[Published]) -> list[PublishedLine]:
 class _Printer:
     """Prints the lines of the keys that were asked for."""
 
-    def __init__(self, keys: frozenset[str], as_json: bool, names: Names) -> None:
+    def __init__(self, keys: frozenset[str], as_json: bool) -> None:
         self._keys = keys
-        self._names = names
         self._as_json = as_json
 
     def show(self, line: PublishedLine) -> bool:
@@ -151,15 +142,14 @@ class _Printer:
 
     def _in_words(self, line: InForce) -> str:
         """The action in force, or the likeliest ones of a policy."""
+        from streamdp.client.table import names_of
         from streamdp.core.evidence.policy import PARTS, policy_of
         from streamdp.wire.lines import PolicyLine, from_base64
-        from streamdp.wire.published import names_digest
 
         if not isinstance(line, PolicyLine):
             return word(line.action)
-        actions, cells = self._names.actions, self._names.cells
-        if line.actions_digest != names_digest(self._names.arms):
-            return "a policy for other actions"
+        names = names_of(line, salt="")
+        actions, cells = names.actions, names.cells
         parts = from_base64(line.policy, "policy")
         policies = policy_of(parts, actions=len(actions), cells=cells).reshape(cells, -1)
         means = policies.sum(axis=0, dtype="int64") / (cells * PARTS)  # of its cells, all alike

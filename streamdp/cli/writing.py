@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from streamdp.core.errors import DiskFull, InvalidConfig, StreamdpError, complaint
+from streamdp.core.errors import DiskFull, InvalidConfig, StreamdpError
 
 NO_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
@@ -47,8 +47,6 @@ def unwritten(where: object, error: OSError) -> StreamdpError:
     """
     got = error.strerror or type(error).__name__
     if error.errno in NO_DISK:
-        return DiskFull(
-            complaint(str(where), "cannot be written", expected="a working disk", got=got)
-        )
+        return DiskFull(str(where), "cannot be written", expected="a working disk", got=got)
     expected = "a file in a folder that exists, with the right to write it"
-    return InvalidConfig(complaint(str(where), "cannot be written", expected=expected, got=got))
+    return InvalidConfig(str(where), "cannot be written", expected=expected, got=got)

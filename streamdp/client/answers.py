@@ -25,7 +25,6 @@ class Why(StrEnum):
     UNKNOWN_KEY = "unknown_key"
     FALLBACK_MODE = "fallback_mode"
     STALE = "stale"
-    OTHER_ACTIONS = "other_actions"  # a policy for another list of actions than the configured one
 
 
 class Held(Struct, frozen=True, gc=False):
@@ -35,6 +34,7 @@ class Held(Struct, frozen=True, gc=False):
         int
     ]  # the parts of 2^24, added up in the actions' order (in each cell): 4 bytes each
     prefix: bytes  # the bytes hashed in front of a request's id
+    names: Names  # of the actions that the parts belong to; one for all keys with the same
 
 
 class Answer(Struct, frozen=True, gc=False):
@@ -106,7 +106,6 @@ class Condition:
     several: int = 0  # keys that live in more than one partition
     beyond: int = 0  # records of keys beyond the limit
     refused: int = 0  # lines that could not be read
-    other_actions: int = 0  # keys whose policy is for another list of actions than ours
     fallback_mode: bool = False  # whether the stream tells readers to use the fallback action
 
 
@@ -147,10 +146,14 @@ class Actions(Chooser, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The actions that a feedback stream's policies name, and the salt of its draws."""
+    """The actions that a feedback stream's policies name, and the salt of its draws.
 
-    actions: tuple[str, ...]
-    salt: str
+    A line says all but the salt, so a reader needs no more than that; what else it gives counts
+    until the first line was read. `Loop` needs all of it where contexts are private.
+    """
+
+    actions: tuple[str, ...] = ()
+    salt: str = ""
     contexts: Contexts | None = None  # of streams with contexts: policies have K parts a cell
     played: Literal["header", "value"] = "header"  # where events name action and context
 
@@ -173,10 +176,10 @@ class Names:
     def cell(self, context: Context | None) -> int:
         """The cell of a request's context; without one every field is `other`."""
         if self.contexts is None:
-            if context is None:
+            if context is None or not self.actions:  # nothing is known yet
                 return 0
             raise InvalidConfig(
-                complaint("context", "of a stream without fields", expected="none", got="a context")
+                "context", "of a stream without fields", expected="none", got="a context"
             )
         return self.contexts.cell(context or {})
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from streamdp.client.answers import Source
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Key
 
 MOST_ID_BYTES = 256
@@ -105,4 +105,4 @@ def checked_text(where: str, value: object) -> None:
 
 
 def _wrong(where: str, what: str, *, expected: str, got: object) -> InvalidConfig:
-    return InvalidConfig(complaint(where, what, expected=expected, got=got))
+    return InvalidConfig(where, what, expected=expected, got=got)

@@ -52,7 +52,7 @@ from streamdp.client.choosing import choose
 from streamdp.client.following import RETRIES, Followers, follow
 from streamdp.client.table import MOST_BYTES, Table
 from streamdp.client.threaded import InThread
-from streamdp.core.errors import InvalidConfig, StreamdpError, complaint
+from streamdp.core.errors import InvalidConfig, StreamdpError
 from streamdp.ports import Key, Publications, Published, StreamTopics
 from streamdp.wire.lines import FALLBACK, LIVE
 
@@ -238,12 +238,10 @@ class ActionsCache:
         """The action to play for a key; returns at once. Use `choose` for a feedback stream."""
         if stream in self._streams and self._streams[stream].names is not None:
             raise InvalidConfig(
-                complaint(
-                    f"stream {stream}",
-                    "publishes policies, not actions",
-                    expected="a call of `choose`",
-                    got="action",
-                )
+                f"stream {stream}",
+                "publishes policies, not actions",
+                expected="a call of `choose`",
+                got="action",
             )
         return self.answer(stream, key)
 
@@ -281,20 +279,18 @@ class ActionsCache:
         """
         answer = self.answer(stream, key)
         checked_id(request, "request")
-        names = self._streams[stream].names
-        if names is None:
+        if self._streams[stream].names is None:
             raise InvalidConfig(
-                complaint(
-                    f"stream {stream}",
-                    "publishes actions, not policies",
-                    expected="a call of `action`, or a stream with observes = feedback",
-                    got="choose",
-                )
+                f"stream {stream}",
+                "publishes actions, not policies",
+                expected="a call of `action`, or a stream with observes = feedback",
+                got="choose",
             )
+        names = self._streams[stream].table.names if answer.held is None else answer.held.names
         if names.contexts is None and context is None and names.played == "header":
-            return choose(answer, request, names.actions)
+            return choose(answer, request)
         cell = names.cell(context)
-        return choose(answer, request, names.actions, cell, names.told(cell))
+        return choose(answer, request, cell, names.told(cell))
 
     def choose_all(self, stream: str, requests: Sequence[tuple[Key, str]]) -> list[Answer]:
         """`choose` for many requests, without contexts."""
@@ -323,7 +319,6 @@ class ActionsCache:
             several=table.several,
             beyond=table.beyond,
             refused=table.refused,
-            other_actions=table.other_actions,
             fallback_mode=followed.instead is followed.off,
         )
 

@@ -29,26 +29,20 @@ from hashlib import sha256
 import numpy as np
 from msgspec import structs
 
-from streamdp.client.answers import Answer, Held, Protected, Why
+from streamdp.client.answers import Answer, Held, Names, Protected, Why
 from streamdp.core.events import Identity
 from streamdp.core.evidence.policy import PARTS, Policy
 
 _NULL = b"\xff\xff\xff\xff"
 
 
-def held(policy: Policy, prefix: bytes, *, cells: int = 1) -> Held:
+def held(policy: Policy, prefix: bytes, names: Names) -> Held:
     """A policy in the form that a cache keeps: parts added up in each cell, four bytes each."""
-    ends = np.cumsum(policy.reshape(cells, -1), axis=1, dtype=np.uint32)
-    return Held(array("I", ends.tobytes()), prefix)
+    ends = np.cumsum(policy.reshape(names.cells, -1), axis=1, dtype=np.uint32)
+    return Held(array("I", ends.tobytes()), prefix, names)
 
 
-def choose(
-    answer: Answer,
-    request: str,
-    actions: tuple[str, ...],
-    cell: int = 0,
-    context: str | Protected = "",
-) -> Answer:
+def choose(answer: Answer, request: str, cell: int = 0, context: str | Protected = "") -> Answer:
     """Draw for a request in a cell from the policy in force for its key; the fallback without one.
 
     The hash does not know the cell: nothing of a context leaves but the action that is shown.
@@ -56,7 +50,7 @@ def choose(
     policy = answer.held
     if policy is None:
         return answer if context == "" else structs.replace(answer, context=context)
-    name, ends = request.encode(), policy.ends
+    name, ends, actions = request.encode(), policy.ends, policy.names.actions
     text = policy.prefix + len(name).to_bytes(4, "little") + name
     part = int.from_bytes(sha256(text).digest()[:3], "little")
     first = cell * len(actions)
@@ -73,9 +67,9 @@ def chosen_arm(policy: Policy, release: Identity, request: str, *, salt: str) ->
     >>> chosen_arm(policy, Identity("home", 0, b"fr", 1, 0, 0, "sums"), "r-1", salt="s")
     (1, 1.0)
     """
-    names = tuple(map(str, range(len(policy))))
-    kept = held(policy, hashed_prefix(salt, release))
-    drawn = choose(Answer("", Why.PUBLISHED, held=kept), request, names)
+    names = Names(tuple(map(str, range(len(policy)))), salt)
+    kept = held(policy, hashed_prefix(salt, release), names)
+    drawn = choose(Answer("", Why.PUBLISHED, held=kept), request)
     return int(drawn.action), drawn.probability
 
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
-from streamdp.core.errors import StreamdpError, TransportLost, complaint
+from streamdp.core.errors import StreamdpError, TransportLost
 from streamdp.ports import Publications, Published
 
 RETRIES = (0.1, 0.5, 1.0, 2.0, 5.0)
@@ -66,7 +66,7 @@ async def follow(
                     hearer.heard(batch)
                     await asyncio.sleep(0)  # lets other tasks run during a long topic
             raise TransportLost(
-                complaint(name, "the reader ended", expected="a reader that goes on", got="its end")
+                name, "the reader ended", expected="a reader that goes on", got="its end"
             )
         except StreamdpError as error:
             hearer.lost(error)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from streamdp.client.answers import Answer, Protected, Why
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Key
 
 MOST_KEYS_A_BATCH = 1000
@@ -167,9 +167,7 @@ def read_key(key: WireKey) -> Key:
     try:
         return b64decode(key.base64, validate=True)
     except ValueError:
-        raise InvalidConfig(
-            complaint("key", "unreadable", expected="base64", got=key.base64)
-        ) from None
+        raise InvalidConfig("key", "unreadable", expected="base64", got=key.base64) from None
 
 
 encode = msgspec.json.Encoder().encode

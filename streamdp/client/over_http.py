@@ -57,7 +57,7 @@ from streamdp.client.arguments import (
     checked_text,
 )
 from streamdp.client.cache import Clock
-from streamdp.core.errors import InvalidConfig, StreamdpError, TransportLost, complaint
+from streamdp.core.errors import InvalidConfig, StreamdpError, TransportLost
 from streamdp.ports import Key
 
 _logger = logging.getLogger("streamdp.client")
@@ -314,7 +314,7 @@ class _Wire:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidConfig(
-                complaint("url", "not an address", expected="http(s)://host[:port]", got=repr(url))
+                "url", "not an address", expected="http(s)://host[:port]", got=repr(url)
             )
         self._connection = (
             http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout, context=tls)
@@ -360,9 +360,7 @@ class _Wire:
         status, answer = self._posted(path, body, may_be_closed=True)
         if status == _NO_SUCH_STREAM:
             missing, expected = _MISSING[what]
-            raise InvalidConfig(
-                complaint(f"stream {stream}", missing, expected=expected, got="status 404")
-            )
+            raise InvalidConfig(f"stream {stream}", missing, expected=expected, got="status 404")
         if status != 200:
             raise self._lost(f"status {status}")
         return answer
@@ -385,7 +383,7 @@ class _Wire:
         return response.status, answer
 
     def _lost(self, got: str) -> TransportLost:
-        return TransportLost(complaint(self._where, "no answers", expected="actions", got=got))
+        return TransportLost(self._where, "no answers", expected="actions", got=got)
 
     def close(self) -> None:
         """Close the connection."""

@@ -49,7 +49,7 @@ from streamdp.client.answers import Answer, Chooser, Context, Protected, Why
 from streamdp.client.arguments import checked_count, checked_key, checked_seconds, id_bytes
 from streamdp.client.threaded import InThread
 from streamdp.client.writing import Record, TopicWriter, WritingCondition
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Key, Producer
 from streamdp.wire.feedback import ACTION_HEADER, CONTEXT_HEADER
 
@@ -122,12 +122,10 @@ def request_record(
         if isinstance(choice.context, Protected):
             if content is not None:
                 raise InvalidConfig(
-                    complaint(
-                        "request",
-                        "has its choice as its content",
-                        expected="no other content where contexts are private",
-                        got=type(content).__name__,
-                    )
+                    "request",
+                    "has its choice as its content",
+                    expected="no other content where contexts are private",
+                    got=type(content).__name__,
                 )
             value = choice.context.content(choice)
         else:
@@ -221,12 +219,10 @@ class Loop:
         """
         if self._actions is None:
             raise InvalidConfig(
-                complaint(
-                    "choose",
-                    "nothing to draw actions from",
-                    expected="`actions`, such as an `ActionsCache`",
-                    got=None,
-                )
+                "choose",
+                "nothing to draw actions from",
+                expected="`actions`, such as an `ActionsCache`",
+                got=None,
             )
         asked = Request(key, uuid4().hex if request is None else request)
         id_bytes(asked.id, "request")
@@ -268,7 +264,7 @@ class Loop:
         if events is _current_loop():
             expected = "another thread: `await asyncio.to_thread(loop.flush)`"
             raise InvalidConfig(
-                complaint("flush", "would wait for itself", expected=expected, got="its own loop")
+                "flush", "would wait for itself", expected=expected, got="its own loop"
             )
         waiting = asyncio.run_coroutine_threadsafe(self._flushed(), events)
         try:
@@ -289,7 +285,7 @@ class Loop:
         if self._events is None:
             expected = "`with Loop(…)` or `async with Loop(…)`"
             raise InvalidConfig(
-                complaint("loop", "is not open", expected=expected, got="a call before or after")
+                "loop", "is not open", expected=expected, got="a call before or after"
             )
         return self._events
 

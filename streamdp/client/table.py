@@ -12,8 +12,8 @@ The rules:
 4. Memory is bounded: beyond `most_keys` a new key is counted and not kept, so the fallback action
    answers. A key takes about 0.4 kB; a policy takes 4 bytes more for each action, and beyond
    `most_bytes` of policies a new key is not kept either.
-5. The fallback action answers instead of a policy for other actions than the configured ones: its
-   probabilities would belong to the wrong names.
+5. A policy's line names its actions and, with contexts, the fields and levels: its parts belong to
+   these, whatever a reader knew before. Requests without a policy follow the newest line's.
 6. A line that cannot be read (written by a newer streamdp) is counted; the answer before it stays.
 """
 
@@ -23,14 +23,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from msgspec import UNSET, to_builtins
 
-from streamdp.client.answers import Answer, Change, Source, Why
+from streamdp.client.answers import Answer, Change, Names, Source, Why
 from streamdp.client.choosing import hashed_prefix, held
-from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
+from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import policy_of
 from streamdp.ports import Key, Published
 from streamdp.wire.lines import ActionLine, InForce, ModeLine, PolicyLine, from_base64
-from streamdp.wire.published import decode_published, names_digest
+from streamdp.wire.published import decode_published
 
 MOST_BYTES = 1 << 30
 """Bytes of policies that one stream's table keeps."""
@@ -42,7 +44,6 @@ class Table:
     __slots__ = (
         "_bytes",
         "_contenders",
-        "_digest",
         "_most_bytes",
         "_most_keys",
         "_names",
@@ -50,7 +51,7 @@ class Table:
         "beyond",
         "counts",
         "live",
-        "other_actions",
+        "names",
         "refused",
         "source",
         "stream",
@@ -64,11 +65,10 @@ class Table:
         self.live = True  # by the stream's own line
         self.beyond = 0  # records of keys that were not kept
         self.refused = 0  # lines that could not be read
-        self.other_actions = 0  # keys whose policy is for another list of actions
+        self.names = source.names or Names()  # of the line that was read last
         self._most_keys = most_keys
         self._most_bytes = most_bytes
         self._bytes = 0  # of kept policies
-        self._digest = names_digest(source.names.arms) if source.names else ""
         self._contenders: dict[Key, dict[int, Answer]] = {}
         self._names: dict[str, str] = {}
 
@@ -109,10 +109,8 @@ class Table:
         self.answers[key] = after
         self._bytes += _size(after) - (0 if before is None else _size(before))
         self.counts[after.action] += 1
-        self.other_actions += after.why is Why.OTHER_ACTIONS
         if before is not None:
             self.counts[before.action] -= 1
-            self.other_actions -= before.why is Why.OTHER_ACTIONS
         return Change(self.stream, key, before, after)
 
     def _contend(self, key: Key, before: Answer, fresh: Answer) -> Answer:
@@ -130,29 +128,34 @@ class Table:
 
     def _answer_of(self, line: InForce, partition: int) -> Answer:
         """The answer in a key's line; `StateMismatch` if it is of another kind of stream."""
-        names = self.source.names
-        if isinstance(line, PolicyLine) != (names is not None):
-            expected = "action" if names is None else "policy"
+        choosing = self.source.names is not None
+        if isinstance(line, PolicyLine) != choosing:
+            expected = "policy" if choosing else "action"
             raise StateMismatch(
-                complaint(
-                    f"stream {self.stream}",
-                    "a line of another kind of stream",
-                    expected=expected,
-                    got=type(line).__name__,
-                )
+                f"stream {self.stream}",
+                "a line of another kind of stream",
+                expected=expected,
+                got=type(line).__name__,
             )
         where = partition, line.epoch, line.born, line.block, line.stop
         if isinstance(line, ActionLine):
             name = self._names.setdefault(line.action, line.action)
             return Answer(name, Why.PUBLISHED, *where)
-        assert names is not None
-        if line.actions_digest != self._digest:
-            return Answer(self.source.fallback, Why.OTHER_ACTIONS, *where)
+        names = names_of(line, salt=self.names.salt)
+        if names == self.names:
+            names = self.names  # one for all
         parts, count = from_base64(line.policy, "policy"), len(names.actions)
         policy = policy_of(parts, actions=count, cells=names.cells)
         likeliest = names.actions[int(np.argmax(policy)) % count]
-        kept = held(policy, hashed_prefix(names.salt, line.identity), cells=names.cells)
+        kept = held(policy, hashed_prefix(names.salt, line.identity), names)
+        self.names = names
         return Answer(likeliest, Why.PUBLISHED, *where, held=kept)
+
+
+def names_of(line: PolicyLine, *, salt: str) -> Names:
+    """What a line's policy is about."""
+    context = None if line.context is UNSET else Contexts.read(to_builtins(line.context))
+    return Names(tuple(line.actions), salt, context, line.played)
 
 
 def _size(answer: Answer) -> int:

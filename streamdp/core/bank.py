@@ -143,8 +143,7 @@ class Bank:
         begin = len(self.keys)
         self._make_room(begin + len(keys))
         rows = np.arange(begin, begin + len(keys))
-        for row, key in enumerate(keys, start=begin):
-            self._rows[key] = row
+        self._rows.update(zip(keys, range(begin, begin + len(keys)), strict=True))
         self.keys.extend(keys)
         self.born[rows] = born
         self.first_offset[rows] = born

@@ -21,7 +21,7 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 
 LOSS_SENSITIVITY = Fraction(1)
 """How far one replaced vector moves one action's sum of losses in [0,1].
@@ -72,16 +72,14 @@ def parse_epsilon(value: object, where: str) -> Fraction:
         exact = Fraction(value)
     else:
         got = type(value).__name__
-        raise InvalidConfig(
-            complaint(where, "not exact", expected='a string such as "0.1"', got=got)
-        )
+        raise InvalidConfig(where, "not exact", expected='a string such as "0.1"', got=got)
     low, high = EPSILON_RANGE
     if not low <= exact <= high:
         expected = f"a number from {low} to {high}"
-        raise InvalidConfig(complaint(where, "out of range", expected=expected, got=value))
+        raise InvalidConfig(where, "out of range", expected=expected, got=value)
     if exact.denominator > EPSILON_DENOMINATOR:
         expected = f"a denominator up to {EPSILON_DENOMINATOR}"
-        raise InvalidConfig(complaint(where, "too fine", expected=expected, got=value))
+        raise InvalidConfig(where, "too fine", expected=expected, got=value)
     return exact
 
 
@@ -89,13 +87,13 @@ def _read(text: str, where: str) -> Fraction:
     if _EXACT.fullmatch(text) is None:
         got = repr(text[:40])
         raise InvalidConfig(
-            complaint(where, "not a number", expected='a string such as "0.1" or "1/3"', got=got)
+            where, "not a number", expected='a string such as "0.1" or "1/3"', got=got
         )
     try:
         return Fraction(text)
     except (ValueError, ZeroDivisionError):  # "0.5/3" and "1/0"
         raise InvalidConfig(
-            complaint(where, "not a number", expected='a string such as "1/3"', got=repr(text))
+            where, "not a number", expected='a string such as "1/3"', got=repr(text)
         ) from None
 
 
@@ -168,15 +166,18 @@ SUMS_SENSITIVITY = LOSS_SENSITIVITY
 """How far one replaced loss moves the K centred sums of a block together, in L1: 1.
 
 Feedback with a public action: a record's gain 1/2 − loss, within ±1/2, enters the sum of the arm
-that its header names, and no other. Broken by uncentred gains under `played = "value"` and by
-unplayed losses that are read: exact audit of feedback."""
+that its header names, and no other. Broken by unplayed losses that are read: exact audit of
+feedback."""
 
-COUNTS_AND_SUMS_SENSITIVITY = 3 * SUMS_SENSITIVITY
-"""The same where the action stands in the content: K counts and K centred sums move by 3 in L1.
+PAIRS_SENSITIVITY = 2 * SUMS_SENSITIVITY
+"""The same where the action stands in the content: K sums of rewards and K of losses move by 2.
 
-Two counts move by 1 each. The gain leaves one arm's sum, which moves by 1/2, and enters another's.
-Sums that were not centred would move by 1 each: 4. Exact audit of feedback: `value at scale 1/ε`,
-`uncentred value`."""
+A record writes its reward r and its loss 1 − r, together 1, into one arm's two sums. Another reward
+of the same arm moves them by |r − r′| each; another arm loses 1 in all and this one gains 1; a
+record that becomes unusable, or names no arm, moves them by 1. So whatever is replaced, at most 2.
+A count is the pair's sum and a gain half its difference: post-processing. Counts and centred sums
+with noise of their own would move by 3. Exact audit of feedback: `adds_noise_of_one_over_epsilon…`,
+`adds_half_the_noise_to_losses`, `writes_counts_in_place_of_losses`."""
 
 
 class SoftmaxRate(NamedTuple):

@@ -16,7 +16,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, InvalidOperati
 from fractions import Fraction
 from typing import NamedTuple
 
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 from streamdp.core.randomness import WORD_BITS, Bits
 
 _SPARE_DIGITS = 4  # beyond those of V, because the arithmetic loses some; each adds to ln's time
@@ -117,7 +117,7 @@ class Digits:
         self.level += 1
         if self.level == _MOST_LEVELS:
             got = f"{self.size} digits that leave a draw open"
-            raise StateMismatch(complaint("randomness", "broken", expected="random bits", got=got))
+            raise StateMismatch("randomness", "broken", expected="random bits", got=got)
         self.numerator = self.numerator << WORD_BITS | bits.more(
             self.row, self.position, self.level
         )

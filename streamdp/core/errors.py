@@ -13,12 +13,15 @@
         ├── Unreached     no connection was made and nothing was sent: a retry repeats nothing
         └── DiskFull      make room, then retry: nothing that was durable is lost
 
-A message says where, what, expected and got. It never carries a loss, a sum or a payload.
+A message says where, what, expected and got, and an error is made of these four. It never carries
+a loss, a sum or a payload.
 
 Where a topic gives its offsets out again, no epoch helps, and neither does another name alone: what
 has that name begins behind the offsets that were charged before. The way out, with what it costs,
 is said in one place, here.
 """
+
+from typing import overload
 
 OTHER_TOPIC = (
     "send its events to a topic with another name, and read that by a stream with another name,"
@@ -34,7 +37,32 @@ OTHER_TOPICS = (
 
 
 class StreamdpError(Exception):
-    """Any error that streamdp raises on purpose."""
+    """Any error that streamdp raises on purpose.
+
+    >>> raise InvalidConfig("limit", "too small", expected="≥ 1", got=0)
+    Traceback (most recent call last):
+    streamdp.core.errors.InvalidConfig: limit: too small; expected ≥ 1, got 0
+    """
+
+    @overload
+    def __init__(self, message: str = "", /) -> None: ...
+
+    @overload
+    def __init__(self, where: str, what: str, /, *, expected: object, got: object) -> None: ...
+
+    def __init__(
+        self,
+        where: str = "",
+        what: str | None = None,
+        /,
+        *,
+        expected: object = "",
+        got: object = "",
+    ) -> None:
+        """Make the message of where, what, expected and got; or take a whole one."""
+        if what is not None:
+            where = complaint(where, what, expected=expected, got=got)
+        super().__init__(where)
 
 
 class InvalidConfig(StreamdpError, ValueError):
@@ -105,10 +133,8 @@ def complaint(where: str, what: str, *, expected: object, got: object) -> str:
 def beyond(partition: str) -> StateMismatch:
     """The error of a second input that ends before the position read; names no offset of it."""
     return StateMismatch(
-        complaint(
-            f"partition {partition}: second input",
-            f"was truncated or replaced; {OTHER_TOPICS}",
-            expected="an end where it was, or later",
-            got="an earlier one",
-        )
+        f"partition {partition}: second input",
+        f"was truncated or replaced; {OTHER_TOPICS}",
+        expected="an end where it was, or later",
+        got="an earlier one",
     )

@@ -25,7 +25,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from streamdp.core.arrays import Bools, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.frames import Frame
+from streamdp.core.grid import centred_gains
 
 Key = bytes | None
 """A record's key. The null key is a key like others."""
@@ -105,6 +107,20 @@ class LossBatch:
         """
         return cls(*numbered(keys), _table(losses), np.asarray(offsets, dtype=np.int64))
 
+    @classmethod
+    def from_frame(
+        cls, frame: object, *, key: str, losses: Sequence[str], first: int = 0
+    ) -> LossBatch:
+        """A batch from a frame of pandas, polars or pyarrow: a slot for each row, in order.
+
+        `key` names the column of keys (texts, bytes; missing: the null key), `losses` those of the
+        actions' losses, in the order of the learner's actions; a missing one makes a null loss.
+        `first` is the offset of the first row: the engine's `position` where it has seen others.
+        """
+        rows = Frame(frame, [key, *losses])
+        offsets = np.arange(first, first + len(rows), dtype=np.int64)
+        return cls(*numbered(rows.keys(key)), rows.numbers(losses), offsets)
+
     def suspicious(self) -> Bools:
         """Which slots may be unusable. NOT PRIVATE: only a quarantine asks.
 
@@ -160,6 +176,41 @@ class FeedbackBatch:
         """A batch from the key of each slot."""
         return cls(*numbered(keys), played, gain, offsets)
 
+    @classmethod
+    def from_frame(
+        cls,
+        frame: object,
+        *,
+        key: str,
+        action: str,
+        actions: Sequence[str],
+        loss: str | None = None,
+        reward: str | None = None,
+        first: int = 0,
+    ) -> FeedbackBatch:
+        """A batch from a frame of pandas, polars or pyarrow: a slot for each row, in order.
+
+        `action` names the column of shown actions (one that is none of `actions`, the learner's,
+        teaches nothing), and either `loss` or `reward` (1 − loss) that of what came of it. A
+        missing number teaches nothing about its action. `first` is as in `LossBatch.from_frame`.
+        """
+        if (loss is None) == (reward is None):
+            got = "neither" if loss is None else "both"
+            raise InvalidConfig(
+                "from_frame", "needs one column", expected="loss or reward", got=got
+            )
+        name = str(reward if loss is None else loss)
+        rows = Frame(frame, [key, action, name])
+        arms: dict[str | None, int] = {of: arm for arm, of in enumerate(actions)}
+        played = np.array([arms.get(of, NO_ARM) for of in rows.texts(action)], dtype=np.int32)
+        numbers = rows.numbers([name])[:, 0]
+        if loss is None:
+            numbers = 1.0 - numbers
+        numbers[~np.isfinite(numbers)] = np.nan
+        gain = centred_gains(np.clip(numbers, 0.0, 1.0).astype(np.float32))
+        offsets = np.arange(first, first + len(rows), dtype=np.int64)
+        return cls.by_key(rows.keys(key), played, gain, offsets)
+
     def suspicious(self) -> Bools:
         """Which slots' contents could not be read. NOT PRIVATE: only a quarantine asks."""
         none = np.zeros(len(self.offsets), dtype=np.bool_)
@@ -206,9 +257,7 @@ def numbered(keys: Sequence[Key]) -> tuple[list[Key], Ints]:
         index = np.fromiter(map(numbers.__getitem__, keys), dtype=np.int64, count=len(keys))
     except TypeError:
         got = type(keys).__name__
-        raise InvalidConfig(
-            complaint("keys", "no keys", expected="a list: bytes, or None", got=got)
-        ) from None
+        raise InvalidConfig("keys", "no keys", expected="a list: bytes, or None", got=got) from None
     return list(numbers), index
 
 
@@ -234,27 +283,38 @@ class Carried:
 class BlockSums:
     """The content of a release of the kind `sums`: two numbers for each of K arms.
 
-    Bytes (K little-endian int64 each), so that releases can be compared and hashed. `gains` are
-    sums of (1/2 − loss) in grid units, with noise. `shown` says how often each arm was shown: exact
-    where the action is public, with noise where it stands in the content.
+    Bytes (K little-endian int64 each), so that releases can be compared and hashed. Where the
+    action is public, `first` are sums of (1/2 − loss) in grid units, with noise, and `second` says
+    how often each arm was shown, exactly. Where it stands in the content (`pairs`), they are sums
+    of (1 − loss) and of losses in grid units, both with noise.
     """
 
-    gains: bytes
-    shown: bytes
+    first: bytes
+    second: bytes
+    pairs: bool = False
+
+    @staticmethod
+    def names(*, pairs: bool) -> tuple[str, str]:
+        """What the two numbers are called in lines, and as private columns."""
+        return ("rewards", "losses") if pairs else ("sums", "shown")
 
     @classmethod
-    def of(cls, gains: Ints, shown: Ints) -> BlockSums:
-        """From K noisy sums and K counts.
+    def of(cls, first: Ints, second: Ints, *, pairs: bool = False) -> BlockSums:
+        """From K numbers and K more.
 
         >>> BlockSums.of(np.array([5, -3]), np.array([2, 1])).arrays()
         (array([ 5, -3]), array([2, 1]))
         """
-        return cls(gains.astype("<i8").tobytes(), shown.astype("<i8").tobytes())
+        return cls(first.astype("<i8").tobytes(), second.astype("<i8").tobytes(), pairs)
+
+    def named(self) -> Iterator[tuple[str, bytes]]:
+        """Both with their names."""
+        return zip(self.names(pairs=self.pairs), (self.first, self.second), strict=True)
 
     def arrays(self) -> tuple[Ints, Ints]:
-        """The K noisy sums and the K counts."""
-        gains, shown = np.frombuffer(self.gains, "<i8"), np.frombuffer(self.shown, "<i8")
-        return gains.astype(np.int64, copy=False), shown.astype(np.int64, copy=False)
+        """The K first and the K second numbers."""
+        first, second = np.frombuffer(self.first, "<i8"), np.frombuffer(self.second, "<i8")
+        return first.astype(np.int64, copy=False), second.astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,15 +380,16 @@ class Release:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FeedbackColumns:
-    """The sums, counts and policies of many releases of a feedback stream: n × K each."""
+    """Two numbers for each arm, and the policies, of many releases of a feedback stream: n × K."""
 
-    gains: Ints  # noisy sums; 0 for an opening
-    shown: Ints  # counts; 0 for an opening
+    first: Ints  # see `BlockSums`; 0 for an opening
+    second: Ints
     policy: NDArray[np.uint32]  # in force after the release
+    pairs: bool = False
 
     def sums(self, at: int) -> BlockSums:
         """The sums of one release."""
-        return BlockSums.of(self.gains[at], self.shown[at])
+        return BlockSums.of(self.first[at], self.second[at], pairs=self.pairs)
 
     @classmethod
     def joined(
@@ -338,10 +399,11 @@ class FeedbackColumns:
         given = [part for part in parts if part is not None]
         if not given:
             return None
-        columns = (
-            np.concatenate([getattr(part, name) for part in given]) for name in cls.__slots__
+        first, second, policy = (
+            np.concatenate([getattr(part, name) for part in given])[order]
+            for name in ("first", "second", "policy")
         )
-        return cls(*(column[order] for column in columns))
+        return cls(first, second, policy, given[0].pairs)
 
 
 @dataclass(frozen=True, slots=True)

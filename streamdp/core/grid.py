@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Bools, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 
 GRID_BITS = 20
 UNIT = 1 << GRID_BITS
@@ -87,12 +87,10 @@ def as_vector(losses: object, *, actions: int) -> NDArray[np.float32]:
             axes = 2
     if axes != 1:
         raise InvalidConfig(
-            complaint(
-                "losses",
-                "no vector",
-                expected=f"{actions} numbers, one each",
-                got=type(losses).__name__ + (f" of {axes} axes" if axes else ""),
-            )
+            "losses",
+            "no vector",
+            expected=f"{actions} numbers, one each",
+            got=type(losses).__name__ + (f" of {axes} axes" if axes else ""),
         )
     return as_float32(numbers, actions=actions)
 
@@ -113,12 +111,12 @@ def as_rows(losses: NDArray[Any], *, actions: int) -> NDArray[np.float32]:
     if losses.ndim != 2 or losses.dtype.kind not in "fiub":
         got = f"{losses.dtype} of {losses.ndim} axes"
         raise InvalidConfig(
-            complaint("losses", "no table", expected="a row of K numbers for each slot", got=got)
+            "losses", "no table", expected="a row of K numbers for each slot", got=got
         )
     return as_float32(losses, actions=losses.shape[1])
 
 
-def as_single(loss: object) -> float:
+def as_single(loss: object, *, where: str = "loss") -> float:
     """One observation's loss as a number, NaN for None; refuse what no loss can be.
 
     Only the type is judged, as in `as_vector`.
@@ -135,7 +133,7 @@ def as_single(loss: object) -> float:
         return np.nan
     if isinstance(loss, str | bytes) or not hasattr(loss, "__float__") or np.ndim(loss):  # type: ignore[arg-type]
         raise InvalidConfig(
-            complaint("loss", "no number", expected="one number, or None", got=type(loss).__name__)
+            where, "no number", expected="one number, or None", got=type(loss).__name__
         )
     return float(as_float32([loss], actions=1)[0, 0])
 
@@ -187,12 +185,10 @@ class Quantiser:
             row[0, at] = 1
             if not (null.all() and (shifted == _NULL_SHIFTED).all()):
                 raise InvalidConfig(
-                    complaint(
-                        f"numpy {np.__version__}",
-                        "its float32 arithmetic is not that of IEEE 754",
-                        expected="0·∞ to be NaN",
-                        got="a number",
-                    )
+                    f"numpy {np.__version__}",
+                    "its float32 arithmetic is not that of IEEE 754",
+                    expected="0·∞ to be NaN",
+                    got="a number",
                 )
 
     @property

@@ -22,7 +22,7 @@ import numpy as np
 
 from streamdp.core.arrays import Floats, Ints, Words
 from streamdp.core.enclosure import Digits, Precision
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.randomness import Bits
 
 _FLOAT_BITS = 53
@@ -71,7 +71,7 @@ def _check(scale: Fraction) -> None:
     """Refuse a scale that is not exact or that floats cannot bound."""
     if not isinstance(scale, Fraction) or not _SMALLEST_SCALE <= scale <= _LARGEST_SCALE:
         expected = "a Fraction between 2**-500 and 2**50 grid units"
-        raise InvalidConfig(complaint("scale", "not a scale", expected=expected, got=repr(scale)))
+        raise InvalidConfig("scale", "not a scale", expected=expected, got=repr(scale))
 
 
 def _geometric(scale: Fraction, bits: Bits, words: Words, position: int) -> Ints:

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints, Words
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers import CipherContext
@@ -199,12 +199,7 @@ class SeededRandomness:
     def __init__(self, seed: int | bytes | str) -> None:
         if isinstance(seed, bool) or not isinstance(seed, int | bytes | str):
             raise InvalidConfig(
-                complaint(
-                    "seed",
-                    "not a seed",
-                    expected="an int, bytes or str",
-                    got=type(seed).__name__,
-                )
+                "seed", "not a seed", expected="an int, bytes or str", got=type(seed).__name__
             )
         self._secret = blake2b(_encode(seed), digest_size=32, person=b"streamdp seed").digest()
         self._ciphers: dict[tuple[str, int], CipherContext] = {}
@@ -266,7 +261,7 @@ def uniform_integers(bits: Bits, n: Ints, *, position: int = 0) -> Ints:
     """
     if n.size and not (n.min() >= 1 and n.max() <= 1 << 62):
         got = f"{n.min()} to {n.max()}"
-        raise InvalidConfig(complaint("n", "out of range", expected="1 to 2**62", got=got))
+        raise InvalidConfig("n", "out of range", expected="1 to 2**62", got=got)
     words = bits.words(position, 1)[:, 0]
     wide = n.astype(np.uint64)
     product = (words >> np.uint64(32)) * wide  # no overflow while n ≤ 2³²

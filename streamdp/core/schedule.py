@@ -32,7 +32,7 @@ import numpy as np
 
 from streamdp.core.arrays import Ints
 from streamdp.core.calibration import parse_epsilon
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 
 LAST_SLOT = 2**42
 """No learner lives longer. With losses of at most 2**20 grid units a sum stays below 2**62, so
@@ -57,12 +57,10 @@ class Schedule:
         positive = all(type(length) is int and length > 0 for length in self.prefix + self.tail)
         if not positive or not (self.tail or sum(self.prefix) >= LAST_SLOT):
             raise InvalidConfig(
-                complaint(
-                    f"schedule {self.name}",
-                    "blocks do not tile the slots",
-                    expected=f"lengths of at least 1, and a tail or {LAST_SLOT} slots",
-                    got=f"{len(self.prefix)} and {len(self.tail)} lengths",
-                )
+                f"schedule {self.name}",
+                "blocks do not tile the slots",
+                expected=f"lengths of at least 1, and a tail or {LAST_SLOT} slots",
+                got=f"{len(self.prefix)} and {len(self.tail)} lengths",
             )
 
     def start(self, block: int) -> int:
@@ -161,9 +159,7 @@ def geometric(ratio: str | Fraction | int, longest: int | None = None) -> Schedu
     """
     exact = parse_epsilon(ratio, "schedule.ratio")
     if not Fraction(11, 10) <= exact <= 1000:
-        raise InvalidConfig(
-            complaint("schedule.ratio", "out of range", expected="1.1 … 1000", got=ratio)
-        )
+        raise InvalidConfig("schedule.ratio", "out of range", expected="1.1 … 1000", got=ratio)
     if longest is None:
         return Schedule("geometric", str(exact), _growing(exact))
     _check_positive("schedule.longest", longest)
@@ -211,13 +207,11 @@ def schedule_of(name: str, parameter: str | None) -> Schedule:
     if name in ("capped", "restarting") and _SLOTS.fullmatch(parameter or ""):
         return {"capped": capped, "restarting": restarting}[name](int(parameter or ""))
     raise InvalidConfig(
-        complaint(
-            "schedule",
-            "unknown",
-            expected="dyadic, geometric with a ratio (and a longest block: 5/2 to 2048),"
-            " capped or restarting with a slot count",
-            got=f"{name} {parameter or ''}".strip(),
-        )
+        "schedule",
+        "unknown",
+        expected="dyadic, geometric with a ratio (and a longest block: 5/2 to 2048),"
+        " capped or restarting with a slot count",
+        got=f"{name} {parameter or ''}".strip(),
     )
 
 
@@ -241,6 +235,4 @@ def _growing(ratio: Fraction, longest: int | None = None) -> tuple[int, ...]:
 
 def _check_positive(where: str, slots: int) -> None:
     if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots < LAST_SLOT:
-        raise InvalidConfig(
-            complaint(where, "not a slot count", expected=f"1 … {LAST_SLOT - 1}", got=slots)
-        )
+        raise InvalidConfig(where, "not a slot count", expected=f"1 … {LAST_SLOT - 1}", got=slots)

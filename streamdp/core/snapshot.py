@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Field, Ints
 from streamdp.core.bank import Bank
 from streamdp.core.columns import Column
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Key
 
 VERSION = 5
@@ -34,6 +34,8 @@ VERSION = 5
 
 _MAGIC = b"sdpr"
 _CRC_BYTES = 4
+_SEALED = 0x2144DF1C
+"""The CRC-32 of anything that ends with its own, and of nothing else."""
 _OWN = ("born", "slots", "block", "first_offset")
 _HEAD = [
     ("magic", "S4"), ("version", "<u2"), ("min_reader", "<u2"), ("digest", "V16"),
@@ -196,47 +198,54 @@ def _checksum(key: Key, body: bytes) -> bytes:
 
 def _table(layout: Layout, saved: Collection[tuple[Key, bytes]]) -> NDArray[np.void]:
     """Saved rows as a table; `StateMismatch` unless all of them are right."""
-    bodies = [_opened(layout, key, body) for key, body in saved]
-    table = np.frombuffer(b"".join(bodies), dtype=layout.dtype)
+    size = layout.size
+    sealed = [
+        crc32(row, crc32(b"\x00" if key is None else b"\x01" + key)) == _SEALED and len(row) == size
+        for key, row in saved
+    ]
+    rows = np.dtype([("row", layout.dtype), ("checksum", "<u4")])
+    table: NDArray[np.void] = np.zeros(0, dtype=layout.dtype)
+    if all(sealed):
+        table = np.frombuffer(b"".join([row for _, row in saved]), dtype=rows)["row"]
+    if not all(sealed) or not _is_ours(table):
+        for key, row in saved:
+            _refuse_wrong(layout, key, row)
     _check_ranges(layout, table)
     return table
 
 
-def _opened(layout: Layout, key: Key, saved: bytes) -> bytes:
-    """The row without its checksum; raise unless it is of this layout and key."""
+def _is_ours(table: NDArray[np.void]) -> bool:
+    """Whether every row is of the version that this code reads."""
+    magic, version, oldest = (table[name] for name in ("magic", "version", "min_reader"))
+    return bool(((magic == _MAGIC) & (version == VERSION) & (oldest <= VERSION)).all())
+
+
+def _refuse_wrong(layout: Layout, key: Key, saved: bytes) -> None:
+    """Raise unless a row is of this layout and key."""
     if len(saved) < 8 or saved[:4] != _MAGIC:
         raise StateMismatch(
-            complaint("saved row", "not a row", expected="its magic", got=f"{len(saved)} bytes")
+            "saved row", "not a row", expected="its magic", got=f"{len(saved)} bytes"
         )
     min_reader = int.from_bytes(saved[6:8], "little")
     if min_reader > VERSION:
         raise StateMismatch(
-            complaint(
-                "saved row", "written by a newer version", expected=f"≤ {VERSION}", got=min_reader
-            )
+            "saved row", "written by a newer version", expected=f"≤ {VERSION}", got=min_reader
         )
     body, checksum = saved[:-_CRC_BYTES], saved[-_CRC_BYTES:]
     if checksum != _checksum(key, body):
         raise StateMismatch(
-            complaint(
-                "saved row",
-                "damaged",
-                expected=f"the checksum of its {len(body)} bytes",
-                got="another, which is not said: rows hold sums",
-            )
+            "saved row",
+            "damaged",
+            expected=f"the checksum of its {len(body)} bytes",
+            got="another, which is not said: rows hold sums",
         )
     version = int.from_bytes(saved[4:6], "little")
     if version != VERSION:
-        raise StateMismatch(
-            complaint("saved row", "of another version", expected=VERSION, got=version)
-        )
+        raise StateMismatch("saved row", "of another version", expected=VERSION, got=version)
     if len(saved) != layout.size:
         raise StateMismatch(
-            complaint(
-                f"saved row of version {version}", "width", expected=layout.size, got=len(saved)
-            )
+            f"saved row of version {version}", "width", expected=layout.size, got=len(saved)
         )
-    return body
 
 
 def _configurations(table: NDArray[np.void]) -> str:
@@ -250,22 +259,18 @@ def _check_ranges(layout: Layout, table: NDArray[np.void]) -> None:
         return
     if (table["digest"] != np.void(layout.digest)).any() or (table["epoch"] != layout.epoch).any():
         raise StateMismatch(
-            complaint(
-                "saved row",
-                "another configuration",
-                expected=f"epoch {layout.epoch}, digest {layout.digest.hex()}",
-                got=_configurations(table),
-            )
+            "saved row",
+            "another configuration",
+            expected=f"epoch {layout.epoch}, digest {layout.digest.hex()}",
+            got=_configurations(table),
         )
     sound = (table["born"] >= 0) & (table["slots"] >= 1) & (table["block"] >= 0)
     sound &= (table["born"] < table["valid_at"]) & (table["first_offset"] < table["valid_at"])
     sound &= table["first_offset"] >= table["born"]
     if not sound.all():
         raise StateMismatch(
-            complaint(
-                "saved row",
-                "impossible values",
-                expected="a learner's slots, block and offsets",
-                got=f"{int((~sound).sum())} rows with others",
-            )
+            "saved row",
+            "impossible values",
+            expected="a learner's slots, block and offsets",
+            got=f"{int((~sound).sum())} rows with others",
         )

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.random import Generator, default_rng  # noqa: TID251 - rewards are made up: no secret
 
 from streamdp.core.arrays import Columns, Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.policy import PARTS
@@ -89,7 +89,7 @@ class Table:
         """Refuse rewards that cannot be."""
         if not (self.gap > 0 and self.rate >= 0 and self.rate + self.gap <= 1):
             expected, got = "0 ≤ rate, 0 < gap, rate + gap ≤ 1", f"{self.rate} and {self.gap}"
-            raise InvalidConfig(complaint("--rate, --gap", "no rates", expected=expected, got=got))
+            raise InvalidConfig("--rate, --gap", "no rates", expected=expected, got=got)
 
     @classmethod
     def read(cls, text: str, where: str = "--context") -> Shape:
@@ -104,7 +104,7 @@ class Table:
             shape = ()
         if not shape or min(shape) < 2:
             expected = "levels of each field, two or more (one is `other`), such as 8,3,4,6"
-            raise InvalidConfig(complaint(where, "no fields", expected=expected, got=text))
+            raise InvalidConfig(where, "no fields", expected=expected, got=text)
         return shape
 
     @property
@@ -223,7 +223,7 @@ class TableShows:
     ) -> None:
         self.shares = shares
         self._rates = rates
-        self._schedule = learner.schedule
+        self._learner = learner
         self._rng = default_rng(seed)
         self._apart = len(learner.actions) > rates.shape[2]
 
@@ -234,7 +234,8 @@ class TableShows:
 
     def __call__(self, block: int, in_force: InForce) -> Columns:
         """Draw the events of a block."""
-        length = self._schedule.stop(block) - self._schedule.start(block)
+        schedule = self._learner.schedule
+        length = schedule.stop(block) - schedule.start(block)
         policies = self.policies(in_force)
         policies = policies / policies.sum(axis=2, keepdims=True)
         events = self._rng.multinomial(length, self.shares, size=len(self._rates))
@@ -242,7 +243,8 @@ class TableShows:
         gains: Ints = self._rng.binomial(shown, self._rates) * UNIT - shown * NULL
         if not self._apart:
             gains, shown = gains.sum(axis=1), shown.sum(axis=1)
-        return {"sums": gains.reshape(len(gains), -1), "shown": shown.reshape(len(shown), -1)}
+        rows = len(self._rates)
+        return self._learner.totals(gains.reshape(rows, -1), shown.reshape(rows, -1))
 
 
 def as_json(table: Table, found: Iterable[Learned]) -> dict[str, object]:

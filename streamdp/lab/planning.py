@@ -42,7 +42,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.random import default_rng  # noqa: TID251 - the times of made-up changes: no secret
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.learners import RECIPES, Leader
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
@@ -115,7 +115,7 @@ class Wish:
         """Feedback whose mean reward is `rate` for all actions but the best one."""
         if not (gap > 0 and rate >= 0 and rate + gap <= 1):
             expected, got = "0 ≤ rate, 0 < gap, rate + gap ≤ 1", f"{rate} and {gap}"
-            raise InvalidConfig(complaint("--rate, --gap", "no rates", expected=expected, got=got))
+            raise InvalidConfig("--rate, --gap", "no rates", expected=expected, got=got)
         candidate = parse_candidate(text, observes="feedback")
         base = max(0.0, round(1 - rate - gap, 12))
         return cls(candidate, actions, gap, horizon, seed, base, keys, traffic)
@@ -148,30 +148,22 @@ class Wish:
     def __post_init__(self) -> None:
         """Refuse a world that cannot exist."""
         if not 0 < self.gap <= 1:
-            raise InvalidConfig(complaint("--gap", "not a gap", expected="0 < Δ ≤ 1", got=self.gap))
+            raise InvalidConfig("--gap", "not a gap", expected="0 < Δ ≤ 1", got=self.gap)
         if not (self.best >= 0 and self.others <= 1 + 1e-12):
             got = f"{self.best} and {self.others}"
-            raise InvalidConfig(complaint("--base", "no losses", expected="both in 0 … 1", got=got))
+            raise InvalidConfig("--base", "no losses", expected="both in 0 … 1", got=got)
         if not 1 <= self.keys <= 10**9:
-            raise InvalidConfig(complaint("--keys", "count", expected="1 … 10**9", got=self.keys))
+            raise InvalidConfig("--keys", "count", expected="1 … 10**9", got=self.keys)
         most = EFFORTS[self.observes].most_actions
         if not 2 <= self.actions <= most:
-            raise InvalidConfig(
-                complaint("--actions", "count", expected=f"2 … {most}", got=self.actions)
-            )
+            raise InvalidConfig("--actions", "count", expected=f"2 … {most}", got=self.actions)
         if not 1 <= self.horizon <= 2**40:
-            raise InvalidConfig(
-                complaint("--horizon", "slots", expected="1 … 2**40", got=self.horizon)
-            )
+            raise InvalidConfig("--horizon", "slots", expected="1 … 2**40", got=self.horizon)
         if self.traffic is not None and not 0 < self.traffic < inf:
-            raise InvalidConfig(
-                complaint("--traffic", "rate", expected="events a day", got=self.traffic)
-            )
+            raise InvalidConfig("--traffic", "rate", expected="events a day", got=self.traffic)
         if not self.candidate.private:
             raise InvalidConfig(
-                complaint(
-                    "--learner", "not private", expected="one with ε", got=self.candidate.recipe
-                )
+                "--learner", "not private", expected="one with ε", got=self.candidate.recipe
             )
 
     def kind(self, epsilon: Epsilon, *, candidate: Candidate | None = None) -> Kind:
@@ -180,7 +172,7 @@ class Wish:
         made = (candidate or self.candidate).learner(epsilon, actions=names)
         if isinstance(made, Bandit):
             expected, got = "a learner that a service can run", self.candidate.text
-            raise InvalidConfig(complaint("--learner", "phases", expected=expected, got=got))
+            raise InvalidConfig("--learner", "phases", expected=expected, got=got)
         return made
 
     def means(self, best: int) -> tuple[float, ...]:
@@ -350,7 +342,7 @@ def plan_changes(wish: Wish, epsilon: Epsilon, *, every: int) -> ChangePlan:
     count = wish.horizon // every if every > 0 else 0
     if every < 1 or count > _MOST_CHANGES:
         expected = f"{max(1, wish.horizon // _MOST_CHANGES)} or more"
-        raise InvalidConfig(complaint("--changes-every", "slots", expected=expected, got=every))
+        raise InvalidConfig("--changes-every", "slots", expected=expected, got=every)
     world = changing(wish, every)
     compared = _compared(wish, epsilon)
     kinds = [wish.kind(epsilon, candidate=candidate) for candidate in compared.values()]

@@ -38,10 +38,11 @@ from numpy.random import Generator, default_rng  # noqa: TID251 - losses are mad
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Columns, Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL
+from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.kinds.windows import prefixes
 from streamdp.core.randomness import TAG_BYTES, Bits, Purpose, SeededRandomness
@@ -100,10 +101,8 @@ def sees_all_losses(kind: Kind) -> bool:
     """Whether a kind sees the losses of all actions; refuse one that reads slots again."""
     if any(column.name == "sums" and not column.cleared for column in kind.fields):
         expected = "learners that look at blocks"
-        raise InvalidConfig(
-            complaint("simulate", "a running window", expected=expected, got=kind.recipe)
-        )
-    return "shown" not in _columns(kind)
+        raise InvalidConfig("simulate", "a running window", expected=expected, got=kind.recipe)
+    return "sums" in (columns := _columns(kind)) and "shown" not in columns
 
 
 # -- filling -------------------------------------------------------------------------------------
@@ -203,7 +202,7 @@ class Shows:
     """Fills the columns of a kind that sees the loss of the shown action only."""
 
     world: World
-    schedule: Schedule
+    kind: PolicyLearner
     runs: int
     horizon: int
     delay: int
@@ -214,7 +213,8 @@ class Shows:
     def __call__(self, block: int, in_force: InForce) -> Columns:
         """Draw what is shown in a block; the columns are of what is known at its end."""
         world, generator = self.world, self.generator
-        begin, end = self.schedule.start(block) - 1, self.schedule.stop(block) - 1
+        schedule = self.kind.schedule
+        begin, end = schedule.start(block) - 1, schedule.stop(block) - 1
         chances = in_force / PARTS
         for at, slots in self._known_at(block, range(begin, min(end, self.horizon))):
             for phase, count in world.parts(slots, self.horizon):
@@ -225,7 +225,7 @@ class Shows:
                     self._enter(at + 1, delayed, phase)
         none = np.zeros((self.runs, world.actions), dtype=np.int64)
         sums, shows = self.known.pop(block, (none, none))
-        return {"sums": sums, "shown": shows}
+        return self.kind.totals(sums, shows)
 
     def _enter(self, block: int, shown: Ints, phase: int) -> None:
         gains = NULL * shown - self.world.shown_sums(shown, phase, self.generator)
@@ -238,7 +238,7 @@ class Shows:
         """A block's slots, by the block at whose end their outcomes are known."""
         first = slots.start
         while first < slots.stop:
-            stop = min(slots.stop, self.schedule.stop(block) - 1 - self.delay)
+            stop = min(slots.stop, self.kind.schedule.stop(block) - 1 - self.delay)
             if stop > first:
                 yield block, range(first, stop)
                 first = stop
@@ -357,8 +357,9 @@ def walks(
             if paths is not None and sees_all_losses(kind):
                 fill: Fill = paths.filling(kind, horizon, first_block)
             else:
+                assert isinstance(kind, PolicyLearner)
                 generator = default_rng(origin)
-                fill = Shows(world, kind.schedule, len(which), horizon, delay, generator)
+                fill = Shows(world, kind, len(which), horizon, delay, generator)
             tally.add(steps(kind, fill, bits, horizon=horizon))
             done += len(which)
             progress(done)

@@ -13,12 +13,12 @@ from math import exp, floor, log, log10, sqrt
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.evidence.experiment import Arms, Experiment
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.evidence.experiment import Arms
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.kinds.kind import Kind
 from streamdp.lab.baselines import Baseline
-from streamdp.lab.offpolicy.policies import scales
+from streamdp.lab.offpolicy.policies import experiment_of
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.papers.play import WorldLosses, simulate_bandit
 from streamdp.lab.play import First, Walk, ends_of, sees_all_losses, walks
@@ -125,11 +125,11 @@ class SimulationSize:
         if self.runs < 2 or not 1 <= self.horizon <= 1 << 40:
             got = f"{self.runs} runs of {self.horizon} slots"
             raise InvalidConfig(
-                complaint("simulate", "size", expected="2 runs or more of 1 … 2**40 slots", got=got)
+                "simulate", "size", expected="2 runs or more of 1 … 2**40 slots", got=got
             )
         if not 0 <= self.delay <= 1 << 40:
             expected = "0 … 2**40 slots"
-            raise InvalidConfig(complaint("simulate", "delay", expected=expected, got=self.delay))
+            raise InvalidConfig("simulate", "delay", expected=expected, got=self.delay)
 
 
 def simulate(
@@ -172,9 +172,7 @@ def _check_blocks(kinds: Sequence[Kind], horizon: int) -> None:
         sees_all_losses(kind)
     most = max((kind.schedule.block_of(horizon) + 1 for kind in kinds), default=0)
     if most > _MOST_BLOCKS:
-        raise InvalidConfig(
-            complaint("simulate", "too many blocks", expected=f"≤ {_MOST_BLOCKS}", got=most)
-        )
+        raise InvalidConfig("simulate", "too many blocks", expected=f"≤ {_MOST_BLOCKS}", got=most)
 
 
 def _walks(
@@ -205,9 +203,9 @@ def _of_walk(world: World, text: str, epsilon: Epsilon, walk: Walk) -> Outcome:
     so_far = np.cumsum(walk.costs, axis=0)
     kind, arms = walk.kind, None
     if isinstance(kind, PolicyLearner):
-        experiment = Experiment.of(scales(kind), actions=world.actions)
+        experiment = experiment_of(kind)
         for released in walk.released:
-            experiment.add(released[: world.actions], released[world.actions :])
+            experiment.add(released)
         arms = experiment.arms()
     ends = np.minimum(ends_of(kind.schedule, walk.horizon)[1:], walk.horizon)
     return Outcome(
@@ -280,20 +278,18 @@ def relative(
     learners = dict.fromkeys(o.learner for o in shown)
     if reference not in learners:
         raise InvalidConfig(
-            complaint("simulate", "no such learner", expected="a simulated one", got=reference)
+            "simulate", "no such learner", expected="a simulated one", got=reference
         )
     if any(not outcome.mean for outcome in table.values()):
         raise InvalidConfig(
-            complaint(
-                "simulate",
-                "a learner without any regret cannot be compared",
-                expected="more runs or slots",
-                got=[
-                    f"{o.learner} at ε = {epsilon_text(o.epsilon)}"
-                    for o in table.values()
-                    if not o.mean
-                ],
-            )
+            "simulate",
+            "a learner without any regret cannot be compared",
+            expected="more runs or slots",
+            got=[
+                f"{o.learner} at ε = {epsilon_text(o.epsilon)}"
+                for o in table.values()
+                if not o.mean
+            ],
         )
     budgets = dict.fromkeys((world, epsilon) for world, epsilon, _ in table if epsilon)
     results = []
@@ -317,7 +313,7 @@ def best_paper(outcomes: Sequence[Outcome]) -> str:
     papers = [name for name in PAPERS if name in simulated]
     if not papers:
         raise InvalidConfig(
-            complaint("simulate", "nothing to compare with", expected=PAPERS, got=sorted(simulated))
+            "simulate", "nothing to compare with", expected=PAPERS, got=sorted(simulated)
         )
     table = relative(outcomes, reference=papers[0])
     return min((r.ratio, r.learner) for r in table if r.learner in papers)[1]

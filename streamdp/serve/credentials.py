@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 
 REREAD_SECONDS = 10.0
 
@@ -117,12 +117,10 @@ class Credentials:
         publishable = token_of(files.publishable, where=f"{files.where}.publishable_key_file")
         if publishable is not None and publishable == token:
             raise InvalidConfig(
-                complaint(
-                    f"{files.where}.publishable_key_file",
-                    "holds the token",
-                    expected="a key of its own: pages show it to everybody",
-                    got="the content of token_file",
-                )
+                f"{files.where}.publishable_key_file",
+                "holds the token",
+                expected="a key of its own: pages show it to everybody",
+                got="the content of token_file",
             )
         context = tls_of(files.certificate, files.key, where=files.where)
         self._expires_at = None if files.certificate is None else expiry_of(files.certificate)
@@ -139,12 +137,10 @@ def tls_of(certificate: Path | None, key: Path | None, *, where: str) -> ssl.SSL
         return None
     if certificate is None or key is None:
         raise InvalidConfig(
-            complaint(
-                where,
-                "TLS needs both files",
-                expected="certificate_file and key_file",
-                got="key_file alone" if certificate is None else "certificate_file alone",
-            )
+            where,
+            "TLS needs both files",
+            expected="certificate_file and key_file",
+            got="key_file alone" if certificate is None else "certificate_file alone",
         )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -153,12 +149,10 @@ def tls_of(certificate: Path | None, key: Path | None, *, where: str) -> ssl.SSL
         context.load_cert_chain(certificate, key, password="")
     except (OSError, ssl.SSLError) as error:
         raise InvalidConfig(
-            complaint(
-                f"{where}.certificate_file",
-                "unusable",
-                expected="PEM files, the key without a password",
-                got=type(error).__name__,
-            )
+            f"{where}.certificate_file",
+            "unusable",
+            expected="PEM files, the key without a password",
+            got=type(error).__name__,
         ) from None
     return context
 
@@ -179,12 +173,12 @@ def token_of(path: Path | None, *, where: str) -> bytes | None:
         token = path.read_bytes().strip()
     except OSError as error:
         raise InvalidConfig(
-            complaint(where, "cannot be read", expected="a file", got=error.strerror)
+            where, "cannot be read", expected="a file", got=error.strerror
         ) from None
     if not _TOKEN.fullmatch(token):
         expected = f"{LEAST_TOKEN} to {MOST_TOKEN} printable ASCII characters"
         raise InvalidConfig(
-            complaint(where, "not a usable token", expected=expected, got=f"{len(token)} bytes")
+            where, "not a usable token", expected=expected, got=f"{len(token)} bytes"
         )
     return token
 

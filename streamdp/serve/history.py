@@ -25,7 +25,6 @@ from functools import lru_cache
 from math import sqrt
 from typing import NamedTuple
 
-import numpy as np
 from msgspec import UNSET
 
 from streamdp.core.errors import InvalidConfig, StateMismatch
@@ -288,7 +287,7 @@ class StreamReleases:
                 history.experiment = None if kind is None else kind.experiment
                 history.since = line.start
             if history.experiment is not None:
-                history.experiment.add(*np.split(released, 2))
+                history.experiment.add(released)
         except (InvalidConfig, StateMismatch):  # the ledger is read, not trusted
             self.refused, history.policies = self.refused + 1, None
 

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import uvicorn
 
-from streamdp.core.errors import Occupied, complaint
+from streamdp.core.errors import Occupied
 from streamdp.serve.asgi import App
 from streamdp.serve.credentials import Credentials
 
@@ -53,7 +53,7 @@ def bound(address: str, *, where: str) -> socket.socket:
         )
     except OSError as error:
         raise Occupied(
-            complaint(where, "cannot listen", expected="a free address", got=f"{address}: {error}")
+            where, "cannot listen", expected="a free address", got=f"{address}: {error}"
         ) from None
 
 

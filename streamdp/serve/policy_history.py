@@ -16,6 +16,7 @@ import numpy as np
 
 from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.evidence.evidence import PublicRow
 from streamdp.core.evidence.policy import PARTS
 from streamdp.wire.lines import Charge
 from streamdp.wire.retracing import Method, Retraced
@@ -39,13 +40,15 @@ class PolicyPoint(NamedTuple):
 class PolicyHistory:
     """Keeps what one learner released, from its opening on."""
 
-    __slots__ = ("_computed", "_opening", "_released", "_slots")
+    __slots__ = ("_computed", "_opening", "_released", "_slots", "by_field", "newest")
 
     def __init__(self, opening: Charge) -> None:
         self._opening = opening
         self._slots = [opening.stop]  # from which each policy is in force
         self._released: list[bytes] | None = []  # None: no policy can be computed
         self._computed: list[PolicyPoint] = []  # by the newest call
+        self.by_field: tuple[int, object] = (0, None)  # of contexts, after so many blocks
+        self.newest: PublicRow | None = None  # what the newest policy of `points` follows from
         if opening.withheld is True:
             self._released = None
 
@@ -63,6 +66,14 @@ class PolicyHistory:
             return
         self._released.append(released.tobytes())
         self._slots.append(line.stop)
+
+    def totals(self) -> Ints | None:
+        """The sum of all that was released; None where policies cannot be computed."""
+        if not self._released:
+            return None
+        blocks = np.frombuffer(b"".join(self._released), np.int64)
+        total: Ints = blocks.reshape(len(self._released), -1).sum(axis=0)
+        return total
 
     def points(self, actions: int) -> list[PolicyPoint]:
         """The policies, the oldest first; empty if they cannot be computed."""
@@ -97,4 +108,5 @@ class PolicyHistory:
                 chances = row.likely_best() if at == last else None
                 likely = None if chances is None else chances.tolist()
                 points.append(PolicyPoint(self._slots[at], at, shares, likely))
+        self.newest = row
         return points

@@ -16,7 +16,12 @@ import numpy as np
 from streamdp import __version__
 from streamdp.client import Answer
 from streamdp.client.http_wire import in_force, written_key
+from streamdp.core.arrays import Floats
+from streamdp.core.evidence.context_fields import by_field
+from streamdp.core.evidence.context_model import ContextModel
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.experiment import Experiment
+from streamdp.core.evidence.policies import ReleasedSums
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Key
@@ -24,6 +29,7 @@ from streamdp.serve.about import NO_FALLBACK, About
 from streamdp.serve.history import KeyHistory, NoisyMean, StreamReleases
 from streamdp.serve.knowledge import Knowledge
 from streamdp.serve.metrics import mode_of
+from streamdp.serve.policy_history import PolicyPoint
 
 CONFIDENCE = 0.95
 """The confidence of an experiment's intervals: for all arms and all looks together."""
@@ -58,6 +64,7 @@ def shown_key(knowledge: Knowledge, stream: str, key: Key) -> dict[str, Any]:
                 history,
                 _names(knowledge.about[stream], number, history),
                 posterior=knowledge.about[stream].learner.evidence.carries == "posterior",
+                contexts=knowledge.about[stream].contexts,
             )
             for number, history in releases.of_key(key).items()
         ],
@@ -111,8 +118,11 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
         "observes": "losses" if about.learner.played is None else "feedback",
         "schedule": f"{about.learner.schedule.name} {about.learner.schedule.parameter}".strip(),
         "mechanism": about.learner.mechanism,
-        "actions": list(about.learner.actions[:MOST_ACTIONS]),
-        "actions_count": len(about.learner.actions),
+        "actions": list(_shown(about)[:MOST_ACTIONS]),
+        "actions_count": len(_shown(about)),
+        "fields": None
+        if about.contexts is None
+        else {field.name: list(field.names) for field in about.contexts.fields},
         "fallback": None if about.fallback == NO_FALLBACK else about.fallback,
         "in_force": [{"action": name, "keys": count} for name, count in common if count],
         "epsilon": _epsilon(about, releases),
@@ -158,6 +168,11 @@ def _reading(reading: NoisyMean) -> dict[str, Any]:
     }
 
 
+def _shown(about: About) -> Sequence[str]:
+    """The actions that are shown; with contexts they are fewer than the learner's arms."""
+    return about.learner.actions if about.contexts is None else about.shown
+
+
 def _names(about: About, partition: int, history: KeyHistory) -> Sequence[str]:
     """The names of a learner's actions; only those of the configured epoch are known."""
     configured = about.partition_epochs.get(partition, about.epoch)
@@ -165,9 +180,15 @@ def _names(about: About, partition: int, history: KeyHistory) -> Sequence[str]:
 
 
 def _learner(
-    number: int, history: KeyHistory, names: Sequence[str], *, posterior: bool
+    number: int,
+    history: KeyHistory,
+    names: Sequence[str],
+    *,
+    posterior: bool,
+    contexts: Contexts | None = None,
 ) -> dict[str, Any]:
     policies = history.policies.points(len(names)) if history.policies and names else []
+    weights, fields = (None, None) if contexts is None else _by_field(contexts, history, policies)
     arms = None if history.experiment is None else _arms(history.experiment, history.since)
     if arms is not None and posterior:  # the sums of all blocks would deny a change
         arms["chance_of_best"] = policies[-1].likely_best if policies else None
@@ -186,11 +207,72 @@ def _learner(
         ],
         "carried": history.carried,  # its policy knows more than its own sums
         "arms": arms,
+        "contexts": fields,
         "policies": [
-            {"slot": point.slot, "blocks": point.blocks, "shares": point.shares}
+            {"slot": point.slot, "blocks": point.blocks, "shares": _overall(point.shares, weights)}
             for point in policies
         ]
         or None,  # they cannot be computed
+    }
+
+
+def _overall(shares: Sequence[float], weights: Floats | None) -> Sequence[float]:
+    """A policy over all cells, weighted by how often they occurred."""
+    if weights is None:
+        return shares
+    overall: list[float] = (weights @ np.reshape(shares, (len(weights), -1))).tolist()
+    return overall
+
+
+def _by_field(
+    contexts: Contexts, history: KeyHistory, policies: Sequence[PolicyPoint]
+) -> tuple[Floats | None, object]:
+    """The weights of cells, and the newest table of contexts field by field."""
+    kept = history.policies
+    totals = kept.totals() if kept is not None and policies else None
+    row = None if kept is None else kept.newest
+    if kept is None or row is None or totals is None:
+        return None, None
+    assert isinstance(row.evidence, ReleasedSums)
+    cells, (_, counts) = contexts.cells, row.evidence.told(totals)
+    shown = np.maximum(counts.reshape(cells, -1).sum(axis=1), 0.0)
+    weights = shown / shown.sum() if shown.any() else np.full(cells, 1 / cells)
+    known, blocks = row.evidence.histories(row.columns), policies[-1].blocks
+    if not isinstance(row.evidence.rule, ContextModel) or not known.any():
+        return weights, None
+    if kept.by_field[0] != blocks:  # the model takes up to 40 ms
+        kept.by_field = blocks, _fields(contexts, row.evidence.rule, known, counts, policies[-1])
+    return weights, kept.by_field[1]
+
+
+def _fields(
+    contexts: Contexts, rule: ContextModel, known: Floats, counts: Floats, newest: PolicyPoint
+) -> dict[str, Any]:
+    """The table field by field, by the model of these histories."""
+    means, deviations = rule.posterior(known)
+    found = by_field(
+        contexts.shape,
+        shown=counts,
+        policy=np.array(newest.shares),
+        rewards=np.clip(0.5 + means[0], 0.0, 1.0),
+        deviations=deviations[0],
+    )
+    return {
+        "all_fields": found.matters,
+        "policy": found.policy.tolist(),
+        "fields": [
+            {
+                "name": declared.name,
+                "levels": list(declared.names),
+                "matters": of.matters,
+                "traffic": of.traffic.tolist(),
+                "policy": of.policy.tolist(),
+                "reward": of.rewards.tolist(),
+                "low": np.clip(of.rewards - of.reach, 0, 1).tolist(),
+                "high": np.clip(of.rewards + of.reach, 0, 1).tolist(),
+            }
+            for declared, of in zip(contexts.fields, found.fields, strict=True)
+        ],
     }
 
 

@@ -32,6 +32,7 @@ LARGE_BYTES = 32 << 20
 """A block of this many bytes or more is mapped by itself (the most that GNU's library allows)."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_IS_GNU = platform.libc_ver()[0] == "glibc"
 
 
 def set_up_memory() -> None:
@@ -39,7 +40,7 @@ def set_up_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, _YOUNG_LOOKS, _MIDDLE_LOOKS)
-    if platform.libc_ver()[0] == "glibc":
+    if _IS_GNU:
         library = ctypes.CDLL(None)
         library.mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
         library.mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
@@ -53,7 +54,8 @@ def without_collecting() -> Iterator[None]:
     """Take a partition without the cycle collector, which never looks at what is there afterwards.
 
     A million keys are millions of objects without cycles. A look at all of them holds up every
-    thread, the operations listener's too, for seconds.
+    thread, the operations listener's too, for seconds. What was needed for the taking alone, as
+    entries and recorded releases are, goes back to the system.
     """
     global _takes
     _takes += 1
@@ -66,3 +68,5 @@ def without_collecting() -> Iterator[None]:
             gc.collect()  # or its garbage would stay for good; rows and keys are not looked at
             gc.freeze()
             gc.enable()
+            if _IS_GNU:
+                ctypes.CDLL(None).malloc_trim(0)

@@ -25,6 +25,7 @@ from streamdp.core.events import Batch, FeedbackBatch, LossBatch, numbered
 from streamdp.ports import Key, Records, Value
 from streamdp.wire.feedback import FeedbackFormat, Observed, observe
 from streamdp.wire.formats import Format
+from streamdp.wire.registered.formats import in_force
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -47,12 +48,13 @@ def observed_early(format_: Format | FeedbackFormat, records: Records) -> Record
         next_offset=records.next_offset,
         headers=records.headers[-1:],
         timestamps=records.timestamps,
-        observed=observe(format_, records.values, records.headers),
+        observed=_observe(format_, records),
     )
 
 
-def _nobody(key: Key) -> bool:
-    return False
+def _observe(format_: FeedbackFormat, records: Records) -> Observed:
+    values = in_force(format_, records.values, records.offsets)
+    return observe(format_, values, records.headers)
 
 
 def decode(
@@ -60,7 +62,7 @@ def decode(
     records: Sequence[Records],
     *,
     most_key_bytes: int | None,
-    known: Callable[[Key], bool] = _nobody,
+    known: Callable[[Key], bool] = lambda _: False,
     idle: int | None = None,
 ) -> tuple[Batch, int]:
     """Decode consecutive records of one partition, and count those whose key is too long.
@@ -72,7 +74,10 @@ def decode(
     offsets = np.fromiter(
         chain.from_iterable(part.offsets for part in records), dtype=np.int64, count=len(keys)
     )
-    times = None if idle is None else _times(records)
+    times = None
+    if idle is not None:  # keys that get no learner have times too
+        stamps = chain.from_iterable(part.timestamps for part in records)
+        times = np.maximum.accumulate(np.fromiter(stamps, dtype=np.int64, count=len(keys)))
     distinct, index = numbered(keys)
     most = maxsize if most_key_bytes is None else most_key_bytes
     long = {key for key in distinct if key is not None and len(key) > most and not known(key)}
@@ -86,7 +91,8 @@ def decode(
         played, gain, slots, unusable = _observed(format_, records, kept)
         index, offsets, times = _spread(index, offsets, times, slots)
         return FeedbackBatch(distinct, index, played, gain, offsets, unusable, times), refused
-    values: list[Value] = list(chain.from_iterable(part.values for part in records))
+    read = [in_force(format_, part.values, part.offsets) for part in records]
+    values: list[Value] = list(chain.from_iterable(read))
     if long:
         values = [value for key, value in zip(keys, values, strict=True) if key not in long]
     decoded = format_.decode(values)
@@ -99,22 +105,12 @@ def newest_time(records: Sequence[Records]) -> int | None:
     return max(chain.from_iterable(part.timestamps for part in records), default=None)
 
 
-def _times(records: Sequence[Records]) -> Ints:
-    """The largest timestamp so far at each record, including records whose keys get no learner."""
-    count = sum(map(len, records))
-    stamps = chain.from_iterable(part.timestamps for part in records)
-    times: Ints = np.maximum.accumulate(np.fromiter(stamps, dtype=np.int64, count=count))
-    return times
-
-
 def _observed(
     format_: FeedbackFormat, records: Sequence[Records], kept: slice | NDArray[np.bool_]
 ) -> tuple[NDArray[np.int32], Ints, Ints, NDArray[np.bool_]]:
     """What was observed of the records that are kept."""
     parts = [
-        part.observed
-        if isinstance(part, ObservedRecords)
-        else observe(format_, part.values, part.headers)
+        part.observed if isinstance(part, ObservedRecords) else _observe(format_, part)
         for part in records
     ]
     slots = np.concatenate([part.slots_per_record for part in parts])

@@ -215,7 +215,7 @@ class LearnerBefore:
             if self.kind is None:
                 known = Known(release.standing)
                 continue
-            numbers = self.kind.read(drawn.kind, [kept])[0]
+            numbers = self.kind.read(drawn.kind, np.array([kept.value]), [kept.sums])[0]
             if release.carried is not None:
                 length = int(self.schedule.lengths(np.array([block]))[0])
                 public = PublicRow.resumed(self.evidence, release.carried, length)

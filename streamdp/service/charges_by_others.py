@@ -38,7 +38,7 @@ from fractions import Fraction
 
 from msgspec import UNSET
 
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 from streamdp.ports import LastCommit, Published, StreamTopics
 from streamdp.wire.entries import Entries, parse_entry
 from streamdp.wire.lines import Assembled, Charge
@@ -98,14 +98,12 @@ class ChargesByOthers:
         start = next(fitting, None)
         if start is None:
             raise StateMismatch(
-                complaint(
-                    f"partition {partition}",
-                    "what is assembled from the same requests or outcomes has been charged so much"
-                    " that no beginning is within their budget; use topics with other names, or a"
-                    " larger budget",
-                    expected=f"others to charge at most {self.room}",
-                    got=self.charged(partition, starts[-1]),
-                )
+                f"partition {partition}",
+                "what is assembled from the same requests or outcomes has been charged so much"
+                " that no beginning is within their budget; use topics with other names, or a"
+                " larger budget",
+                expected=f"others to charge at most {self.room}",
+                got=self.charged(partition, starts[-1]),
             )
         return start
 
@@ -168,7 +166,7 @@ def recorded_lines(commit: LastCommit, stream: str) -> list[bytes]:
         parse_entry(entry, places, where=where)
         parts = value.split(b"\n")
         if len(parts) != 3:
-            raise StateMismatch(complaint(where, "damaged", expected="3 lines", got=len(parts)))
+            raise StateMismatch(where, "damaged", expected="3 lines", got=len(parts))
         lines.append(parts[1])
     return lines
 

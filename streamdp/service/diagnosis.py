@@ -4,6 +4,7 @@ near is retention to what a rebuild needs? And, NOT PRIVATE: what is wrong with 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -11,8 +12,9 @@ from dataclasses import replace
 import numpy as np
 from msgspec import UNSET
 
-from streamdp.core.errors import ConfigurationMismatch, InvalidConfig, StateMismatch
+from streamdp.core.errors import ConfigurationMismatch, InvalidConfig, StateMismatch, TransportLost
 from streamdp.core.events import NO_ARM
+from streamdp.core.evidence.contexts import OTHER, Contexts
 from streamdp.ports import (
     Administrator,
     Finding,
@@ -25,6 +27,7 @@ from streamdp.ports import (
     Verdict,
 )
 from streamdp.service.charges_by_others import ChargesByOthers, ChargesByOthersOf
+from streamdp.service.registries import fetch
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import (
     Opening,
@@ -39,6 +42,7 @@ from streamdp.wire.formats import Format
 from streamdp.wire.lines import ModeLine, key_bytes
 from streamdp.wire.published import decode_published
 from streamdp.wire.quarantined import read_quarantined
+from streamdp.wire.registered.formats import Reading
 from streamdp.wire.state import read_state
 from streamdp.wire.unprotected import NOT_PRIVATE
 
@@ -235,7 +239,8 @@ async def records(
 ) -> list[Finding]:
     """The faults of about `count` of the newest records. NOT PRIVATE."""
     looked, unusable, findings = 0, 0, []
-    nameless = 0
+    nameless, slots = 0, 0
+    others: Counter[str] = Counter()
     for batch in await tools.newest(stream, count=count):
         for offset, fault in _unusable(batch, format_):
             unusable += 1
@@ -245,11 +250,37 @@ async def records(
         looked += len(batch)
         if isinstance(format_, FeedbackFormat):
             nameless += _nameless(batch, format_)
+            slots += _count_others(batch, format_, others)
     if isinstance(format_, FeedbackFormat):
         findings.append(_named(stream, format_, looked=looked, nameless=nameless))
+        if format_.feedback.contexts is not None:
+            findings.append(_listed(stream, format_.feedback.contexts, others, slots))
     verdict = Verdict.GOOD if not unusable else Verdict.PROBLEM
     subject = f"{NOT_PRIVATE}: {stream.input}, format of {stream.stream}"
     return [*findings, Finding(subject, verdict, f"{unusable} of {looked} records unusable")]
+
+
+async def schemas(reading: Reading | None) -> list[Finding]:
+    """Whether a stream's registry answers, and which of its schemas can be read. Public."""
+    if reading is None:
+        return []
+    subject = f"schemas of {reading.source.subject}"
+    try:
+        await fetch(reading)
+    except TransportLost as error:
+        return [Finding(subject, Verdict.PROBLEM, str(error))]
+    fetched = reading.source.fetched.schemas or ()
+    if not fetched:
+        return [Finding(subject, Verdict.PROBLEM, "the registry has none under this subject")]
+    faults = {schema.id: reading.fault(schema) for schema in fetched}
+    findings = [
+        Finding(f"{subject}: id {number}", Verdict.WARNING, f"its records are not used: {fault}")
+        for number, fault in faults.items()
+        if fault is not None
+    ]
+    good = ", ".join(str(number) for number, fault in faults.items() if fault is None)
+    verdict = Verdict.GOOD if good else Verdict.PROBLEM
+    return [*findings, Finding(subject, verdict, f"ids {good}" if good else "none can be read")]
 
 
 def _nameless(batch: Records, format_: FeedbackFormat) -> int:
@@ -257,6 +288,27 @@ def _nameless(batch: Records, format_: FeedbackFormat) -> int:
     observed = observe(format_, batch.values, batch.headers)
     owner = np.repeat(np.arange(len(batch)), observed.slots_per_record)
     return len(np.unique(owner[observed.played == NO_ARM]))
+
+
+def _count_others(batch: Records, format_: FeedbackFormat, others: Counter[str]) -> int:
+    """Count slots of each field whose level is none of those listed; return the slots."""
+    contexts, actions = format_.feedback.contexts, len(format_.feedback.actions)
+    if contexts is None:
+        return 0
+    played = observe(format_, batch.values, batch.headers).played
+    named = played[played != NO_ARM]
+    for cell, times in Counter((named // actions).tolist()).items():
+        levels = contexts.levels(cell)
+        others.update({name: times for name, level in levels.items() if level == OTHER})
+    return len(named)
+
+
+def _listed(stream: StreamTopics, contexts: Contexts, others: Counter[str], slots: int) -> Finding:
+    """Whether contexts name levels that are listed."""
+    of = ", ".join(f"{field.name} {others[field.name]}" for field in contexts.fields)
+    text = f"of {slots} slots with a known action, a level that is not listed or missing: {of}"
+    verdict = Verdict.WARNING if others else Verdict.GOOD
+    return Finding(f"{NOT_PRIVATE}: {stream.input}, contexts of {stream.stream}", verdict, text)
 
 
 def _named(stream: StreamTopics, format_: FeedbackFormat, *, looked: int, nameless: int) -> Finding:

@@ -21,14 +21,14 @@ so the size of a checkpoint does not depend on content.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 
 from msgspec import UNSET
 
-from streamdp.core.errors import OTHER_TOPIC, StateMismatch, complaint
+from streamdp.core.errors import OTHER_TOPIC, StateMismatch
 from streamdp.ports import Partition, Records, Taken
 from streamdp.wire.state import Checkpoint, LastRecord
 
@@ -43,7 +43,16 @@ class Newest:
     def read(self, records: Records) -> None:
         """Take in records in order; what is read again changes nothing."""
         if len(records) and (self._known is None or records.offsets[-1] > self._known.offset):
-            self._record = _last_of(records)
+            self._record = Records(
+                partition=records.partition,
+                start=records.start,
+                offsets=records.offsets[-1:],
+                keys=records.keys[-1:],
+                values=records.values[-1:],
+                next_offset=records.next_offset,
+                headers=records.headers[-1:],
+                timestamps=records.timestamps[-1:],
+            )
 
     def last_record(self) -> LastRecord | None:
         """The newest record, for a checkpoint."""
@@ -108,9 +117,7 @@ class InputFingerprint:
             if not every:
                 return
         says = self._says
-        raise StateMismatch(
-            complaint(self._where, says.what, expected=says.expected, got="another")
-        )
+        raise StateMismatch(self._where, says.what, expected=says.expected, got="another")
 
 
 def of_input(partition: Partition, taken: Taken, checkpoint: Checkpoint | None) -> InputFingerprint:
@@ -139,36 +146,19 @@ async def read_proof(partition: Partition, span: range, read: Read) -> list[Reco
     return []
 
 
-def _last_of(records: Records) -> Records:
-    """The last record only: the others need not be kept."""
-    return Records(
-        partition=records.partition,
-        start=records.start,
-        offsets=records.offsets[-1:],
-        keys=records.keys[-1:],
-        values=records.values[-1:],
-        next_offset=records.next_offset,
-        headers=records.headers[-1:],
-        timestamps=records.timestamps[-1:],
-    )
-
-
 def fingerprint(records: Records, at: int, *, whole: bool) -> LastRecord:
-    """What identifies one of the records; `whole` includes its headers and timestamp."""
+    """What identifies one of the records; `whole` includes its headers and timestamp.
+
+    Each part comes after its length, so that no two records look the same.
+    """
+    parts = [records.keys[at], records.values[at]]
+    if whole:
+        parts.append(b"%d" % records.timestamps[at])
+        for name, value in records.headers[at]:
+            parts += [name.encode(), value]
     hashed = blake2b(digest_size=16, person=b"streamdp record")
-    for part in _parts(records, at, whole=whole):
+    for part in parts:
         hashed.update(b"-" if part is None else b"%d:" % len(part))
         hashed.update(part or b"")
     digest, offset = hashed.hexdigest(), records.offsets[at]
     return LastRecord(offset=offset, digest=digest, whole=True if whole else UNSET)
-
-
-def _parts(records: Records, at: int, *, whole: bool) -> Iterator[bytes | None]:
-    """What is digested, each part after its length, so that no two records look the same."""
-    yield records.keys[at]
-    yield records.values[at]
-    if whole:
-        yield b"%d" % records.timestamps[at]
-        for name, value in records.headers[at]:
-            yield name.encode()
-            yield value

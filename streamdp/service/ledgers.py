@@ -21,7 +21,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.ports import StreamTopics, Technology
+from streamdp.ports import StreamTopics, Technology, closing
 from streamdp.service.charges_by_others import (
     ChargesByOthers,
     EpochReading,
@@ -149,11 +149,8 @@ class Ledgers:
 
     async def _list(self) -> Sequence[StreamTopics]:
         if self._listed is None or self._clock() - self._listed[0] > _FRESH_SECONDS:
-            publications = self._technology.publications()
-            try:
+            async with closing(self._technology.publications()) as publications:
                 ledgers = await publications.ledgers(self._configuration.app)
-            finally:
-                await publications.close()
             self._listed = self._clock(), ledgers
         return self._listed[1]
 
@@ -166,13 +163,10 @@ class Ledgers:
             return tally
         recorded = await self._recorded(topics) if self._may_have_charged_more(topics) else None
         tally = Tally(topics)
-        publications = self._technology.publications()
-        try:
+        async with closing(self._technology.publications()) as publications:
             async for batch in publications.ledger(topics, follow=False):
                 tally.read(batch)
                 await asyncio.sleep(0)
-        finally:
-            await publications.close()
         if recorded is not None:
             self._note_state(topics.ledger, known=tally.read_recorded(recorded))
         self._read[topics.ledger] = self._clock(), tally

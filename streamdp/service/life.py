@@ -34,7 +34,6 @@ from streamdp.core.errors import (
     StreamdpError,
     Superseded,
     TransportLost,
-    complaint,
 )
 from streamdp.ports import Partition, Transport
 from streamdp.service.charges_by_others import ChargesByOthersOf
@@ -91,12 +90,10 @@ def check_not_stalled(partition: Partition, around: Surroundings, *, heard_at: f
     silent = around.clock() - max(heard_at, around.heard())
     if silent > around.settings.stall_seconds:
         raise TransportLost(
-            complaint(
-                f"partition {partition}",
-                "records wait in the input, but none comes",
-                expected=f"records within {around.settings.stall_seconds} s",
-                got=f"none for {silent:.0f} s",
-            )
+            f"partition {partition}",
+            "records wait in the input, but none comes",
+            expected=f"records within {around.settings.stall_seconds} s",
+            got=f"none for {silent:.0f} s",
         )
 
 

@@ -10,7 +10,7 @@ import re
 from ipaddress import ip_address
 
 from streamdp.client.requests import LoopTopics
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.serve.about import NO_FALLBACK, About
 from streamdp.serve.credentials import Credentials, Files
 from streamdp.service.config import Configuration
@@ -57,6 +57,12 @@ def loop_topics(configuration: Configuration) -> dict[str, LoopTopics]:
         for table in tables.assemblies.values()
         if table.mode == "feedback"
     }
+    for table in tables.assemblies.values():
+        if table.mode == "feedback" and table.outcomes_format.name != "json":
+            raise _wrong_http(
+                "rank_and_reward", "writes JSON outcomes", "outcomes_format = json",
+                table.outcomes_format.name,
+            )  # fmt: skip
     if not topics:
         raise _wrong_http(
             "rank_and_reward", "nothing to write to", 'an assembly with mode = "feedback"', "none"
@@ -65,7 +71,7 @@ def loop_topics(configuration: Configuration) -> dict[str, LoopTopics]:
 
 
 def _wrong_http(name: str, what: str, expected: str, got: str) -> InvalidConfig:
-    return InvalidConfig(complaint(f"http.{name}", what, expected=expected, got=got))
+    return InvalidConfig(f"http.{name}", what, expected=expected, got=got)
 
 
 _ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:\d{1,5})?|https?://\[[0-9a-f:]+\](:\d{1,5})?")
@@ -89,7 +95,7 @@ def operator_credentials(configuration: Configuration) -> Credentials:
     file = configuration.tables.operations.operator_token_file
     if file is None:
         raise InvalidConfig(
-            complaint("operations.operator_token_file", "missing", expected="a file", got="nothing")
+            "operations.operator_token_file", "missing", expected="a file", got="nothing"
         )
     return Credentials(Files("operations", token=file, prefix="operator_"))
 
@@ -135,12 +141,10 @@ port of its own, got 127.0.0.1:8080 beside 0.0.0.0:8080
     both = here.version == there.version and (here.is_unspecified or there.is_unspecified)
     if there == here or both:
         raise InvalidConfig(
-            complaint(
-                where,
-                "another listener has this port",
-                expected="a port of its own",
-                got=f"{second} beside {first}",
-            )
+            where,
+            "another listener has this port",
+            expected="a port of its own",
+            got=f"{second} beside {first}",
         )
 
 
@@ -153,7 +157,7 @@ def check_loopback(address: str, *, where: str) -> None:
         local = False
     if not local:
         raise InvalidConfig(
-            complaint(where, "not on loopback", expected="127.0.0.1:port or [::1]:port", got=host)
+            where, "not on loopback", expected="127.0.0.1:port or [::1]:port", got=host
         )
 
 

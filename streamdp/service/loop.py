@@ -74,7 +74,7 @@ class Service:
         self._view = view
         view.inputs = {spec.name: spec.topics.input for spec in specs}
         self._log = log
-        self._modes: dict[str, Mode] = {}
+        self._modes: dict[str, Mode] = dict.fromkeys(self._specs, Mode.LIVE)
         self._observe = observe
         self._workers: dict[Partition, Worker | AssemblyWorker] = {}
         self._tasks: dict[Partition, asyncio.Task[None]] = {}
@@ -91,7 +91,7 @@ class Service:
             view,
             log,
             clock,
-            self._mode,
+            self._modes.__getitem__,
             observe,
             self._halted,
             self._give_up,
@@ -104,7 +104,7 @@ class Service:
     def set_modes(self, modes: Mapping[str, Mode]) -> None:
         """Change streams' modes from the next draw on."""
         for stream, mode in modes.items():
-            if self._mode(stream) is not mode:
+            if self._modes[stream] is not mode:
                 self._log.info("mode_changed", stream=stream, mode=str(mode))
             self._modes[stream] = self._view.streams[stream].mode = mode
 
@@ -333,9 +333,6 @@ class Service:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._transport.close()
         self._log.info("stopped")
-
-    def _mode(self, stream: str) -> Mode:
-        return self._modes.get(stream, Mode.LIVE)
 
     @property
     def halted(self) -> list[Partition]:

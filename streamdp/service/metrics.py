@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 
 from prometheus_client.core import Metric
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.serve.about import About
 from streamdp.serve.families import counter, gauge, histogram
 from streamdp.serve.metrics import certificate, configured
-from streamdp.service.assembling.metrics import Parts, assembling
 from streamdp.service.status import BUCKETS, STEPS, PartitionStatus, ProcessStatus, StreamStatus
 from streamdp.service.view import Reason, Status
 
@@ -26,9 +24,145 @@ REST = "rest"
 LOST_SECONDS = 15.0
 """A transport that has not answered a poll for so many seconds counts as down."""
 
+Value = Callable[[PartitionStatus], float | None]
+"""What a partition shows; None: nothing."""
+
+Together = Callable[[list[float]], float]
+"""How several partitions are one."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfPartition:
+    """A metric that each partition has a series of."""
+
+    family: Callable[..., Metric]
+    name: str
+    help: str
+    value: Value
+    together: Together = sum
+
+
+def _furthest(hours: list[float]) -> float:
+    return max(hours, key=abs)
+
+
+_WAITS = str(Status.WAITING)
+
+_OF_LEARNING = (
+    OfPartition(counter, "streamdp_slots", "Slots learned from.", lambda part: part.slots),
+    OfPartition(
+        counter,
+        "streamdp_blocks",
+        "Blocks finished: one private selection each.",
+        lambda part: part.blocks,
+    ),
+    OfPartition(
+        counter,
+        "streamdp_keys_beyond_limit",
+        "Slots of keys that got no learner: beyond the limit, or too long.",
+        lambda part: part.keys_refused,
+    ),
+    OfPartition(gauge, "streamdp_keys", "Keys with a learner.", lambda part: part.keys),
+    OfPartition(
+        gauge, "streamdp_lag_records", "Records that wait in the input.", lambda part: part.lag
+    ),
+    OfPartition(
+        gauge,
+        "streamdp_lag_seconds",
+        "Since this process first saw the oldest record that waits; 0 while none does.",
+        lambda part: part.lag_seconds,
+        max,
+    ),
+)
+"""Of streams."""
+
+_OF_ASSEMBLING = (
+    OfPartition(
+        counter,
+        "streamdp_events_assembled",
+        "Requests that became events.",
+        lambda part: part.events,
+    ),
+    OfPartition(
+        gauge,
+        "streamdp_requests_open",
+        "Requests that wait for their deadline.",
+        lambda part: part.open,
+    ),
+    OfPartition(
+        gauge, "streamdp_requests_unread", "Requests that were not read yet.", lambda part: part.lag
+    ),
+    OfPartition(
+        gauge,
+        "streamdp_requests_unread_seconds",
+        "Since this process first saw the oldest request that was not read; 0 while none waits.",
+        lambda part: part.lag_seconds,
+        max,
+    ),
+    OfPartition(
+        gauge,
+        "streamdp_event_overdue_seconds",
+        "For how long the oldest open request should have been an event, in whole minutes.",
+        lambda part: part.overdue,
+        max,
+    ),
+)
+"""Of assemblies: functions of requests and clocks alone. Nothing counts outcomes or says how far
+they were read: that is for operators. A slow reading of outcomes could show only as an overdue
+event, so delays are given in whole minutes."""
+
+_OF_BOTH = (
+    OfPartition(
+        gauge,
+        "streamdp_rebuild_progress_ratio",
+        "Progress of taking a partition: 0 while its state is read, 1 once it learns.",
+        lambda part: part.progress,
+        min,
+    ),
+    OfPartition(
+        gauge,
+        "streamdp_rebuild_window_records",
+        "Records that a rebuild would read again.",
+        lambda part: part.position - part.low_water,
+        max,
+    ),
+    OfPartition(
+        gauge,
+        "streamdp_retention_headroom_records",
+        "Records between the oldest that the input keeps and the oldest that a rebuild needs.",
+        lambda part: part.headroom,
+        min,
+    ),
+    OfPartition(
+        gauge,
+        "streamdp_input_kept_records",
+        "Records that the partition's input keeps, needed or not; where the transport trims it.",
+        lambda part: part.kept,
+        max,
+    ),
+    OfPartition(
+        gauge,
+        "streamdp_input_retain_records",
+        "Records that the transport is set to keep beyond what rebuilds need (`retain`).",
+        lambda part: part.retain,
+        max,
+    ),
+    OfPartition(
+        gauge,
+        "streamdp_clock_ahead_seconds",
+        "By which the input's newest timestamp is ahead of this process's clock, in whole hours.",
+        lambda part: None if part.clock_ahead is None else part.clock_ahead * 3600,
+        _furthest,
+    ),
+)
+"""Of both: the label `stream` holds an assembly's name where a stream has its own."""
+
 _A_STREAM = 29  # most series of each stream, without its partitions
-_A_PARTITION = 14 + len(Reason)
+_A_PARTITION = len(_OF_LEARNING) + len(_OF_BOTH) + 2 + len(Reason)  # and waiting, refused, halted
 _A_PROCESS = len(STEPS) * (len(BUCKETS) + 3) + 10  # histograms, build, the process, the certificate
+
+Shown = Sequence[tuple[str, str, Sequence[PartitionStatus]]]
+"""A stream's or an assembly's name, a label, and its partition; or all of those of `rest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +183,10 @@ class ProcessMetrics:
         left = most_series - _A_PROCESS - streams * (_A_STREAM + _A_PARTITION)
         if left < 0:
             raise InvalidConfig(
-                complaint(
-                    "operations.most_series",
-                    f"too few for {streams} streams and assemblies",
-                    expected=f"at least {most_series - left}",
-                    got=most_series,
-                )
+                "operations.most_series",
+                f"too few for {streams} streams and assemblies",
+                expected=f"at least {most_series - left}",
+                got=most_series,
             )
         self._most_partitions = 1 + left // _A_PARTITION // max(1, streams)
         self._facts = facts
@@ -73,46 +205,45 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
     process = facts.process
     if process is None:
         return
-    parts = _parts(process.work, most)
-    learning = _parts(process.streams, most)
-    yield from _counters(learning)
-    yield from _gauges(learning)
-    yield from _ways_back(parts)
-    yield gauge(
-        "streamdp_clock_ahead_seconds",
-        "By which the input's newest timestamp is ahead of this process's clock, in whole hours.",
-        ["stream", "partition"],
-        (
-            ((stream, label), part.clock_ahead * 3600)
-            for stream, label, part in parts
-            if part.clock_ahead is not None
-        ),
-    )
-    yield from assembling(_parts(process.assemblies, most))
+    labels, parts = ["stream", "partition"], _shown(process.work, most)
+    yield from _families(_OF_LEARNING, _shown(process.streams, most))
+    yield from _families(_OF_BOTH, parts)
+    if process.assemblies:
+        yield from _families(_OF_ASSEMBLING, _shown(process.assemblies, most))
     yield gauge(
         "streamdp_partition_halted",
         "1 if the partition has halted for this reason: somebody must act.",
-        ["stream", "partition", "reason"],
+        [*labels, "reason"],
         (
-            ((stream, label, reason), float(part.reason == reason))
-            for stream, label, part in parts
+            ((name, label, reason), float(any(part.reason == reason for part in of)))
+            for name, label, of in parts
             for reason in map(str, Reason)
         ),
     )
     yield gauge(
         "streamdp_partition_waiting",
         "1 if the partition waits for a process with a later epoch, as in a roll-out.",
-        ["stream", "partition"],
+        labels,
         (
-            ((stream, label), float(part.status == str(Status.WAITING)))
-            for stream, label, part in parts
+            (
+                (name, label),
+                float(
+                    any(part.status == _WAITS for part in of)
+                    and all(part.reason is None for part in of)
+                ),
+            )
+            for name, label, of in parts
         ),
     )
     yield gauge(
         "streamdp_access_refused",
         "1 while the transport refuses the partition's rights or certificates, by this error.",
-        ["stream", "partition", "error"],
-        (((stream, label, part.refused), 1.0) for stream, label, part in parts if part.refused),
+        [*labels, "error"],
+        (
+            ((name, label, refused), 1.0)
+            for name, label, of in parts
+            if (refused := next((part.refused for part in of if part.refused), ""))
+        ),
     )
     yield gauge(
         "streamdp_action_age_seconds",
@@ -142,12 +273,26 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
         yield histogram(f"streamdp_{step.name}_seconds", about, [], BUCKETS, samples)
 
 
-def _parts(streams: Sequence[StreamStatus], most: int) -> Parts:
-    return [
-        (stream.name, label, part)
-        for stream in streams
-        for label, part in _labelled(stream.partitions, most)
-    ]
+def _families(metrics: Sequence[OfPartition], parts: Shown) -> Iterator[Metric]:
+    for metric in metrics:
+        values = (
+            ((name, label), [value for part in of if (value := metric.value(part)) is not None])
+            for name, label, of in parts
+        )
+        samples = ((labels, metric.together(known)) for labels, known in values if known)
+        yield metric.family(metric.name, metric.help, ["stream", "partition"], samples)
+
+
+def _shown(streams: Sequence[StreamStatus], most: int) -> Shown:
+    """Each partition by its number; those beyond the bound as one."""
+    shown: list[tuple[str, str, Sequence[PartitionStatus]]] = []
+    for stream in streams:
+        parts = stream.partitions
+        alone = len(parts) if len(parts) <= most else most - 1
+        shown += [(stream.name, str(part.number), [part]) for part in parts[:alone]]
+        if parts[alone:]:
+            shown.append((stream.name, REST, parts[alone:]))
+    return shown
 
 
 def _process(process: ProcessStatus) -> Iterator[Metric]:
@@ -172,81 +317,6 @@ def _process(process: ProcessStatus) -> Iterator[Metric]:
     )
 
 
-def _counters(parts: Parts) -> Iterator[Metric]:
-    labels = ["stream", "partition"]
-    yield counter("streamdp_slots", "Slots learned from.", labels, (
-        ((stream, label), part.slots) for stream, label, part in parts
-    ))  # fmt: skip
-    yield counter("streamdp_blocks", "Blocks finished: one private selection each.", labels, (
-        ((stream, label), part.blocks) for stream, label, part in parts
-    ))  # fmt: skip
-    yield counter(
-        "streamdp_keys_beyond_limit",
-        "Slots of keys that got no learner: beyond the limit, or too long.",
-        labels,
-        (((stream, label), part.keys_refused) for stream, label, part in parts),
-    )
-
-
-def _gauges(parts: Parts) -> Iterator[Metric]:
-    labels = ["stream", "partition"]
-    yield gauge("streamdp_keys", "Keys with a learner.", labels, (
-        ((stream, label), part.keys) for stream, label, part in parts
-    ))  # fmt: skip
-    yield gauge("streamdp_lag_records", "Records that wait in the input.", labels, (
-        ((stream, label), part.lag) for stream, label, part in parts if part.lag is not None
-    ))  # fmt: skip
-    yield gauge(
-        "streamdp_lag_seconds",
-        "Since this process first saw the oldest record that waits; 0 while none does.",
-        labels,
-        (((stream, label), part.lag_seconds) for stream, label, part in parts),
-    )
-
-
-def _ways_back(parts: Parts) -> Iterator[Metric]:
-    """How far the taking of partitions is, and what it needs of the input; assemblies included."""
-    labels = ["stream", "partition"]
-    yield gauge(
-        "streamdp_rebuild_progress_ratio",
-        "Progress of taking a partition: 0 while its state is read, 1 once it learns.",
-        labels,
-        (((stream, label), part.progress) for stream, label, part in parts),
-    )
-    yield gauge(
-        "streamdp_rebuild_window_records",
-        "Records that a rebuild would read again.",
-        labels,
-        (((stream, label), part.position - part.low_water) for stream, label, part in parts),
-    )
-    yield gauge(
-        "streamdp_retention_headroom_records",
-        "Records between the oldest that the input keeps and the oldest that a rebuild needs.",
-        labels,
-        (
-            ((stream, label), part.headroom)
-            for stream, label, part in parts
-            if part.headroom is not None
-        ),
-    )
-    yield gauge(
-        "streamdp_input_kept_records",
-        "Records that the partition's input keeps, needed or not; where the transport trims it.",
-        labels,
-        (((stream, label), part.kept) for stream, label, part in parts if part.kept is not None),
-    )
-    yield gauge(
-        "streamdp_input_retain_records",
-        "Records that the transport is set to keep beyond what rebuilds need (`retain`).",
-        labels,
-        (
-            ((stream, label), part.retain)
-            for stream, label, part in parts
-            if part.retain is not None
-        ),
-    )
-
-
 def _ages(streams: Sequence[StreamStatus]) -> Iterator[tuple[tuple[str, ...], float]]:
     for stream in streams:
         known = [part.published_ago for part in stream.partitions if part.published_ago is not None]
@@ -268,49 +338,3 @@ def is_up(process: ProcessStatus) -> bool:
     lost = any(part.lost for stream in process.work for part in stream.partitions)
     ago = process.polled_ago
     return not lost and ago is not None and ago < LOST_SECONDS
-
-
-def _labelled(parts: Sequence[PartitionStatus], most: int) -> Iterator[tuple[str, PartitionStatus]]:
-    """Each partition by its number; those beyond the bound as one, in the worst of their states."""
-    shown = parts if len(parts) <= most else parts[: most - 1]
-    for part in shown:
-        yield str(part.number), part
-    if len(shown) < len(parts):
-        yield REST, reduce(_together, parts[len(shown) :])
-
-
-def _together(one: PartitionStatus, other: PartitionStatus) -> PartitionStatus:
-    """Merge two partitions: counts add up, and of states the worse one is shown."""
-    worse = max(one, other, key=_badness)
-    near, far = sorted((one, other), key=lambda part: part.headroom or 0)
-    ages = [age for age in (one.published_ago, other.published_ago) if age is not None]
-    return PartitionStatus(
-        number=one.number,
-        status=worse.status,
-        reason=worse.reason,
-        message=worse.message,
-        progress=min(one.progress, other.progress),
-        position=near.position if near.headroom is not None else far.position,
-        low_water=near.low_water if near.headroom is not None else far.low_water,
-        lag=(one.lag or 0) + (other.lag or 0),
-        headroom=near.headroom if near.headroom is not None else far.headroom,
-        keys=one.keys + other.keys,
-        keys_refused=one.keys_refused + other.keys_refused,
-        slots=one.slots + other.slots,
-        blocks=one.blocks + other.blocks,
-        published_ago=min(ages, default=None),
-        lag_seconds=max(one.lag_seconds, other.lag_seconds),
-        lost=one.lost or other.lost,
-        refused=one.refused or other.refused,
-        clock_ahead=max((one.clock_ahead, other.clock_ahead), key=lambda hours: abs(hours or 0)),
-        open=one.open + other.open,
-        events=one.events + other.events,
-        overdue=max(one.overdue, other.overdue),
-        kept=max((part.kept for part in (one, other) if part.kept is not None), default=None),
-        retain=one.retain,
-    )
-
-
-def _badness(part: PartitionStatus) -> tuple[bool, bool]:
-    """Sorts partitions: those that wait are worse than those that work, and halted ones worst."""
-    return part.reason is not None, part.status == str(Status.WAITING)

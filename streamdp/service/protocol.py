@@ -26,10 +26,11 @@ from operator import attrgetter
 
 from msgspec import UNSET
 
+from streamdp.core.arrays import Ints
 from streamdp.core.engine import Ages, Engine, Rebuilding
-from streamdp.core.errors import TransportLost, complaint
-from streamdp.core.events import OPENING, Identity, Key, Release, Releases
-from streamdp.core.kinds.recorded import ManyRecorded, named
+from streamdp.core.errors import TransportLost
+from streamdp.core.events import OPENING, Key, Release, Releases
+from streamdp.core.kinds.recorded import ManyRecorded, recorded
 from streamdp.ports import Commit, Partition, Records, Taken
 from streamdp.service.batches import decode, newest_time, observed_early
 from streamdp.service.carrying import Heritage, born_before, carries
@@ -40,9 +41,13 @@ from streamdp.service.settings import Pace as Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import Opening, check_alone, heritage_at, open_partition
 from streamdp.wire.entries import Entries, release_entry
+from streamdp.wire.feedback import FeedbackFormat
+from streamdp.wire.formats import Format
 from streamdp.wire.lines import ENDS_BLOCK
 from streamdp.wire.published import Mode
 from streamdp.wire.recording import Entry, record_all
+from streamdp.wire.registered.formats import Registered
+from streamdp.wire.registered.schemas import Held, encode_held
 from streamdp.wire.state import (
     Checkpoint,
     EpochLearner,
@@ -52,6 +57,7 @@ from streamdp.wire.state import (
     encode_learner,
     encode_remark,
     encode_withheld,
+    largest_recorded,
 )
 
 _MOST_GONE = 20_000
@@ -85,9 +91,11 @@ class Restoring:
         entries = SavedEntries.of(spec, partition, taken)
         taken = replace(taken, state=entries)
         self._partition, self._taken, self._by_others = partition, taken, by_others
+        entries.settle()
         entries.check_epoch()
         self._opening = open_partition(spec, partition, taken, by_others=by_others)
         self._spec = spec
+        self._format = _format_of(spec, self._opening)
         self._read = self._opening.low_water
         continues = self._opening.new_epoch is None
         saved = self._opening.saved
@@ -99,8 +107,7 @@ class Restoring:
         self._learner = _introduced(self._spec, self._opening)
         self._withheld, self._published = entries.withheld, entries.published
         if continues:
-            for record in saved.releases.values():
-                self._published.add(*named(record.release))
+            self._published.update(recorded(of.release for of in saved.releases.values()))
             learner = self._learner or saved.now.learner
             self._withheld.noted |= saved.now.withheld
             if learner is not None and learner.noted_from is not UNSET:
@@ -138,7 +145,7 @@ class Restoring:
         """
         check_goes_on(records, position=self._read)
         self._input_fingerprint.check(records)
-        batch, _ = decode(self._spec.format, [records], most_key_bytes=None, idle=self._spec.idle)
+        batch, _ = decode(self._format, [records], most_key_bytes=None, idle=self._spec.idle)
         self._rebuilding.feed(batch)
         self._read = records.next_offset
 
@@ -171,6 +178,7 @@ class Restoring:
             self._spec,
             self._partition,
             engine=engine,
+            format_=self._format,
             opening=opening,
             heritage=self._heritage,
             learner=self._learner,
@@ -219,12 +227,13 @@ class PartitionWork:
         partition: Partition,
         *,
         engine: Engine,
+        format_: Format | FeedbackFormat,
         opening: Opening,
         heritage: Heritage,
         learner: EpochLearner | None,
         withheld: Withholding,
         published: ManyRecorded,
-        saved_at: Callable[[Key], int],
+        saved_at: Callable[[Sequence[Key]], Ints],
         partitions: int,
     ) -> None:
         self.spec, self.partition, self.engine = spec, partition, engine
@@ -249,25 +258,31 @@ class PartitionWork:
         self._withheld_now: dict[Key, bytes | None] = {}  # the changes to it for the next cut
         self._published: dict[Key, bytes] = {}  # per key, the marks of its entries, one a line
         self._waiting = _Waiting([], [], [])
+        # That the last cut recorded, all its copies; before the first one, a short key's longest.
+        self._bytes_a_line = largest_recorded(spec.lines, spec.kind, key_bytes=0)
         self._mark: bytes | None = None  # the ledger's line where an epoch begins
         self._first = not opening.goes_on or opening.adopts or learner is not None
         self._learner = learner  # what the epoch's rows mean, still to be written
         saved_learner = opening.saved.now.learner if opening.goes_on else None
         self._notes_withheld = learner is not None or saved_learner is not None
+        self._format = format_
+        self._schemas: list[Held] = []  # that hold and are not saved yet
         self._last_save: float | None = None
         self._adopt(opening, published, saved_at)
         if opening.new_epoch is not None:
             self._mark = self._epoch_mark(opening, previous=opening.new_epoch)
 
     def _adopt(
-        self, opening: Opening, published: ManyRecorded, saved_at: Callable[[Key], int]
+        self, opening: Opening, published: ManyRecorded, saved_at: Callable[[Sequence[Key]], Ints]
     ) -> None:
         """Sort earlier recorded releases: those still to be published, and those to delete."""
         saved = opening.saved
-        for record in sorted(saved.releases.values(), key=attrgetter("ordinal")):
+        records = sorted(saved.releases.values(), key=attrgetter("ordinal"))
+        saved_positions = saved_at([record.release.key for record in records]).tolist()
+        for record, position in zip(records, saved_positions, strict=True):
             identity = record.release.identity
             place = release_entry(identity)
-            gone = record.release.last_offset < saved_at(identity.key)
+            gone = record.release.last_offset < position
             if opening.new_epoch is not None:
                 gone = identity.key not in self._heritage.carried
             if opening.waits(record):
@@ -280,22 +295,33 @@ class PartitionWork:
             elif gone:
                 self._tombstones.append(place)
             else:
-                self._keep(identity.key, place)
-        stream, partition = self.partition.stream, self.partition.number
-        for (key, born, block, kind), kept in published.items():
-            identity = Identity(stream, partition, key, self._epoch, born, block, kind)
-            if identity in saved.releases:
-                continue
-            if kept.last_offset < saved_at(key):
-                self._tombstones.append(release_entry(identity))
-            else:
-                self._keep(key, release_entry(identity))
+                self._keep(identity.key, self._entries.mark(place))
+        adopted = {(of.key, of.born, of.block, of.kind) for of in saved.releases}
+        for names, kept in published.parts():
+            marked = self._entries.marks(names.kind, names.born, names.block, epoch=self._epoch)
+            held = (kept.last_offset < saved_at(names.keys)).tolist()
+            named_by = zip(names.keys, names.born.tolist(), names.block.tolist(), strict=True)
+            for (key, *at), mark, gone in zip(named_by, marked, held, strict=True):
+                if adopted and (key, *at, names.kind) in adopted:
+                    continue
+                if gone:
+                    self._tombstones.append(self._entries.release(mark, key))
+                else:
+                    self._keep(key, mark)
 
     def read(self, records: Records) -> Records:
-        """What must be kept of records until they are absorbed."""
+        """What must be kept of records until they are absorbed.
+
+        Schemas that a timer has fetched since hold from here on. Each cut that knows of these
+        records has them too.
+        """
+        if isinstance(self._format, Registered):
+            reading, new = self._format.reading.renewed(since=records.start)
+            self._format = replace(self._format, reading=reading)
+            self._schemas += new
         if self.spec.quarantine is not None:
             return records  # the quarantine needs whole records
-        return observed_early(self.spec.format, records)
+        return observed_early(self._format, records)
 
     def absorb(self, records: Sequence[Records], *, mode: Mode) -> None:
         """Apply consecutive records; what is drawn waits for the next cut."""
@@ -305,7 +331,7 @@ class PartitionWork:
             position = part.next_offset
             self._newest.read(part)
         batch, refused = decode(
-            self.spec.format,
+            self._format,
             records,
             most_key_bytes=self.spec.most_key_bytes,
             known=self.engine.knows,
@@ -331,6 +357,11 @@ class PartitionWork:
     def unrecorded(self) -> int:
         """Lines of what was drawn since the last cut."""
         return sum(len(releases) for releases, _ in self._drawn)
+
+    @property
+    def unrecorded_bytes(self) -> int:
+        """About the bytes that these lines will take in the next cut and the one after it."""
+        return self.unrecorded * self._bytes_a_line
 
     @property
     def behind(self) -> bool:
@@ -394,6 +425,10 @@ class PartitionWork:
                 input_id=self._input_id,
             )
             self._lines_recorded += len(releases)
+        if entries:
+            some = entries[:: len(entries) // 64 + 1]
+            total = sum(len(of.recorded) + len(of.ledger) + len(of.action or b"") for of in some)
+            self._bytes_a_line = total // len(some)
         held = [entry.key in saved for entry in entries]
         return _Waiting(entries, held, [releases for releases, _ in drawn])
 
@@ -424,7 +459,11 @@ class PartitionWork:
         if self._learner is not None:
             learner = encode_learner(self._learner)
             entries.append((self._entries.learner(epoch=self._epoch), learner))
-        self._learner, self._withheld_now = None, {}
+        entries += [
+            (self._entries.schema(held.id, epoch=self._epoch), encode_held(held))
+            for held in self._schemas
+        ]
+        self._learner, self._withheld_now, self._schemas = None, {}, []
         return entries
 
     def _let_go(self, publishing: _Waiting, saved: Set[Key]) -> None:
@@ -433,14 +472,14 @@ class PartitionWork:
             if held:
                 self._tombstones.append(entry.place)
             else:
-                self._keep(entry.key, entry.place)
+                self._keep(entry.key, self._entries.mark(entry.place))
         for key in saved & self._published.keys():
             marks = self._published.pop(key).split(b"\n")
             self._tombstones += [self._entries.release(mark, key) for mark in marks]
 
-    def _keep(self, key: Key, place: bytes) -> None:
+    def _keep(self, key: Key, mark: bytes) -> None:
         """Remember the entry of a published release that is newer than its saved row."""
-        before, mark = self._published.get(key), self._entries.mark(place, key)
+        before = self._published.get(key)
         self._published[key] = mark if before is None else b"%b\n%b" % (before, mark)
 
     def _share(self, now: float, pace: Pace) -> int:
@@ -490,6 +529,26 @@ class PartitionWork:
         )
 
 
+def _format_of(spec: StreamSpec, opening: Opening) -> Format | FeedbackFormat:
+    """The stream's format, with the schemas that the partition holds.
+
+    If it holds none, the registry must have answered: without any, no record could ever be used.
+    """
+    format_ = spec.format
+    if not isinstance(format_, Registered):
+        return format_
+    held = opening.saved.now.schemas if opening.goes_on else []
+    if not held and not format_.reading.source.fetched.schemas:
+        source = format_.reading.source
+        raise TransportLost(
+            f"subject {source.subject}",
+            "no schema is known yet",
+            expected="one in the state, or an answer of its registry that has one",
+            got="neither",
+        )
+    return replace(format_, reading=format_.reading.holding(held))
+
+
 def check_goes_on(records: Records, *, position: int) -> None:
     """Refuse records with a gap or a repetition: each slot is counted once (P4).
 
@@ -497,10 +556,8 @@ def check_goes_on(records: Records, *, position: int) -> None:
     """
     if records.start != position:
         raise TransportLost(
-            complaint(
-                f"partition {records.partition}",
-                "records do not begin where the records before them ended",
-                expected=f"offset {position}",
-                got=records.start,
-            )
+            f"partition {records.partition}",
+            "records do not begin where the records before them ended",
+            expected=f"offset {position}",
+            got=records.start,
         )

@@ -27,8 +27,9 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.ports import StaticMembership, Technology
 from streamdp.service.config import Configuration, Seeds
 from streamdp.service.ledgers import Ledgers
-from streamdp.service.loop import Service
+from streamdp.service.loop import Service, unobserved
 from streamdp.service.quarantine import quarantining
+from streamdp.service.registries import fetching, reading_of
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, View
 from streamdp.service.worker import EventLog, Observe
@@ -89,6 +90,9 @@ async def run_service(
         await stack.enter_async_context(
             quarantining([spec.quarantine for spec in specs], technology)
         )
+        readings = [reading_of(spec.format) for spec in specs]
+        readings += [reading for assembly in assemblies for reading in assembly.readings]
+        await stack.enter_async_context(fetching(readings, log))
         listening = [await stack.enter_async_context(observer(running)) for observer in observers]
         settings = configuration.loop_settings()
         service = Service(
@@ -104,7 +108,7 @@ async def run_service(
             log=log,
             settings=settings,
             modes={name: configuration.modes()[name] for name in view.streams},
-            observe=_all_of([observe for observe in listening if observe is not None]),
+            observe=next(filter(None, listening), unobserved),  # one face shows durations
         )
         signals.listen(service)
         try:
@@ -127,16 +131,6 @@ def _announce(running: Running) -> None:
     for spec in running.specs:
         if spec.randomness.seeded:
             log.warning("insecure_seed", stream=spec.name)
-
-
-def _all_of(observers: Sequence[Observe]) -> Observe:
-    """Pass durations to every observer."""
-
-    def observe(step: str, seconds: float) -> None:
-        for observer in observers:
-            observer(step, seconds)
-
-    return observe
 
 
 class _Signals:

@@ -11,17 +11,21 @@ one before stay whole: what a key carries over is read from them (`carrying`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import TYPE_CHECKING
 
-from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import Carried, Identity, Key
-from streamdp.core.kinds.recorded import Drawn, ManyRecorded, named
+from streamdp.core.errors import StateMismatch
+from streamdp.core.events import Carried, Key
+from streamdp.core.kinds.recorded import Drawn, ManyRecorded
 from streamdp.ports import LiveEntries, Partition, Taken, Value
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.entries import Entries, parse_entry, read_key
-from streamdp.wire.state import decode_checkpoint, decode_recorded
+from streamdp.wire.rereading import Rereading
+from streamdp.wire.state import decode_checkpoint
 
 if TYPE_CHECKING:  # a check of the configuration needs no engine
     from streamdp.core.engine import Engine
@@ -29,6 +33,8 @@ if TYPE_CHECKING:  # a check of the configuration needs no engine
 
 _MANY = 10_000
 """Entries that wait as they are."""
+
+_AT_ONCE = 2000  # recorded releases read together
 
 
 @dataclass(slots=True)
@@ -64,7 +70,9 @@ class SavedEntries(LiveEntries):
         self._where = f"state of {partition}"
         self._epoch = spec.epoch_of(partition.number)
         self._row = self._places.beginning("row", epoch=self._epoch)
+        self._plain_row = re.compile(re.escape(self._row) + rb'"([^"\\\x00-\x1f\x7f-\xff]*)"\]')
         self._release = self._places.beginning("release", epoch=self._epoch)
+        self._rereading = Rereading(self._places, epoch=self._epoch, where=self._where)
         self._most = _MANY
 
     @classmethod
@@ -85,51 +93,55 @@ class SavedEntries(LiveEntries):
         rows: list[tuple[Key, bytes]] = []
         for place, value in entries:
             self.entered += 1
-            if place.startswith(self._row) and (of := self._identity(place)) is not None:
+            if place.startswith(self._row):
+                plain = self._plain_row.fullmatch(place)
+                try:
+                    key = self._key(place) if plain is None else plain[1]
+                except StateMismatch:
+                    self._enter(place, value)
+                    continue
                 if value is None:
                     self.rows.put(rows)
-                    self.rows.drop([of.key])
+                    self.rows.drop([key])
                     rows = []
                 else:
-                    rows.append((of.key, value))
-            elif value is not None:
-                self[place] = value
-            elif self.pop(place, None) is None and place.startswith(self._release):
-                of = self._identity(place)
-                if of is not None:
-                    self.published.discard(Drawn(of.key, of.born, of.block, of.kind))
+                    rows.append((key, value))
+            else:
+                self._enter(place, value)
         if rows:
             self.rows.put(rows)
         if len(self) > self._most:
-            self._shrink()
+            self.settle()
             self._most = _MANY + 2 * len(self)
 
-    def _shrink(self) -> None:
+    def _enter(self, place: bytes, value: Value) -> None:
+        """Let an entry take the place of an earlier one; whoever reads a foreign one says so."""
+        if value is not None:
+            self[place] = value
+        elif self.pop(place, None) is None and place.startswith(self._release):
+            with suppress(StateMismatch):
+                of = self._rereading.identity(place)
+                self.published.discard(Drawn(of.key, of.born, of.block, of.kind))
+
+    def settle(self) -> None:
         """Keep of releases that are surely published what a rebuild needs of them."""
         point = self.get(self._places.checkpoint)
         try:
             published = 0 if point is None else decode_checkpoint(point).lines_published
         except StateMismatch:
             return  # whoever reads it next says so
-        for place in [place for place in self if place.startswith(self._release)]:
-            of = self._identity(place)
-            try:
-                recorded = None if of is None else decode_recorded(of, self[place])
-            except StateMismatch:
-                continue
-            if recorded is not None and recorded.ordinal <= published:
-                self.published.add(*named(recorded.release))
-                del self[place]
+        releases = [pair for pair in self.items() if pair[0].startswith(self._release)]
+        for first in range(0, len(releases), _AT_ONCE):
+            for read in self._rereading.read(releases[first : first + _AT_ONCE]):
+                shown = read.ordinal <= published
+                self.published.add_many(*read.only(shown))
+                for place in compress(read.entries, shown.tolist()):
+                    del self[place]
 
-    def _identity(self, place: bytes) -> Identity | None:
-        """What an entry's key names; None for a foreign one: whoever reads the state says so."""
-        try:
-            what, epoch, rest = parse_entry(place, self._places, where=self._where)
-            key = read_key(rest[-1], where=self._where)
-        except StateMismatch:
-            return None
-        born, block, kind = rest[:3] if what == "release" else (0, 0, what)
-        return Identity(self._places.stream, self._places.partition, key, epoch, born, block, kind)
+    def _key(self, place: bytes) -> Key:
+        """The key of a row, from its entry's; `StateMismatch` for a foreign one."""
+        _, _, rest = parse_entry(place, self._places, where=self._where)
+        return read_key(rest[-1], where=self._where)
 
     def check_epoch(self) -> None:
         """Refuse rows or releases of an epoch that has not begun."""
@@ -139,10 +151,8 @@ class SavedEntries(LiveEntries):
         newest = None if point is None else decode_checkpoint(point, where=self._where).epoch
         if newest is None or newest < self._epoch:
             raise StateMismatch(
-                complaint(
-                    self._where,
-                    "a row ahead of all",
-                    expected="no entry without a checkpoint" if newest is None else newest,
-                    got=f"epoch {self._epoch}",
-                )
+                self._where,
+                "a row ahead of all",
+                expected="no entry without a checkpoint" if newest is None else newest,
+                got=f"epoch {self._epoch}",
             )

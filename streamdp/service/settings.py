@@ -54,6 +54,7 @@ class LoopSettings:
     most_drawn: int = 1024  # releases of a partition that no commit holds: then polling waits …
     most_drawn_bytes: int = 8 << 20  # … or with so many bytes of them
     brake_seconds: float = 0.25  # … but no longer than this at a time
+    most_waiting_bytes: int = 16 << 20  # with so many bytes of them the partition is paused
     commit_seconds: float = 0.02  # between two commits of a partition that has something to publish
     idle_commit_seconds: float = 1.0
     drain_seconds: float = 30.0

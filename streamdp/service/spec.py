@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, UnsetType
 
 from streamdp import __version__
 from streamdp.core.engine import configuration_digest, row_layout
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Carried, Key
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.learners import Learner
@@ -29,6 +29,8 @@ from streamdp.wire.entries import Entries
 from streamdp.wire.feedback import FeedbackFormat
 from streamdp.wire.formats import Format
 from streamdp.wire.published import Lines
+from streamdp.wire.registered.formats import Registered
+from streamdp.wire.registered.schemas import MOST_SCHEMA_BYTES
 from streamdp.wire.state import (
     ESCAPED,
     LONG,
@@ -66,12 +68,10 @@ class StreamSpec:
         """Refuse a stream that must not run as a service."""
         if not self.learner.private:
             raise InvalidConfig(
-                complaint(
-                    f"streams.{self.name}.learner",
-                    "not private",
-                    expected="a learner with a charge",
-                    got=self.learner.recipe,
-                )
+                f"streams.{self.name}.learner",
+                "not private",
+                expected="a learner with a charge",
+                got=self.learner.recipe,
             )
         self._check_observed()
         if self.estimates:
@@ -80,27 +80,23 @@ class StreamSpec:
             tariff(self.kind, budget=self.share)
         if self.idle is not None and not self.topics.headers:
             raise InvalidConfig(
-                complaint(
-                    f"streams.{self.name}.idle",
-                    "needs the records' timestamps, which the stream does not read",
-                    expected="topics with headers and timestamps",
-                    got="topics without",
-                )
+                f"streams.{self.name}.idle",
+                "needs the records' timestamps, which the stream does not read",
+                expected="topics with headers and timestamps",
+                got="topics without",
             )
         if self.epoch < 1:
             raise InvalidConfig(
-                complaint(f"streams.{self.name}.epoch", "no epoch", expected="≥ 1", got=self.epoch)
+                f"streams.{self.name}.epoch", "no epoch", expected="≥ 1", got=self.epoch
             )
         for number, epoch in self.partition_epochs.items():
             if epoch <= self.epoch:
                 raise InvalidConfig(
-                    complaint(
-                        f"streams.{self.name}.partition_epochs.{number}",
-                        "not beyond the stream's epoch (raise that beyond all of these, and remove"
-                        " their table)",
-                        expected=f"≥ {self.epoch + 1}",
-                        got=epoch,
-                    )
+                    f"streams.{self.name}.partition_epochs.{number}",
+                    "not beyond the stream's epoch (raise that beyond all of these, and remove"
+                    " their table)",
+                    expected=f"≥ {self.epoch + 1}",
+                    got=epoch,
                 )
 
     def _check_observed(self) -> None:
@@ -113,14 +109,12 @@ class StreamSpec:
         read = format_.feedback if isinstance(format_, FeedbackFormat) else None
         if wanted != (None if read is None else (read.played, read.arms)):
             raise InvalidConfig(
-                complaint(
-                    f"streams.{self.name}.format",
-                    "reads something that the learner's noise does not fit",
-                    expected="losses" if wanted is None else f"its actions, played = {wanted[0]}",
-                    got="losses"
-                    if read is None
-                    else f"{len(read.arms)} actions, played = {read.played}",
-                )
+                f"streams.{self.name}.format",
+                "reads something that the learner's noise does not fit",
+                expected="losses" if wanted is None else f"its actions, played = {wanted[0]}",
+                got="losses"
+                if read is None
+                else f"{len(read.arms)} actions, played = {read.played}",
             )
 
     @cached_property
@@ -181,7 +175,15 @@ class StreamSpec:
             memory=self.learner.method["memory"],
             learner=self.learner.method["learner"],
             schedule=written(self.learner.schedule),
+            **self._named(),
         )
+
+    def _named(self) -> dict[str, Any]:
+        """What policies name, beside the arms."""
+        if not isinstance(self.format, FeedbackFormat):
+            return {}
+        of = self.format.feedback
+        return {"shown": of.actions, "contexts": of.contexts, "played": of.played}
 
     def epoch_learner(self, *, carries: bool, noted_from: int | UnsetType = UNSET) -> EpochLearner:
         """What the rows of an epoch with this learner mean, for later epochs."""
@@ -203,12 +205,10 @@ class StreamSpec:
         """The format of a stream that observes all losses; refused for a feedback stream."""
         if isinstance(self.format, FeedbackFormat):
             raise InvalidConfig(
-                complaint(
-                    f"streams.{self.name}",
-                    "a feedback stream has no losses of all actions",
-                    expected="observes = losses",
-                    got="feedback",
-                )
+                f"streams.{self.name}",
+                "a feedback stream has no losses of all actions",
+                expected="observes = losses",
+                got="feedback",
             )
         return self.format
 
@@ -220,10 +220,13 @@ class StreamSpec:
     @cached_property
     def largest_value(self) -> int:
         """The most bytes of a commit's value and key, whatever is drawn and whatever the keys."""
-        key, latest = ESCAPED * self.most_key_bytes, max(self.partition_epochs.values(), default=0)
-        longest = Entries(self.name, LONG).row(key, epoch=max(self.epoch, latest))
+        long, latest = ESCAPED * self.most_key_bytes, max(self.partition_epochs.values(), default=0)
+        longest = Entries(self.name, LONG).row(long, epoch=max(self.epoch, latest))
         recorded = largest_recorded(self.lines, self.kind, key_bytes=self.most_key_bytes)
         largest = max(self.row_bytes + len(longest), recorded)
+        if isinstance(self.format, Registered):
+            key = Entries(self.name, LONG).schema(LONG, epoch=max(self.epoch, latest))
+            largest = max(largest, MOST_SCHEMA_BYTES + len(key))
         if not self.carry and self.idle is None:
             return largest
         learner = encode_learner(self.epoch_learner(carries=True, noted_from=LONG))

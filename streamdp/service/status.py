@@ -149,15 +149,16 @@ class Steps:
 def status_of(view: View, steps: Steps, *, now: float, started_at: float = 0.0) -> ProcessStatus:
     """The public status at this moment; `now` is of the clock that the service runs by."""
     return ProcessStatus(
-        streams=[_stream(name, shown, now) for name, shown in view.streams.items()],
+        streams=[
+            _of_work(name, str(shown.mode), shown, now) for name, shown in view.streams.items()
+        ],
         steps=steps.statuses(),
         polled_ago=steps.polled_ago(now=now),
         started_at=started_at,
         assigned=view.assigned,
         revoked=view.revoked,
         assemblies=[
-            StreamStatus(name, ASSEMBLES, _partitions(shown, now), shown.settled)
-            for name, shown in view.assemblies.items()
+            _of_work(name, ASSEMBLES, shown, now) for name, shown in view.assemblies.items()
         ],
         errors=sorted({*_errors(view), *([] if view.lost is None else [view.lost])}),
         missing=sorted(view.missing),
@@ -172,49 +173,29 @@ def _errors(view: View) -> Iterator[tuple[str, str]]:
                 yield view.inputs.get(name, ""), part.lost
 
 
-def _stream(name: str, shown: StreamView, now: float) -> StreamStatus:
-    return StreamStatus(
-        name,
-        str(shown.mode),
-        _partitions(shown, now),
-        shown.settled,
-    )
-
-
-def _partitions(shown: StreamView | AssemblyView, now: float) -> list[PartitionStatus]:
-    return [_partition(number, part, now) for number, part in sorted(shown.partitions.items())]
-
-
-def _progress(part: PartitionView) -> float:
-    """How far taking the partition is, from 0 to 1; 1 unless it is being taken."""
-    if part.status in (Status.TAKING, Status.RETRYING):
-        return 0.0
-    return part.progress if part.status is Status.REBUILDING else 1.0
+def _of_work(name: str, mode: str, shown: StreamView | AssemblyView, now: float) -> StreamStatus:
+    parts = [_partition(number, part, now) for number, part in sorted(shown.partitions.items())]
+    return StreamStatus(name, mode, parts, shown.settled)
 
 
 def _partition(number: int, part: PartitionView, now: float) -> PartitionStatus:
+    progress = part.progress if part.status is Status.REBUILDING else 1.0
+    if part.status in (Status.TAKING, Status.RETRYING):
+        progress = 0.0
     return PartitionStatus(
         number=number,
         status=str(part.status),
         reason=None if part.reason is None else str(part.reason),
-        message=part.message,
-        progress=_progress(part),
-        position=part.position,
-        low_water=part.low_water,
-        lag=part.lag,
-        headroom=part.headroom,
-        keys=part.keys,
-        keys_refused=part.keys_refused,
-        slots=part.slots,
-        blocks=part.blocks,
+        progress=progress,
         published_ago=None if part.published_at is None else now - part.published_at,
         lag_seconds=part.lag_seconds(now=now),
-        lost=part.lost,
         refused=part.refusal(now=now),
-        open=part.open,
-        events=part.events,
         overdue=part.overdue(now=now),
-        clock_ahead=part.clock_ahead,
-        kept=part.kept,
-        retain=part.retain,
+        **{name: getattr(part, name) for name in _AS_IN_THE_VIEW},
     )
+
+
+_AS_IN_THE_VIEW = (
+    "message", "position", "low_water", "lag", "headroom", "keys", "keys_refused", "slots",
+    "blocks", "lost", "open", "events", "clock_ahead", "kept", "retain",
+)  # fmt: skip

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from streamdp.core.arrays import Ints
-from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
+from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import OPENING, After
 from streamdp.core.evidence.carrying import carried_to
 from streamdp.core.evidence.evidence import STAYS_AWAY, Known
@@ -183,7 +183,7 @@ class Succession:
         least = size if moves is None else int(moves.max(initial=1)) + 1
         if actions is not None and actions < least:
             got, expected = f"{actions} actions", f"{least} or more, which stay"
-            raise StateMismatch(complaint("history", "length", expected=expected, got=got))
+            raise StateMismatch("history", "length", expected=expected, got=got)
         now = Method.of(line).evidence(least if actions is None else actions)
         return carried_to(now, evidence, known, moves), sure
 

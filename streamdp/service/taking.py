@@ -227,12 +227,10 @@ def _check_epoch(spec: StreamSpec, partition: Partition, checkpoint: Checkpoint)
         )
     if epoch < checkpoint.epoch:
         raise Superseded(
-            complaint(
-                f"partition {partition}",
-                "the configuration is of an earlier epoch than the state; deploy the newer one",
-                expected=f"epoch {checkpoint.epoch} or a later one",
-                got=epoch,
-            )
+            f"partition {partition}",
+            "the configuration is of an earlier epoch than the state; deploy the newer one",
+            expected=f"epoch {checkpoint.epoch} or a later one",
+            got=epoch,
         )
 
 
@@ -474,8 +472,8 @@ def _differs(
     partition: Partition, what: str, expected: object, got: object
 ) -> ConfigurationMismatch:
     where = f"partition {partition}"
-    return ConfigurationMismatch(complaint(where, what, expected=expected, got=got))
+    return ConfigurationMismatch(where, what, expected=expected, got=got)
 
 
 def _halt(partition: Partition, what: str, expected: object, got: object) -> StateMismatch:
-    return StateMismatch(complaint(f"partition {partition}", what, expected=expected, got=got))
+    return StateMismatch(f"partition {partition}", what, expected=expected, got=got)

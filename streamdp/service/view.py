@@ -8,16 +8,14 @@ receives a loss or a sum, so it cannot show one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streamdp.core.arrays import Ints
 from streamdp.core.events import OPENING, Key, Release, Releases
 from streamdp.ports import Partition, Records
 from streamdp.wire.published import Mode
@@ -295,34 +293,26 @@ class View:
         spec = self.streams[partition.stream].spec
         for releases in cut.published:
             part.published_at = now
-            codes, lengths = _columns(spec, releases)
-            _count(part, spec, codes, lengths)
-            estimates = np.flatnonzero(codes >= _FIRST_ESTIMATE).tolist()
-            part.estimates.extend(_shown(spec, releases[at]) for at in estimates)
+            if isinstance(releases, Releases):
+                kinds, lengths = releases.kind, releases.stop - releases.start
+            else:  # of an earlier life; another epoch's estimates count as openings
+                names = (OPENING, *(release.name for release in spec.kind.releases))
+                codes = [names.index(of.kind) if of.kind in names else 0 for of in releases]
+                kinds = np.array(codes)
+                lengths = np.array([of.stop - of.start for of in releases])
+            blocks = lengths[kinds == _BLOCK]
+            part.releases += len(kinds)
+            part.blocks += len(blocks)
+            if len(blocks):
+                longest = np.array([blocks.max()])
+                due = (of.epsilon for of in spec.estimates if of.due(longest)[0])
+                part.charge = max(part.charge, sum(due, spec.learner.charge or Fraction(0)))
+            for at in np.flatnonzero(kinds > _BLOCK).tolist():
+                part.estimates.append(_shown(spec, releases[at]))
 
 
-_BLOCK, _FIRST_ESTIMATE = 1, 2
-"""Codes of kinds: 0 an opening, 1 what ends a block (a vote or sums), from 2 on estimates."""
-
-
-def _columns(spec: StreamSpec, releases: Sequence[Release]) -> tuple[NDArray[Any], Ints]:
-    """The kind and the length of each release; another epoch's estimates count as openings."""
-    if isinstance(releases, Releases):
-        return releases.kind, releases.stop - releases.start
-    kinds = (OPENING, *(release.name for release in spec.kind.releases))
-    codes = [kinds.index(release.kind) if release.kind in kinds else 0 for release in releases]
-    return np.array(codes), np.array([release.stop - release.start for release in releases])
-
-
-def _count(part: PartitionView, spec: StreamSpec, codes: NDArray[Any], lengths: Ints) -> None:
-    """Count blocks and slots, and note the charge on the longest block."""
-    blocks = lengths[codes == _BLOCK]
-    part.releases += len(codes)
-    part.blocks += len(blocks)
-    if len(blocks):
-        longest = np.array([blocks.max()])
-        due = (estimate.epsilon for estimate in spec.estimates if estimate.due(longest)[0])
-        part.charge = max(part.charge, sum(due, spec.learner.charge or Fraction(0)))
+_BLOCK = 1
+"""The code of what ends a block (a vote or sums); 0 is an opening, above are estimates."""
 
 
 def _shown(spec: StreamSpec, release: Release) -> ShownEstimate:

@@ -7,7 +7,8 @@ Back-pressure is by partition: when more than `most_waiting` records are applied
 this partition alone is paused until a commit has caught up. (A pause throws away what was fetched
 ahead, so it should be rare.) A burst of releases, such as every key's first blocks, takes far more
 room than its records, so a partition also says when it has no room for more of them before its next
-commit.
+commit. Polling waits for that commit, but only for a moment, as it is everybody's; where commits
+take longer, the partition is paused once `most_waiting_bytes` of releases wait for one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Partition, Records, Transport
 from streamdp.service.allocation import without_collecting
 from streamdp.service.input_fingerprint import read_proof
@@ -54,6 +55,9 @@ class Worker:
         self.appetite = around.settings.batch_records  # records that draw about `most_drawn`
         self._spec = spec
         self._around = around
+        most = around.settings.most_drawn_bytes // spec.largest_value
+        self._most_drawn = max(1, min(around.settings.most_drawn, most))
+        """Most releases that may wait for a commit: a feedback stream's grow with its actions."""
         self._work: PartitionWork | None = None
         self._inbox: list[Records] = []
         self.life = Life(partition, around, live=self._live, drop=self._drop)
@@ -96,14 +100,6 @@ class Worker:
             if drawn > most:
                 self.has_room.clear()
         self.life.stirred.set()
-
-    @property
-    def _most_drawn(self) -> int:
-        """Most releases that may wait for a commit: a feedback stream's grow with its actions."""
-        settings = self._around.settings
-        return max(
-            1, min(settings.most_drawn, settings.most_drawn_bytes // self._spec.largest_value)
-        )
 
     def _drop(self) -> None:
         """Forget everything: the partition is taken anew, or has another owner."""
@@ -154,15 +150,12 @@ class Worker:
             apart = entries.entered > INLINE_ENTRIES
             restore = partial(Restoring, self._spec, self.partition, taken, by_others=by_others)
             restoring = await asyncio.to_thread(restore) if apart else restore()
-            await self._prove(restoring)
+            # An expired record proves nothing of the input.
+            proof = await read_proof(self.partition, restoring.proof, around.transport.read)
+            for records in proof:
+                restoring.prove(records)
             await self._rebuild(restoring)
             return await asyncio.to_thread(restoring.finish) if apart else restoring.finish()
-
-    async def _prove(self, restoring: Restoring) -> None:
-        """Check that the input is the one that was read; an expired record proves nothing."""
-        read = self._around.transport.read
-        for records in await read_proof(self.partition, restoring.proof, read):
-            restoring.prove(records)
 
     async def _rebuild(self, restoring: Restoring) -> None:
         """Read again what the saved rows do not contain."""
@@ -238,6 +231,7 @@ class Worker:
         begun = clock()
         cut = work.cut(now=begun, pace=around.settings.pace)
         self.has_room.set()
+        self._let_go(work)
         await around.transport.commit(self.partition, cut.commit)
         ended = self._committed_at = clock()
         around.observe("commit", ended - begun)
@@ -254,13 +248,13 @@ class Worker:
 
     def _hold_back(self, work: PartitionWork) -> None:
         """Pause the partition while too much of it is not durable yet."""
-        if not self._paused and self._backlog(work) > self._around.settings.most_waiting:
+        if not self._paused and self._is_beyond(work, share=1):
             self._paused = True
             self._around.transport.pause(self.partition)
             self._around.log.info("partition_paused", partition=str(self.partition))
 
     def _let_go(self, work: PartitionWork) -> None:
-        """Resume once a commit has caught up."""
+        """Resume once a cut has caught up."""
         if self._paused and not self._pressed(work):
             self._paused = False
             self._heard_at = self._around.clock()
@@ -269,7 +263,15 @@ class Worker:
 
     def _pressed(self, work: PartitionWork) -> bool:
         """Whether so much is not durable that a commit should not wait."""
-        return self._backlog(work) > self._around.settings.most_waiting // 2
+        return self._is_beyond(work, share=2)
+
+    def _is_beyond(self, work: PartitionWork, *, share: int) -> bool:
+        """Whether more is not durable, or drawn and in no cut, than this share of what may be."""
+        settings = self._around.settings
+        return (
+            self._backlog(work) > settings.most_waiting // share
+            or work.unrecorded_bytes > settings.most_waiting_bytes // share
+        )
 
     def _backlog(self, work: PartitionWork) -> int:
         """Records that are applied and not durable, or beyond the bound of a rebuild."""
@@ -285,11 +287,9 @@ def check_sizes(spec: StreamSpec, transport: Transport) -> None:
     largest = transport.largest_value(spec.name)
     if spec.largest_value > largest:
         raise InvalidConfig(
-            complaint(
-                f"streams.{spec.name}",
-                "its largest value does not fit; use fewer actions, or shorter names or keys",
-                expected=f"≤ {largest} bytes, what the topics that it writes to take"
-                " (Kafka: max.message.bytes; `streamdp topics check` says of which)",
-                got=spec.largest_value,
-            )
+            f"streams.{spec.name}",
+            "its largest value does not fit; use fewer actions, or shorter names or keys",
+            expected=f"≤ {largest} bytes, what the topics that it writes to take"
+            " (Kafka: max.message.bytes; `streamdp topics check` says of which)",
+            got=spec.largest_value,
         )

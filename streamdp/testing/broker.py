@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from streamdp.core.errors import InvalidConfig, TransportLost, complaint
+from streamdp.core.errors import InvalidConfig, TransportLost
 from streamdp.testing.certificates import write_certificates
 from streamdp.testing.free_ports import free_address, free_ports
 from streamdp.testing.kafka_jars import (
@@ -204,12 +204,10 @@ class Broker:
         )
         if done.returncode != 0:
             raise InvalidConfig(
-                complaint(
-                    where,
-                    f"{arguments[0]} failed",
-                    expected="exit code 0",
-                    got=f"{done.returncode}: {(done.stderr or done.stdout)[-800:]}",
-                )
+                where,
+                f"{arguments[0]} failed",
+                expected="exit code 0",
+                got=f"{done.returncode}: {(done.stderr or done.stdout)[-800:]}",
             )
         return done.stdout
 
@@ -268,12 +266,10 @@ class Broker:
             if code is not None or time.monotonic() > deadline:
                 self.kill()
                 raise TransportLost(
-                    complaint(
-                        f"broker {self.bootstrap}",
-                        "did not start",
-                        expected=f"an answer within {_READY_SECONDS:g} s",
-                        got=f"exit code {code}: {self._tail()}",
-                    )
+                    f"broker {self.bootstrap}",
+                    "did not start",
+                    expected=f"an answer within {_READY_SECONDS:g} s",
+                    got=f"exit code {code}: {self._tail()}",
                 )
             time.sleep(0.02)
 
@@ -368,9 +364,7 @@ def _change_rights(bootstrap: str, user: str, grants: Sequence[Grant], *, api: i
     looked_at = count if api == _CREATE else 1  # behind each answer is what was deleted
     codes = [code for code, _ in struct.iter_unpack(">hh", answer[head : head + 4 * looked_at])]
     if len(codes) != looked_at or any(codes):
-        raise TransportLost(
-            complaint("broker", "a grant failed", expected="error code 0", got=codes)
-        )
+        raise TransportLost("broker", "a grant failed", expected="error code 0", got=codes)
 
 
 def _started(

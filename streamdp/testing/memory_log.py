@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from zlib import crc32
 
-from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, complaint
+from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch
 from streamdp.ports import (
     Commit,
     Headers,
@@ -117,7 +117,7 @@ class InputPartition:
         """At most `limit` of the records in [start, stop), with headers if they are asked for."""
         if start < self.first:
             raise StateMismatch(
-                complaint(f"{partition}: input", "records are gone", expected=start, got=self.first)
+                f"{partition}: input", "records are gone", expected=start, got=self.first
             )
         low = bisect_left(self.offsets, start)
         high = min(bisect_left(self.offsets, stop), low + limit)
@@ -162,7 +162,7 @@ class MemoryLog:
         """Make a topic, or give one more partitions."""
         if partitions < 1:
             raise InvalidConfig(
-                complaint(f"topic {topic}", "too few partitions", expected="≥ 1", got=partitions)
+                f"topic {topic}", "too few partitions", expected="≥ 1", got=partitions
             )
         if topic not in self._inputs:
             self._ids[topic] = self._ids.get(topic, 0) + 1
@@ -190,7 +190,7 @@ class MemoryLog:
         parts = self._topic(topic)
         if not 0 <= number < len(parts):
             raise InvalidConfig(
-                complaint(f"topic {topic}", "no such partition", expected=len(parts), got=number)
+                f"topic {topic}", "no such partition", expected=len(parts), got=number
             )
         return parts[number]
 
@@ -236,9 +236,7 @@ class MemoryLog:
     def _topic(self, topic: str) -> list[InputPartition]:
         if topic not in self._inputs:
             raise InvalidConfig(
-                complaint(
-                    f"topic {topic}", "missing", expected="a call of `create`", got="no such topic"
-                )
+                f"topic {topic}", "missing", expected="a call of `create`", got="no such topic"
             )
         return self._inputs[topic]
 
@@ -276,9 +274,7 @@ class MemoryLog:
         owner = self._owners.get((topics.state, number), 0)
         if owner != epoch:
             raise Fenced(
-                complaint(
-                    f"{topics.stream}/{number}", "fenced", expected=f"owner {epoch}", got=owner
-                )
+                f"{topics.stream}/{number}", "fenced", expected=f"owner {epoch}", got=owner
             )
 
     def begin(self, attempt: Attempt) -> None:

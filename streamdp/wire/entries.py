@@ -8,6 +8,7 @@ share a key, whatever is in names and record keys:
     ["home",0,"release",2,17,3,"action","fr"]    epoch, born, block, kind, key: a recorded release
     ["home",0,"learner",2]               epoch: what its rows mean, for later epochs
     ["home",0,"withheld",2,"fr"]         epoch, key: its newest release was shown to nobody
+    ["home",0,"schema",2,17]             epoch, id: a schema that records are read by
 
 A record key that is not UTF-8 is `{"base64": "..."}`, the null key is null.
 """
@@ -15,12 +16,14 @@ A record key that is not UTF-8 is `{"base64": "..."}`, the null key is null.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.arrays import Ints
+from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Identity, Key
 
 POINT = b"checkpoint"
@@ -35,6 +38,7 @@ _SHAPES: dict[str, tuple[type, ...]] = {
     "row": (int, object),  # epoch, key
     "learner": (int,),  # epoch
     "withheld": (int, object),  # epoch, key
+    "schema": (int, int),  # epoch, id
     "release": (int, int, int, str, object),  # epoch, born, block, kind, key
 }
 
@@ -69,6 +73,10 @@ class Entries:
         """The key of the entry that marks a key's newest release as withheld."""
         return _encode([self.stream, self.partition, "withheld", epoch, _written(key)])
 
+    def schema(self, number: int, *, epoch: int) -> bytes:
+        """The key of a schema that records are read by."""
+        return _encode([self.stream, self.partition, "schema", epoch, number])
+
     def release(self, mark: bytes, key: Key) -> bytes:
         """The key of the recorded release with this mark."""
         return b"%b%b,%b]" % (self._releases, mark, written_key(key))
@@ -81,9 +89,19 @@ class Entries:
         """Whether an entry is a recorded release, by the beginning of its key."""
         return entry.startswith(self._releases)
 
-    def mark(self, place: bytes, key: Key) -> bytes:
-        """The few bytes that tell a record key's recorded releases apart."""
-        return place[len(self._releases) : -len(written_key(key)) - 2]
+    def marks(self, kind: str, born: Ints, block: Ints, *, epoch: int) -> Iterator[bytes]:
+        """The marks of recorded releases of one kind."""
+        name = _encode(kind)
+        pairs = zip(born.tolist(), block.tolist(), strict=True)
+        return (b"%d,%d,%d,%b" % (epoch, since, at, name) for since, at in pairs)
+
+    def mark(self, place: bytes) -> bytes:
+        """The few bytes that tell a record key's recorded releases apart.
+
+        They end with the kind, whose name JSON has not to escape.
+        """
+        begin = len(self._releases)
+        return place[begin : place.index(b'",', begin) + 1]
 
 
 def release_entry(identity: Identity) -> bytes:
@@ -115,7 +133,7 @@ def parse_entry(entry: bytes, places: Entries, *, where: str) -> tuple[str, int,
     )
     if not known:
         raise StateMismatch(
-            complaint(where, "foreign entry", expected="keys of this partition", got=repr(entry))
+            where, "foreign entry", expected="keys of this partition", got=repr(entry)
         )
     return what, rest[0] if rest else 0, rest[1:]
 
@@ -132,7 +150,7 @@ def read_key(written: object, *, where: str) -> Key:
         key = None
     if _written(key) != written:
         expected = "text, null or the base64 of bytes that are not text"
-        raise StateMismatch(complaint(where, "foreign key", expected=expected, got=repr(written)))
+        raise StateMismatch(where, "foreign key", expected=expected, got=repr(written))
     return key
 
 

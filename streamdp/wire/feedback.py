@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Bools, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import NO_ARM
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.grid import centred_gains
@@ -63,9 +63,7 @@ class Feedback:
         checked_option(self.content, where="content", allowed=("loss", "reward"))
         checked_option(self.played, where="played", allowed=("header", "value"))
         if not self.header:
-            raise InvalidConfig(
-                complaint("action_header", "empty", expected="a header's name", got="''")
-            )
+            raise InvalidConfig("action_header", "empty", expected="a header's name", got="''")
 
     def settings(self) -> Mapping[str, Setting]:
         """Everything that decides how a record is read: part of the configuration's digest."""
@@ -162,9 +160,7 @@ def configure_feedback(
     """
     factory = factory_of(name)
     if not isinstance(factory, FeedbackFactory):
-        raise InvalidConfig(
-            complaint("format.name", "has no feedback", expected="json or float32", got=name)
-        )
+        raise InvalidConfig("format.name", "has no feedback", expected="json or float32", got=name)
     return factory.configure_feedback(feedback=feedback, options=options or {})
 
 
@@ -196,7 +192,7 @@ def _played(
     if outcomes.played is None:
         where = type(format_).__name__
         raise InvalidConfig(
-            complaint(where, "decoded no actions", expected="one for each payload", got="none")
+            where, "decoded no actions", expected="one for each payload", got="none"
         )
     return outcomes.played
 

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 
 GROUP = "streamdp.formats"
 
@@ -118,7 +118,7 @@ def factory_of(name: str) -> FormatFactory:
         factory: FormatFactory = entry.load()
         return factory
     raise InvalidConfig(
-        complaint("format.name", "unknown format", expected=" or ".join(names()), got=repr(name))
+        "format.name", "unknown format", expected=" or ".join(names()), got=repr(name)
     )
 
 
@@ -127,12 +127,10 @@ def checked_actions(actions: Iterable[str]) -> tuple[str, ...]:
     given = tuple(actions)
     if len(given) < 2 or len(set(given)) < len(given) or not all(given):
         raise InvalidConfig(
-            complaint(
-                "actions",
-                "not a list of actions",
-                expected="at least two different names",
-                got=f"{len(given)} names, {len(set(given) - {''})} different ones",
-            )
+            "actions",
+            "not a list of actions",
+            expected="at least two different names",
+            got=f"{len(given)} names, {len(set(given) - {''})} different ones",
         )
     return given
 
@@ -141,31 +139,24 @@ def checked_option(value: object, *, where: str, allowed: tuple[Setting, ...]) -
     """Refuse an option that is not one of the allowed values; types count (1 is not true)."""
     if not any(type(value) is type(option) and value == option for option in allowed):
         expected = " or ".join(repr(option) for option in allowed)
-        raise InvalidConfig(complaint(where, "not allowed", expected=expected, got=repr(value)))
+        raise InvalidConfig(where, "not allowed", expected=expected, got=repr(value))
 
 
 def checked_names(options: Mapping[str, object], *, where: str, known: tuple[str, ...]) -> None:
     """Refuse options that the format does not have."""
     for unknown in sorted(set(options) - set(known)):
         expected = " or ".join(known) or "none"
-        raise InvalidConfig(complaint(where, "unknown option", expected=expected, got=unknown))
+        raise InvalidConfig(where, "unknown option", expected=expected, got=unknown)
 
 
 def checked_rows(losses: NDArray[np.float32], *, columns: int) -> NDArray[np.float32]:
     """Check rows to be encoded: n×K numbers in [0, 1]. A producer's mistake is not repaired."""
     rows = np.ascontiguousarray(losses, dtype=np.float32)
     if rows.ndim != 2 or rows.shape[0] < 1 or rows.shape[1] != columns:
-        raise InvalidConfig(
-            complaint("losses", "wrong shape", expected=f"n × {columns}", got=rows.shape)
-        )
+        raise InvalidConfig("losses", "wrong shape", expected=f"n × {columns}", got=rows.shape)
     if not ((rows >= 0) & (rows <= 1)).all():
         raise InvalidConfig(
-            complaint(
-                "losses",
-                "cannot be sent",
-                expected="numbers in [0, 1]",
-                got="others among them",
-            )
+            "losses", "cannot be sent", expected="numbers in [0, 1]", got="others among them"
         )
     return rows
 

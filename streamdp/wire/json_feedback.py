@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import NO_ARM
 from streamdp.core.evidence.contexts import Contexts, width_in_json
 from streamdp.wire.feedback import Feedback, Outcomes
@@ -76,12 +76,10 @@ class JsonFeedback:
         """Refuse events whose length would name a context: lengths are public."""
         if self.padding != "fixed":
             raise InvalidConfig(
-                complaint(
-                    "format.padding",
-                    "an event's length would tell its context, which is protected",
-                    expected="fixed (all producers fill events up to one width)",
-                    got=self.padding,
-                )
+                "format.padding",
+                "an event's length would tell its context, which is protected",
+                expected="fixed (all producers fill events up to one width)",
+                got=self.padding,
             )
 
     @classmethod
@@ -120,9 +118,7 @@ class JsonFeedback:
         """One event, with the shortest decimal that reads back as this float32."""
         row = checked_numbers(numbers)
         if len(row) != 1:
-            raise InvalidConfig(
-                complaint("feedback", "too many slots", expected="1 in JSON", got=len(row))
-            )
+            raise InvalidConfig("feedback", "too many slots", expected="1 in JSON", got=len(row))
         event: dict[str, object] = {self.feedback.content: short_decimals(row).tolist()[0]}
         if self.feedback.played == "value":
             event |= _named(self.feedback, played[0])

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.wire.feedback import Feedback, FeedbackFormat
 from streamdp.wire.formats import (
     CONFLUENT_PREFIX,
@@ -90,7 +90,7 @@ class JsonFormat:
         checked_option(self.layout, where="format.layout", allowed=("list", "mapping"))
         checked_option(self.prefix, where="format.prefix", allowed=("none", "confluent"))
         checked_option(self.padding, where="format.padding", allowed=("none", "fixed"))
-        make = _list_reader if self.layout == "list" else _mapping_reader
+        make = list_reader if self.layout == "list" else mapping_reader
         object.__setattr__(self, "_read", make(self.actions))
 
     @classmethod
@@ -142,9 +142,7 @@ class JsonFormat:
         """One event with this row, with the shortest decimals that read back as these float32."""
         rows = checked_rows(losses, columns=len(self.actions))
         if len(rows) > 1:
-            raise InvalidConfig(
-                complaint("losses", "too many rows", expected="1 in JSON", got=len(rows))
-            )
+            raise InvalidConfig("losses", "too many rows", expected="1 in JSON", got=len(rows))
         numbers = short_decimals(rows[0]).tolist()
         mapping = self.layout == "mapping"
         content = dict(zip(self.actions, numbers, strict=True)) if mapping else numbers
@@ -217,7 +215,7 @@ def short_decimals(row: NDArray[np.float32]) -> Floats:
     return np.where(fits, few, exact)
 
 
-def _list_reader(actions: Sequence[str]) -> Reader:
+def list_reader(actions: Sequence[str]) -> Reader:
     """Return a function from an event's bytes to its list of K losses."""
     K = len(actions)
     losses: Any = tuple[(float,) * K]  # type: ignore[misc]
@@ -226,7 +224,7 @@ def _list_reader(actions: Sequence[str]) -> Reader:
     return _losses_reader(losses)
 
 
-def _mapping_reader(actions: Sequence[str]) -> Reader:
+def mapping_reader(actions: Sequence[str]) -> Reader:
     """Return a function from an event's bytes to its K losses, 1/2 where an action is missing."""
     if len(actions) > _FIELDS_UP_TO or not all(map(_plain, actions)):
         return _wide_mapping_reader(actions)
@@ -238,7 +236,7 @@ def _mapping_reader(actions: Sequence[str]) -> Reader:
 
 
 def _wide_mapping_reader(actions: Sequence[str]) -> Reader:
-    """Like `_mapping_reader`, for many actions or for names that JSON writes with escapes."""
+    """Like `mapping_reader`, for many actions or for names that JSON writes with escapes."""
     read: Any = _losses_reader(dict[str, msgspec.Raw])
     number = msgspec.json.Decoder(float).decode
     half = msgspec.Raw(b"0.5")

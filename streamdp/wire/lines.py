@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.arrays import Ints
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 from streamdp.core.events import ACTION, SUMS, After, BlockSums, Carried, Identity, Key
 
 LIVE, FALLBACK = "live", "fallback"
@@ -86,15 +86,41 @@ class ActionLine(Named, frozen=True, kw_only=True, tag_field="type", tag="action
     action: Annotated[str, Meta(min_length=1)]
 
 
+class Cuts(Struct, frozen=True, kw_only=True):
+    """Cut points, which make the levels of a field of numbers."""
+
+    cuts: Annotated[list[float], Meta(min_length=1)]
+
+
 class PolicyLine(Named, frozen=True, kw_only=True, tag_field="type", tag="policy"):
     """The policy in force of one key of a feedback stream: a record of its actions topic."""
 
     kind: Annotated[str, Meta(pattern="^(opening|sums)$")]
     start: Annotated[int, Meta(ge=1, description="First slot of the block.")]
     stop: Annotated[int, Meta(ge=1, description="The slot that the policy is in force from.")]
-    actions_digest: Annotated[str, Meta(description="Digest of the actions' names, in order.")]
+    actions: Annotated[
+        list[str], Meta(min_length=2, description="The names that the policy's parts belong to.")
+    ]
+    context: (
+        Annotated[
+            dict[str, list[str] | Cuts],
+            Meta(
+                description="With contexts: fields in order, each with its levels or cuts. `other`"
+                " is a further level of each; a policy then has K parts for each cell."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    played: Annotated[
+        Literal["header", "value"],
+        Meta(description="Where events name action and context: public, or protected content."),
+    ]
     policy: Annotated[
-        str, Meta(description="base64 of K little-endian uint32: parts of 2^24 for each action.")
+        str,
+        Meta(
+            description="base64 of little-endian uint32: parts of 2^24 for each action, cell by"
+            " cell; the last field's level changes fastest."
+        ),
     ]
 
 
@@ -222,6 +248,23 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
         ]
         | UnsetType
     ) = UNSET
+    rewards: (
+        Annotated[
+            str,
+            Meta(
+                description='With played = "value", in place of sums and shown: base64 of K'
+                " little-endian int64, noisy sums of 1 - loss in 2^-20."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    losses: (
+        Annotated[
+            str,
+            Meta(description="Beside rewards: the same of losses; both together are the count."),
+        ]
+        | UnsetType
+    ) = UNSET
 
     @property
     def charge(self) -> Fraction:
@@ -238,11 +281,9 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
         sums = self.block_sums()
         if sums is None:
             return None
-        if len(sums.gains) % 8 or len(sums.shown) != len(sums.gains):
-            got = f"{len(sums.gains)} and {len(sums.shown)} bytes"
-            raise StateMismatch(
-                complaint("sums", "length", expected="as many counts of 8 bytes", got=got)
-            )
+        if len(sums.first) % 8 or len(sums.second) != len(sums.first):
+            got = f"{len(sums.first)} and {len(sums.second)} bytes"
+            raise StateMismatch("sums", "length", expected="as many of both, of 8 bytes", got=got)
         return np.concatenate(sums.arrays())
 
     def says_in_force(self) -> int | None:
@@ -258,17 +299,13 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
             history = from_base64(carried.history, "history")
             if not history or len(history) % 8:
                 got = f"{len(history)} bytes"
-                raise StateMismatch(
-                    complaint("history", "length", expected="numbers of 8 bytes", got=got)
-                )
+                raise StateMismatch("history", "length", expected="numbers of 8 bytes", got=got)
         after = After(carried.epoch, carried.born, carried.block)
         return Carried(self.says_in_force() or 0, carried.first_block, after, history)
 
     def block_sums(self) -> BlockSums | None:
-        """The sums and counts of a feedback stream's block, unless the line withholds them."""
-        if self.sums is UNSET or self.shown is UNSET:
-            return None
-        return BlockSums(from_base64(self.sums, "sums"), from_base64(self.shown, "shown"))
+        """The numbers of a feedback stream's block, unless the line withholds them."""
+        return block_sums(self)
 
 
 class Carries(Struct, frozen=True, kw_only=True):
@@ -351,6 +388,16 @@ class Assembled(Struct, frozen=True, kw_only=True, tag_field="type", tag="assemb
     version: Annotated[str, Meta(description="Version of the library.")]
 
 
+def block_sums(line: Struct) -> BlockSums | None:
+    """The two numbers of each arm in a line or in a recorded draw; None if it has none."""
+    for pairs in (False, True):
+        one, other = BlockSums.names(pairs=pairs)
+        first, second = getattr(line, one), getattr(line, other)
+        if first is not UNSET and second is not UNSET:
+            return BlockSums(from_base64(first, one), from_base64(second, other), pairs)
+    return None
+
+
 def from_base64(text: str, what: str) -> bytes:
     """Decode a line's base64; `StateMismatch` if it is not base64."""
     try:
@@ -358,7 +405,7 @@ def from_base64(text: str, what: str) -> bytes:
     except ValueError as error:
         where = f"published {what}"
         raise StateMismatch(
-            complaint(where, "unreadable", expected="base64", got=f"{len(text)} characters")
+            where, "unreadable", expected="base64", got=f"{len(text)} characters"
         ) from error
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.wire.formats import Format
 
 
@@ -28,7 +28,7 @@ def records(
     """
     if rows_per_record < 1:
         raise InvalidConfig(
-            complaint("rows_per_record", "too few", expected="at least 1", got=rows_per_record)
+            "rows_per_record", "too few", expected="at least 1", got=rows_per_record
         )
     for start in range(0, len(losses), rows_per_record):
         yield format_.encode(losses[start : start + rows_per_record])

@@ -15,10 +15,11 @@ A line is a JSON object of a published schema (`streamdp.wire.schemas`). The rul
 5. Where the learner has a memory, an action's line has the action in force. The ledger line has the
    drawn vote, the action in force after it, and the memory's name: from the votes and this name
    anybody can compute the action in force.
-6. A feedback stream's line has the *policy* in force, K little-endian uint32 in parts of 2^24, and
-   the digest of the actions' names; its ledger line has the released sums and counts, K
-   little-endian int64 each, and the learner with its options, from which anybody can compute the
-   policy and the noise. All are base64, so their lengths are functions of K.
+6. A feedback stream's line has the *policy* in force, little-endian uint32 in parts of 2^24, and
+   what they belong to: the actions' names, and fields with their levels where it has contexts. Its
+   ledger line has two numbers of each arm, K little-endian int64 each, and the learner with its
+   options, from which anybody can compute the policy and the noise. All are base64, so their
+   lengths are functions of K.
 7. The ledger's first and last offset, slots, exact charge and input topic are enough to compute
    the guarantee again, across streams and applications, from ledgers alone.
 8. An opening that was carried over instead of drawn has the mechanism `carried`. It names the
@@ -44,14 +45,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
-from hashlib import sha256
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 from streamdp.core.events import ACTION, OPENING, Key, Release
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.wire.lines import (
     ACTION_SCHEMA,
     LEDGER_SCHEMA,
@@ -60,6 +61,7 @@ from streamdp.wire.lines import (
     CarriedOver,
     Carries,
     Charge,
+    Cuts,
     EpochMark,
     InForce,
     LedgerLine,
@@ -106,6 +108,9 @@ class Lines:
     estimates: tuple[Estimate, ...] = ()
     memory: str = ""  # the name of the learner's memory, if it has one
     learner: str = ""  # where policies are in force: recipe and options, which they follow from
+    shown: tuple[str, ...] = ()  # with contexts: the actions that are shown, in each cell
+    contexts: Contexts | None = None
+    played: Literal["header", "value"] = "header"  # feedback streams: where action and context are
     schedule: str = ""  # of the learner's blocks, as text
     input_id: str | None = None  # of the input topic, if the next line is to have it
     _fill: tuple[int, ...] = field(init=False, repr=False, compare=False)
@@ -135,7 +140,9 @@ class Lines:
         """The policy in force after a release."""
         line = PolicyLine(
             **self._named(release, schema=ACTION_SCHEMA),
-            actions_digest=names_digest(self.actions),
+            actions=list(self.shown or self.actions),
+            context=UNSET if self.contexts is None else _fields(self.contexts),
+            played=self.played,
             policy=b64encode(policy).decode(),
         )
         return _encode(line)
@@ -262,13 +269,12 @@ class Lines:
         return drawn, fill
 
     def _summed(self, release: Release, mode: Mode) -> dict[str, Any]:
-        """The fields of the released sums and counts, whose length is a function of K."""
+        """The fields of each arm's two numbers, whose length is a function of K."""
         if mode is Mode.SHADOW:
             return {"withheld": True, "learner": self.learner}
         members: dict[str, Any] = {"learner": self.learner}
         if release.sums is not None:
-            members["sums"] = b64encode(release.sums.gains).decode()
-            members["shown"] = b64encode(release.sums.shown).decode()
+            members |= {name: b64encode(of).decode() for name, of in release.sums.named()}
         return members
 
     def _estimated(self, release: Release) -> tuple[dict[str, Any], int]:
@@ -279,6 +285,14 @@ class Lines:
         error = _standard_error(spec, len(self.actions), length)
         drawn = {"standard_error": error, "units": release.value, "estimate": reading}
         return {"actions": len(self.actions), **drawn}, fill
+
+
+def _fields(contexts: Contexts) -> dict[str, list[str] | Cuts]:
+    """The fields of a stream's contexts, as a line has them."""
+    return {
+        field.name: list(field.levels) if field.levels else Cuts(cuts=list(field.cuts))
+        for field in contexts.fields
+    }
 
 
 def decode_action(value: bytes) -> ActionLine:
@@ -326,16 +340,6 @@ def decode_any_ledger(value: bytes) -> LedgerLine | Assembled:
     return decode_ledger(value)
 
 
-@lru_cache(maxsize=64)
-def names_digest(actions: tuple[str, ...]) -> str:
-    """A fingerprint of the actions' names in their order, by which a policy names its actions.
-
-    >>> names_digest(("a", "b")) == names_digest(("b", "a"))
-    False
-    """
-    return sha256(_encode(actions)).hexdigest()[:16]
-
-
 class _Version(Struct):
     schema: int
 
@@ -363,7 +367,7 @@ def _decoded(decoder: msgspec.json.Decoder[Line], value: bytes, *, where: str, n
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         _refuse_newer(value, where=where, newest=newest)
         expected = f"a line of schema {newest}"
-        raise StateMismatch(complaint(where, "unreadable", expected=expected, got=error)) from None
+        raise StateMismatch(where, "unreadable", expected=expected, got=error) from None
     if line.schema > newest:
         _refuse_newer(value, where=where, newest=newest)
     if not isinstance(line, EpochMark | Assembled | ModeLine):
@@ -379,9 +383,7 @@ def _refuse_newer(value: bytes, *, where: str, newest: int) -> None:
         return
     if schema > newest:
         expected = f"schema {newest} or lower"
-        raise StateMismatch(
-            complaint(where, "written by a newer streamdp", expected=expected, got=schema)
-        )
+        raise StateMismatch(where, "written by a newer streamdp", expected=expected, got=schema)
 
 
 def _check_key(line: Named, *, where: str) -> None:
@@ -389,12 +391,12 @@ def _check_key(line: Named, *, where: str) -> None:
     expected = "either key or key_base64"
     if (line.key is UNSET) == (line.key_base64 is UNSET):
         got = "neither" if line.key is UNSET else "both"
-        raise StateMismatch(complaint(where, "no key", expected=expected, got=got))
+        raise StateMismatch(where, "no key", expected=expected, got=got)
     try:
         key_bytes(line)
     except ValueError:
         got = f"a key_base64 that is not base64: {line.key_base64}"
-        raise StateMismatch(complaint(where, "no key", expected=expected, got=got)) from None
+        raise StateMismatch(where, "no key", expected=expected, got=got) from None
 
 
 @lru_cache(maxsize=1024)

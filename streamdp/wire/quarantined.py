@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 
 MOST_VALUE = 16 << 10
 """Bytes of the value that are kept."""
@@ -55,10 +55,8 @@ def read_quarantined(entry: bytes | None) -> Quarantined:
         return _decoder.decode(entry or b"")
     except (msgspec.MsgspecError, UnicodeError):
         raise StateMismatch(
-            complaint(
-                "quarantine",
-                "foreign entry",
-                expected="an entry that streamdp wrote",
-                got=f"{len(entry or b'')} bytes of something else",
-            )
+            "quarantine",
+            "foreign entry",
+            expected="an entry that streamdp wrote",
+            got=f"{len(entry or b'')} bytes of something else",
         ) from None

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import NO_ARM
 from streamdp.wire.feedback import Feedback, Outcomes
 from streamdp.wire.formats import (
@@ -97,7 +97,7 @@ class RawRows:
         rows = checked_rows(numbers, columns=self.columns)
         if len(rows) > 1 and not self.frames:
             raise InvalidConfig(
-                complaint("losses", "too many rows", expected="1 without frames", got=len(rows))
+                "losses", "too many rows", expected="1 without frames", got=len(rows)
             )
         return b"\0" * self._skip + rows.astype(_WIRE_TYPES[self.scalar]).tobytes()
 
@@ -196,12 +196,10 @@ class RawFeedback:
         feedback = self.feedback
         if feedback.played == "value" and (feedback.contexts is None or self.scalar != "float32"):
             raise InvalidConfig(
-                complaint(
-                    "played",
-                    f"{self.scalar} records hold one number and no action",
-                    expected="header, the format json, or float32 in a stream with contexts",
-                    got="value",
-                )
+                "played",
+                f"{self.scalar} records hold one number and no action",
+                expected="header, the format json, or float32 in a stream with contexts",
+                got="value",
             )
         columns = 3 if feedback.played == "value" else 1
         rows = RawRows(columns, self.scalar, self.frames, self.prefix)

@@ -63,35 +63,41 @@ def record_all(
         return [first, *record_all(releases, lines=lines, mode=mode, ordinal=1)[1:]]
     kinds: dict[int, _Kind] = {}
     carried, entries = releases.carried or {}, list[Entry]()
-    standing = releases.value if releases.in_force is None else releases.in_force
-    drawn = zip(releases.value.tolist(), standing.tolist(), *_of_arms(releases), strict=False)
-    for at, ((key, code, *numbers), columns) in enumerate(
-        zip(_named(releases), drawn, strict=True)
-    ):
-        place, name = ordinal + at, releases.kinds[code]
-        if name not in (OPENING, *ENDS_BLOCK) or (name == OPENING and (key, numbers[0]) in carried):
-            entries.append(_plainly(releases[at], lines=lines, mode=mode, ordinal=place))
+    templated = {OPENING, *ENDS_BLOCK}
+    for at, row in enumerate(_rows(releases)):
+        code = row.code
+        name = releases.kinds[code]
+        is_carried = carried and name == OPENING and (row.key, row.born) in carried
+        if is_carried or name not in templated:
+            entries.append(_plainly(releases[at], lines=lines, mode=mode, ordinal=ordinal + at))
             continue
         if code not in kinds:
             kinds[code] = _Kind(releases, code, lines=lines, mode=mode)
-        entries.append(kinds[code].entry(key, (*numbers, place), *columns))
+        entries.append(kinds[code].entry(row, ordinal + at))
     return entries
 
 
-def _of_arms(releases: Releases) -> tuple[Iterator[bytes], Iterator[bytes], Iterator[bytes]]:
-    """Sums, counts and policies of each release, as lines contain them; empty where it has none."""
-    feedback = releases.feedback
-    if feedback is None:
-        return repeat(b""), repeat(b""), repeat(b"")
-    return (
-        _texts(feedback.gains, "<i8"),
-        _texts(feedback.shown, "<i8"),
-        _texts(feedback.policy, "<u4"),
-    )
+class _Row(NamedTuple):
+    """What differs between releases; sums, counts and policy as lines contain them."""
+
+    key: Key
+    code: int  # of the kind
+    born: int
+    block: int
+    first_offset: int
+    last_offset: int
+    start: int
+    stop: int
+    value: int
+    in_force: int
+    first: bytes  # of each arm; empty where it has none, as the next two
+    second: bytes
+    policy: bytes
 
 
-def _named(releases: Releases) -> Iterator[tuple[Any, ...]]:
-    """For each release: key, code of the kind, born, block, first and last offset, start, stop."""
+def _rows(releases: Releases) -> Iterator[_Row]:
+    """Each release."""
+    standing, feedback = releases.in_force, releases.feedback
     columns = (
         releases.kind,
         releases.born,
@@ -100,8 +106,18 @@ def _named(releases: Releases) -> Iterator[tuple[Any, ...]]:
         releases.last_offset,
         releases.start,
         releases.stop,
+        releases.value,
+        releases.value if standing is None else standing,
     )
-    return zip(releases.keys, *(column.tolist() for column in columns), strict=True)
+    of_arms: list[Iterator[bytes]] = [repeat(b"", len(releases)) for _ in range(3)]
+    if feedback is not None:
+        of_arms = [
+            _texts(feedback.first, "<i8"),
+            _texts(feedback.second, "<i8"),
+            _texts(feedback.policy, "<u4"),
+        ]
+    numbers = (column.tolist() for column in columns)
+    return map(_Row._make, zip(releases.keys, *numbers, *of_arms, strict=True))
 
 
 def _texts(table: NDArray[Any], numbers: str) -> Iterator[bytes]:
@@ -143,49 +159,47 @@ class _Kind:
     def __post_init__(self) -> None:
         """Make the templates, with marks for the arms' numbers where there are any."""
         self._has_sums = self.releases.kinds[self.code] == SUMS
-        sums, policy, arms = None, None, len(self.lines.actions)
-        if self.releases.feedback is not None:
-            parts = self.releases.feedback.policy.shape[1]
-            policy, arms = _mark("policy", 4 * parts), self.releases.feedback.gains.shape[1]
-        if self._has_sums:
-            sums = BlockSums(_mark("gains", 8 * arms), _mark("shown", 8 * arms))
+        sums, policy, feedback = None, None, self.releases.feedback
+        if feedback is not None:
+            policy = _mark("policy", 4 * feedback.policy.shape[1])
+        if feedback is not None and self._has_sums:
+            size = 8 * feedback.first.shape[1]
+            sums = BlockSums(_mark("first", size), _mark("second", size), feedback.pairs)
         self._texts = _templates(
             self.releases, self.code, lines=self.lines, mode=self.mode, sums=sums, policy=policy
         )
 
-    def entry(
-        self,
-        key: Key,
-        numbers: Sequence[int],
-        value: int,
-        in_force: int,
-        gains: bytes,
-        shown: bytes,
-        policy: bytes,
-    ) -> Entry:
-        """The entry of one release of this kind; numbers: born, block, offsets, slots, ordinal.
+    def entry(self, row: _Row, ordinal: int) -> Entry:
+        """The entry of one release of this kind.
 
         In shadow mode sums are in the recorded bytes only, not in the ledger line.
         """
-        texts, hides = self._texts, self.mode is Mode.SHADOW
-        born, block, first, last, start, stop, ordinal = numbers
-        named = (key_field(key), born, block, first, last, start, stop)
-        sums = (gains, shown) if self._has_sums else ()
-        ends: tuple[bytes, bytes | None] = b"", None if hides else b""
-        in_line = (policy,) if policy else ()
-        if not policy:
-            known = self._ends.get((value, in_force))
-            if known is None:
+        key, _, born, block, since, until, start, stop, value, in_force, first, second, policy = row
+        texts, written = self._texts, written_key(key)
+        named_key = key_field(key) if written[:1] == b"{" else b'"key":' + written
+        named = (named_key, born, block, since, until, start, stop)
+        in_ledger: tuple[bytes, ...] = ()
+        in_state, in_actions = in_ledger, in_ledger
+        if policy:
+            hides = self.mode is Mode.SHADOW
+            end_of_ledger, end_of_action = b"", None if hides else b""
+            in_actions = (policy,)
+            if self._has_sums:
+                in_ledger, in_state = ((), (first, second)) if hides else ((first, second), ())
+        else:
+            ends = self._ends.get((value, in_force))
+            if ends is None:
                 kind = self.releases.kinds[self.code]
-                known = _ends(self.lines, self.mode, kind, value, in_force)
-                self._ends[value, in_force] = known
-            ends = known
-        ledger = texts.ledger % (*named, ordinal, *(() if hides else sums)) + ends[0]
-        action = None if ends[1] is None else texts.action % (*named, *in_line) + ends[1]
-        drawn = texts.drawn % (start, stop, first, last, ordinal, *(sums if hides else ()), value)
+                ends = _ends(self.lines, self.mode, kind, value, in_force)
+                self._ends[value, in_force] = ends
+            end_of_ledger, end_of_action = ends
+        ledger = texts.ledger % (*named, ordinal, *in_ledger) + end_of_ledger
+        action = None
+        if end_of_action is not None:
+            action = texts.action % (*named, *in_actions) + end_of_action
+        drawn = texts.drawn % (start, stop, since, until, ordinal, *in_state, value)
         recorded = b"\n".join((drawn, ledger, action or b""))
-        place = texts.place % (born, block, written_key(key))
-        return Entry(key, place, recorded, ledger, action)
+        return Entry(key, texts.place % (born, block, written), recorded, ledger, action)
 
 
 class _Templates(NamedTuple):
@@ -215,7 +229,7 @@ def _templates(
     named = (b'"key":"%b"' % _KEY, b"%b"), (b"%d" % _BORN, b"%d"), (b"%d" % _BLOCK, b"%d")
     read = tuple((b"%d" % mark, b"%d") for mark in (_FIRST, _LAST, _START, _STOP))
     ordinal = (b"%d" % _ORDINAL, b"%d")
-    of_arms = () if sums is None else tuple(map(_written, (sums.gains, sums.shown)))
+    of_arms = () if sums is None else tuple(map(_written, (sums.first, sums.second)))
     withheld, shown = (of_arms, ()) if mode is Mode.SHADOW else ((), of_arms)
     in_force = () if policy is None else (_written(policy),)
     drawn, _, _ = plain.recorded.partition(b'"value":')

@@ -29,7 +29,7 @@ import numpy as np
 from msgspec import UNSET
 
 from streamdp.core.arrays import Ints
-from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
+from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import OPENING, SUMS
 from streamdp.core.evidence import NEWEST, named
 from streamdp.core.evidence.evidence import Known, PublicEvidence, PublicRow
@@ -75,7 +75,7 @@ class Method(NamedTuple):
         actions, rest = divmod(numbers * 2, of_two or numbers * 2 + 1)
         if rest or actions < 2:
             expected = f"{of_two} for each two actions"
-            raise StateMismatch(complaint(what, "numbers", expected=expected, got=numbers))
+            raise StateMismatch(what, "numbers", expected=expected, got=numbers)
         return actions
 
 
@@ -97,9 +97,7 @@ def _learner(text: str, actions: int) -> Kind:
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         got = f"{text[:_SHOWN]!r} ({type(error).__name__})"
         expected = "a recipe with its options"
-        raise InvalidConfig(
-            complaint("learner", "unreadable", expected=expected, got=got)
-        ) from None
+        raise InvalidConfig("learner", "unreadable", expected=expected, got=got) from None
 
 
 class _Numbers(NamedTuple):
@@ -195,7 +193,7 @@ class Retraced:
     def _count(self, actions: int) -> None:
         if self.actions not in (0, actions):
             got, expected = f"{actions} actions", f"{self.actions}, as before"
-            raise StateMismatch(complaint("sums", "length", expected=expected, got=got))
+            raise StateMismatch("sums", "length", expected=expected, got=got)
         self.actions = actions
 
     def row(self) -> PublicRow:

@@ -26,14 +26,14 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from itertools import product
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamdp.core.arrays import Field
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 from streamdp.core.events import (
     OPENING,
     After,
@@ -52,9 +52,11 @@ from streamdp.wire.lines import (
     Natural,
     PolicyLine,
     Positive,
+    block_sums,
     from_base64,
 )
 from streamdp.wire.published import INTEGER_WIDTH, Lines, Mode, decode_in_force, decode_ledger
+from streamdp.wire.registered.schemas import Held, decode_held
 from streamdp.wire.state_version import MIN_READER, VERSION, Version, decoded
 
 LONG = 2**63 - 1
@@ -172,6 +174,7 @@ class EpochEntries:
     rows: dict[Key, bytes] = field(default_factory=dict, repr=False)
     releases: dict[Identity, Recorded] = field(default_factory=dict, repr=False)
     withheld: set[Key] = field(default_factory=set)  # keys whose newest release nobody was shown
+    schemas: list[Held] = field(default_factory=list)  # that records are read by
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +251,7 @@ def encode_recorded(recorded: Recorded) -> bytes:
         last_offset=release.last_offset,
         epsilon=str(release.epsilon),
         ordinal=recorded.ordinal,
-        sums=_written(recorded, "gains"),
-        shown=_written(recorded, "shown"),
+        **_written(recorded),
         history=_history(recorded),
         value=release.value,
     )
@@ -258,12 +260,12 @@ def encode_recorded(recorded: Recorded) -> bytes:
     return b"\n".join((line, recorded.ledger, recorded.action or b""))
 
 
-def _written(recorded: Recorded, column: Literal["gains", "shown"]) -> str | UnsetType:
-    """The sums or counts for a rebuild, if the ledger line withholds them; never written twice."""
+def _written(recorded: Recorded) -> dict[str, str]:
+    """Arms' numbers for a rebuild, if the ledger line withholds them; never written twice."""
     sums = recorded.release.sums
     if sums is None or recorded.action is not None:
-        return UNSET
-    return b64encode(getattr(sums, column)).decode()
+        return {}
+    return {name: b64encode(of).decode() for name, of in sums.named()}
 
 
 def _history(recorded: Recorded) -> str | UnsetType:
@@ -281,7 +283,9 @@ def largest_recorded(lines: Lines, kind: Kind, *, key_bytes: int) -> int:
     """
     kinds, size = (OPENING, *(release.name for release in kind.releases)), kind.size()
     half = bytes(size.sums // 2)
-    sums, policy = (BlockSums(half, half) if half else None), bytes(size.policy) or None
+    sums, policy = None, bytes(size.policy) or None
+    if half:
+        sums = BlockSums(half, half, pairs=True)  # the longer names
     carried = Carried(0, LONG, After(LONG, LONG, LONG), bytes(size.history) or None)
     keys: tuple[Key, ...] = (None, ESCAPED * key_bytes, b"\xff" * key_bytes)
     sizes = []
@@ -307,7 +311,7 @@ def decode_recorded(identity: Identity, value: bytes) -> Recorded:
     where = _place(identity)
     parts = value.split(b"\n")
     if len(parts) != 3:
-        raise StateMismatch(complaint(where, "damaged", expected="3 lines", got=len(parts)))
+        raise StateMismatch(where, "damaged", expected="3 lines", got=len(parts))
     drawn = decoded(_drawn_decoder, parts[0], where=where)
     line = decode_ledger(parts[1])
     if not isinstance(line, Charge):
@@ -320,7 +324,7 @@ def decode_recorded(identity: Identity, value: bytes) -> Recorded:
         first_offset=drawn.first_offset,
         last_offset=drawn.last_offset,
         epsilon=_exact(drawn.epsilon),
-        sums=line.block_sums() or _sums(drawn),
+        sums=line.block_sums() or block_sums(drawn),
         policy=_policy(parts[2]) if parts[2] else None,
         in_force=None if line.in_force is UNSET else line.in_force,
         carried=_carried(line, drawn),
@@ -345,7 +349,7 @@ def read_state(entries: Mapping[bytes, bytes], *, stream: str, partition: int) -
         if checkpoint is None or epoch > checkpoint.epoch:
             newest = "no entry without a checkpoint" if checkpoint is None else checkpoint.epoch
             raise StateMismatch(
-                complaint(where, f"a {what} ahead of all", expected=newest, got=f"epoch {epoch}")
+                where, f"a {what} ahead of all", expected=newest, got=f"epoch {epoch}"
             )
         places_of[epoch].append(entry)
         _put(epochs[epoch], places, what, epoch, rest, value, where=where)
@@ -386,6 +390,8 @@ def _put(
     """Read one entry of an epoch."""
     if what == "learner":
         into.learner = decoded(_learner_decoder, value, where=where)
+    elif what == "schema":
+        into.schemas.append(decode_held(value, where=where))
     elif what == "row":
         into.rows[read_key(rest[0], where=where)] = value
     elif what == "withheld":
@@ -410,6 +416,8 @@ class _Drawn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ordinal: Positive
     sums: str | UnsetType = UNSET  # feedback streams, if the ledger line withholds them
     shown: str | UnsetType = UNSET
+    rewards: str | UnsetType = UNSET
+    losses: str | UnsetType = UNSET
     history: str | UnsetType = UNSET  # the same for a carried opening
     value: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -450,13 +458,6 @@ def _check_lines(recorded: Recorded, line: Charge, *, where: str) -> None:
         raise _of_another(where)
 
 
-def _sums(drawn: _Drawn) -> BlockSums | None:
-    """The sums in a recorded release whose ledger line withholds them."""
-    if drawn.sums is UNSET or drawn.shown is UNSET:
-        return None
-    return BlockSums(from_base64(drawn.sums, "sums"), from_base64(drawn.shown, "shown"))
-
-
 def _carried(line: Charge, drawn: _Drawn) -> Carried | None:
     """What an opening carried over; the history comes from its line or, if withheld, the state."""
     line_carried = line.carried
@@ -479,7 +480,7 @@ def _policy(action: bytes) -> bytes | None:
 
 def _of_another(where: str) -> StateMismatch:
     expected = "the lines of this release"
-    return StateMismatch(complaint(where, "damaged", expected=expected, got="another's"))
+    return StateMismatch(where, "damaged", expected=expected, got="another's")
 
 
 def _check_sequence(now: EpochEntries, checkpoint: Checkpoint, *, where: str) -> None:
@@ -490,12 +491,10 @@ def _check_sequence(now: EpochEntries, checkpoint: Checkpoint, *, where: str) ->
     due = range(checkpoint.lines_published + 1, checkpoint.lines_recorded + 1)
     if waiting != list(due):
         raise StateMismatch(
-            complaint(
-                where,
-                "other releases wait to be published than the checkpoint says",
-                expected=f"ledger lines {due.start} to {due.stop - 1}",
-                got=f"{len(waiting)} of them, up to {max(waiting, default=0)}",
-            )
+            where,
+            "other releases wait to be published than the checkpoint says",
+            expected=f"ledger lines {due.start} to {due.stop - 1}",
+            got=f"{len(waiting)} of them, up to {max(waiting, default=0)}",
         )
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Protocol, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 
 VERSION = 2
 """The layout that this library writes, and the newest that it reads."""
@@ -51,7 +51,7 @@ def decoded(decoder: msgspec.json.Decoder[Read], value: bytes, *, where: str) ->
         refuse_newer(value, where=where)
         expected = f"layout version {VERSION}"
         raise StateMismatch(
-            complaint(where, "damaged", expected=expected, got=f"{len(value)} bytes of another")
+            where, "damaged", expected=expected, got=f"{len(value)} bytes of another"
         ) from None
     if entry.min_reader > VERSION:
         refuse_newer(value, where=where)
@@ -66,10 +66,8 @@ def refuse_newer(value: bytes, *, where: str) -> None:
         return
     if readers.min_reader > VERSION:
         raise StateMismatch(
-            complaint(
-                where,
-                "written by a newer streamdp, use that or a newer one",
-                expected=f"a layout that version {VERSION} can read",
-                got=f"version {readers.version}, for {readers.min_reader} and later",
-            )
+            where,
+            "written by a newer streamdp, use that or a newer one",
+            expected=f"a layout that version {VERSION} can read",
+            got=f"version {readers.version}, for {readers.min_reader} and later",
         )

@@ -10,6 +10,7 @@ from aiokafka.abc import ConsumerRebalanceListener as ConsumerRebalanceListener
 from aiokafka.client import AIOKafkaClient
 from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.consumer.group_coordinator import GroupCoordinator, NoGroupCoordinator
+from aiokafka.errors import KafkaError
 from aiokafka.producer.message_accumulator import BatchBuilder, MessageAccumulator
 from aiokafka.structs import (
     ConsumerRecord as ConsumerRecord,
@@ -28,6 +29,7 @@ from aiokafka.structs import (
 )
 
 class TransactionManager:
+    error_transaction: Callable[[KafkaError], None]
     def maybe_add_partition_to_txn(self, tp: TopicPartition) -> None: ...
     def wait_for_transaction_end(self) -> asyncio.Future[None] | None: ...
     def fatal_error(self, exc: BaseException) -> None: ...

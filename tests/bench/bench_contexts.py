@@ -13,8 +13,8 @@ fifth of the cells, each of which has its own; the first field, where the last o
 up to four times as frequent.
 
 `changes`: half way everything is drawn anew. `of levels`: one field of 100 levels in one key, or
-100 keys without contexts (`policy_following`). Worlds and draws are seeded; the noise is continuous
-Laplace of the learner's variance. With STREAMDP_PEERS, Vowpal Wabbit (`peers/vowpal.py`) learns in
+100 keys without contexts (`policy_following`). Worlds and draws are seeded; the noise is rounded
+Laplace of the learner's scale. With STREAMDP_PEERS, Vowpal Wabbit (`peers/vowpal.py`) learns in
 the same worlds, without privacy and with each reward at once.
 """
 
@@ -131,7 +131,6 @@ def losses(
     """What is lost in one run, and by uniform play; phases are equal parts of the slots."""
     state, block, at, lost, uniform = learner.nothing_known(1), 0, 0, 0.0, 0.0
     ends = [slots * (number + 1) // len(phases) for number in range(len(phases))]
-    noise = learner.noise
     while at < slots:
         stop = min(slots, at + int(learner.schedule.lengths(np.array([block]))[0]))
         policy = learner.policy(state, np.array([block]))[0].reshape(phases[0].shape) / PARTS
@@ -146,14 +145,15 @@ def losses(
             gaps = rates.max(axis=1, keepdims=True) - rates
             lost, uniform = lost + (shows * gaps).sum(), uniform + (cells * gaps.mean(axis=1)).sum()
             at = until
-        noisy = [
-            exact + rng.laplace(0, max(variance / 2, 1e-30) ** 0.5, exact.shape)
-            for exact, variance in ((gains, noise.on_sums), (shown, noise.on_counts))
-        ]
-        sums, counts = (
-            np.rint(of.reshape(1, -1) * by) for of, by in zip(noisy, (UNIT, 1), strict=True)
-        )
-        state = learner.learned(state, sums.astype(np.int64), counts.astype(np.int64))
+        exact = learner.totals(np.rint(gains * UNIT).astype(np.int64), shown.astype(np.int64))
+        released = np.concatenate(
+            [
+                numbers.reshape(1, -1) + np.rint(rng.laplace(0, float(scale or 0), (1, shown.size)))
+                for numbers, scale in zip(exact.values(), learner.scales, strict=True)
+            ],
+            axis=1,
+        ).astype(np.int64)
+        state = learner.evidence.learned(state, released)
         block += 1
     return lost, uniform
 

@@ -141,8 +141,8 @@ def played(learner: PolicyLearner, rates: Rates, *, runs: int, horizon: int) -> 
         shown = random.multinomial(stop - first, policy)
         clicked = random.binomial(shown, now)
         yield Block(first, stop, policy, now, clicked.sum(axis=1))
-        private = {"sums": clicked * UNIT - shown * (UNIT // 2), "shown": shown}
-        assert private["sums"].shape == (runs, arms)
+        private = learner.totals(clicked * UNIT - shown * (UNIT // 2), shown)
+        assert shown.shape == (runs, arms)
         released = learner.draw(
             "sums",
             private,

@@ -3,8 +3,9 @@
     python tests/bench/bench_formats.py [--json FILE] [--rounds N]
 
 JSON against msgspec alone, decoding each record into an object and throwing it away; raw rows
-against one join of the bytes. Every ratio compares medians of runs that alternate within one
-process. The records of a poll are different objects, as a client library delivers them.
+against one join of the bytes; Avro, Protobuf and JSON with a registry against JSON without. Every
+ratio compares medians of runs that alternate within one process. The records of a poll are
+different objects, as a client library delivers them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import json
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -26,6 +28,8 @@ from streamdp.core.events import Releases
 from streamdp.wire import configure, state
 from streamdp.wire.published import Lines, Mode, decode_ledger
 from streamdp.wire.recording import record_all
+from streamdp.wire.registered.formats import SchemaFormat
+from streamdp.wire.registered.schemas import Schema
 
 POLL = 1000
 FRAME = 256
@@ -89,6 +93,34 @@ def raw_rows(rounds: int) -> list[dict[str, Any]]:
                     case = f"{scalar} × {rows}, prefix {prefix}, K = {K}"
                     seconds_of = medians(runs, rounds=5 * rounds)
                     table += _rows(case, seconds_of, records * rows, sum(map(len, poll)))
+    return table
+
+
+def registered(rounds: int) -> list[dict[str, Any]]:
+    """Avro, Protobuf and JSON by a registry's schemas, beside JSON without one."""
+    generator, table = np.random.default_rng(3), []
+    numbers = {"type": "array", "items": "double"}
+    schema = {"type": "record", "name": "Event", "fields": [{"name": "losses", "type": numbers}]}
+    texts = {
+        "avro": Schema(1, "AVRO", json.dumps(schema)),
+        "protobuf": Schema(1, "PROTOBUF", "message Event { repeated double losses = 1; }"),
+        "json_schema": Schema(1, "JSON", "{}"),
+    }
+    for K in (3, *SIZES):
+        names = [f"action-{at}" for at in range(K)]
+        losses = generator.random((POLL, K)).astype(np.float32).round(4)
+        plain = configure("json", actions=names)
+        poll = [plain.encode(row[None, :]) for row in losses]
+        runs: dict[str, Callable[[], object]] = {"json": partial(plain.decode, poll)}
+        for name, text in texts.items():
+            source = {"registry": "http://localhost", "subject": "feedback-value"}
+            format_ = configure(name, actions=names, options=source)
+            assert isinstance(format_, SchemaFormat)
+            format_.reading.source.fetched.schemas = (text,)
+            format_ = replace(format_, reading=format_.reading.renewed(since=0)[0])
+            records = [format_.encode(row[None, :]) for row in losses]
+            runs[name] = partial(format_.decode, records)
+        table += _rows(f"registry, K = {K}", medians(runs, rounds=rounds), POLL, 0)
     return table
 
 
@@ -157,7 +189,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
-    table = [row for part in (json_events, raw_rows, releases) for row in part(options.rounds)]
+    table = [
+        row
+        for part in (json_events, raw_rows, registered, releases)
+        for row in part(options.rounds)
+    ]
     for row in table:
         print(
             f"{row['case']:42} {row['run']:17} {row['million_per_second']:10.3f} M/s "

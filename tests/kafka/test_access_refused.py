@@ -10,10 +10,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiokafka.client import AIOKafkaClient
 
-from streamdp.ports import Partition
+from streamdp.core.errors import Refused, TransportLost
+from streamdp.ports import Commit, Partition
 from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
 from streamdp.service.view import PartitionView, Status, View
@@ -28,6 +31,7 @@ from streamdp.testing.broker import (
     own_broker,
 )
 from streamdp.testing.certificates import write_certificates
+from streamdp.testing.transport_room import Heard
 from streamdp_adapters.kafka import KafkaSettings
 from tests.support.kafka_site import HOME, QUICK, Site
 from tests.support.lending import Lent
@@ -38,29 +42,22 @@ pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
 
 OTHER = Partition("other", 0)
 USER, WORD = "gina", "xyzzy-g"
+PRODUCE, ADD_PARTITIONS = 0, 24  # in the protocol
 TOPIC_RIGHTS = (AclRight.READ, AclRight.WRITE, AclRight.DESCRIBE_CONFIGS)
 
 
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[Broker]:
-    """A broker that may be restarted, and whose certificate may be exchanged."""
-    with own_broker(security=Security({USER: WORD})) as mine:
-        yield mine
-
-
-@pytest.fixture
 def sites(
-    guarded: Broker, fresh_app: Callable[[], str], tmp_path: Path
+    at: Lent | Broker, fresh_app: Callable[[], str], folder: Path
 ) -> tuple[Site, Site, dict[str, Grant]]:
     """Two streams, and the rights on the first one by what they are for."""
-    ca_file = tmp_path / "ca.pem"
-    shutil.copy(guarded.ca_file, ca_file)
-    lent = Lent(guarded.bootstrap, guarded.secure_bootstrap, str(ca_file))
+    ca_file = folder / "ca.pem"
+    shutil.copy(at.ca_file, ca_file)
+    lent = Lent(at.bootstrap, at.secure_bootstrap, str(ca_file))
     made = []
     for name in ("home", "other"):
         app = fresh_app()
         site = Site.on(
-            lent, app, bootstrap=guarded.secure_bootstrap, security_protocol="SASL_SSL",
+            lent, app, bootstrap=at.secure_bootstrap, security_protocol="SASL_SSL",
             sasl_mechanism="SCRAM-SHA-512", username=USER, password=WORD, ca_file=str(ca_file),
         )  # fmt: skip
         topics = replace(site.made.topics, stream=name)
@@ -76,7 +73,7 @@ def sites(
             "id": Grant(Resource.TRANSACTION, f"{topics.app}.", (AclRight.WRITE,)),
         }
         create = Grant(Resource.TOPIC, topics.app, (AclRight.CREATE, AclRight.DESCRIBE))
-        allow(guarded.bootstrap, USER, create, *rights.values())
+        allow(at.bootstrap, USER, create, *rights.values())
         if site is made[0]:
             of_home = rights
     return made[0], made[1], of_home
@@ -112,10 +109,10 @@ async def until(
 
 @pytest.mark.parametrize("which", ["input", "state", "actions", "ledger", "group", "id"])
 async def test_a_right_that_is_taken_away_is_waited_for_by_its_stream_alone(
-    guarded: Broker, sites: tuple[Site, Site, dict[str, Grant]], which: str
+    secure_broker: Lent, fresh_app: Callable[[], str], tmp_path: Path, which: str
 ) -> None:
     """The other stream goes on, the error is named, and nothing is lost or doubled."""
-    home, other, rights = sites
+    home, other, rights = sites(secure_broker, fresh_app, tmp_path)
     topics = home.made.topics
     expected = {
         "group": f"GroupAuthorizationFailedError {topics.app}.home",
@@ -127,32 +124,40 @@ async def test_a_right_that_is_taken_away_is_waited_for_by_its_stream_alone(
     async with serving(home, other) as (view, log, task):
         for at in (HOME, OTHER):
             await until(view, task, at, lambda part: part.position >= 20)
-        disallow(guarded.bootstrap, USER, rights[which])
-        sender = replace(home, settings=plain(guarded))
+        disallow(secure_broker.bootstrap, USER, rights[which])
+        sender = replace(home, settings=plain(secure_broker))
         await sender.send(events(20, keys=[b"k"], seed=1))  # the same list of what was sent
         await until(view, task, HOME, lambda part: part.refused == expected)
         await other.send(events(20, keys=[b"k"], seed=1))
         await until(view, task, OTHER, lambda part: part.position >= 40)
         assert not view.part(OTHER).refused
-        allow(guarded.bootstrap, USER, rights[which])
+        allow(secure_broker.bootstrap, USER, rights[which])
         await until(view, task, HOME, lambda part: part.position >= 40)
-        while len(await home.lines()) < 40:
-            await until(view, task, HOME, lambda part: part.status is not Status.HALTED)
+        async with asyncio.timeout(180):
+            while len(await home.lines()) < 40:
+                await until(view, task, HOME, lambda part: part.status is not Status.HALTED)
         assert "poll_lost" not in {line[0] for line in log.lines}
     assert await home.wrong() == []
     assert await other.wrong() == []
 
 
-def plain(broker: Broker) -> KafkaSettings:
+def plain(broker: Lent) -> KafkaSettings:
     """Settings of the listener where everybody is the administrator."""
     return KafkaSettings.parse({"bootstrap": broker.bootstrap, "single_broker": True})
 
 
+@pytest.fixture
+def guarded() -> Iterator[Broker]:
+    """A broker that may be restarted, and whose certificate may be exchanged."""
+    with own_broker(security=Security({USER: WORD})) as mine:
+        yield mine
+
+
 async def test_a_new_authority_is_read_without_a_restart(
-    guarded: Broker, sites: tuple[Site, Site, dict[str, Grant]]
+    guarded: Broker, fresh_app: Callable[[], str], tmp_path: Path
 ) -> None:
     """The broker comes back with a certificate of another one; then the file says so, too."""
-    home, _, _ = sites
+    home, _, _ = sites(guarded, fresh_app, tmp_path)
     ca_file = home.settings.ca_file
     assert ca_file is not None
     await home.create()
@@ -170,3 +175,47 @@ async def test_a_new_authority_is_read_without_a_restart(
         await home.send(events(20, keys=[b"k"], seed=1))
         await until(view, task, HOME, lambda part: part.position >= 40)
     assert await home.wrong() == []
+
+
+async def test_nothing_of_a_transaction_is_sent_after_a_part_of_it_was_refused(
+    guarded: Broker,
+    sites: tuple[Site, Site, dict[str, Grant]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker might take it into the transaction before, of which it awaits the marker."""
+    home, _, rights = sites
+    topics = home.made.topics
+    await home.create()
+    send, answered = AIOKafkaClient.send, list[set[str]]()
+    added, sent = set[str](), set[str]()
+
+    async def noted(client: Any, node: int, request: Any, **more: Any) -> Any:
+        if request.API_KEY == PRODUCE:
+            sent.update(topic for topic, _ in request._topics)
+        answer = await send(client, node, request, **more)
+        if request.API_KEY == ADD_PARTITIONS:
+            answered.append({topic for topic, _ in answer.errors})
+            for topic, partitions in answer.errors:
+                added.update(topic for _, error in partitions if error == 0)
+        return answer
+
+    monkeypatch.setattr(AIOKafkaClient, "send", noted)
+    transport = home.technology.transport(worker="w")
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await transport.join([topics], Heard())
+                break
+            except TransportLost:  # a broker that has just started has no coordinator yet
+                await asyncio.sleep(0.1)
+    await transport.take(HOME)
+    disallow(guarded.bootstrap, USER, rights["actions"])
+    added.clear()
+    sent.clear()
+    line = [(b"k", b"x")]
+    with pytest.raises(Refused) as refused:
+        await transport.commit(HOME, Commit(next_offset=0, state=line, actions=line, ledger=line))
+    await transport.close()
+    assert refused.value.named == f"TopicAuthorizationFailedError {topics.actions}"
+    assert any(topics.actions in asked for asked in answered)
+    assert sent <= added

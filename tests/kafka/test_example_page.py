@@ -81,7 +81,7 @@ def segments(window: Browser) -> list[dict[str, Any]]:
 def learns_the_best_shelf_of_each_segment(window: Browser) -> None:
     """By what was published, and by what the simulator alone knows."""
     window.until(lambda: all(segment["top"] == segment["best"] for segment in segments(window)))
-    assert len(segments(window)) == 3
+    assert len(segments(window)) == 6
     assert "published after" in window.text("#segments")
 
 

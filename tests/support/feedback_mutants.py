@@ -23,7 +23,7 @@ from msgspec import structs
 
 from streamdp.client import Answer, choosing
 from streamdp.core import calibration
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Columns, Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine import Engine
 from streamdp.core.engine.draws import Draws, Fresh
@@ -31,7 +31,7 @@ from streamdp.core.engine.plan import Heritage, Plan, plan
 from streamdp.core.engine.releasing import Ended, Wave
 from streamdp.core.events import NO_ARM, Batch, FeedbackBatch, Key
 from streamdp.core.evidence.policy import PARTS
-from streamdp.core.grid import NULL
+from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds import feedback
 from streamdp.core.kinds.feedback import FeedbackAdder, FeedbackContents
 from streamdp.core.kinds.kind import BitsOf
@@ -100,9 +100,29 @@ def with_closing(patch: pytest.MonkeyPatch, changed: Closing) -> None:
     patch.setattr(Engine, "_close", other)
 
 
-@mutant("log-ratio 3 > 1", played="value")
-def adds_noise_of_one_over_epsilon_though_counts_are_content(patch: pytest.MonkeyPatch) -> None:
+@mutant("log-ratio 2 > 1", played="value")
+def adds_noise_of_one_over_epsilon_though_actions_are_content(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(feedback, "_SENSITIVITY", {"value": Fraction(1)})
+
+
+@mutant("log-ratio 1.5 > 1", played="value")
+def adds_half_the_noise_to_losses(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PolicyLearner, "scales", property(lambda of: (of.sums_scale, of.sums_scale / 2)))
+
+
+@mutant("noises of two numbers are not independent", played="value")
+def publishes_counts_exactly_though_actions_are_content(patch: pytest.MonkeyPatch) -> None:
+    """What it adds to an arm's rewards it takes off its losses: their sum is the exact count."""
+    released = Fresh.released
+
+    def paired(self: Fresh, name: str, rows: Ints) -> Ints:
+        drawn, private = released(self, name, rows), self.bank.private
+        count = private["rewards"][rows] + private["losses"][rows]
+        arms = count.shape[1]
+        drawn[:, arms:] = count - drawn[:, :arms]
+        return drawn
+
+    patch.setattr(Fresh, "released", paired)
 
 
 @mutant("log-ratio 2 > 1")
@@ -111,14 +131,14 @@ def adds_half_the_noise(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(calibration, "laplace_scale", lambda *of: scale(*of) / 2)
 
 
-@mutant("log-ratio 1.333 > 1", played="value")
-def sums_gains_that_are_not_centred(patch: pytest.MonkeyPatch) -> None:
-    """Rewards in [0, 1]: leaving one arm and entering another moves two sums by 1 each."""
+@mutant("log-ratio 2 > 1", played="value")
+def writes_counts_in_place_of_losses(patch: pytest.MonkeyPatch) -> None:
+    """(r, 1) in place of (r, 1 − r): leaving one arm and entering another moves 2 for each."""
 
-    def uncentred(slots: BatchSlots, added: FeedbackContents) -> None:
-        added.gains = added.gains + NULL
+    def counted(self: PolicyLearner, gains: Ints, shown: Ints) -> Columns:
+        return {"rewards": NULL * shown + gains, "losses": UNIT * shown}
 
-    with_contents(patch, uncentred)
+    patch.setattr(PolicyLearner, "totals", counted)
 
 
 @mutant("log-ratio 2 > 1")
@@ -272,8 +292,8 @@ def _with_probability(
     """Say another probability than the draw's."""
     drawn = choosing.choose
 
-    def choose(answer: Answer, request: str, actions: tuple[str, ...], *cell: Any) -> Answer:
-        choice = drawn(answer, request, actions)
+    def choose(answer: Answer, request: str, *cell: Any) -> Answer:
+        choice = drawn(answer, request)
         return structs.replace(choice, probability=said(answer, request, choice))
 
     patch.setattr(choosing, "choose", choose)
@@ -301,8 +321,9 @@ def says_the_probability_as_if_play_were_uniform(patch: pytest.MonkeyPatch) -> N
 def draws_uniformly_and_says_the_policy(patch: pytest.MonkeyPatch) -> None:
     """An override that nobody logs: what is said is the policy's, and it was not drawn from it."""
 
-    def choose(answer: Answer, request: str, actions: tuple[str, ...], *cell: Any) -> Answer:
+    def choose(answer: Answer, request: str, *cell: Any) -> Answer:
         assert answer.held is not None
+        actions = answer.held.names.actions
         arm = int.from_bytes(blake2b(request.encode()).digest(), "little") % len(actions)
         share = np.diff([0, *answer.held.ends])[arm]
         return Answer(actions[arm], answer.why, probability=float(share) / PARTS)
@@ -320,7 +341,7 @@ def hashes_the_request_alone(patch: pytest.MonkeyPatch) -> None:
 def tosses_a_coin_of_its_own(patch: pytest.MonkeyPatch) -> None:
     drawn, tosses = choosing.choose, count()
 
-    def choose(answer: Answer, request: str, actions: tuple[str, ...], *cell: Any) -> Answer:
-        return drawn(answer, f"{request}-{next(tosses)}", actions)
+    def choose(answer: Answer, request: str, *cell: Any) -> Answer:
+        return drawn(answer, f"{request}-{next(tosses)}")
 
     patch.setattr(choosing, "choose", choose)

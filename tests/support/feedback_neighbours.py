@@ -33,9 +33,9 @@ def sums_by_script(patch: pytest.MonkeyPatch, script: int = 0) -> None:
         assert isinstance(self.kind, PolicyLearner)
         cells = np.arange(len(ACTIONS)) + self.bank.block[rows][:, None] * (5 + script)
         gains = (cells * 37 % 23 - 11) * UNIT // 3 * 10**script
-        exact = self.kind.counts_scale is None
-        shown = self.bank.private["shown"][rows] if exact else cells * 13 % 7 - 2
-        return np.concatenate([gains, shown], axis=1)
+        if self.kind.pairs:
+            return np.concatenate([gains, (cells * 13 % 7 - 2) * UNIT // 3], axis=1)
+        return np.concatenate([gains, self.bank.private["shown"][rows]], axis=1)
 
     patch.setattr(Fresh, "released", sums)
 

@@ -33,7 +33,7 @@ LENDER = "lender of brokers"
 KINDS: Mapping[str, Security | None] = {
     "plain": None,
     "secure": Security(
-        {user: f"xyzzy-{user[0]}" for user in ("alice", "bob", "carol", "erin", "frank")}
+        {user: f"xyzzy-{user[0]}" for user in ("alice", "bob", "carol", "erin", "frank", "gina")}
     ),
 }
 """Each kind of broker, and who may use its listener with TLS and SASL by which password."""

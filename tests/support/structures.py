@@ -7,11 +7,12 @@ engine alone is asked of one learner of each structure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 
 from streamdp.core.learners import Leader
+from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.selection import PermuteAndFlip
 
 _ANY = PermuteAndFlip(Fraction(1, 2))
@@ -33,6 +34,11 @@ def one_of_each(
     return list(first.values())
 
 
-def by_choice(learner: Leader) -> tuple[str, type]:
-    """The recipe, and how its choices are made."""
-    return learner.recipe, type(learner.choose)
+def one_policy_of_each(
+    policies: Mapping[str, PolicyLearner], of: Callable[[PolicyLearner], object]
+) -> dict[str, PolicyLearner]:
+    """The first of each, by its name."""
+    first: dict[object, str] = {}
+    for name, learner in policies.items():
+        first.setdefault(of(learner), name)
+    return {name: policies[name] for name in first.values()}

@@ -16,7 +16,7 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import TopicPartition
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.ports import (
     Finding,
     LastCommit,
@@ -258,12 +258,10 @@ class KafkaAdministrator:
         for name in names:
             if there.get(name, partitions + 1) > partitions:
                 raise InvalidConfig(
-                    complaint(
-                        f"topic {name}",
-                        "cannot be made smaller",
-                        expected=f"a topic with at most {partitions} partitions",
-                        got=there.get(name, "no such topic"),
-                    )
+                    f"topic {name}",
+                    "cannot be made smaller",
+                    expected=f"a topic with at most {partitions} partitions",
+                    got=there.get(name, "no such topic"),
                 )
 
     def _command(self, topic: Wanted, partitions: int) -> str:
@@ -337,8 +335,6 @@ def _raise_first(errors: Sequence[tuple[str, int, str | None]]) -> None:
         error = for_code(code)
         if error is InvalidReplicationFactorError:
             expected = f"{REPLICAS} brokers, or `single_broker = true` for a trial with one copy"
-            raise InvalidConfig(
-                complaint(f"topic {name}", "too few brokers", expected=expected, got=message)
-            )
+            raise InvalidConfig(f"topic {name}", "too few brokers", expected=expected, got=message)
         if error not in (NoError, TopicAlreadyExistsError):
             raise error(f"{name}: {message}")

@@ -128,31 +128,22 @@ def as_ours(where: str, error: BaseException) -> StreamdpError:
         return error
     if isinstance(error, _FENCED):
         return Fenced(
-            complaint(
-                where,
-                "another process owns it",
-                expected="to be its owner",
-                got=type(error).__name__,
-            )
+            where, "another process owns it", expected="to be its owner", got=type(error).__name__
         )
     if isinstance(error, kafka.InvalidSessionTimeoutError):
         return InvalidConfig(
-            complaint(
-                where,
-                "the cluster refuses transport.session_timeout_ms",
-                expected="a time from its group.min.session.timeout.ms up to its "
-                "group.max.session.timeout.ms",
-                got=_said(error),
-            )
+            where,
+            "the cluster refuses transport.session_timeout_ms",
+            expected="a time from its group.min.session.timeout.ms up to its "
+            "group.max.session.timeout.ms",
+            got=_said(error),
         )
     if isinstance(error, kafka.UnsupportedCodecError):
         return InvalidConfig(
-            complaint(
-                where,
-                "compressed by a codec that is not installed",
-                expected='pip install "streamdp[compression]", then a restart',
-                got=str(error),
-            )
+            where,
+            "compressed by a codec that is not installed",
+            expected='pip install "streamdp[compression]", then a restart',
+            got=str(error),
         )
     if isinstance(error, _USERS):
         refusal = complaint(where, "the cluster refuses", expected=_REMEDIES, got=_said(error))
@@ -297,7 +288,7 @@ def _cannot_connect(server: str, settings: KafkaSettings, error: BaseException) 
     unread = f", is the token of {settings.token_file} refused (expired?)" if token else ""
     hint = f"{unread}, or is it no {settings.security_protocol} listener?" if other else ""
     return TransportLost(
-        complaint(where, f"unreachable{hint}", expected="a broker's answer", got=_said(error))
+        where, f"unreachable{hint}", expected="a broker's answer", got=_said(error)
     )
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Set
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaError
 
-from streamdp.core.errors import OTHER_TOPIC, OTHER_TOPICS, StateMismatch, complaint
+from streamdp.core.errors import OTHER_TOPIC, OTHER_TOPICS, StateMismatch
 from streamdp.ports import Partition, StreamTopics, Taken
 from streamdp_adapters.kafka.requests import NO_ID, TopicIds
 
@@ -134,5 +134,5 @@ def recreated(
     if topics.second_input:
         what = f"requests or outcomes were deleted and recreated; {OTHER_TOPICS}"
     return StateMismatch(
-        complaint(f"partition {partition}", what, expected=f"{name} with topic id {known}", got=now)
+        f"partition {partition}", what, expected=f"{name} with topic id {known}", got=now
     )

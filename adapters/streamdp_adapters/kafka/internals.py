@@ -40,6 +40,12 @@ The other requests may be repeated: partitions and groups are added to a transac
 effect, batches have sequence numbers, and an offset is the group's note, not our position. One that
 is late and finds no transaction opens one, which the coordinator aborts when its time is up. That
 fences the owner, and the partition is taken again.
+
+**Nothing after a refusal.** Where the coordinator refuses one partition of a transaction, the
+client forgets which ones are not added yet, and sends their batches. A broker takes such a batch
+while the marker of the transaction before is on its way there, and that one's commit makes it
+visible: rows of a commit without its lines. So a refusal ends the sender of an
+`AbandonableProducer` at once.
 """
 
 from __future__ import annotations
@@ -48,7 +54,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
@@ -56,7 +62,13 @@ from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.consumer.fetcher import FetchError, FetchResult, PartitionRecords
 from aiokafka.consumer.group_coordinator import GroupCoordinator
-from aiokafka.errors import CorruptRecordException, KafkaError, NodeNotReadyError
+from aiokafka.errors import (
+    CorruptRecordException,
+    KafkaError,
+    NodeNotReadyError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+)
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
@@ -268,13 +280,29 @@ def _marks_abort(batch: DefaultRecordBatch) -> bool:
 
 
 class AbandonableProducer(AIOKafkaProducer):
-    """A producer that knows its requests in flight, and asks for a transaction's end once."""
+    """A producer that knows its requests in flight, and asks for a transaction's end once.
+
+    It sends nothing of a transaction of which something was refused.
+    """
 
     def __init__(self, **configs: object) -> None:
         super().__init__(**configs)
         self.requests: set[asyncio.Task[None]] = set()
         _note_requests(self, self.requests)
         _end_once(self)
+        self._txn_manager.error_transaction = _end_sender
+
+
+class _Ended(TransactionalIdAuthorizationFailed):
+    """Ends a sender without a word in the client's log, by its class; its cause says why."""
+
+
+def _end_sender(error: KafkaError) -> NoReturn:
+    """Raise, in the task of a transactional request, what was refused."""
+    about = error.args[0] if error.args else None
+    if isinstance(error, TopicAuthorizationFailedError) and isinstance(about, set):
+        error = TopicAuthorizationFailedError(min(about))
+    raise _Ended from error
 
 
 def _note_requests(producer: AIOKafkaProducer, requests: set[asyncio.Task[None]]) -> None:

@@ -51,7 +51,6 @@ from streamdp.core.errors import (
     StateMismatch,
     StreamdpError,
     TransportLost,
-    complaint,
 )
 from streamdp.ports import Listener, Partition, Records, StaticMembership, StreamTopics
 from streamdp_adapters.kafka import client_errors
@@ -452,12 +451,10 @@ class Membership:
         self._listener.failed(
             partition,
             StateMismatch(
-                complaint(
-                    f"partition {partition}",
-                    f"{what} at offset {feed.position}; {remedy}",
-                    expected="a readable record",
-                    got="the same failure twice",
-                )
+                f"partition {partition}",
+                f"{what} at offset {feed.position}; {remedy}",
+                expected="a readable record",
+                got="the same failure twice",
             ),
         )
 
@@ -539,12 +536,10 @@ class Membership:
         if feed.still > STALL_SECONDS:
             feed.still = 0.0
             raise TransportLost(
-                complaint(
-                    self._where,
-                    f"partition {place.partition} lags and makes no progress",
-                    expected=f"progress within {STALL_SECONDS:g} s",
-                    got=f"offset {position} still",
-                )
+                self._where,
+                f"partition {place.partition} lags and makes no progress",
+                expected=f"progress within {STALL_SECONDS:g} s",
+                got=f"offset {position} still",
             )
 
     def _place(self, number: int) -> TopicPartition:

@@ -28,7 +28,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import TopicAuthorizationFailedError
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
-from streamdp.core.errors import InvalidConfig, TransportLost, complaint
+from streamdp.core.errors import InvalidConfig, TransportLost
 from streamdp.ports import Commit, Partition, Reached, StreamTopics
 from streamdp_adapters.kafka import client_errors
 from streamdp_adapters.kafka.internals import AbandonableProducer, abandon_producer, sender_error
@@ -105,7 +105,7 @@ class PartitionOwner:
 
     async def take(self) -> int:
         """Fence every earlier owner, leave the owner record, and return its offset."""
-        with client_errors.translated(self._where):
+        with client_errors.translated(self._where), self._root_cause():
             async with asyncio.timeout(COMMIT_SECONDS):
                 await client_errors.start(self._producer, self._settings)
                 self._reached("take: fenced", self._partition)
@@ -139,24 +139,20 @@ class PartitionOwner:
         numbers = await self._producer.partitions_for(self._topics.state)
         if self._number not in numbers:
             raise InvalidConfig(
-                complaint(
-                    f"{self._where}: topic {self._topics.state}",
-                    "no such partition; `streamdp topics expand` adds it",
-                    expected=f"more than {self._number} partitions",
-                    got=len(numbers),
-                )
+                f"{self._where}: topic {self._topics.state}",
+                "no such partition; `streamdp topics expand` adds it",
+                expected=f"more than {self._number} partitions",
+                got=len(numbers),
             )
 
     async def commit(self, commit: Commit) -> None:
         """Make one step durable and visible, all or nothing."""
         if self.lost:
             raise TransportLost(
-                complaint(
-                    self._where,
-                    "commit refused",
-                    expected="a partition that was taken",
-                    got="one that was lost or never taken",
-                )
+                self._where,
+                "commit refused",
+                expected="a partition that was taken",
+                got="one that was lost or never taken",
             )
         assert self._commit is None, "at most one commit of a partition is in flight"
         self._check_sizes(commit)
@@ -171,12 +167,10 @@ class PartitionOwner:
             if not self._closing:
                 raise
             raise TransportLost(
-                complaint(
-                    self._where,
-                    "the process left while a commit was in flight",
-                    expected="its outcome",
-                    got="none: the commit may or may not be durable",
-                )
+                self._where,
+                "the process left while a commit was in flight",
+                expected="its outcome",
+                got="none: the commit may or may not be durable",
             ) from None
         finally:
             self._commit = None
@@ -245,30 +239,24 @@ class PartitionOwner:
             )
             if largest > self._largest:
                 raise InvalidConfig(
-                    complaint(
-                        f"{self._where}: {what}",
-                        "larger than the topic takes; raise max.message.bytes",
-                        expected=f"at most {self._largest} bytes",
-                        got=largest,
-                    )
+                    f"{self._where}: {what}",
+                    "larger than the topic takes; raise max.message.bytes",
+                    expected=f"at most {self._largest} bytes",
+                    got=largest,
                 )
         for key, value, pairs in commit.records:
             size = len(key or b"") + len(value or b"")
             size += sum(len(name.encode()) + len(content or b"") + 10 for name, content in pairs)
             if size > self._largest:
                 raise InvalidConfig(
-                    complaint(
-                        f"{self._where}: record to {self._topics.output}",
-                        "larger than the topic takes; raise max.message.bytes",
-                        expected=f"at most {self._largest} bytes",
-                        got=size,
-                    )
+                    f"{self._where}: record to {self._topics.output}",
+                    "larger than the topic takes; raise max.message.bytes",
+                    expected=f"at most {self._largest} bytes",
+                    got=size,
                 )
         if any(key == OWNER_KEY for key, _ in commit.state):
             raise InvalidConfig(
-                complaint(
-                    f"{self._where}: state", "a reserved key", expected="another key", got=OWNER_KEY
-                )
+                f"{self._where}: state", "a reserved key", expected="another key", got=OWNER_KEY
             )
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import ConsumerStoppedError
 from aiokafka.structs import TopicPartition
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Key, Published, StreamTopics
 from streamdp_adapters.kafka import client_errors
 from streamdp_adapters.kafka.internals import lean
@@ -158,11 +158,11 @@ class _Look:
             there = await describe_shapes(client, [self._topic])
         if self._topic not in there:
             raise InvalidConfig(
-                complaint(
-                    f"topic {self._topic}", "missing", expected="`streamdp topics create`",
-                    got="no such topic",
-                )
-            )  # fmt: skip
+                f"topic {self._topic}",
+                "missing",
+                expected="`streamdp topics create`",
+                got="no such topic",
+            )
         places = {TopicPartition(self._topic, n) for n in range(there[self._topic][0])}
         if places != self._ends.keys():
             at = {place: await self._consumer.position(place) for place in self._ends}

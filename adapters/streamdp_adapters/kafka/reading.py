@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import OffsetOutOfRangeError
 from aiokafka.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
-from streamdp.core.errors import Fenced, StateMismatch, TransportLost, complaint
+from streamdp.core.errors import Fenced, StateMismatch, TransportLost
 from streamdp.ports import (
     LastCommit,
     LiveEntries,
@@ -91,12 +91,10 @@ class PartitionReader:
                 moved = now
             elif now - moved > IDLE_SECONDS:
                 raise TransportLost(
-                    complaint(
-                        self.where,
-                        f"reading {place.topic}/{place.partition} makes no progress",
-                        expected="stop" if stop is None else f"offset {stop}",
-                        got=f"offset {position} for {IDLE_SECONDS:g} s",
-                    )
+                    self.where,
+                    f"reading {place.topic}/{place.partition} makes no progress",
+                    expected="stop" if stop is None else f"offset {stop}",
+                    got=f"offset {position} for {IDLE_SECONDS:g} s",
                 )
 
     async def columns(
@@ -316,12 +314,10 @@ def _place(record: ConsumerRecord) -> bytes:
 
 def _taken_by_another(where: str, owned_at: int, offset: int) -> Fenced:
     return Fenced(
-        complaint(
-            where,
-            "another process has taken it",
-            expected=f"our owner record, at offset {owned_at}, as the last",
-            got=f"a later one, at offset {offset}",
-        )
+        where,
+        "another process has taken it",
+        expected=f"our owner record, at offset {owned_at}, as the last",
+        got=f"a later one, at offset {offset}",
     )
 
 
@@ -360,12 +356,10 @@ async def stretch(
 def expired(partition: Partition, *, start: int, first: int) -> StateMismatch:
     """The error for input that is needed and gone."""
     return StateMismatch(
-        complaint(
-            f"partition {partition}: input",
-            "needed records are gone; restore them, or start a new epoch",
-            expected=f"offset {start}",
-            got=f"oldest retained offset {first}",
-        )
+        f"partition {partition}: input",
+        "needed records are gone; restore them, or start a new epoch",
+        expected=f"offset {start}",
+        got=f"oldest retained offset {first}",
     )
 
 

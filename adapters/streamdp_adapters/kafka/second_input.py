@@ -24,7 +24,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition
 
-from streamdp.core.errors import TransportLost, beyond, complaint
+from streamdp.core.errors import TransportLost, beyond
 from streamdp.ports import Partition, Records, StreamTopics
 from streamdp_adapters.kafka import client_errors
 from streamdp_adapters.kafka.internals import lean
@@ -163,12 +163,10 @@ class SecondInput:
                 start, moved = position, clock()
             elif clock() - moved > IDLE_SECONDS:
                 raise TransportLost(
-                    complaint(
-                        self._where,
-                        "reading makes no progress",
-                        expected=f"progress within {IDLE_SECONDS:g} s",
-                        got=f"none for {clock() - moved:.0f} s",
-                    )
+                    self._where,
+                    "reading makes no progress",
+                    expected=f"progress within {IDLE_SECONDS:g} s",
+                    got=f"none for {clock() - moved:.0f} s",
                 )
 
     async def _connected(self) -> AIOKafkaConsumer:

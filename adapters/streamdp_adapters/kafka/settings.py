@@ -226,7 +226,7 @@ class KafkaSettings:
     @staticmethod
     def _refuse(name: str, what: str, expected: object, got: object) -> None:
         """Raise in the house's form."""
-        raise InvalidConfig(complaint(f"transport.{name}", what, expected=expected, got=got))
+        raise InvalidConfig(f"transport.{name}", what, expected=expected, got=got)
 
 
 class AccessRefused(InvalidConfig):
@@ -323,10 +323,8 @@ def _converted(name: str, kind: str, value: object) -> object:
     if type(value) is expected or (expected is Path and isinstance(value, Path)):
         return value
     raise InvalidConfig(
-        complaint(
-            f"transport.{name}",
-            "has the wrong type",
-            expected=expected.__name__,
-            got=type(value).__name__,
-        )
+        f"transport.{name}",
+        "has the wrong type",
+        expected=expected.__name__,
+        got=type(value).__name__,
     )

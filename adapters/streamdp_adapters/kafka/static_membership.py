@@ -39,7 +39,7 @@ from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.group import LeaveGroupRequest
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp_adapters.kafka.settings import KafkaSettings
 
 PATIENCE_SECONDS = 3.0
@@ -170,12 +170,10 @@ class Name:
     def _refused(self, got: str) -> InvalidConfig:
         """The error for a live duplicate."""
         return InvalidConfig(
-            complaint(
-                "service.worker",
-                f"a process of this name is running ({self._client_id.removeprefix('streamdp-')})",
-                expected="a name of its own for each process, or none",
-                got=got,
-            )
+            "service.worker",
+            f"a process of this name is running ({self._client_id.removeprefix('streamdp-')})",
+            expected="a name of its own for each process, or none",
+            got=got,
         )
 
 

@@ -37,7 +37,7 @@ from aiokafka.errors import (
     for_code,
 )
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Finding, StreamTopics, Verdict, check_paired
 from streamdp_adapters.kafka import client_errors
 from streamdp_adapters.kafka.decoding import missing_codecs
@@ -127,12 +127,10 @@ def check_topic_names(streams: Sequence[StreamTopics]) -> None:
         for name in filter(None, (topics.input, topics.second_input, topics.output)):
             if not _TOPIC.fullmatch(name) or name in (".", ".."):
                 raise InvalidConfig(
-                    complaint(
-                        f"stream {topics.stream}",
-                        "no topic of Kafka can have this name",
-                        expected="1 to 249 of A-Z, a-z, 0-9, '.', '_' and '-', not only dots",
-                        got=repr(name),
-                    )
+                    f"stream {topics.stream}",
+                    "no topic of Kafka can have this name",
+                    expected="1 to 249 of A-Z, a-z, 0-9, '.', '_' and '-', not only dots",
+                    got=repr(name),
                 )
 
 
@@ -216,16 +214,14 @@ async def describe_shapes(
 def no_such_topic(name: str) -> InvalidConfig:
     """The error for a topic that does not exist."""
     return InvalidConfig(
-        complaint(
-            f"topic {name}", "missing", expected="`streamdp topics create`", got="no such topic"
-        )
+        f"topic {name}", "missing", expected="`streamdp topics create`", got="no such topic"
     )
 
 
 def no_such_partition(name: str, number: int, *, count: int) -> InvalidConfig:
     """The error for a number beyond a topic's partitions."""
     return InvalidConfig(
-        complaint(f"topic {name}", "no such partition", expected=f"below {count}", got=number)
+        f"topic {name}", "no such partition", expected=f"below {count}", got=number
     )
 
 
@@ -410,9 +406,11 @@ async def examine(
     if problems:
         listed = "; ".join(f"{problem.subject}: {problem.detail}" for problem in problems)
         raise InvalidConfig(
-            complaint("kafka", "the topics are not as the promise needs them", expected="topics "
-                      "that `streamdp topics check` finds good", got=listed)
-        )  # fmt: skip
+            "kafka",
+            "the topics are not as the promise needs them",
+            expected="topics that `streamdp topics check` finds good",
+            got=listed,
+        )
     for stream in streams:
         if stream.output:
             sizes = {

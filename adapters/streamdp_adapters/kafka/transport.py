@@ -28,7 +28,7 @@ from contextlib import asynccontextmanager
 
 from aiokafka.structs import TopicPartition
 
-from streamdp.core.errors import Fenced, TransportLost, complaint
+from streamdp.core.errors import Fenced, TransportLost
 from streamdp.ports import (
     Commit,
     Listener,
@@ -258,12 +258,10 @@ class KafkaTransport:
         owner = self._owners.get(partition)
         if owner is None:
             raise TransportLost(
-                complaint(
-                    f"partition {partition}",
-                    "commit refused",
-                    expected="a partition that was taken",
-                    got="one that was lost or never taken",
-                )
+                f"partition {partition}",
+                "commit refused",
+                expected="a partition that was taken",
+                got="one that was lost or never taken",
             )
         async with self._working(partition, owner):
             await owner.commit(commit)
@@ -334,12 +332,10 @@ class KafkaTransport:
         topics = self._topics.get(partition.stream)
         if topics is None or partition.stream not in self._memberships:
             raise TransportLost(
-                complaint(
-                    f"partition {partition}",
-                    "its stream was not joined",
-                    expected=sorted(self._memberships),
-                    got=partition.stream,
-                )
+                f"partition {partition}",
+                "its stream was not joined",
+                expected=sorted(self._memberships),
+                got=partition.stream,
             )
         return topics
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.ports import (
     Administrator,
     Producer,
@@ -66,13 +66,10 @@ class Sqlite:
         for topics in streams:
             if topics.largest_value > LARGEST_VALUE:
                 raise InvalidConfig(
-                    complaint(
-                        f"stream {topics.stream}",
-                        "its largest value does not fit; use fewer actions, or shorter names or"
-                        " keys",
-                        expected=f"at most {LARGEST_VALUE} bytes",
-                        got=topics.largest_value,
-                    )
+                    f"stream {topics.stream}",
+                    "its largest value does not fit; use fewer actions, or shorter names or keys",
+                    expected=f"at most {LARGEST_VALUE} bytes",
+                    got=topics.largest_value,
                 )
 
     def transport(

@@ -30,7 +30,6 @@ from streamdp.core.errors import (
     StateMismatch,
     StreamdpError,
     TransportLost,
-    complaint,
 )
 
 T = TypeVar("T")
@@ -68,22 +67,18 @@ def mapped(error: sqlite3.Error, path: Path) -> StreamdpError:
     code, name = _code_and_name(error)
     if code in _NO_ROOM or code & 0xFF == sqlite3.SQLITE_FULL:
         return DiskFull(
-            complaint(
-                f"{path}", "cannot grow", expected="room on the disk (and in quotas)", got=name
-            )
+            f"{path}", "cannot grow", expected="room on the disk (and in quotas)", got=name
         )
     if code & 0xFF in _DAMAGED:
-        return StateMismatch(
-            complaint(f"{path}", "is damaged", expected="an intact SQLite file", got=name)
-        )
+        return StateMismatch(f"{path}", "is damaged", expected="an intact SQLite file", got=name)
     failing = code & 0xFF == sqlite3.SQLITE_IOERR and code != sqlite3.SQLITE_IOERR_NOMEM
     if failing or code in _TAKEN_AWAY:
         return _no_disk(path, name)
     if code & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return TransportLost(
-            complaint(f"{path}", "is locked by another", expected=f"a turn in {BUSY:g} s", got=name)
+            f"{path}", "is locked by another", expected=f"a turn in {BUSY:g} s", got=name
         )
-    return TransportLost(complaint(f"{path}", "failed", expected="a working file", got=name))
+    return TransportLost(f"{path}", "failed", expected="a working file", got=name)
 
 
 def unmade(path: Path, error: OSError) -> StreamdpError:
@@ -91,12 +86,12 @@ def unmade(path: Path, error: OSError) -> StreamdpError:
     if error.errno in _NO_DISK:
         return _no_disk(path, error.strerror)
     return InvalidConfig(
-        complaint(f"{path}", "cannot be made", expected="a writable folder", got=error.strerror)
+        f"{path}", "cannot be made", expected="a writable folder", got=error.strerror
     )
 
 
 def _no_disk(path: Path, got: object) -> DiskFull:
-    return DiskFull(complaint(f"{path}", "cannot be written", expected="a working disk", got=got))
+    return DiskFull(f"{path}", "cannot be written", expected="a working disk", got=got)
 
 
 def _is_read_only(path: Path) -> bool:
@@ -133,7 +128,7 @@ def _opening(path: Path) -> Iterator[None]:
             raise _no_disk(path, "a read-only file system") from error
         if code & 0xFF in _CLOSED_TO_US:
             raise InvalidConfig(
-                complaint(f"{path}", "cannot be opened", expected="a file we may use", got=name)
+                f"{path}", "cannot be opened", expected="a file we may use", got=name
             ) from error
         raise mapped(error, path) from error
 
@@ -202,12 +197,10 @@ def need(path: Path, kind: FileKind) -> None:
     """Refuse to inspect a missing file: inspection creates nothing."""
     if not path.exists():
         raise InvalidConfig(
-            complaint(
-                f"{path}",
-                "is missing; `streamdp run`, `send` and `topics create` make it",
-                expected=kind.name,
-                got="no file",
-            )
+            f"{path}",
+            "is missing; `streamdp run`, `send` and `topics create` make it",
+            expected=kind.name,
+            got="no file",
         )
 
 
@@ -219,12 +212,10 @@ def _make(path: Path, kind: FileKind) -> None:
         mode = stat.S_IMODE(path.stat().st_mode)
         if not kind.mode & 0o077 and mode & 0o077:
             raise InvalidConfig(
-                complaint(
-                    f"{path}",
-                    "may be used by others; chmod it",
-                    expected=f"mode {kind.mode:04o}",
-                    got=f"{mode:04o}",
-                )
+                f"{path}",
+                "may be used by others; chmod it",
+                expected=f"mode {kind.mode:04o}",
+                got=f"{mode:04o}",
             ) from None
         return
     except OSError as error:
@@ -277,17 +268,15 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 def _check_kind(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
     if (mark := _pragma(connection, "application_id")) != kind.application_id:
         raise InvalidConfig(
-            complaint(
-                f"{path}",
-                "is another kind of file",
-                expected=f"{kind.name}, marked {kind.application_id:#x}",
-                got=f"a file marked {mark:#x}",
-            )
+            f"{path}",
+            "is another kind of file",
+            expected=f"{kind.name}, marked {kind.application_id:#x}",
+            got=f"a file marked {mark:#x}",
         )
     version = _pragma(connection, "user_version")
     if version != kind.version:
         raise StateMismatch(
-            complaint(f"{path}", "unknown version of the file", expected=kind.version, got=version)
+            f"{path}", "unknown version of the file", expected=kind.version, got=version
         )
 
 
@@ -313,7 +302,7 @@ class Desk:
         """Run work on the desk's thread."""
         if not self._open:
             raise TransportLost(
-                complaint("sqlite", "the transport is closed", expected="an open one", got="a call")
+                "sqlite", "the transport is closed", expected="an open one", got="a call"
             )
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 

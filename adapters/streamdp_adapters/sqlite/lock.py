@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from streamdp.core.errors import Occupied, complaint
+from streamdp.core.errors import Occupied
 from streamdp_adapters.sqlite.files import unmade
 
 try:
@@ -94,12 +94,10 @@ def _took(descriptor: int, path: Path) -> bool:
         holder = os.pread(descriptor, _LONGEST_NAME, 0).decode(errors="replace").strip()
         os.close(descriptor)
         raise Occupied(
-            complaint(
-                f"{path}",
-                "another process uses it: stop that one first",
-                expected="a free file",
-                got=f"one locked by {holder or 'an unnamed worker'}",
-            )
+            f"{path}",
+            "another process uses it: stop that one first",
+            expected="a free file",
+            got=f"one locked by {holder or 'an unnamed worker'}",
         ) from None
     except OSError:  # such as ENOLCK, ENOTSUP: this file system has no locks
         os.close(descriptor)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from streamdp.core.errors import StateMismatch, beyond, complaint
+from streamdp.core.errors import StateMismatch, beyond
 from streamdp.ports import Partition, Records, StreamTopics
 from streamdp_adapters.sqlite.files import WIDTH, reading
 from streamdp_adapters.sqlite.trusted import Head, Ownership, heads_of, read_headers
@@ -118,12 +118,10 @@ class Looker:
 
     def _gone(self, partition: Partition, start: int, head: Head) -> StateMismatch:
         return StateMismatch(
-            complaint(
-                f"{partition}: input in {self._path}",
-                "older records were trimmed",
-                expected=f"offset {start}",
-                got=f"{head.first} and later",
-            )
+            f"{partition}: input in {self._path}",
+            "older records were trimmed",
+            expected=f"offset {start}",
+            got=f"{head.first} and later",
         )
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 from streamdp_adapters.sqlite.files import open_file
 from streamdp_adapters.sqlite.published import PUBLISHED, PublishedFile
 from streamdp_adapters.sqlite.settings import Settings
@@ -43,12 +43,10 @@ def open_pair(settings: Settings) -> FilePair:
         published.pair_with(name)
         if published.pair() != name:
             raise StateMismatch(
-                complaint(
-                    f"{settings.published}",
-                    "belongs to another trusted file",
-                    expected=f"the file published from {settings.path}",
-                    got=f"one that belongs to file {published.pair()!r}",
-                )
+                f"{settings.published}",
+                "belongs to another trusted file",
+                expected=f"the file published from {settings.path}",
+                got=f"one that belongs to file {published.pair()!r}",
             )
         undo.pop_all()
     return FilePair(trusted, published)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from streamdp.core.errors import TransportLost, complaint
+from streamdp.core.errors import TransportLost
 from streamdp.ports import Key, Published, StreamTopics
 from streamdp_adapters.sqlite.files import WIDTH, FileKind, reading, writing
 
@@ -109,12 +109,10 @@ class PublishedFile:
                     continue
                 if publication.sequence != part.sequence + 1:
                     raise TransportLost(
-                        complaint(
-                            f"{self._path}",
-                            f"{topics.stream}/{number} has a gap",
-                            expected=f"commit {publication.sequence - 1}",
-                            got=part.sequence,
-                        )
+                        f"{self._path}",
+                        f"{topics.stream}/{number} has a gap",
+                        expected=f"commit {publication.sequence - 1}",
+                        got=part.sequence,
                     )
                 part = self._append(file, part, publication)
             file.execute(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 
 INTERVAL = 0.01  # seconds between two looks for new records: too short to notice
 HISTORIES = ("latest", "all")
@@ -40,25 +40,19 @@ class Settings:
         """From the configuration's table."""
         unknown = sorted(set(settings) - set(KEYS))
         if unknown:
-            raise InvalidConfig(
-                complaint("transport", "unknown key", expected=", ".join(KEYS), got=unknown)
-            )
+            raise InvalidConfig("transport", "unknown key", expected=", ".join(KEYS), got=unknown)
         path = _path(settings, "path")
         published = _path(settings, "published") if "published" in settings else beside(path)
         if os.path.realpath(path) == os.path.realpath(published):
             raise InvalidConfig(
-                complaint(
-                    "transport.published",
-                    "is the trusted file",
-                    expected="a file of its own",
-                    got=published,
-                )
+                "transport.published",
+                "is the trusted file",
+                expected="a file of its own",
+                got=published,
             )
         actions = settings.get("actions", "latest")
         if actions not in HISTORIES:
-            raise InvalidConfig(
-                complaint("transport.actions", "unknown", expected=HISTORIES, got=actions)
-            )
+            raise InvalidConfig("transport.actions", "unknown", expected=HISTORIES, got=actions)
         given = settings.get("retain") is not None
         retain = _count(settings, "retain", most=MOST_RECORDS) if given else RETAIN
         given = "partitions" in settings
@@ -75,12 +69,10 @@ class Settings:
             homeless = not begun and not stat.S_ISDIR(_mode(path.absolute().parent))
             if homeless or (_mode(path) and not stat.S_ISREG(_mode(path))):
                 raise InvalidConfig(
-                    complaint(
-                        f"transport.{name}",
-                        "no place for a file",
-                        expected="a file, or a name in an existing folder",
-                        got=path,
-                    )
+                    f"transport.{name}",
+                    "no place for a file",
+                    expected="a file, or a name in an existing folder",
+                    got=path,
                 )
 
 
@@ -101,9 +93,7 @@ def _path(settings: Mapping[str, object], name: str) -> Path:
     value = settings.get(name)
     usable = isinstance(value, str | Path) and Path(value).name and "\0" not in str(value)
     if not usable:
-        raise InvalidConfig(
-            complaint(f"transport.{name}", "no file", expected="a path", got=repr(value))
-        )
+        raise InvalidConfig(f"transport.{name}", "no file", expected="a path", got=repr(value))
     return Path(str(value))
 
 
@@ -113,6 +103,6 @@ def _count(settings: Mapping[str, object], name: str, *, most: int) -> int:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise InvalidConfig(
-            complaint(f"transport.{name}", "not a count", expected=f"0 to {most}", got=repr(value))
+            f"transport.{name}", "not a count", expected=f"0 to {most}", got=repr(value)
         )
     return value

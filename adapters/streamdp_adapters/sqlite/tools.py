@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import closing
 from functools import partial
 
-from streamdp.core.errors import InvalidConfig, StreamdpError, complaint
+from streamdp.core.errors import InvalidConfig, StreamdpError
 from streamdp.ports import (
     Finding,
     Headers,
@@ -156,7 +156,7 @@ class SqliteAdministrator:
     ) -> Sequence[Finding]:
         """Create missing inputs and quarantines."""
         if partitions < 1:
-            raise InvalidConfig(complaint("partitions", "too few", expected="≥ 1", got=partitions))
+            raise InvalidConfig("partitions", "too few", expected="≥ 1", got=partitions)
         return await self._desk.run(partial(self._create, streams, partitions))
 
     def _create(self, streams: Sequence[StreamTopics], partitions: int) -> list[Finding]:

@@ -36,7 +36,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, TransportLost, complaint
+from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, TransportLost
 from streamdp.ports import (
     Commit,
     Listener,
@@ -224,12 +224,10 @@ class SqliteTransport:
         tenure = self._owned.pop(partition, None)
         if tenure is None:
             raise TransportLost(
-                complaint(
-                    f"{partition}",
-                    "commit refused",
-                    expected="a partition that was taken",
-                    got="one that was lost or never taken",
-                )
+                f"{partition}",
+                "commit refused",
+                expected="a partition that was taken",
+                got="one that was lost or never taken",
             )
         self._in_flight[partition] = tenure
         try:
@@ -262,12 +260,10 @@ class SqliteTransport:
             return tenure
         if not pair.published.publish(topics, number, [publication]):
             raise Fenced(  # only a taker publishes what another worker has recorded
-                complaint(
-                    f"{partition}",
-                    "published by another worker; let one process at a time use these files",
-                    expected=f"commit {publication.sequence - 1}",
-                    got=publication.sequence,
-                )
+                f"{partition}",
+                "published by another worker; let one process at a time use these files",
+                expected=f"commit {publication.sequence - 1}",
+                got=publication.sequence,
             )
         self._reached("commit: published", partition)
         return Tenure(tenure.owner, publication.sequence)
@@ -447,12 +443,10 @@ class SqliteTransport:
     def _stream(self, partition: Partition) -> StreamTopics:
         if partition.stream not in self._topics:
             raise InvalidConfig(
-                complaint(
-                    f"{partition}",
-                    "unknown stream",
-                    expected=sorted(self._topics),
-                    got=partition.stream,
-                )
+                f"{partition}",
+                "unknown stream",
+                expected=sorted(self._topics),
+                got=partition.stream,
             )
         return self._topics[partition.stream]
 
@@ -507,16 +501,14 @@ def check_sizes(partition: Partition, commit: Commit) -> None:
         for _, value in records:
             if value is not None and len(value) > LARGEST_VALUE:
                 raise InvalidConfig(
-                    complaint(
-                        f"{partition}: commit",
-                        "a value is too large",
-                        expected=f"≤ {LARGEST_VALUE} bytes",
-                        got=len(value),
-                    )
+                    f"{partition}: commit",
+                    "a value is too large",
+                    expected=f"≤ {LARGEST_VALUE} bytes",
+                    got=len(value),
                 )
 
 
 def _not_joined() -> TransportLost:
     return TransportLost(
-        complaint("sqlite", "not joined", expected="`join` first", got="another call before it")
+        "sqlite", "not joined", expected="`join` first", got="another call before it"
     )

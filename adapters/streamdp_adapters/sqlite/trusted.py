@@ -428,9 +428,7 @@ def read_headers(written: bytes | None) -> Headers:
 def missing(topic: str) -> InvalidConfig:
     """The error for an input that does not exist."""
     return InvalidConfig(
-        complaint(
-            f"topic {topic}", "missing", expected="`streamdp topics create`", got="no such topic"
-        )
+        f"topic {topic}", "missing", expected="`streamdp topics create`", got="no such topic"
     )
 
 
@@ -440,9 +438,7 @@ def _check_number(topic: str, heads: Sequence[Head], number: int) -> None:
         raise missing(topic)
     if not 0 <= number < len(heads):
         raise InvalidConfig(
-            complaint(
-                f"topic {topic}", "no such partition", expected=f"below {len(heads)}", got=number
-            )
+            f"topic {topic}", "no such partition", expected=f"below {len(heads)}", got=number
         )
 
 
@@ -476,12 +472,10 @@ def _check_owner(
 def fenced(where: str, *, was: Ownership, now: Ownership | None) -> Fenced:
     """The error for an owner that was replaced; here a partition is never given back."""
     return Fenced(
-        complaint(
-            where,
-            "fenced; let one process at a time use these files",
-            expected=f"owner {was.number} ({was.worker})",
-            got=f"owner {now.number} ({now.worker})" if now else "no owner",
-        )
+        where,
+        "fenced; let one process at a time use these files",
+        expected=f"owner {was.number} ({was.worker})",
+        got=f"owner {now.number} ({now.worker})" if now else "no owner",
     )
 
 

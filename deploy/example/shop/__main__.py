@@ -25,8 +25,8 @@ from streamdp.client import Request, Shown
 from streamdp.service.config import Configuration
 
 from .score import NOT_PRIVATE, WAYS, Score, WithoutPrivacy, recent
-from .store import MADE_UP, STREAM, YOU, Seen, Store, clock, delay_of, opened, product_of
-from .world import FIXED, SEGMENTS, SHELVES, Product, Visit, World, best
+from .store import KEY, MADE_UP, STREAM, YOU, Seen, Store, clock, delay_of, opened, product_of
+from .world import FIXED, SEGMENTS, SHELVES, Product, Segment, Visit, World, best
 
 TICK_SECONDS = 0.1
 LEARNED = 0.5
@@ -44,7 +44,7 @@ class Visitors:
     def __init__(self, store: Store, *, a_second: float, delay: float) -> None:
         self.on = True
         self.world = World(_SEED)
-        self.score = Score(WithoutPrivacy(delay=delay, seed=_SEED))
+        self.score = Score(WithoutPrivacy(store.contexts, delay=delay, seed=_SEED))
         self.begun = clock()
         self.learned_after: float | None = None
         self._store, self._a_second = store, a_second
@@ -78,7 +78,7 @@ class Visitors:
                 self.learned_after = now
 
     def _visit(self, visit: Visit, now: float) -> None:
-        shown, seen = self._store.show(visit.segment.name, by=MADE_UP)
+        shown, seen = self._store.show(visit.segment, by=MADE_UP)
         self.score.add(visit, shown=shown.action, now=now)
         product = visit.would_buy[shown.action]
         if product is not None:
@@ -92,7 +92,7 @@ class Visitors:
 
     def learned(self) -> bool:
         """Whether each segment is shown one shelf most of the time."""
-        policies = [self._store.policy(segment.name) for segment in SEGMENTS]
+        policies = [self._store.policy(segment) for segment in SEGMENTS]
         return all(policy is not None and max(policy.values()) >= LEARNED for policy in policies)
 
 
@@ -111,7 +111,7 @@ class Shop:
             "seconds": clock() - visitors.begun,
             "learned_after": visitors.learned_after,
             "visitors_on": visitors.on,
-            "segments": [self._segment(segment.name) for segment in SEGMENTS],
+            "segments": [self._segment(segment) for segment in SEGMENTS],
             "seen": [
                 {"number": seen.number, "segment": seen.segment, "shelf": seen.shelf,
                  "by": seen.by, "bought": seen.bought}
@@ -131,18 +131,20 @@ class Shop:
             },
         }  # fmt: skip
 
-    def _segment(self, name: str) -> dict[str, Any]:
-        answer = self.store.actions.answer(STREAM, name.encode())
-        return {"name": name, "policy": self.store.policy(name), "learned_from": answer.slots}
+    def _segment(self, segment: Segment) -> dict[str, Any]:
+        slots = self.store.actions.answer(STREAM, KEY).slots
+        policy = self.store.policy(segment)
+        return {"name": segment.name, "policy": policy, "learned_from": slots}
 
-    def shelf(self, segment: str) -> dict[str, Any] | None:
+    def shelf(self, name: str) -> dict[str, Any] | None:
         """A visit of the browser: the shelf, and what the browser sends back when it buys."""
-        if segment not in {known.name for known in SEGMENTS}:
+        segment = next((known for known in SEGMENTS if known.name == name), None)
+        if segment is None:
             return None
         shown, _ = self.store.show(segment, by=YOU)
         products = SHELVES[shown.action]
         return {
-            "segment": segment,
+            "segment": name,
             "request": shown.request.id,
             "shelf": shown.action,
             "probability": shown.probability,
@@ -152,7 +154,7 @@ class Shop:
     def buy(self, message: Any) -> bool:
         """A purchase in the browser: by key and id, as in any front end."""
         try:
-            request = Request(str(message["segment"]).encode(), str(message["request"]))
+            request = Request(KEY, str(message["request"]))
             product = product_of(message["shelf"], message["product"])
         except (KeyError, TypeError):
             return False

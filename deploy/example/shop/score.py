@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import streamdp as sd
+from streamdp.core.evidence.contexts import Contexts
+from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 
 from .world import FIXED, SHELVES, Product, Visit, best, reward
 
@@ -28,29 +30,35 @@ NOT_PRIVATE = "NOT PRIVATE"
 class WithoutPrivacy:
     """The shop's learner at ε = 1,000, with the shop's own delay."""
 
-    def __init__(self, *, delay: float, seed: int) -> None:
-        learner = sd.policy_blocks(actions=list(SHELVES), epsilon="1000")
+    def __init__(self, contexts: Contexts, *, delay: float, seed: int) -> None:
+        self._contexts, shelves = contexts, tuple(SHELVES)
+        self._arms = contexts.arms(shelves)
+        learner = FEEDBACK_RECIPES["policy_contexts"](
+            actions=self._arms, epsilon="1000", context=contexts
+        )
         self._engine = sd.Engine(
             stream="without-privacy", partition=0, learner=learner, budget="1000",
             randomness=sd.SystemRandomness(),
         )  # fmt: skip
         self._delay = delay
         self._chance = random.Random(seed)  # noqa: S311  # a simulation, no secret
-        self._policies: dict[bytes, list[int]] = {}
-        self._later: deque[tuple[float, bytes, str, float]] = deque()
+        self._policy: list[int] | None = None
+        self._later: deque[tuple[float, int, float]] = deque()
 
     def show(self, visit: Visit, *, now: float) -> str:
         """Choose a shelf for a visitor, and learn the outcome when the window has passed."""
         while self._later and self._later[0][0] <= now:
-            _, key, shelf, value = self._later.popleft()
-            if self._engine.observe(key, action=shelf, loss=1.0 - value) or (
-                key not in self._policies
-            ):
-                policy = self._engine.policy(key)
-                self._policies[key] = [1] * len(SHELVES) if policy is None else policy.tolist()
-        weights = self._policies.get(visit.segment.key)
-        shelf = FIXED if weights is None else self._chance.choices(list(SHELVES), weights)[0]
-        heard = (now + self._delay, visit.segment.key, shelf, reward(visit.would_buy[shelf]))
+            _, arm, value = self._later.popleft()
+            if self._engine.observe(b"home", action=self._arms[arm], loss=1.0 - value):
+                policy = self._engine.policy(b"home")
+                self._policy = None if policy is None else policy.tolist()
+        shelves = list(SHELVES)
+        first = self._contexts.cell(visit.segment.context) * len(shelves)
+        shelf = FIXED
+        if self._policy is not None:
+            weights = self._policy[first : first + len(shelves)]
+            (shelf,) = self._chance.choices(shelves, weights)
+        heard = now + self._delay, first + shelves.index(shelf), reward(visit.would_buy[shelf])
         self._later.append(heard)
         return shelf
 

@@ -23,13 +23,16 @@ from streamdp.client import (
     Shown,
     Source,
 )
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.ports import StreamTopics
 from streamdp.service.config import Configuration
 
-from .world import FIXED, SHELVES, Product, reward
+from .world import FIXED, SHELVES, Product, Segment, reward
 
 STREAM = "shelves"
 ASSEMBLY = "visits"
+KEY = b"home"
+"""The learner's key: a page, never a person."""
 YOU, MADE_UP = "you", "made up"  # the kinds of visitors
 _KEPT = 10  # visits that the page shows
 
@@ -48,18 +51,18 @@ class Seen:
 class Store:
     """Shows shelves and sells products."""
 
-    def __init__(self, actions: ActionsCache, loop: Loop) -> None:
-        self.actions, self.loop = actions, loop
+    def __init__(self, actions: ActionsCache, loop: Loop, contexts: Contexts) -> None:
+        self.actions, self.loop, self.contexts = actions, loop, contexts
         self.seen: deque[Seen] = deque(maxlen=_KEPT)
         self._lock = threading.Lock()
         self._visits = 0
 
-    def show(self, segment: str, *, by: str) -> tuple[Shown, Seen]:
-        """Choose a shelf for a visitor. The segment is the learner's key."""
-        shown = self.loop.choose(segment.encode())
+    def show(self, segment: Segment, *, by: str) -> tuple[Shown, Seen]:
+        """Choose a shelf for a visitor, by device and country."""
+        shown = self.loop.choose(KEY, context=segment.context)
         with self._lock:
             self._visits += 1
-            seen = Seen(self._visits, segment, shown.action, by)
+            seen = Seen(self._visits, segment.name, shown.action, by)
             if by == YOU:
                 self.seen.append(seen)
         return shown, seen
@@ -72,12 +75,13 @@ class Store:
             if seen.by != YOU:
                 self.seen.append(seen)
 
-    def policy(self, segment: str) -> dict[str, float] | None:
-        """The published policy of a segment: a probability for each shelf."""
-        held = self.actions.answer(STREAM, segment.encode()).held
+    def policy(self, segment: Segment) -> dict[str, float] | None:
+        """The published policy of a segment's cell: a probability for each shelf."""
+        held = self.actions.answer(STREAM, KEY).held
         if held is None:
             return None
-        ends = [0, *held.ends]
+        first = self.contexts.cell(segment.context) * len(SHELVES)
+        ends = [0, *held.ends[first : first + len(SHELVES)]]
         parts = (stop - start for start, stop in pairwise(ends))
         return {shelf: part / ends[-1] for shelf, part in zip(SHELVES, parts, strict=True)}
 
@@ -89,17 +93,19 @@ def opened(configuration: Configuration) -> Iterator[Store]:
     table = configuration.tables.assemblies[ASSEMBLY]
     topics = LoopTopics(requests=table.requests, outcomes=table.outcomes)
     stream = configuration.stream(STREAM)
+    contexts = configuration.contexts(STREAM)
     assert stream.feedback is not None, "observes feedback"
+    assert contexts is not None, "has a table of fields"
     source = Source(
         StreamTopics(app=configuration.tables.app, stream=STREAM, input=stream.input),
         fallback=FIXED,
-        names=Names(tuple(stream.actions or ()), salt=stream.feedback.salt),
+        names=Names(salt=stream.feedback.salt),
     )
     with (
         ActionsCache(technology.publications, [source]) as actions,
         Loop(technology.producer, actions, stream=STREAM, topics=topics) as loop,
     ):
-        yield Store(actions, loop)
+        yield Store(actions, loop, contexts)
 
 
 def delay_of(configuration: Configuration) -> float:

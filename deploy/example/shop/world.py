@@ -41,26 +41,38 @@ FIXED = "bestsellers"
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Visitors who share a taste: how many in a hundred buy from each shelf."""
+    """Visitors with one device, from one country: how many in a hundred buy from each shelf."""
 
-    name: str
+    device: str
+    country: str
     share: float  # of all visitors
     buy: Mapping[str, float]
 
     @property
-    def key(self) -> bytes:
-        """The learner's key: a segment, never a person."""
-        return self.name.encode()
+    def name(self) -> str:
+        """As the page names them."""
+        return f"{self.country} · {self.device}"
+
+    @property
+    def context(self) -> dict[str, str]:
+        """What the shop knows of a visitor when it chooses: public for good."""
+        return {"device": self.device, "country": self.country}
+
+
+def _segment(device: str, country: str, share: float, *percent: int) -> Segment:
+    """A segment, with one number for each of `SHELVES`."""
+    buy = {shelf: of / 100 for shelf, of in zip(SHELVES, percent, strict=True)}
+    return Segment(device, country, share, buy)
 
 
 SEGMENTS = (
-    Segment("families", 0.4, {"bestsellers": 0.12, "new in": 0.08, "for kids": 0.34,
-                              "outdoor": 0.10, "second hand": 0.09}),
-    Segment("students", 0.35, {"bestsellers": 0.11, "new in": 0.14, "for kids": 0.02,
-                               "outdoor": 0.10, "second hand": 0.36}),
-    Segment("hikers", 0.25, {"bestsellers": 0.14, "new in": 0.06, "for kids": 0.04,
-                             "outdoor": 0.37, "second hand": 0.13}),
-)  # fmt: skip
+    _segment("phone", "de", 0.25, 12, 8, 4, 11, 36),
+    _segment("desktop", "de", 0.20, 14, 9, 5, 37, 12),
+    _segment("phone", "fr", 0.18, 11, 36, 5, 7, 14),
+    _segment("desktop", "fr", 0.12, 13, 35, 8, 12, 9),
+    _segment("phone", "it", 0.15, 10, 8, 37, 6, 13),
+    _segment("desktop", "it", 0.10, 13, 9, 34, 12, 8),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +124,6 @@ def best(segment: Segment) -> str:
     """The shelf that is truly best.
 
     >>> [best(segment) for segment in SEGMENTS]
-    ['for kids', 'second hand', 'outdoor']
+    ['second hand', 'outdoor', 'new in', 'new in', 'for kids', 'for kids']
     """
     return max(SHELVES, key=lambda shelf: worth(segment, shelf))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from operator import index
 from types import UnionType
+from warnings import warn
 
 from streamdp.core.errors import InvalidConfig, complaint
 
@@ -46,6 +48,22 @@ def check_choice(choice: object, kind: type) -> None:
         raise _wrong("choice", "no choice", "what `choose` returned", type(choice).__name__)
 
 
+def warn_of_shape(losses: object, *, actions: int) -> None:
+    """Warn of a vector of another length, or with a text in it: a null loss, but by a mistake.
+
+    Python shows a warning once for each place that calls. No number is looked at.
+    """
+    if losses is None:
+        return
+    length = len(losses) if isinstance(losses, Sized) else actions
+    texts = isinstance(losses, list | tuple) and any(isinstance(of, str | bytes) for of in losses)
+    if length != actions or texts:
+        got = "texts among them" if texts else f"{length}"
+        expected = f"{actions} numbers, one for each action"
+        what = "not the learner's vector, so the slot counts as a null loss"
+        warn(complaint("losses", what, expected=expected, got=got), stacklevel=3)
+
+
 def check_offset(offset: object) -> int:
     """A record's offset.
 
@@ -65,4 +83,4 @@ got float
 
 
 def _wrong(where: str, what: str, expected: str, got: object) -> InvalidConfig:
-    return InvalidConfig(complaint(where, what, expected=expected, got=got))
+    return InvalidConfig(where, what, expected=expected, got=got)

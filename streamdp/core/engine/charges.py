@@ -14,7 +14,7 @@ import numpy as np
 
 from streamdp.core.arrays import Bools, Ints
 from streamdp.core.bank import Bank
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Key
 from streamdp.core.kinds.kind import BlockRelease, Kind
 from streamdp.core.ledger import Ledger, Run
@@ -61,31 +61,23 @@ def tariff(kind: Kind, *, budget: Fraction | None) -> Tariff | None:
     if kind.charge is None:
         if budget is not None or others:
             raise InvalidConfig(
-                complaint(
-                    "learner",
-                    f"{kind.recipe} is not private",
-                    expected="no budget, no estimates",
-                    got=f"budget {budget}, {len(others)} estimates",
-                )
+                "learner",
+                f"{kind.recipe} is not private",
+                expected="no budget, no estimates",
+                got=f"budget {budget}, {len(others)} estimates",
             )
         return None
     if budget is None:
-        raise InvalidConfig(
-            complaint("budget", "missing", expected='for example "1.0"', got=budget)
-        )
+        raise InvalidConfig("budget", "missing", expected='for example "1.0"', got=budget)
     if len(set(others)) != len(others):
-        raise InvalidConfig(
-            complaint("estimates", "a name twice", expected="distinct names", got=others)
-        )
+        raise InvalidConfig("estimates", "a name twice", expected="distinct names", got=others)
     charges = Tariff(kind.releases)
     if charges.highest() > budget:
         raise InvalidConfig(
-            complaint(
-                "budget",
-                "the charges of one event exceed it",
-                expected=f"at most {budget}",
-                got=charges.highest(),
-            )
+            "budget",
+            "the charges of one event exceed it",
+            expected=f"at most {budget}",
+            got=charges.highest(),
         )
     return charges
 

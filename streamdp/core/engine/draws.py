@@ -16,10 +16,10 @@ import numpy as np
 
 from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank, Gathered
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 from streamdp.core.events import OPENING, Carried, Key
 from streamdp.core.kinds.kind import Kind
-from streamdp.core.kinds.recorded import Drawn, Recorded
+from streamdp.core.kinds.recorded import ManyRecorded, Names
 from streamdp.core.randomness import TAG_BYTES, Bits, Randomness
 
 
@@ -94,17 +94,14 @@ class FromRecord:
 
     kind: Kind
     bank: Bank
-    recorded: Recorded
+    recorded: ManyRecorded
 
     def carried(self, keys: Sequence[Key], born: Ints) -> dict[int, Carried]:
         """What the recorded openings carried over."""
-        names = (Drawn(key, at, 0, OPENING) for key, at in zip(keys, born.tolist(), strict=True))
-        openings = ((at, self.recorded.get(name)) for at, name in enumerate(names))
-        return {
-            at: kept.carried
-            for at, kept in openings
-            if kept is not None and kept.carried is not None
-        }
+        places = self.recorded.places(Names(OPENING, keys, born, np.zeros_like(born)))
+        there = np.flatnonzero(places >= 0)
+        openings = zip(there.tolist(), self.recorded.kept(places[there]).rest, strict=True)
+        return {at: of.carried for at, of in openings if of.carried is not None}
 
     def openings(self, rows: Ints) -> Ints:
         """The recorded opening of each row."""
@@ -115,19 +112,16 @@ class FromRecord:
         return self._read(name, rows, self.bank.block[rows])
 
     def _read(self, kind: str, rows: Ints, blocks: Ints) -> Ints:
-        keys, born = self.bank.keys, self.bank.born[rows].tolist()
-        names = [
-            Drawn(keys[row], since, block, kind)
-            for row, since, block in zip(rows.tolist(), born, blocks.tolist(), strict=True)
-        ]
-        missing = next((name for name in names if name not in self.recorded), None)
-        if missing is not None:
+        keys = [self.bank.keys[row] for row in rows.tolist()]
+        names = Names(kind, keys, self.bank.born[rows], blocks)
+        places = self.recorded.places(names)
+        if len(places) and places.min() < 0:
+            at = int(places.argmin())
             raise StateMismatch(
-                complaint(
-                    f"rebuild: {kind} of block {missing.block} born at {missing.born}",
-                    "not recorded",
-                    expected="the release that was drawn",
-                    got=f"{len(self.recorded)} other releases",
-                )
+                f"rebuild: {kind} of block {blocks[at]} born at {names.born[at]}",
+                "not recorded",
+                expected="the release that was drawn",
+                got=f"{len(self.recorded)} other releases",
             )
-        return self.kind.read(kind, [self.recorded[name] for name in names])
+        kept = self.recorded.kept(places)
+        return self.kind.read(kind, kept.value, [of.sums for of in kept.rest])

@@ -36,7 +36,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streamdp.core.arrays import Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Batch, Key
 
 
@@ -98,9 +98,7 @@ class Idleness:
     def __post_init__(self) -> None:
         """Refuse an `idle` below 1 ms."""
         if self.idle < 1:
-            raise InvalidConfig(
-                complaint("idle", "too short", expected="1 ms or more", got=self.idle)
-            )
+            raise InvalidConfig("idle", "too short", expected="1 ms or more", got=self.idle)
 
     def begin(self, newest: int, since: int) -> None:
         """Go on from here."""
@@ -109,9 +107,7 @@ class Idleness:
     def timed(self, batch: Batch) -> Batch:
         """The batch with the newest time at each of its slots; updates `newest`."""
         if batch.times is None:
-            raise InvalidConfig(
-                complaint("batch.times", "missing", expected="a time for each slot", got=None)
-            )
+            raise InvalidConfig("batch.times", "missing", expected="a time for each slot", got=None)
         if not len(batch.times):
             return batch
         times = np.maximum.accumulate(np.maximum(batch.times, self.newest or 0))

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, MutableMapping, Sequence, Set
 from fractions import Fraction
+from types import EllipsisType
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from streamdp.core.engine.arguments import (
     check_offset,
     check_place,
     check_randomness,
+    warn_of_shape,
 )
 from streamdp.core.engine.charges import Charges, tariff
 from streamdp.core.engine.draws import Draws, Fresh
@@ -42,7 +44,7 @@ from streamdp.core.engine.layout import row_layout
 from streamdp.core.engine.operator import NotPrivate
 from streamdp.core.engine.plan import Alone, Plan, check_keys, check_order, plan
 from streamdp.core.engine.releasing import Ended, Releasing, Wave
-from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
+from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import (
     NO_ARM,
     After,
@@ -112,20 +114,22 @@ class Engine:
         if isinstance(learner, type) or not hasattr(learner, "with_estimates"):
             expected = 'what a recipe makes, such as incumbent_leader(actions=…, epsilon="0.5")'
             got = type(learner).__name__
-            raise InvalidConfig(
-                complaint("learner", "no learner for this engine", expected=expected, got=got)
-            )
+            raise InvalidConfig("learner", "no learner for this engine", expected=expected, got=got)
         check_randomness(randomness)
         check_place(stream, partition=partition, epoch=epoch)
         if not 1 <= limit <= MOST_ROWS:
-            raise InvalidConfig(complaint("limit", "rows", expected=f"1 … {MOST_ROWS}", got=limit))
+            raise InvalidConfig("limit", "rows", expected=f"1 … {MOST_ROWS}", got=limit)
         kind = learner.with_estimates(estimates)
         self.stream, self.partition, self.epoch, self.limit = stream, partition, epoch, limit
         self.learner, self.kind = learner, kind
         self._arms = {name: arm for arm, name in enumerate(kind.actions)}
         self.position = 0
         self.slots_refused = 0
+        self.layout = row_layout(kind, epoch=epoch)
+        """The layout of saved rows; all have one width."""
         self._evidence = kind.evidence
+        self._releases = kind.releases
+        self._cleared = [field.name for field in kind.fields if field.cleared]
         self._tariff = tariff(kind, budget=share)
         self._ledger = None if share is None else Ledger(share)
         self._bank = bank = Bank(
@@ -167,22 +171,31 @@ class Engine:
         Numbers outside are clipped. A vector of another length, a vector with NaN, infinity or
         anything but numbers in it, and None take their slot as the *null loss*, 1/2 for every
         action: an error would tempt you to drop the event, and a dropped event moves all later
-        blocks (P1). Anything but a vector (a text, a mapping, rows of rows) is a mistake in the
-        call and refused; decode bytes from outside with a format of `streamdp.wire`, which refuses
-        nothing.
+        blocks (P1). A vector of another length or of texts warns too, once: only a program makes
+        these. Anything but a vector (a text, a mapping, rows of rows) is refused; decode bytes from
+        outside with a format of `streamdp.wire`, which refuses nothing.
         """
         row = as_vector(losses, actions=len(self.learner.actions))
+        warn_of_shape(losses, actions=len(self.learner.actions))
         at = self.position if offset is None else check_offset(offset)
         return self.apply_batch(LossBatch([key], _ONE_SLOT, row, np.array([at], dtype=np.int64)))
 
     def observe(
-        self, key: Key, *, action: str | None, loss: float | None, offset: int | None = None
+        self,
+        key: Key,
+        *,
+        action: str | None,
+        loss: float | EllipsisType | None = ...,
+        reward: float | EllipsisType | None = ...,
+        offset: int | None = None,
     ) -> Releases:
         """One slot of a feedback stream: `action` was shown and had this loss in [0, 1].
 
-        A loss that is None or not a finite number teaches nothing about the action; an action that
-        is None or unknown teaches nothing at all. Either way the slot is taken (P1). A name that is
-        no text, and a loss of a type that is no number, are mistakes in the call and refused.
+        Or this reward, which is 1 − loss: give one of the two. A number outside [0, 1] is clipped,
+        since whether it lies outside is content. A loss that is None or not a finite number teaches
+        nothing about the action; an action that is None or unknown teaches nothing at all. Either
+        way the slot is taken (P1). A name that is no text, and a loss of a type that is no number,
+        are mistakes in the call and refused.
         """
         check_action(action)
         arm = self._arms.get(action, NO_ARM) if action else NO_ARM
@@ -192,7 +205,7 @@ class Engine:
                 keys=[key],
                 index=_ONE_SLOT,
                 played=np.array([arm], dtype=np.int32),
-                gain=np.array([centred_gain(as_single(loss))], dtype=np.int64),
+                gain=np.array([centred_gain(_loss(loss, reward))], dtype=np.int64),
                 offsets=np.array([at], dtype=np.int64),
             )
         )
@@ -345,16 +358,15 @@ class Engine:
             self._bank, self._evidence, ended.rows, ended.stop - ended.start,
         )  # fmt: skip
         drawn = []
-        for code, release in enumerate(self.kind.releases, start=1):
+        for code, release in enumerate(self._releases, start=1):
             due = release.due(lengths)
             if due.any():
                 drawn.append((code, due, draws.released(release.name, rows[due])))
         self._put(rows, evidence.fold(Gathered(bank.public, rows), drawn[0][2], lengths))
         next_lengths = self.kind.schedule.lengths(ended.block + 1)
         in_force = evidence.in_force(Gathered(bank.public, rows), next_lengths)
-        for field in self.kind.fields:
-            if field.cleared:
-                bank.private[field.name][rows] = 0
+        for name in self._cleared:
+            bank.private[name][rows] = 0
         bank.block[rows] += 1
         for code, due, released in drawn:
             yield Wave(code, ended.only(due), released, in_force[due])
@@ -383,7 +395,7 @@ class Engine:
         """Move past offsets that hold no records (control records, a first start)."""
         if position < self.position:
             raise InvalidConfig(
-                complaint("position", "backwards", expected=f"≥ {self.position}", got=position)
+                "position", "backwards", expected=f"≥ {self.position}", got=position
             )
         self.position = position
 
@@ -394,7 +406,7 @@ class Engine:
         check_keys([key])
         if self._evidence.answers != "policy":
             raise InvalidConfig(
-                complaint("policy", "of a stream of losses", expected="action(key)", got="policy")
+                "policy", "of a stream of losses", expected="action(key)", got="policy"
             )
         return self._in_force(key)
 
@@ -403,7 +415,7 @@ class Engine:
         check_keys([key])
         if self._evidence.answers != "action":
             raise InvalidConfig(
-                complaint("action", "of a feedback stream", expected="policy(key)", got="action")
+                "action", "of a feedback stream", expected="policy(key)", got="action"
             )
         number = self._in_force(key)
         return None if number is None else self.learner.actions[int(number)]
@@ -515,11 +527,6 @@ class Engine:
 
     # -- saving ----------------------------------------------------------------------------------
 
-    @property
-    def layout(self) -> snapshot.Layout:
-        """The layout of saved rows; all have one width."""
-        return row_layout(self.kind, epoch=self.epoch)
-
     def loading(self) -> snapshot.Loading:
         """What puts saved rows into this engine, which must be new, for a rebuild."""
         return snapshot.Loading(self.layout, self._bank)
@@ -563,12 +570,10 @@ class Engine:
         """Refuse to use an engine that holds half a batch (P4)."""
         if self._halfway:
             raise StateMismatch(
-                complaint(
-                    "engine",
-                    "a batch failed halfway",
-                    expected="a rebuilt engine",
-                    got=f"one at position {self.position} with half a batch",
-                )
+                "engine",
+                "a batch failed halfway",
+                expected="a rebuilt engine",
+                got=f"one at position {self.position} with half a batch",
             )
 
     # -- charges ---------------------------------------------------------------------------------
@@ -596,3 +601,13 @@ class Engine:
             stops = schedule.starts(np.minimum(ended[accounts], end))
             starts = np.full_like(stops, schedule.start(begin))
             self._ledger.book(accounts, starts, stops, epsilon=epsilon)
+
+
+def _loss(loss: object, reward: object) -> float:
+    """The loss of a call of `observe`, which says either a loss or a reward."""
+    if (loss is ...) == (reward is ...):
+        got = "neither" if loss is ... else "both"
+        raise InvalidConfig("observe", "needs one number", expected="loss or reward", got=got)
+    if reward is ...:
+        return as_single(loss)
+    return 1.0 - as_single(reward, where="reward")

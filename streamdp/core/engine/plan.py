@@ -14,7 +14,7 @@ import numpy as np
 
 from streamdp.core.arrays import Ints
 from streamdp.core.bank import CLEAN, Bank, first_places
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Batch, Carried, Key
 from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.schedule import LAST_SLOT, Schedule
@@ -139,9 +139,7 @@ def plan(
         fresh = touched >= len(bank)
         taken[fresh] = begun[touched[fresh] - len(bank)]
     if len(taken) and (last := int((taken + grouped.counts).max())) > LAST_SLOT:
-        raise InvalidConfig(
-            complaint("batch", "too many slots of one key", expected=LAST_SLOT, got=last)
-        )
+        raise InvalidConfig("batch", "too many slots of one key", expected=LAST_SLOT, got=last)
     return Plan(
         slots=BatchSlots(kept, touched, taken, grouped, cut(schedule, grouped, taken)),
         new=new,
@@ -158,9 +156,7 @@ def check_keys(keys: Sequence[object]) -> None:
         return
     wrong = next((kind for kind in kinds if not issubclass(kind, bytes | None)), None)
     if wrong is not None:
-        raise InvalidConfig(
-            complaint("key", "no key", expected="bytes, or None", got=wrong.__name__)
-        )
+        raise InvalidConfig("key", "no key", expected="bytes, or None", got=wrong.__name__)
 
 
 def check_order(batch: Batch, *, position: int) -> None:
@@ -170,9 +166,7 @@ def check_order(batch: Batch, *, position: int) -> None:
     different = len(set(keys))
     if different != len(keys):
         expected = f"{len(keys)} different keys"
-        raise InvalidConfig(
-            complaint("batch.keys", "a key twice", expected=expected, got=different)
-        )
+        raise InvalidConfig("batch.keys", "a key twice", expected=expected, got=different)
     if not n:
         return
     low, high = (
@@ -180,11 +174,9 @@ def check_order(batch: Batch, *, position: int) -> None:
     )
     if low < 0 or high >= len(keys):
         expected, got = f"0 … {len(keys) - 1}", f"{low} … {high}"
-        raise InvalidConfig(complaint("batch.index", "no such key", expected=expected, got=got))
+        raise InvalidConfig("batch.index", "no such key", expected=expected, got=got)
     falls = n > 1 and bool((offsets[1:] < offsets[:-1]).any())
     if falls or offsets[0] < position:
         at = int((offsets[1:] < offsets[:-1]).argmax()) + 1 if falls else 0
         got, expected = f"{offsets[at]}, in place {at}", f"rising from {position}"
-        raise InvalidConfig(
-            complaint("batch.offsets", "a record again", expected=expected, got=got)
-        )
+        raise InvalidConfig("batch.offsets", "a record again", expected=expected, got=got)

@@ -21,23 +21,28 @@ drawn from a second time (P4, P5).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from zlib import crc32
 
 import numpy as np
 
-from streamdp.core.arrays import Bools
+from streamdp.core.arrays import Bools, Ints
 from streamdp.core.bank import CLEAN
 from streamdp.core.engine.draws import FromRecord
 from streamdp.core.engine.idleness import Ages
 from streamdp.core.engine.machine import MOST_ROWS, Engine
-from streamdp.core.errors import StateMismatch, complaint
-from streamdp.core.events import OPENING, Batch, Key, Release
-from streamdp.core.kinds.recorded import Recorded, recorded
+from streamdp.core.errors import StateMismatch
+from streamdp.core.events import OPENING, SUMS, Batch, BlockSums, Key, Release, Releases
+from streamdp.core.kinds.recorded import (
+    NOT_RECORDED,
+    NOTHING,
+    ManyRecorded,
+    Names,
+    Recorded,
+    Rest,
+    recorded,
+)
 from streamdp.core.schedule import LAST_SLOT
 from streamdp.core.snapshot import Loading
-
-_AT_ONCE = 1 << 14  # releases compared at once
 
 
 class Rebuilding:
@@ -62,13 +67,13 @@ class Rebuilding:
         """
         loading = rows if isinstance(rows, Loading) else engine.loading()
         if len(engine) != len(loading.valid_at) or engine.position:
-            raise StateMismatch(complaint("rebuild", "engine", expected="a new one", got=engine))
+            raise StateMismatch("rebuild", "engine", expected="a new one", got=engine)
         if not isinstance(rows, Loading):
             loading.put(rows)
         self._engine, self._ages = engine, ages
         self._bank = engine._bank
-        self._releases = releases
-        self._record = FromRecord(engine.kind, self._bank, releases)
+        self._releases = ManyRecorded.of(releases)
+        self._record = FromRecord(engine.kind, self._bank, self._releases)
         loading.check()
         self._born = self._born_later()
         loading.drop(self._born)  # rows of learners that were replaced
@@ -91,19 +96,24 @@ class Rebuilding:
         """When learners without a saved row were born: their keys' newest openings."""
         born: dict[Key, int] = {}
         bank = self._bank
-        for name in self._releases:
-            if name.kind == OPENING and name.born > born.get(name.key, -1):
-                row = bank.row(name.key)
-                if row is None or bank.born[row] < name.born:
-                    born[name.key] = name.born
+        for names, _ in self._releases.parts():
+            if names.kind != OPENING:
+                continue
+            rows = bank.rows(names.keys)
+            later = np.flatnonzero((rows < 0) | (bank.born[rows] < names.born))
+            for at, since in zip(later.tolist(), names.born[later].tolist(), strict=True):
+                key = names.keys[at]
+                born[key] = max(born.get(key, 0), since)
         return born
 
-    def valid_at(self, key: Key) -> int:
-        """The position as of which a key's row was saved; 0 without one."""
+    def valid_at(self, keys: Sequence[Key]) -> Ints:
+        """The positions as of which the rows of keys were saved; 0 without one."""
         if self._valid_by_key is not None:
-            return self._valid_by_key.get(key, 0)
-        row = self._bank.row(key)
-        return 0 if row is None or row >= len(self._valid_at) else int(self._valid_at[row])
+            return np.array([self._valid_by_key.get(key, 0) for key in keys], dtype=np.int64)
+        rows, valid_at = self._bank.rows(keys), np.zeros(len(keys), dtype=np.int64)
+        saved = (rows >= 0) & (rows < len(self._valid_at))
+        valid_at[saved] = self._valid_at[rows[saved]]
+        return valid_at
 
     def open_since(self, *, end: int) -> int:
         """The oldest record of a block that is open in the rows so far, or `end`."""
@@ -116,8 +126,7 @@ class Rebuilding:
         want = self._wanted(batch)
         wanted = batch if want.all() else batch.part(want)
         waves = engine._step(wanted, self._record, limit=MOST_ROWS, read=batch)
-        for release in engine._releasing.of(waves):
-            self._check_records(release)
+        self._check_records(engine._releasing.of(waves))
         engine._halfway = False
 
     def finish(self, *, position: int, rows: int) -> Engine:
@@ -127,12 +136,10 @@ class Rebuilding:
         furthest = max(engine.position, int(self._valid_at.max(initial=0)))
         if furthest > position:
             expected = f"at most {position}"
-            raise StateMismatch(
-                complaint("rebuild", "past the checkpoint", expected=expected, got=furthest)
-            )
+            raise StateMismatch("rebuild", "past the checkpoint", expected=expected, got=furthest)
         if len(engine) - self._away() != rows:
             rebuilt = len(engine) - self._away()
-            raise StateMismatch(complaint("rebuild", "rows", expected=rows, got=rebuilt))
+            raise StateMismatch("rebuild", "rows", expected=rows, got=rebuilt)
         self._check_all_behind()
         engine.position = position
         self._go_on_in_time()
@@ -161,7 +168,25 @@ class Rebuilding:
         self._valid_by_key = dict(zip(names, self._valid_at.tolist(), strict=True))
         self._engine._drop(idleness.dropped_before())
 
-    def _check_records(self, release: Release) -> None:
+    def _check_records(self, releases: Releases) -> None:
+        """Refuse recorded releases with other records, or other actions or policies, than now."""
+        for code, kind in enumerate(releases.kinds):
+            some = np.flatnonzero(releases.kind == code)
+            keys = [releases.keys[at] for at in some.tolist()]
+            names = Names(kind, keys, releases.born[some], releases.block[some])
+            then = self._releases.kept(self._releases.places(names))
+            equal = then.value == releases.value[some]
+            equal &= then.first_offset == releases.first_offset[some]
+            equal &= then.last_offset == releases.last_offset[some]
+            in_force = then.in_force
+            if releases.in_force is not None:
+                in_force = np.where(in_force == NOT_RECORDED, NOT_RECORDED, releases.in_force[some])
+            equal &= then.in_force == in_force
+            equal &= _known_again(kind, then.rest, releases, some)
+            for at in some[~equal].tolist():
+                self._check_release(releases[at])
+
+    def _check_release(self, release: Release) -> None:
         """Refuse a recorded release with other records, or another action or policy, than now."""
         (again,) = recorded([release]).items()
         name, now = again
@@ -172,21 +197,17 @@ class Rebuilding:
         ):
             if on_record is not None and on_record != found_now:
                 raise StateMismatch(
-                    complaint(
-                        f"rebuild: {name.kind} of block {name.block} born at {name.born}",
-                        f"another {what} was in force",
-                        expected=f"the recorded one, {_shown(on_record)}",
-                        got=_shown(found_now),
-                    )
+                    f"rebuild: {name.kind} of block {name.block} born at {name.born}",
+                    f"another {what} was in force",
+                    expected=f"the recorded one, {_shown(on_record)}",
+                    got=_shown(found_now),
                 )
         if then._replace(in_force=now.in_force, policy=now.policy) != now:
             raise StateMismatch(
-                complaint(
-                    f"rebuild: {name.kind} of block {name.block} born at {name.born}",
-                    "drawn over other records",
-                    expected=f"records {then.first_offset} … {then.last_offset}",
-                    got=f"{now.first_offset} … {now.last_offset}",
-                )
+                f"rebuild: {name.kind} of block {name.block} born at {name.born}",
+                "drawn over other records",
+                expected=f"records {then.first_offset} … {then.last_offset}",
+                got=f"{now.first_offset} … {now.last_offset}",
             )
 
     def _check_blocks(self) -> None:
@@ -199,12 +220,10 @@ class Rebuilding:
         if wrong.any():
             row = int(wrong.argmax())
             raise StateMismatch(
-                complaint(
-                    "saved row",
-                    "slots and block",
-                    expected=f"block {expected[row]} after {slots[row]} of {LAST_SLOT} slots",
-                    got=f"block {block[row]}",
-                )
+                "saved row",
+                "slots and block",
+                expected=f"block {expected[row]} after {slots[row]} of {LAST_SLOT} slots",
+                got=f"block {block[row]}",
             )
 
     def _check_all_behind(self) -> None:
@@ -212,28 +231,25 @@ class Rebuilding:
 
         Releases of a key's earlier learners wait to be deleted.
         """
-        bank, names = self._bank, iter(self._releases)
-        while some := list(islice(names, _AT_ONCE)):
-            rows = bank.rows([name.key for name in some])
-            born = np.array([name.born for name in some], dtype=np.int64)
-            ended = [-1 if name.kind == OPENING else name.block for name in some]
+        bank = self._bank
+        for names, _ in self._releases.parts():
+            rows, born = bank.rows(names.keys), names.born
             behind = (rows >= 0) & (bank.born[rows] == born)
-            behind &= bank.block[rows] > np.array(ended, dtype=np.int64)
+            if names.kind != OPENING:
+                behind &= bank.block[rows] > names.block
             behind |= (rows >= 0) & (bank.born[rows] > born)
             if not behind.all():
                 at = int(behind.argmin())
-                name, row = some[at], int(rows[at])
+                row = int(rows[at])
                 reached = (
                     f"block {bank.block[row]} born at {bank.born[row]}" if row >= 0 else "no row"
                 )
                 raise StateMismatch(
-                    complaint(
-                        "rebuild",
-                        "a recorded release lies ahead",
-                        expected=f"records past {name.kind} of block {name.block}"
-                        f" born at {name.born}",
-                        got=f"{reached} at the end of the log",
-                    )
+                    "rebuild",
+                    "a recorded release lies ahead",
+                    expected=f"records past {names.kind} of block {names.block[at]}"
+                    f" born at {born[at]}",
+                    got=f"{reached} at the end of the log",
                 )
 
     def _wanted(self, batch: Batch) -> Bools:
@@ -246,6 +262,28 @@ class Rebuilding:
         for at in np.flatnonzero(rows < 0).tolist():
             since[at] = self._born.get(batch.keys[at], CLEAN)
         return np.asarray(batch.offsets >= since[batch.index], dtype=np.bool_)
+
+
+def _known_again(kind: str, then: Sequence[Rest], releases: Releases, some: Ints) -> Bools:
+    """Which recorded sums and policies are those of these releases; False where others are."""
+    feedback = releases.feedback
+    if feedback is None:
+        return np.array([of is NOTHING for of in then], dtype=np.bool_)
+    tables = (
+        feedback.policy.astype("<u4"),
+        feedback.first.astype("<i8"),
+        feedback.second.astype("<i8"),
+    )
+    rows = zip(*(map(bytes, table[some]) for table in tables), strict=True)
+    return np.array(
+        [
+            of.carried is None
+            and of.policy in (None, policy)
+            and of.sums == (BlockSums(first, second, feedback.pairs) if kind == SUMS else None)
+            for of, (policy, first, second) in zip(then, rows, strict=True)
+        ],
+        dtype=np.bool_,
+    )
 
 
 def _shown(in_force: int | bytes | None) -> str:

@@ -15,7 +15,9 @@ m the level, that U = S − n·m is about δ·n. Its weight is (n² − τ²)/(v
 its score (n·U + τ²m)/(the same). Taking τ² off n², and the covariance −τ²m of n and U off n·U,
 makes both right on average in cells that nearly no event fell into. There, means S/n of noisy
 counts are all of one sign; a table has hundreds of such cells, and their bias would outweigh what
-the others know. So a weight may fall below 0: then it counts as 0, and its score still counts.
+the others know. So a sum of weights may fall below 0: then it counts as 0, and its score still
+counts. A count of 0 or less says nothing: weight and score are 0. (Noise is symmetric, so where no
+event fell both stay right on average, at half the variance.)
 
 Fitting: variational Bayes with a law of its own for each factor (Blei, Kucukelbir & McAuliffe 2017,
 §2.4). A factor's effects are fitted to what all others leave over, factor by factor, and so again
@@ -49,7 +51,7 @@ from typing import ClassVar
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.policy import Policy, parts_of, with_floor
 from streamdp.core.evidence.policy_arithmetic import log2, ordered_sum
 from streamdp.core.evidence.policy_best import chances_of_best
@@ -141,9 +143,7 @@ class ContextModel:
         arms = prod(self.shape) * self.actions
         if state.shape[1:] != self.history.shape(arms):
             raise InvalidConfig(
-                complaint(
-                    "context", "another table", expected=f"{arms} arms", got=f"state {state.shape}"
-                )
+                "context", "another table", expected=f"{arms} arms", got=f"state {state.shape}"
             )
         means, deviations = self.posterior(state)
         chances = chances_of_best(
@@ -199,7 +199,7 @@ def weighed(state: Floats, gains: Floats, shown: Floats, noise: NoiseVariance) -
         m = now.mean[:, None]
         spread = now.variance[:, None] * counts
         spread += TAILS * (noise.on_sums + noise.on_counts * (m * m))
-        known = spread > 0
+        known = shown > 0
         spread = np.where(known, spread, 1.0)
         weight = np.where(known, (shown * shown - noise.on_counts) / spread, 0.0)
         about = shown * (gains - shown * m) + noise.on_counts * m

@@ -20,7 +20,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import isfinite, prod
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 
 OTHER = "other"
 """The level of everything that is not listed."""
@@ -89,18 +89,16 @@ class Contexts:
         if not isinstance(table, Mapping) or not 1 <= len(table) <= MOST_FIELDS:
             got = f"{len(table)} fields" if isinstance(table, Mapping) else type(text).__name__
             raise InvalidConfig(
-                complaint("context", "no fields", expected=f"1 … {MOST_FIELDS} fields", got=got)
+                "context", "no fields", expected=f"1 … {MOST_FIELDS} fields", got=got
             )
         contexts = cls(tuple(_field(name, levels) for name, levels in table.items()))
         levels = sum(contexts.shape)
         if levels > MOST_LEVELS:
             raise InvalidConfig(
-                complaint(
-                    "context",
-                    "too many levels, `other` of each field included",
-                    expected=f"≤ {MOST_LEVELS}",
-                    got=levels,
-                )
+                "context",
+                "too many levels, `other` of each field included",
+                expected=f"≤ {MOST_LEVELS}",
+                got=levels,
             )
         return contexts
 
@@ -226,28 +224,24 @@ def _field(name: object, levels: object) -> ContextField:
     if not _sound(name) or name == "request":  # HTTP asks for ?request=ID&field=level
         got = type(name).__name__ if not isinstance(name, str) else f"{len(name)} characters"
         raise InvalidConfig(
-            complaint("context", "no name of a field", expected="text without ; and =", got=got)
+            "context", "no name of a field", expected="text without ; and =", got=got
         )
     assert isinstance(name, str)
     if isinstance(levels, Mapping):
         cuts = levels.get("cuts")
         if set(levels) != {"cuts"} or not isinstance(cuts, list | tuple) or not _rising(cuts):
-            raise InvalidConfig(
-                complaint(where, "no cuts", expected="cuts = [numbers that rise]", got=levels)
-            )
+            raise InvalidConfig(where, "no cuts", expected="cuts = [numbers that rise]", got=levels)
         return ContextField(name, cuts=tuple(float(cut) for cut in cuts))
     names = levels if isinstance(levels, list | tuple) else ()
     if not names or not all(map(_sound, names)) or OTHER in names:
         raise InvalidConfig(
-            complaint(
-                where,
-                "no levels",
-                expected=f"a list of names without ; and =, `{OTHER}` not among them",
-                got=levels,
-            )
+            where,
+            "no levels",
+            expected=f"a list of names without ; and =, `{OTHER}` not among them",
+            got=levels,
         )
     if len(set(names)) < len(names):
-        raise InvalidConfig(complaint(where, "a level twice", expected="each once", got=names))
+        raise InvalidConfig(where, "a level twice", expected="each once", got=names)
     return ContextField(name, levels=tuple(names))
 
 

@@ -15,8 +15,9 @@ Why they hold. Sampling: by Hoeffding the mean of the first n losses of an arm m
 √(ln(2n(n+1)/δ)/2n) with probability at most δ/(n(n+1)), and these add up to δ over all n. Noise: a
 sum of B discrete Laplace draws of scale b has E exp(λZ) ≤ (1 − b²λ²)^(−B) ≤ exp(2Bb²λ²) for
 λ ≤ 1/(√2 b), so it exceeds b√(8BL) where L ≤ B, and √2·b(B + L) else, with probability at most e^−L
-on either side; block B gets the share 6/(π²B²) of its δ. Sampling and noise each get half of
-(1 − confidence)/K. (Where counts are noisy too, both kinds of noise have a share.)
+on either side; B draws get the share 6/(π²B²) of their δ. Sampling and noise each get half of
+(1 − confidence)/K. (Where rewards and losses are released, each block has two draws of b: a count's
+noise is their sum, a gain's half their difference, and both kinds of noise have a share.)
 
 `chances` say something else: how likely each arm is to have the smallest mean under normal laws,
 which is what the default policy uses. They are no guarantee.
@@ -33,18 +34,10 @@ from math import log, pi, sqrt
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
+from streamdp.core.evidence.policies import told
 from streamdp.core.evidence.policy_best import chances_of_best
-from streamdp.core.evidence.policy_posterior import NoiseVariance, learned, posterior
-from streamdp.core.grid import UNIT
-
-
-@dataclass(frozen=True, slots=True)
-class Scales:
-    """The scales of the noise in what a block releases, in losses and in shows; public."""
-
-    on_sums: Fraction
-    on_counts: Fraction = Fraction(0)  # 0: counts are exact
+from streamdp.core.evidence.policy_posterior import learned, noise_of, posterior
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +45,7 @@ class Arms:
     """Statistics of K arms; every column has K numbers."""
 
     blocks: int
-    shown: Ints  # as released
+    shown: Ints  # as released, to the nearest one
     means: Floats  # of the loss; NaN for an arm that was never shown
     low: Floats
     high: Floats
@@ -61,64 +54,55 @@ class Arms:
 
 @dataclass(slots=True)
 class Experiment:
-    """Released sums and counts of one learner's blocks, added up."""
+    """The numbers that one learner's blocks released, added up."""
 
-    scales: Scales
+    scale: Fraction  # of the noise on each sum, in losses
+    pairs: bool  # whether an arm's numbers are its rewards and losses (`policies.told`)
     blocks: int
-    gains: Ints  # K sums of 1/2 − loss, in grid units, with the noise of `blocks` draws
-    shown: Ints  # K
+    released: Ints  # 2 K
 
     @classmethod
-    def of(cls, scales: Scales, *, actions: int) -> Experiment:
+    def of(cls, scale: Fraction, *, actions: int, pairs: bool = False) -> Experiment:
         """An experiment without releases."""
-        nothing = np.zeros(actions, dtype=np.int64)
-        return cls(scales, 0, nothing, nothing.copy())
+        return cls(scale, pairs, 0, np.zeros(2 * actions, dtype=np.int64))
 
-    def add(self, gains: Ints, shown: Ints) -> None:
+    def add(self, released: Ints) -> None:
         """Add one block."""
-        if not gains.shape == shown.shape == self.gains.shape:
-            got = f"{len(gains)} and {len(shown)}"
-            raise StateMismatch(
-                complaint("sums", "length", expected=f"{len(self.gains)} of both", got=got)
-            )
+        if released.shape != self.released.shape:
+            expected = f"{len(self.released)} numbers"
+            raise StateMismatch("sums", "length", expected=expected, got=len(released))
         self.blocks += 1
-        self.gains = self.gains + gains
-        self.shown = self.shown + shown
+        self.released = self.released + released
 
     def arms(self, *, confidence: float = 0.95) -> Arms:
         """The statistics of each arm now; the module says what they mean."""
-        share = (1 - confidence) / (2 * len(self.gains))
-        noises = 2 if self.scales.on_counts else 1
-        off = noise_reach(self.scales.on_sums, self.blocks, share / noises)
-        off_counts = noise_reach(self.scales.on_counts, self.blocks, share / noises)
-        fewest = np.maximum(1.0, self.shown - off_counts)
-        most = np.maximum(fewest, self.shown + off_counts)
-        sums, luck = self.gains / UNIT, sampling_reach(fewest, share)
+        sums, shown = told(self.released, pairs=self.pairs)
+        share, off_counts = (1 - confidence) / (2 * len(shown)), 0.0
+        off = noise_reach(self.scale, self.blocks, share)
+        if self.pairs:
+            off_counts = noise_reach(self.scale, 2 * self.blocks, share / 2)
+            off = off_counts / 2
+        fewest = np.maximum(1.0, shown - off_counts)
+        most = np.maximum(fewest, shown + off_counts)
+        luck = sampling_reach(fewest, share)
         least, greatest = (sums + sign * off for sign in (-1, 1))
         low_gain = np.where(least < 0, least / fewest, least / most) - luck
         high_gain = np.where(greatest > 0, greatest / fewest, greatest / most) + luck
-        known = self.shown >= 1
+        known = shown >= 1
         return Arms(
             blocks=self.blocks,
-            shown=self.shown,
-            means=np.where(known, np.clip(0.5 - sums / np.maximum(1, self.shown), 0, 1), np.nan),
+            shown=np.rint(shown).astype(np.int64),
+            means=np.where(known, np.clip(0.5 - sums / np.maximum(1, shown), 0, 1), np.nan),
             low=np.where(known, np.clip(0.5 - high_gain, 0, 1), 0.0),
             high=np.where(known, np.clip(0.5 - low_gain, 0, 1), 1.0),
-            chances=self._chances(),
+            chances=self._chances(sums, shown),
         )
 
-    def _chances(self) -> Floats:
+    def _chances(self, sums: Floats, shown: Floats) -> Floats:
         """The chances of one block with the sums, counts and noise of all."""
-        count = max(1, self.blocks)
-        noise = NoiseVariance(
-            on_sums=count * 2 * float(self.scales.on_sums) ** 2,
-            on_counts=count * 2 * float(self.scales.on_counts) ** 2,
-        )
-        nothing = np.zeros((1, 2, len(self.gains)))
-        sums = (self.gains / UNIT)[None, :].astype(np.float64)
-        means, deviations = posterior(
-            learned(nothing, sums, self.shown[None, :].astype(np.float64), noise)
-        )
+        noise = noise_of(self.scale, pairs=self.pairs, blocks=max(1, self.blocks))
+        nothing = np.zeros((1, 2, len(shown)))
+        means, deviations = posterior(learned(nothing, sums[None, :], shown[None, :], noise))
         return np.asarray(chances_of_best(means, deviations)[0], dtype=np.float64)
 
 
@@ -127,15 +111,15 @@ def sampling_reach(shows: Floats, share: float) -> Floats:
     return np.asarray(np.sqrt(np.log(2 * shows * (shows + 1) / share) / (2 * shows)))
 
 
-def noise_reach(scale: Fraction, blocks: int, share: float) -> float:
-    """A bound on the noise in a sum of `blocks` draws; holds for all numbers of blocks at once.
+def noise_reach(scale: Fraction, draws: int, share: float) -> float:
+    """A bound on the noise in a sum of this many draws; holds for all numbers of draws at once.
 
     >>> round(noise_reach(Fraction(2), 1, 0.01), 1), noise_reach(Fraction(0), 9, 0.01)
     (19.2, 0.0)
     """
-    if not scale or not blocks:
+    if not scale or not draws:
         return 0.0
-    surprise = log(2 * blocks * blocks * pi * pi / (6 * share))
-    if surprise <= blocks:
-        return float(scale) * sqrt(8 * blocks * surprise)
-    return sqrt(2) * float(scale) * (blocks + surprise)
+    surprise = log(2 * draws * draws * pi * pi / (6 * share))
+    if surprise <= draws:
+        return float(scale) * sqrt(8 * draws * surprise)
+    return sqrt(2) * float(scale) * (draws + surprise)

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from streamdp.core.arrays import Columns, Field, Floats, Ints
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Carried
 from streamdp.core.evidence.evidence import STAYS_AWAY, Known
 from streamdp.core.evidence.policy import Policy
@@ -19,6 +19,22 @@ from streamdp.core.evidence.policy_best import chances_of_best
 from streamdp.core.evidence.policy_posterior import NoiseVariance
 from streamdp.core.evidence.policy_rule import CARRIED_PER_ARM, Carries, PolicyRule
 from streamdp.core.grid import UNIT
+
+
+def told(released: Ints, *, pairs: bool) -> tuple[Floats, Floats]:
+    """What the two numbers of each arm say of it: its sum of centred gains, in loss, and its count.
+
+    The last axis has the first numbers of all arms, then the second ones. They are grid sums of
+    gains, and counts; in `pairs` grid sums of rewards R and of losses Q, which say (R − Q)/2 and
+    R + Q.
+
+    >>> told(np.array([3 * UNIT, UNIT]), pairs=True)
+    (array([1.]), array([4.]))
+    """
+    first, second = np.split(released, 2, axis=-1)
+    if not pairs:
+        return first / UNIT, second.astype(np.float64)
+    return (first - second) / (2 * UNIT), (first + second) / UNIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +48,7 @@ class ReleasedSums:
     rule: PolicyRule
     forgetting: Fraction
     noise: NoiseVariance
+    pairs: bool = False  # whether an arm's numbers are its rewards and losses: see `told`
     answers: Literal["policy"] = "policy"
     adds_up: bool = True
 
@@ -55,23 +72,25 @@ class ReleasedSums:
         size = 8 * CARRIED_PER_ARM * self.actions
         if any(len(history) != size for history in histories):
             got = sorted({len(history) for history in histories})
-            raise StateMismatch(
-                complaint("carried history", "length", expected=f"{size} bytes", got=got)
-            )
+            raise StateMismatch("carried history", "length", expected=f"{size} bytes", got=got)
         numbers = np.frombuffer(b"".join(histories), "<f8").astype(np.float64)
         begun = self.rule.history.resumed(numbers.reshape(-1, CARRIED_PER_ARM, self.actions))
         return {"remembered": begun.reshape(len(begun), -1)}
 
     def fold(self, public: Columns, released: Ints, lengths: Ints) -> Columns:
-        """Learn from blocks with these noisy sums (grid units) and counts."""
-        gains, shown = released[:, : self.actions], released[:, self.actions :]
-        now = self.learned(self.histories(public), gains, shown)
+        """Learn from blocks with these releases."""
+        now = self.learned(self.histories(public), released)
         return {"remembered": now.reshape(len(now), -1)}
 
-    def learned(self, state: Floats, gains: Ints, shown: Ints) -> Floats:
-        """The histories after a block with these released sums and counts."""
-        kept = state * float(self.forgetting)
-        return self.rule.learned(kept, gains / UNIT, shown.astype(np.float64), self.noise)
+    def learned(self, state: Floats, released: Ints) -> Floats:
+        """The histories after a block with this release."""
+        gains, shown = told(released, pairs=self.pairs)
+        return self.rule.learned(state * float(self.forgetting), gains, shown, self.noise)
+
+    def told(self, released: Ints) -> tuple[Floats, Floats]:
+        """What releases say of each arm: its sum of centred gains, in loss, and its count."""
+        gains, shown = np.split(released, 2, axis=-1)
+        return gains / UNIT, shown.astype(np.float64)
 
     def in_force(self, public: Columns, lengths: Ints) -> Policy:
         """The policies that follow; rows of which nothing is known have the same one."""
@@ -90,7 +109,7 @@ class ReleasedSums:
         if released.shape != (2 * self.actions,):
             return "sums and counts of another number of actions"
         shown = released[self.actions :]
-        if self.noise.on_counts:
+        if self.pairs:
             return ""
         if shown.astype(np.float64).sum() > length:
             return "actions were shown more often than it has slots"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Floats
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.policy_arithmetic import ordered_sum
 
 PARTS_BITS = 24
@@ -45,13 +45,13 @@ def policy_of(parts: bytes, *, actions: int, cells: int = 1) -> Policy:
     """
     if len(parts) != 4 * actions * cells:
         raise InvalidConfig(
-            complaint("policy", "length", expected=f"{4 * actions * cells} bytes", got=len(parts))
+            "policy", "length", expected=f"{4 * actions * cells} bytes", got=len(parts)
         )
     policy = np.frombuffer(parts, dtype="<u4").astype(np.uint32)
     totals = policy.reshape(cells, actions).sum(axis=1, dtype=np.int64)
     if (totals != PARTS).any():
         got = int(totals[totals != PARTS][0])
-        raise InvalidConfig(complaint("policy", "sum of parts", expected=PARTS, got=got))
+        raise InvalidConfig("policy", "sum of parts", expected=PARTS, got=got)
     return policy
 
 

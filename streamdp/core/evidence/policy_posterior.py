@@ -3,7 +3,8 @@
 A block that showed an arm n times and released the noisy sum S of its centred gains says that the
 arm's mean gain is S/n, with variance v/n + (σ² + τ²·(S/n)²)/n²: v of the losses themselves, σ² of
 the noise on the sum, τ² of the noise on the count (0 where counts are exact). Its weight w is the
-inverse of that, with the noise counted `TAILS` times. A row keeps only Σw and Σw·S/n for each arm.
+inverse of that, with the noise counted `TAILS` times; it is 0 where the released count is below 1,
+as a noisy one may be. A row keeps only Σw and Σw·S/n for each arm.
 
 v is learned, since at click rates it is far below 1/4: it is m(1 − m), where m is the private level
 of all arms at the block's end, taken one standard error nearer to 1/2. Earlier blocks keep their
@@ -13,6 +14,7 @@ weights. An arm's law has a prior at the same level that weighs as much as four 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -33,6 +35,19 @@ class NoiseVariance:
 
     on_sums: float  # in loss²
     on_counts: float = 0.0
+
+
+def noise_of(scale: Fraction, *, pairs: bool, blocks: int = 1) -> NoiseVariance:
+    """The noise in an arm's sum of gains and in its count, after so many blocks.
+
+    `scale` is that of each draw, in losses: one on a block's sum, or one on its rewards and one on
+    its losses. Then a gain has half their difference and a count their sum, uncorrelated.
+
+    >>> noise_of(Fraction(1), pairs=False), noise_of(Fraction(2), pairs=True)
+    (NoiseVariance(on_sums=2.0, on_counts=0.0), NoiseVariance(on_sums=4.0, on_counts=16.0))
+    """
+    one = float(2 * scale * scale) * blocks  # of discrete noise: 1/6 of a grid unit² less
+    return NoiseVariance(one / 2, 2 * one) if pairs else NoiseVariance(one)
 
 
 @dataclass(frozen=True, slots=True)

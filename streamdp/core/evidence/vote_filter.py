@@ -34,7 +34,7 @@ from fractions import Fraction
 import numpy as np
 
 from streamdp.core.arrays import Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.memory import Standing
 from streamdp.core.schedule import LAST_SLOT
 
@@ -90,12 +90,10 @@ class VoteFilter:
         ) <= self.hazard <= Fraction(1, 2)
         if not (2 <= self.actions <= 10**6 and 1 <= self.since <= LAST_SLOT and exact):
             raise InvalidConfig(
-                complaint(
-                    "memory",
-                    "out of range",
-                    expected="2 … 10**6 actions, blocks of slots, a hazard of 1/65536 … 1/2",
-                    got=f"{self.actions} actions, {self.since} slots, hazard {self.hazard}",
-                )
+                "memory",
+                "out of range",
+                expected="2 … 10**6 actions, blocks of slots, a hazard of 1/65536 … 1/2",
+                got=f"{self.actions} actions, {self.since} slots, hazard {self.hazard}",
             )
 
     @property
@@ -177,7 +175,7 @@ def named(name: str) -> VoteFilter:
     match = _NAME.fullmatch(name)
     if match is None:
         raise InvalidConfig(
-            complaint("memory", "unknown", expected="a name that this version writes", got=name)
+            "memory", "unknown", expected="a name that this version writes", got=name
         )
     numerator, _, denominator = match[3].partition("/")
     return VoteFilter(int(match[1]), int(match[2]), Fraction(int(numerator), int(denominator)))

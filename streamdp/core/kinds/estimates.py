@@ -24,7 +24,7 @@ import numpy as np
 
 from streamdp.core import calibration
 from streamdp.core.arrays import Bools, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.core.noise import standard_deviation
 
@@ -107,18 +107,14 @@ class Estimate:
         """Refuse an estimate that no engine could release."""
         if self.name not in ESTIMATES:
             expected = ", ".join(ESTIMATES)
-            raise InvalidConfig(
-                complaint("estimate.name", "unknown", expected=expected, got=self.name)
-            )
+            raise InvalidConfig("estimate.name", "unknown", expected=expected, got=self.name)
         calibration.parse_epsilon(self.epsilon, "estimate.epsilon")
         if not isinstance(self.min_length, int) or self.min_length < 1:
             raise InvalidConfig(
-                complaint(
-                    "estimate.min_length",
-                    "not a slot count",
-                    expected="1 or more",
-                    got=self.min_length,
-                )
+                "estimate.min_length",
+                "not a slot count",
+                expected="1 or more",
+                got=self.min_length,
             )
 
     def to_config(self) -> dict[str, str]:

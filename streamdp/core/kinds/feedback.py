@@ -1,10 +1,14 @@
-"""Feedback streams: noisy sums and counts of each arm at a block's end, and a policy.
+"""Feedback streams: two noisy numbers of each arm at a block's end, and a policy.
 
 Privacy: ε-DP for replacing one record's content, given earlier releases, with ε = `charge`.
-Sensitivity: 1 in L1 for the K centred sums of a block together, because a gain is clipped to ±1/2
-and enters one arm's sum, in one block; counts are public, or released with noise of their own
-(`played = "value"`, 3 in L1; see `calibration`). Why: each released number has discrete Laplace
-noise of the learner's scale. Policies follow from released numbers only.
+Why: each released number that is not public has discrete Laplace noise of the learner's scale.
+Policies follow from released numbers only. Sensitivity, in L1 (`calibration` has the reasons):
+
+- `played = "header"`: 1 for the K centred sums of a block together, because a gain is clipped to
+  ±1/2 and enters one arm's sum, in one block; counts are public.
+- `played = "value"`: 2 for the K sums of rewards and K sums of losses together, because a record
+  writes r and 1 − r into one arm. Their sum is the arm's noisy count, half their difference its
+  noisy sum of centred gains (`core.evidence.policies.told`).
 
 A slot that names no known arm is the null observation: it takes its slot and adds to nothing.
 
@@ -24,6 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from hashlib import sha256
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -32,20 +37,19 @@ from numpy.typing import NDArray
 
 from streamdp.core import calibration
 from streamdp.core.arrays import Columns, Field, Floats, Ints
-from streamdp.core.errors import InvalidConfig, StateMismatch, complaint
-from streamdp.core.events import OPENING, SUMS, Batch, FeedbackBatch, FeedbackColumns
+from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.events import OPENING, SUMS, Batch, BlockSums, FeedbackBatch, FeedbackColumns
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.evidence import InForce
-from streamdp.core.evidence.experiment import Experiment, Scales
+from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.evidence.policies import ReleasedSums
 from streamdp.core.evidence.policy import Policy
-from streamdp.core.evidence.policy_posterior import NoiseVariance
+from streamdp.core.evidence.policy_posterior import NoiseVariance, noise_of
 from streamdp.core.evidence.policy_rule import CARRIED_PER_ARM, PolicyRule
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds.estimates import Estimate
 from streamdp.core.kinds.kind import BitsOf, BlockRelease, Sizes, Watching, check_even
 from streamdp.core.kinds.names import read_actions
-from streamdp.core.kinds.recorded import Kept
 from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.noise import discrete_laplaces, log_probabilities
 from streamdp.core.randomness import Bits, Purpose
@@ -59,7 +63,7 @@ _WORDS = 1 << 18  # of random bits at once: 2 MB
 _SENSITIVITY: Mapping[str, Fraction] = MappingProxyType(
     {
         "header": calibration.SUMS_SENSITIVITY,
-        "value": calibration.COUNTS_AND_SUMS_SENSITIVITY,
+        "value": calibration.PAIRS_SENSITIVITY,
     }
 )
 
@@ -70,8 +74,9 @@ class PolicyLearner:
 
     `charge` is what the ledger books for each slot of a block; None means that the learner is not
     private and its releases are exact. `played` says where the action stands: in a header, so that
-    counts are public and exact, or in the content (`value`), so that both counts and sums get noise
-    of scale 3/ε. Before a block is learned from, a row's history is multiplied by `forgetting`.
+    counts are public and exact, or in the content (`value`), so that rewards and losses are summed
+    apart, with noise of scale 2/ε on each. Before a block is learned from, a row's history is
+    multiplied by `forgetting`.
     """
 
     actions: tuple[str, ...]
@@ -87,18 +92,14 @@ class PolicyLearner:
         """Refuse a learner that no engine could run."""
         object.__setattr__(self, "actions", read_actions(self.actions))
         if self.charge is not None and self.charge <= 0:
-            raise InvalidConfig(
-                complaint(self.recipe, "no charge", expected="> 0", got=self.charge)
-            )
+            raise InvalidConfig(self.recipe, "no charge", expected="> 0", got=self.charge)
         if self.played not in PLAYED:
             raise InvalidConfig(
-                complaint("learner.played", "unknown", expected=" | ".join(PLAYED), got=self.played)
+                "learner.played", "unknown", expected=" | ".join(PLAYED), got=self.played
             )
         if not 0 < self.forgetting <= 1:
             raise InvalidConfig(
-                complaint(
-                    "learner.forgetting", "out of range", expected="0 < … ≤ 1", got=self.forgetting
-                )
+                "learner.forgetting", "out of range", expected="0 < … ≤ 1", got=self.forgetting
             )
 
     # -- as a value ------------------------------------------------------------------------------
@@ -112,12 +113,10 @@ class PolicyLearner:
         """The learner itself; refuse estimates."""
         if estimates:
             raise InvalidConfig(
-                complaint(
-                    "estimates",
-                    "not on a feedback stream: its sums are released as they are",
-                    expected="none",
-                    got=[estimate.name for estimate in estimates],
-                )
+                "estimates",
+                "not on a feedback stream: its sums are released as they are",
+                expected="none",
+                got=[estimate.name for estimate in estimates],
             )
         return self
 
@@ -129,27 +128,27 @@ class PolicyLearner:
         return calibration.laplace_scale(_SENSITIVITY[self.played], self.charge) * UNIT
 
     @property
-    def counts_scale(self) -> Fraction | None:
-        """The scale of the noise on every count; None: counts are exact."""
-        if self.charge is None or self.played == "header":
-            return None
-        return calibration.laplace_scale(_SENSITIVITY[self.played], self.charge)
+    def scales(self) -> tuple[Fraction | None, Fraction | None]:
+        """The scales of the noise on each arm's two numbers, in their units; None: no noise."""
+        return self.sums_scale, self.sums_scale if self.pairs else None
+
+    @property
+    def pairs(self) -> bool:
+        """Whether an arm's two numbers are its rewards and losses, not its gains and shows."""
+        return self.played == "value"
 
     @property
     def noise(self) -> NoiseVariance:
-        """The variance of the noise on sums (in loss²) and on counts."""
-        return NoiseVariance(
-            on_sums=_variance(None if self.sums_scale is None else self.sums_scale / UNIT),
-            on_counts=_variance(self.counts_scale),
-        )
+        """The variance of the noise in an arm's sum of gains (in loss²) and in its count."""
+        return noise_of((self.sums_scale or Fraction(0)) / UNIT, pairs=self.pairs)
 
     def nothing_known(self, rows: int) -> Floats:
         """The histories of new rows."""
         return np.zeros((rows, *self.rule.history.shape(len(self.actions))))
 
-    def learned(self, state: Floats, gains: Ints, shown: Ints) -> Floats:
-        """The histories after a block with these released sums (grid units) and counts."""
-        return self.evidence.learned(state, gains, shown)
+    def learned(self, state: Floats, first: Ints, second: Ints) -> Floats:
+        """The histories after a block that released these two numbers of each arm."""
+        return self.evidence.learned(state, np.concatenate([first, second], axis=-1))
 
     def policy(self, state: Floats, blocks: Ints) -> Policy:
         """The policies in force during these blocks, for rows with these histories."""
@@ -197,27 +196,32 @@ class PolicyLearner:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """The block's sums of centred gains, and how often it showed each arm."""
-        shape = (len(self.actions),)
-        return Field("sums", np.int64, shape), Field("shown", np.int64, shape)
+        """The block's sums of centred gains, and how often it showed each arm; or the pair's."""
+        shape, (first, second) = (len(self.actions),), BlockSums.names(pairs=self.pairs)
+        return Field(first, np.int64, shape), Field(second, np.int64, shape)
+
+    def totals(self, gains: Ints, shown: Ints) -> Columns:
+        """The private columns of blocks with these exact sums of centred gains, and counts."""
+        if self.pairs:
+            gains, shown = NULL * shown + gains, NULL * shown - gains
+        return dict(zip(BlockSums.names(pairs=self.pairs), (gains, shown), strict=True))
 
     @property
     def releases(self) -> tuple[BlockRelease, ...]:
-        """All arms' sums, then all arms' counts, as one release."""
+        """All arms' first numbers, then all arms' second ones, as one release."""
         return (BlockRelease(SUMS, self.charge or Fraction(0), 2 * len(self.actions)),)
 
     @property
     def evidence(self) -> ReleasedSums:
         """Noisy sums, with the learner's rule."""
-        return ReleasedSums(len(self.actions), self.rule, self.forgetting, self.noise)
+        return ReleasedSums(len(self.actions), self.rule, self.forgetting, self.noise, self.pairs)
 
     @property
     def experiment(self) -> Experiment | None:
-        """Sums and counts, with the scales of their noise; arms of several cells are none."""
+        """What blocks release, with the noise's scale; arms of several cells are none."""
         if self.sums_scale is None or isinstance(self.rule, ContextModel):
             return None
-        scales = Scales(self.sums_scale / UNIT, self.counts_scale or Fraction(0))
-        return Experiment.of(scales, actions=len(self.actions))
+        return Experiment.of(self.sums_scale / UNIT, pairs=self.pairs, actions=len(self.actions))
 
     def size(self) -> Sizes:
         """Two numbers for each arm are released, and two kept; a policy has one part for each."""
@@ -228,16 +232,12 @@ class PolicyLearner:
         """The batch. Values of `played` and `gain` may be content: they are never refused."""
         if not isinstance(batch, FeedbackBatch):
             got = type(batch).__name__
-            raise InvalidConfig(
-                complaint("batch", "of another kind", expected="FeedbackBatch", got=got)
-            )
+            raise InvalidConfig("batch", "of another kind", expected="FeedbackBatch", got=got)
         of = (("played", batch.played, "int32"), ("gain", batch.gain, "int64"))
         for name, column, kind in of:
             if column.dtype != np.dtype(kind) or column.shape != batch.played.shape[:1]:
                 got = f"{column.shape} {column.dtype}"
-                raise InvalidConfig(
-                    complaint(f"batch.{name}", "shape", expected=f"n {kind}", got=got)
-                )
+                raise InvalidConfig(f"batch.{name}", "shape", expected=f"n {kind}", got=got)
         check_even(batch, len(batch.played))
         return batch
 
@@ -247,11 +247,9 @@ class PolicyLearner:
         """Adds gains and shows to their arms."""
         if watching is not None:
             raise InvalidConfig(
-                complaint(
-                    "not_private", "on a feedback stream", expected="none", got="exact totals"
-                )
+                "not_private", "on a feedback stream", expected="none", got="exact totals"
             )
-        return FeedbackAdder(len(self.actions), private)
+        return FeedbackAdder(self, private)
 
     def opening(self, rows: int, bits: Callable[[int], Bits]) -> Ints:
         """Nothing: a policy needs no draw."""
@@ -260,25 +258,23 @@ class PolicyLearner:
     def draw(
         self, name: str, private: Columns, public: Columns, bits: Callable[[int], Bits]
     ) -> Ints:
-        """Each arm's sum and count plus discrete Laplace noise of the learner's scales."""
+        """Each arm's two numbers plus discrete Laplace noise of the learner's scales."""
         arms = len(self.actions)
-        released: Ints = np.concatenate([private["sums"], private["shown"]], axis=1)
+        released: Ints = np.concatenate([private[of.name] for of in self.fields], axis=1)
         of_rows, at_once = bits(Purpose.NOISE), max(1, _WORDS // (2 * arms))
         for first in range(0, len(released), at_once):
             part, some = of_rows.part(first, first + at_once), released[first : first + at_once]
-            if self.sums_scale is not None:
-                some[:, :arms] += discrete_laplaces(self.sums_scale, part, arms)
-            if self.counts_scale is not None:
-                noise = discrete_laplaces(self.counts_scale, part, arms, position=2 * arms)
-                some[:, arms:] += noise
+            for at, scale in enumerate(self.scales):
+                if scale is not None:
+                    noise = discrete_laplaces(scale, part, arms, position=2 * at * arms)
+                    some[:, at * arms : (at + 1) * arms] += noise
         return released
 
     def law(self, name: str, private: Columns, public: Columns, released: Ints) -> Floats:
-        """The noise's law around each sum and each count; what has no noise is as it is."""
+        """The noise's law around each number; what has no noise is as it is."""
         arms, law = len(self.actions), np.zeros(len(released))
-        of_columns = (private["sums"], self.sums_scale), (private["shown"], self.counts_scale)
-        for at, (exact, scale) in enumerate(of_columns):
-            noise = released[:, at * arms : (at + 1) * arms] - exact
+        for at, (of, scale) in enumerate(zip(self.fields, self.scales, strict=True)):
+            noise = released[:, at * arms : (at + 1) * arms] - private[of.name]
             if scale is None:
                 law[noise.any(axis=1)] = -np.inf
             else:
@@ -286,42 +282,40 @@ class PolicyLearner:
         return law
 
     def columns(self, released: Ints, in_force: InForce) -> Mapping[str, Any]:
-        """Sums, counts and the policy in force."""
+        """Each arm's two numbers and the policy in force."""
         arms = len(self.actions)
-        columns = FeedbackColumns(released[:, :arms], released[:, arms:], in_force)
+        columns = FeedbackColumns(released[:, :arms], released[:, arms:], in_force, self.pairs)
         return {"value": np.zeros(len(released), dtype=np.int64), "feedback": columns}
 
-    def read(self, name: str, kept: Sequence[Kept]) -> Ints:
-        """The recorded sums and counts; an opening has none."""
+    def read(self, name: str, values: Ints, sums: Sequence[BlockSums | None]) -> Ints:
+        """The recorded numbers; an opening has none."""
+        arms = len(self.actions)
         if name == OPENING:
-            return np.zeros((len(kept), 2 * len(self.actions)), dtype=np.int64)
-        arrays = [release.sums.arrays() for release in kept if release.sums is not None]
-        if len(arrays) < len(kept):
-            raise StateMismatch(
-                complaint("rebuild: sums", "not recorded", expected="sums and counts", got="none")
-            )
-        return np.array([np.concatenate(pair) for pair in arrays], dtype=np.int64)
-
-
-def _variance(scale: Fraction | None) -> float:
-    """The variance of Laplace noise, 2·scale²; of discrete noise it is about 1/6 unit² smaller."""
-    return 0.0 if scale is None else float(2 * scale * scale)
+            return np.zeros((len(values), 2 * arms), dtype=np.int64)
+        pairs = [(of.first, of.second) for of in sums if of is not None]
+        wrong = [pair for pair in pairs if {len(pair[0]), len(pair[1])} != {8 * arms}]
+        if len(pairs) < len(values) or wrong:
+            expected = f"two numbers of {arms} actions"
+            got = f"{len(wrong[0][0])} bytes" if wrong else "none"
+            raise StateMismatch("rebuild: sums", "not recorded", expected=expected, got=got)
+        numbers = np.frombuffer(b"".join(chain.from_iterable(pairs)), dtype="<i8")
+        return numbers.reshape(len(values), 2 * arms).astype(np.int64)
 
 
 class FeedbackAdder:
-    """Adds the gains and counts of batches to the sums of rows."""
+    """Adds what the slots of batches observed to the numbers of rows."""
 
-    __slots__ = ("_arms", "_private")
+    __slots__ = ("_kind", "_private")
 
-    def __init__(self, arms: int, private: Columns) -> None:
-        self._arms, self._private = arms, private
+    def __init__(self, kind: PolicyLearner, private: Columns) -> None:
+        self._kind, self._private = kind, private
 
     def contents(self, slots: BatchSlots, bits: BitsOf) -> FeedbackContents:
         """Each slot's arm and gain, ordered by wave.
 
-        A null observation adds 0 to the first arm's sum and count: it takes the same steps.
+        A null observation adds 0 to the first arm's numbers: it takes the same steps.
         """
-        batch, segments, arms = slots.batch, slots.segments, self._arms
+        batch, segments, arms = slots.batch, slots.segments, len(self._kind.actions)
         assert isinstance(batch, FeedbackBatch)
         rows, places, ends = slots.segment_rows, segments.begin, None
         if len(batch.index) > 1:
@@ -337,13 +331,14 @@ class FeedbackAdder:
         cells = rows * arms + played * known
         gains = np.minimum(np.maximum(gains, -NULL), NULL) * known
         shows = known.astype(np.int64)
-        return FeedbackContents(self._private, segments.wave, ends, cells, gains, shows)
+        return FeedbackContents(self._kind, self._private, segments.wave, ends, cells, gains, shows)
 
 
 @dataclass(slots=True, repr=False)
 class FeedbackContents:
-    """The gains and counts that the slots of a batch add, ordered by wave."""
+    """The gains and shows that the slots of a batch add, ordered by wave."""
 
+    kind: PolicyLearner
     private: Columns
     wave: Ints  # S: of each segment
     ends: NDArray[np.intp] | None  # where each wave begins, and where the last ends; None: one wave
@@ -357,5 +352,6 @@ class FeedbackContents:
         if self.ends is not None:
             wave = int(self.wave[which[0]])
             part = slice(int(self.ends[wave]), int(self.ends[wave + 1]))
-        for name, added in ("sums", self.gains), ("shown", self.shows):
-            np.add.at(self.private[name].reshape(-1), self.cells[part], added[part])
+        added = self.kind.totals(self.gains[part], self.shows[part])
+        for name, numbers in added.items():
+            np.add.at(self.private[name].reshape(-1), self.cells[part], numbers)

@@ -25,12 +25,11 @@ from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
 
 from streamdp.core.arrays import Bools, Columns, Field, Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.events import Batch
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import Batch, BlockSums
 from streamdp.core.evidence.evidence import InForce, PublicEvidence
 from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.kinds.estimates import Estimate
-from streamdp.core.kinds.recorded import Kept
 from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.randomness import Bits
 from streamdp.core.schedule import Schedule
@@ -173,7 +172,7 @@ class Kind(Protocol):
     def columns(self, released: Ints, in_force: InForce) -> Mapping[str, Any]:
         """Columns of `Releases` for n releases (n × width) and what is in force after each."""
 
-    def read(self, name: str, kept: Sequence[Kept]) -> Ints:
+    def read(self, name: str, values: Ints, sums: Sequence[BlockSums | None]) -> Ints:
         """Recorded releases of one name as they were drawn: R × width; the inverse of `columns`."""
 
     def size(self) -> Sizes:
@@ -190,7 +189,7 @@ def check_even(batch: Batch, slots: int) -> None:
     """Refuse a batch whose columns are of different lengths."""
     if not slots == len(batch.index) == len(batch.offsets):
         got = f"{len(batch.index)} and {len(batch.offsets)}"
-        raise InvalidConfig(complaint("batch", "uneven columns", expected=slots, got=got))
+        raise InvalidConfig("batch", "uneven columns", expected=slots, got=got)
 
 
 def shares(kind: Kind, estimates: Sequence[Estimate] = ()) -> dict[str, Fraction]:

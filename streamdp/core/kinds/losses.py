@@ -20,8 +20,8 @@ from typing import Any, Literal
 import numpy as np
 
 from streamdp.core.arrays import Columns, Field, Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
-from streamdp.core.events import ACTION, Batch, LossBatch
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import ACTION, Batch, BlockSums, LossBatch
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.memory import NEWEST, Memory
 from streamdp.core.evidence.votes import Votes
@@ -29,7 +29,6 @@ from streamdp.core.grid import as_rows
 from streamdp.core.kinds.estimates import Estimate
 from streamdp.core.kinds.kind import BitsOf, BlockRelease, Sizes, Watching, check_even
 from streamdp.core.kinds.names import read_actions
-from streamdp.core.kinds.recorded import Kept
 from streamdp.core.kinds.resampled import resampled
 from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.kinds.windows import WINDOWS, Window, prefixes
@@ -71,17 +70,13 @@ class Leader:
         """Refuse a learner that no engine could run."""
         object.__setattr__(self, "actions", read_actions(self.actions))
         if self.charge is not None and self.charge <= 0:
-            raise InvalidConfig(
-                complaint(self.recipe, "no charge", expected="> 0", got=self.charge)
-            )
+            raise InvalidConfig(self.recipe, "no charge", expected="> 0", got=self.charge)
         if self.charge is not None and not WINDOWS[self.window].cleared:
             raise InvalidConfig(
-                complaint(
-                    self.recipe,
-                    "a running window reads slots again",
-                    expected="no charge",
-                    got=self.charge,
-                )
+                self.recipe,
+                "a running window reads slots again",
+                expected="no charge",
+                got=self.charge,
             )
 
     # -- as a value ------------------------------------------------------------------------------
@@ -195,15 +190,13 @@ class Leader:
         """The batch, its losses as float32."""
         if not isinstance(batch, LossBatch):
             got = type(batch).__name__
-            raise InvalidConfig(
-                complaint("batch", "of another kind", expected="LossBatch", got=got)
-            )
+            raise InvalidConfig("batch", "of another kind", expected="LossBatch", got=got)
         if batch.losses.dtype != np.float32:
             batch = replace(batch, losses=as_rows(batch.losses, actions=len(self.actions)))
         slots, actions = len(batch.losses), len(self.actions)
         if batch.losses.shape != (slots, actions):
             got, expected = f"{batch.losses.shape} {batch.losses.dtype}", f"n × {actions} float32"
-            raise InvalidConfig(complaint("batch.losses", "shape", expected=expected, got=got))
+            raise InvalidConfig("batch.losses", "shape", expected=expected, got=got)
         check_even(batch, slots)
         return batch
 
@@ -257,9 +250,9 @@ class Leader:
             "actions": self.actions,
         }
 
-    def read(self, name: str, kept: Sequence[Kept]) -> Ints:
+    def read(self, name: str, values: Ints, sums: Sequence[BlockSums | None]) -> Ints:
         """The recorded numbers."""
-        return np.array([release.value for release in kept], dtype=np.int64)[:, None]
+        return values[:, None]
 
 
 class LossAdder:

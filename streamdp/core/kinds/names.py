@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 
 MOST_ACTIONS = 10**6
 
@@ -21,22 +21,16 @@ def read_actions(actions: Sequence[str]) -> tuple[str, ...]:
     texts = all(issubclass(kind, str) for kind in set(map(type, names))) and all(names)
     if not listed or not texts:
         raise InvalidConfig(
-            complaint(
-                "actions",
-                "not names",
-                expected="a list of non-empty strings",
-                got=type(actions).__name__,
-            )
+            "actions",
+            "not names",
+            expected="a list of non-empty strings",
+            got=type(actions).__name__,
         )
     if not 2 <= len(names) <= MOST_ACTIONS:
-        raise InvalidConfig(
-            complaint("actions", "count", expected=f"2 … {MOST_ACTIONS}", got=len(names))
-        )
+        raise InvalidConfig("actions", "count", expected=f"2 … {MOST_ACTIONS}", got=len(names))
     twice, times = Counter(names).most_common(1)[0]
     if times > 1:
         places = [str(at) for at, name in enumerate(names, 1) if name == twice]
         got = f"{twice!r} as no. {' and '.join(places)}"
-        raise InvalidConfig(
-            complaint("actions", "a name twice", expected="distinct names", got=got)
-        )
+        raise InvalidConfig("actions", "a name twice", expected="distinct names", got=got)
     return names

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import NamedTuple, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.arrays import Ints
 from streamdp.core.events import BlockSums, Carried, Key, Release
 
 
@@ -33,15 +39,60 @@ class Kept(NamedTuple):
 Recorded = Mapping[Drawn, Kept]
 """Recorded releases by name."""
 
+NOT_RECORDED = -1
+"""In a column of actions in force: the release does not say."""
 
-_NUMBERS = ("born", "block", "value", "first_offset", "last_offset", "before")
+
+class Rest(NamedTuple):
+    """What only some releases have; the last fields of `Kept`."""
+
+    sums: BlockSums | None = None
+    policy: bytes | None = None
+    carried: Carried | None = None
+
+
+NOTHING = Rest()
+
+
+class Names(NamedTuple):
+    """What names many releases of one kind."""
+
+    kind: str
+    keys: Sequence[Key]
+    born: Ints
+    block: Ints
+
+
+class ManyKept(NamedTuple):
+    """What was drawn in many releases, and from which records."""
+
+    value: Ints
+    first_offset: Ints
+    last_offset: Ints
+    in_force: Ints  # `NOT_RECORDED` where it is not
+    rest: Sequence[Rest]
+
+    @classmethod
+    def of(cls, kept: Sequence[Kept]) -> Self:
+        """The same as columns."""
+        numbers = [
+            (of[0], of[1], of[2], NOT_RECORDED if of.in_force is None else of.in_force)
+            for of in kept
+        ]
+        value, first, last, in_force = np.array(numbers, dtype=np.int64).reshape(len(kept), 4).T
+        rest = [Rest(*of[4:]) if any(of[4:]) else NOTHING for of in kept]
+        return cls(value, first, last, in_force, rest)
+
+
+_NUMBERS = ("born", "block", "value", "first_offset", "last_offset", "in_force", "before")
 _GONE = -1  # in place of `born`
 _END = -1  # of a chain
 _SPARE = 1000  # releases that may be gone before their places are
+_AT_ONCE = 1 << 14
 
 
 class ManyRecorded(Mapping[Drawn, Kept]):
-    """Recorded releases as columns, in the order in which they came: 50 bytes each, and 100 a key.
+    """Recorded releases as columns, in the order in which they came: 60 bytes each, and 100 a key.
 
     A key's releases are a chain, the newest first: `before` is the place of the one before.
     """
@@ -53,9 +104,18 @@ class ManyRecorded(Mapping[Drawn, Kept]):
         self._keys: list[Key] = []
         self._kinds = bytearray()
         self._names: list[str] = []
-        self._rest: dict[int, tuple[Any, ...]] = {}  # the last fields, where there are any
+        self._rest: dict[int, Rest] = {}  # where there is any
         self._last: dict[Key, int] = {}
         self._count = 0
+
+    @classmethod
+    def of(cls, releases: Recorded) -> Self:
+        """The same releases as columns."""
+        if isinstance(releases, cls):
+            return releases
+        many = cls()
+        many.update(releases)
+        return many
 
     def __len__(self) -> int:
         """How many."""
@@ -73,29 +133,66 @@ class ManyRecorded(Mapping[Drawn, Kept]):
         at = self._place(name)
         if at == _END:
             raise KeyError(name)
-        value, first, last = (self._columns[column][at] for column in _NUMBERS[2:5])
-        return Kept(value, first, last, *self._rest.get(at, ()))
+        value, first, last, in_force = (self._columns[column][at] for column in _NUMBERS[2:6])
+        known = None if in_force == NOT_RECORDED else in_force
+        return Kept(value, first, last, known, *self._rest.get(at, NOTHING))
 
     def of_key(self, key: object) -> bool:
         """Whether there are any of this key, or have been."""
         return key in self._last
 
-    def add(self, name: Drawn, kept: Kept) -> None:
-        """Add one that is not there."""
-        at, key = len(self._keys), name.key
-        before = self._last.get(key, _END)
-        if name.kind not in self._names:
-            self._names.append(name.kind)
-        for column, number in zip(
-            self._columns.values(), (name.born, name.block, *kept[:3], before), strict=True
-        ):
-            column.append(number)
-        self._keys.append(key if before == _END else self._keys[before])
-        self._kinds.append(self._names.index(name.kind))
-        if any(part is not None for part in kept[3:]):
-            self._rest[at] = kept[3:]
-        self._last[self._keys[at]] = at
-        self._count += 1
+    def parts(self) -> Iterator[tuple[Names, ManyKept]]:
+        """All of them, some of one kind at a time."""
+        for first in range(0, len(self._keys), _AT_ONCE):
+            places = first + np.flatnonzero(self._column("born")[first : first + _AT_ONCE] != _GONE)
+            kinds = np.frombuffer(self._kinds, dtype=np.uint8)[places]
+            for code, kind in enumerate(self._names):
+                some = places[kinds == code]
+                if len(some):
+                    keys = [self._keys[at] for at in some.tolist()]
+                    born, block = (self._column(name)[some] for name in _NUMBERS[:2])
+                    yield Names(kind, keys, born, block), self.kept(some)
+
+    def places(self, names: Names) -> Ints:
+        """Where each of these is, for `kept`; -1 where it is not there."""
+        born, block, before = (self._column(of) for of in ("born", "block", "before"))
+        kinds = np.frombuffer(self._kinds, dtype=np.uint8)
+        code = self._names.index(names.kind) if names.kind in self._names else -1
+        find = self._last.get
+        at = np.fromiter(map(find, names.keys, repeat(_END)), dtype=np.int64, count=len(names.keys))
+        left = np.flatnonzero(at != _END)
+        while len(left):
+            of = at[left]
+            other = (born[of] != names.born[left]) | (block[of] != names.block[left])
+            left = left[other | (kinds[of] != code)]
+            at[left] = before[at[left]]
+            left = left[at[left] != _END]
+        return at
+
+    def kept(self, places: Ints) -> ManyKept:
+        """What was drawn in the releases at these places."""
+        rest: Sequence[Rest] = [NOTHING] * len(places)
+        if self._rest:
+            rest = list(map(self._rest.get, places.tolist(), rest))
+        value, first, last, in_force = (self._column(of)[places] for of in _NUMBERS[2:6])
+        return ManyKept(value, first, last, in_force, rest)
+
+    def update(self, releases: Recorded) -> None:
+        """Add some that are not there."""
+        kinds = defaultdict[str, list[tuple[Drawn, Kept]]](list)
+        for name, kept in releases.items():
+            kinds[name.kind].append((name, kept))
+        for kind, pairs in kinds.items():
+            numbers = np.array([name[1:3] for name, _ in pairs], dtype=np.int64)
+            names = Names(kind, [name.key for name, _ in pairs], *numbers.T)
+            self.add_many(names, ManyKept.of([kept for _, kept in pairs]))
+
+    def add_many(self, names: Names, kept: ManyKept) -> None:
+        """Add some of one kind that are not there."""
+        if names.kind not in self._names:
+            self._names.append(names.kind)
+        kinds = bytes([self._names.index(names.kind)]) * len(names.keys)
+        self._append(names.keys, kinds, (names.born, names.block, *kept[:4]), kept.rest)
 
     def discard(self, name: Drawn) -> None:
         """Forget one, if it is there."""
@@ -105,11 +202,40 @@ class ManyRecorded(Mapping[Drawn, Kept]):
             self._rest.pop(at, None)
             self._count -= 1
             if self._count < len(self._keys) // 2 - _SPARE:  # most of the columns is gone
-                left = ManyRecorded()
-                for of, kept in self.items():
-                    left.add(of, kept)
-                for column in self.__slots__:
-                    setattr(self, column, getattr(left, column))
+                self._close_up()
+
+    def _append(
+        self, keys: Sequence[Key], kinds: bytes, numbers: Sequence[Ints], rest: Sequence[Rest]
+    ) -> None:
+        begin, before = len(self._keys), self._columns["before"]
+        for at, key in enumerate(keys, start=begin):
+            last = self._last.get(key, _END)
+            before.append(last)
+            self._keys.append(key if last == _END else self._keys[last])
+            self._last[key] = at
+        for column, of in zip(_NUMBERS, numbers, strict=False):  # all but `before`
+            self._columns[column].frombytes(of.astype(np.int64, copy=False).tobytes())
+        self._kinds += kinds
+        self._rest.update((at, of) for at, of in enumerate(rest, start=begin) if of is not NOTHING)
+        self._count += len(keys)
+
+    def _close_up(self) -> None:
+        """Use no memory for those that are gone."""
+        left, places = ManyRecorded(), np.flatnonzero(self._column("born") != _GONE)
+        left._names = self._names
+        left._append(
+            [self._keys[at] for at in places.tolist()],
+            np.frombuffer(self._kinds, dtype=np.uint8)[places].tobytes(),
+            [self._column(of)[places] for of in _NUMBERS[:-1]],
+            self.kept(places).rest,
+        )
+        for slot in self.__slots__:
+            setattr(self, slot, getattr(left, slot))
+
+    def _column(self, name: str) -> Ints:
+        """A column, for a moment: while somebody has it, none can be added."""
+        column: NDArray[np.int64] = np.frombuffer(self._columns[name], dtype=np.int64)
+        return column
 
     def _place(self, name: Drawn) -> int:
         """Where it is, or `_END`."""

@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar
 
 from streamdp.core.calibration import parse_epsilon
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.kinds.losses import Leader, Resample
 from streamdp.core.kinds.names import read_actions
 from streamdp.core.kinds.windows import Window
@@ -76,9 +76,7 @@ def registered(recipes: dict[str, Callable[..., L]], function: Callable[P, L]) -
             if (option in kwargs) == (option in signature.parameters):
                 continue
             wrong = f"{'unknown option' if option in kwargs else 'missing option'} of {name}"
-            raise InvalidConfig(
-                complaint(f"learner.{option}", wrong, expected=known, got=sorted(kwargs))
-            )
+            raise InvalidConfig(f"learner.{option}", wrong, expected=known, got=sorted(kwargs))
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         options = {
@@ -88,7 +86,7 @@ def registered(recipes: dict[str, Callable[..., L]], function: Callable[P, L]) -
 
     if name in recipes:
         raise InvalidConfig(
-            complaint("learners", "two recipes of one name", expected="distinct names", got=name)
+            "learners", "two recipes of one name", expected="distinct names", got=name
         )
     recipes[name] = made
     return made
@@ -110,17 +108,15 @@ def read_recipe(
     options = dict(config)
     if "actions" in options:
         raise InvalidConfig(
-            complaint(
-                "learner",
-                "`actions` is not an option of a recipe",
-                expected="actions beside the table of options",
-                got=type(options["actions"]).__name__,
-            )
+            "learner",
+            "`actions` is not an option of a recipe",
+            expected="actions beside the table of options",
+            got=type(options["actions"]).__name__,
         )
     name = options.pop("recipe", default)
     if name not in recipes:
         raise InvalidConfig(
-            complaint("learner.recipe", "unknown", expected=", ".join(sorted(recipes)), got=name)
+            "learner.recipe", "unknown", expected=", ".join(sorted(recipes)), got=name
         )
     return recipes[name](actions=actions, **options)
 
@@ -144,7 +140,7 @@ def read_schedule(option: object) -> Schedule:
     if not isinstance(option, str):
         got = type(option).__name__
         raise InvalidConfig(
-            complaint("learner.schedule", "unknown", expected="a schedule or its name", got=got)
+            "learner.schedule", "unknown", expected="a schedule or its name", got=got
         )
     name, _, parameter = option.partition(" ")
     try:
@@ -159,14 +155,12 @@ def read_bonus(option: str | Fraction | int) -> Fraction:
         return Fraction(0)
     bonus = parse_epsilon(option, "learner.bonus")
     if bonus > MOST_BONUS:
-        raise InvalidConfig(
-            complaint("learner.bonus", "too large", expected=f"≤ {MOST_BONUS}", got=bonus)
-        )
+        raise InvalidConfig("learner.bonus", "too large", expected=f"≤ {MOST_BONUS}", got=bonus)
     return bonus
 
 
 def one_of(option: str, choices: Sequence[str], *, where: str) -> str:
     """An option that must be one of some words."""
     if option not in choices:
-        raise InvalidConfig(complaint(where, "unknown", expected=" | ".join(choices), got=option))
+        raise InvalidConfig(where, "unknown", expected=" | ".join(choices), got=option)
     return option

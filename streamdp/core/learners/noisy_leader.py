@@ -28,7 +28,7 @@ from streamdp.core.calibration import (
     parse_epsilon,
     permute_and_flip_rate,
 )
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners.leader import (
     Leader,
     Resample,
@@ -82,5 +82,5 @@ def _mechanism(noise: str, epsilon: Fraction) -> Mechanism:
         case "exponential":
             return PermuteAndFlip(permute_and_flip_rate(epsilon))
     raise InvalidConfig(
-        complaint("learner.noise", "unknown", expected="laplace | gumbel | exponential", got=noise)
+        "learner.noise", "unknown", expected="laplace | gumbel | exponential", got=noise
     )

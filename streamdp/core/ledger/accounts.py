@@ -15,7 +15,7 @@ from itertools import takewhile
 import numpy as np
 
 from streamdp.core.arrays import Bools, Ints
-from streamdp.core.errors import BudgetExceeded, InvalidConfig, complaint
+from streamdp.core.errors import BudgetExceeded, InvalidConfig
 from streamdp.core.ledger.runs import NOTHING, Histories, Levels, Node, Run, added
 
 _SPARE = 8  # room for an eighth more accounts: 27 bytes each at most
@@ -125,21 +125,19 @@ class Ledger:
     def _refuse(self, start: int, stop: int, total: Fraction) -> None:
         what = f"slots {start} to {stop - 1} charged"
         expected = f"at most {self.budget}"
-        raise BudgetExceeded(complaint("ledger", what, expected=expected, got=total))
+        raise BudgetExceeded("ledger", what, expected=expected, got=total)
 
     def _check_account(self, account: int) -> None:
         if not 0 <= account < self._count:
             expected = f"one of {self._count}"
-            raise InvalidConfig(
-                complaint("ledger", "no such account", expected=expected, got=account)
-            )
+            raise InvalidConfig("ledger", "no such account", expected=expected, got=account)
 
     def _check(self, accounts: Ints, starts: Ints, stops: Ints, epsilon: Fraction) -> None:
         _check_exact(epsilon, "ledger.epsilon")
         if not len(accounts) == len(starts) == len(stops):
             expected = f"{len(accounts)} ranges"
             got = f"{len(starts)} starts and {len(stops)} stops"
-            raise InvalidConfig(complaint("ledger", "uneven", expected=expected, got=got))
+            raise InvalidConfig("ledger", "uneven", expected=expected, got=got)
         if not len(accounts):
             return
         self._check_account(int(accounts.min()))
@@ -148,7 +146,7 @@ class Ledger:
         if wrong.any():
             at = int(wrong.argmax())
             expected, got = "slots with 1 ≤ start < stop", f"[{starts[at]}, {stops[at]})"
-            raise InvalidConfig(complaint("ledger", "no slots", expected=expected, got=got))
+            raise InvalidConfig("ledger", "no slots", expected=expected, got=got)
 
     def _extended(self, accounts: Ints, starts: Ints, stops: Ints, epsilon: Fraction) -> bool:
         """Book the common case: every range continues a tail of this charge, or is the first.
@@ -286,8 +284,6 @@ class _Tails:
 
 def _check_exact(epsilon: object, where: str) -> None:
     if not isinstance(epsilon, Fraction):
-        raise InvalidConfig(
-            complaint(where, "not exact", expected="a Fraction", got=type(epsilon).__name__)
-        )
+        raise InvalidConfig(where, "not exact", expected="a Fraction", got=type(epsilon).__name__)
     if epsilon <= 0:
-        raise InvalidConfig(complaint(where, "out of range", expected="more than 0", got=epsilon))
+        raise InvalidConfig(where, "out of range", expected="more than 0", got=epsilon)

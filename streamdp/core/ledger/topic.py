@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
-from streamdp.core.errors import StateMismatch, complaint
+from streamdp.core.errors import StateMismatch
 from streamdp.core.ledger.runs import NOTHING, Run, added, highest
 
 
@@ -71,11 +71,9 @@ def _slots(lines: list[TopicCharge]) -> Iterator[Run]:
         last = min(line.last_offset for line in covering)
         if first > last:
             raise StateMismatch(
-                complaint(
-                    "ledger lines",
-                    f"slot {start} is of two records",
-                    expected="ranges of offsets that overlap",
-                    got=f"one from {first}, one to {last}",
-                )
+                "ledger lines",
+                f"slot {start} is of two records",
+                expected="ranges of offsets that overlap",
+                got=f"one from {first}, one to {last}",
             )
         yield Run(first, last + 1, sum((line.epsilon for line in covering), NOTHING))

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.learners import Leader
 
@@ -251,8 +251,8 @@ _TAILS: Mapping[str, Callable[[Floats], Floats]] = MappingProxyType(
 
 def _check(actions: int, *, gap: float | None, rate: float = 1.0) -> None:
     if actions < 2:
-        raise InvalidConfig(complaint("regret.actions", "too few", expected="≥ 2", got=actions))
+        raise InvalidConfig("regret.actions", "too few", expected="≥ 2", got=actions)
     if gap is not None and not 0 < gap <= 1:
-        raise InvalidConfig(complaint("regret.gap", "out of range", expected="0 < Δ ≤ 1", got=gap))
+        raise InvalidConfig("regret.gap", "out of range", expected="0 < Δ ≤ 1", got=gap)
     if not rate > 0:
-        raise InvalidConfig(complaint("regret.rate", "out of range", expected="above 0", got=rate))
+        raise InvalidConfig("regret.rate", "out of range", expected="above 0", got=rate)

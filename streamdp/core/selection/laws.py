@@ -25,7 +25,7 @@ from math import ceil, log
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.core.selection.prior import Prior
 
@@ -49,7 +49,7 @@ def handicaps(rate: Fraction, sums: Ints, prior: Prior | None) -> Floats:
     """s_i = ρ·L_i − b_i minus the least of them: exact, then rounded once."""
     if sums.ndim != 1 or sums.dtype != np.int64 or not 2 <= len(sums) <= MOST_ACTIONS:
         expected, got = f"int64, 2 to {MOST_ACTIONS} sums", f"{sums.dtype} {sums.shape}"
-        raise InvalidConfig(complaint("sums", "wrong array", expected=expected, got=got))
+        raise InvalidConfig("sums", "wrong array", expected=expected, got=got)
     numerator, denominator = rate.numerator, rate.denominator * UNIT
     scores = [numerator * value for value in sums.tolist()]
     if prior is not None:

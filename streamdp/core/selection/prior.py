@@ -16,7 +16,7 @@ from fractions import Fraction
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 
 _MOST = 1 << 62  # of a numerator and of the denominator: they stay exact in int64
 
@@ -41,19 +41,14 @@ class Prior:
             shape = "R × K" if dense else "R"
             got = f"{self.numerators.dtype} with {self.numerators.ndim} axes"
             raise InvalidConfig(
-                complaint("prior.numerators", "wrong array", expected=f"int64 {shape}", got=got)
+                "prior.numerators", "wrong array", expected=f"int64 {shape}", got=got
             )
         if self.actions is not None and self.actions.shape != self.numerators.shape:
             got = f"{self.actions.shape}, {self.numerators.shape}"
-            raise InvalidConfig(complaint("prior", "rows differ", expected="one each", got=got))
+            raise InvalidConfig("prior", "rows differ", expected="one each", got=got)
         if not 1 <= self.denominator <= _MOST:
             raise InvalidConfig(
-                complaint(
-                    "prior.denominator",
-                    "out of range",
-                    expected="1 to 2**62",
-                    got=self.denominator,
-                )
+                "prior.denominator", "out of range", expected="1 to 2**62", got=self.denominator
             )
 
     @classmethod
@@ -61,7 +56,7 @@ class Prior:
         """The same bonus for one action of each row: the one in force."""
         if abs(bonus.numerator) > _MOST:
             raise InvalidConfig(
-                complaint("prior.bonus", "out of range", expected="a numerator to 2**62", got=bonus)
+                "prior.bonus", "out of range", expected="a numerator to 2**62", got=bonus
             )
         numerators = np.full(len(actions), bonus.numerator, np.int64)
         return cls(numerators, bonus.denominator, np.asarray(actions, np.int64))
@@ -88,9 +83,7 @@ class Prior:
             got = f"bonuses of shape {self.numerators.shape}"
             if self.actions is not None:
                 got = f"{len(self)} rows for actions up to {self.actions.max(initial=-1)}"
-            raise InvalidConfig(
-                complaint("prior", "does not fit the sums", expected=expected, got=got)
-            )
+            raise InvalidConfig("prior", "does not fit the sums", expected=expected, got=got)
 
     def largest(self) -> float:
         """The largest absolute bonus: what the float race must allow for. Public."""

@@ -37,7 +37,7 @@ import numpy as np
 
 from streamdp.core.arrays import Floats, Ints, Words
 from streamdp.core.enclosure import Digits, Interval, Precision
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.core.randomness import WORD_BITS, Bits
 from streamdp.core.selection.prior import Prior
@@ -86,7 +86,7 @@ class Race:
         if not isinstance(rate, Fraction) or not 1 / _LARGEST_RATE < rate / UNIT < _LARGEST_RATE:
             expected = "a Fraction between 2**-480 and 2**500"
             where = f"{self.name}.rate"
-            raise InvalidConfig(complaint(where, "not a rate", expected=expected, got=repr(rate)))
+            raise InvalidConfig(where, "not a rate", expected=expected, got=repr(rate))
         object.__setattr__(self, "_grid", float(rate / UNIT))
 
     def select(self, sums: Ints, bits: Bits, prior: Prior | None = None) -> Ints:
@@ -123,11 +123,9 @@ def check(sums: Ints, bits: Bits, prior: Prior | None) -> None:
     if sums.dtype != np.int64 or sums.ndim != 2 or not 2 <= sums.shape[1] <= MOST_ACTIONS:
         expected = f"int64, R rows of 2 to {MOST_ACTIONS} sums"
         got = f"{sums.dtype} {sums.shape}"
-        raise InvalidConfig(complaint("sums", "wrong array", expected=expected, got=got))
+        raise InvalidConfig("sums", "wrong array", expected=expected, got=got)
     if bits.rows != sums.shape[0]:
-        raise InvalidConfig(
-            complaint("bits", "draws and rows differ", expected=sums.shape[0], got=bits.rows)
-        )
+        raise InvalidConfig("bits", "draws and rows differ", expected=sums.shape[0], got=bits.rows)
     if prior is not None:
         prior.check(rows=sums.shape[0], actions=sums.shape[1])
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.randomness import Bits, uniform_integers
 from streamdp.core.selection.prior import Prior
 
@@ -39,4 +39,4 @@ class Smallest:
 def _refuse(prior: Prior | None) -> None:
     if prior is not None:
         got = f"one of {len(prior)} rows"
-        raise InvalidConfig(complaint("smallest", "takes no prior", expected="none", got=got))
+        raise InvalidConfig("smallest", "takes no prior", expected="none", got=got)

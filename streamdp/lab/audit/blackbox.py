@@ -36,7 +36,7 @@ from math import exp, inf, log
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import ACTION, OPENING, SUMS
 from streamdp.core.grid import NULL
 from streamdp.core.schedule import Schedule
@@ -117,7 +117,7 @@ def pairs(schedule: Schedule, format_: Format | FeedbackFormat) -> list[Neighbou
         return list(_of_sums(format_, block, start, schedule.stop(block), slots))
     if len(format_.actions) != 2:
         got = len(format_.actions)
-        raise InvalidConfig(complaint("black box", "actions", expected="two", got=got))
+        raise InvalidConfig("black box", "actions", expected="two", got=got)
     return list(_of_choices(format_, block, start, slots, twice=bool(lengths[block] > 1)))
 
 
@@ -209,11 +209,13 @@ def _slot(format_: FeedbackFormat, arm: int, loss: float) -> _Slot:
 
 
 def _exact(side: Sequence[_Slot], format_: FeedbackFormat) -> Ints:
-    """A block's sums and counts without noise (2 × arms), slot by slot."""
+    """What a block releases, without noise (2 × arms), slot by slot."""
     numbers = np.zeros((2, _arms(format_)), dtype=np.int64)
+    pairs = format_.feedback.played == "value"
     for slot in side:
         if slot.arm is not None:
-            numbers[:, slot.arm] += slot.gain, 1
+            added = (NULL + slot.gain, NULL - slot.gain) if pairs else (slot.gain, 1)
+            numbers[:, slot.arm] += added
     return numbers
 
 
@@ -232,10 +234,11 @@ def _sums(
         if not (sign * (this - centre) >= 0)[moved].all():
             continue
         yield event
-        up = int(sign[0, _SHOWN])
-        if up * int(this[0, _OTHER] - centre[0, _OTHER]) >= NULL:
+        row = 0 if counts is not None else 1  # the loss of the action that one side shows
+        up = int(sign[row, _SHOWN])
+        if up * int(this[row, _OTHER] - centre[row, _OTHER]) >= NULL:
             yield f"{event}, another action's sum too"
-        if up * int(after[0, _SHOWN]) >= NULL:
+        if up * int(after[row, _SHOWN]) >= NULL:
             yield f"{event}, the next block's sum too"
 
 

@@ -141,8 +141,8 @@ def _of_releases(where: str, releases: Releases) -> Observed:
     in_force: Any = releases.in_force
     if releases.feedback is not None:
         in_force = releases.feedback.policy
-        seen[where + "sums"] = releases.feedback.gains.tobytes()
-        seen[where + "counts"] = releases.feedback.shown.tobytes()
+        seen[where + "sums"] = releases.feedback.first.tobytes()
+        seen[where + "counts"] = releases.feedback.second.tobytes()
     seen[where + "in force"] = b"" if in_force is None else in_force.tobytes()
     seen[where + "repr"] = repr(releases).encode()
     return seen

@@ -207,14 +207,21 @@ def _of_feedback(kind: PolicyLearner) -> Neighbours:
         return np.column_stack([slot * 3 % (many + 1) - 1, drawn]).astype(np.float64)
 
     def adds(slots: Slots, coins: Words | None) -> Tables:
-        """The clipped gain to the arm's sum, and 1 to its count; nothing for no known arm."""
+        """The clipped gain to the arm's sum, and 1 to its count; nothing for no known arm.
+
+        With the action in the content: the reward to the arm's rewards, the loss to its losses.
+        """
         shown = (slots[:, :1] == np.arange(many)).astype(np.int64)
-        return {"sums": np.clip(slots[:, 1:], -NULL, NULL).astype(np.int64) * shown, "shown": shown}
+        gain = np.clip(slots[:, 1:], -NULL, NULL).astype(np.int64)
+        if in_header:
+            return {"sums": gain * shown, "shown": shown}
+        return {"rewards": (NULL + gain) * shown, "losses": (NULL - gain) * shown}
 
     def law(name: str, private: Columns, public: Columns) -> Law:
-        """Sums with noise, then counts, which have noise where arms are content."""
-        exact = np.concatenate([private["sums"], private["shown"]], axis=1)
-        return Noisy(exact, (kind.sums_scale,) * many + (kind.counts_scale,) * many)
+        """Sums with noise, then counts; where arms are content, rewards and losses with noise."""
+        exact = np.concatenate([private[column.name] for column in kind.fields], axis=1)
+        first, second = kind.scales
+        return Noisy(exact, (first,) * many + (second,) * many)
 
     def of_actions(names: tuple[str, ...]) -> Kind:
         """Of many with the cheapest rule: how policies are computed has no part in noise."""

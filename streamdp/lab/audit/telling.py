@@ -149,7 +149,7 @@ def _one(told: Told, releases: Releases, name: str) -> Column:
     in_force: InForce = releases.value if releases.in_force is None else releases.in_force
     drawn = releases.value[:, None]
     if releases.feedback is not None:
-        drawn = np.concatenate([releases.feedback.gains, releases.feedback.shown], axis=1)
+        drawn = np.concatenate([releases.feedback.first, releases.feedback.second], axis=1)
         in_force = releases.feedback.policy
     born = releases.born[of]
     pairs = zip(named, born.tolist(), strict=True) if name == OPENING else ()

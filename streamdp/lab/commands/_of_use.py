@@ -14,13 +14,13 @@ Rule = tuple[Sequence[str], bool, str]
 
 def refuse_useless(context: typer.Context, rules: Iterable[Rule], *, got: str) -> None:
     """Refuse the first option that stands on the command line and is of no use there."""
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
 
     given = _given(context)
     for options, of_use, expected in rules:
         for option in options:
             if option in given and not of_use:
-                raise InvalidConfig(complaint(option, "of no use", expected=expected, got=got))
+                raise InvalidConfig(option, "of no use", expected=expected, got=got)
 
 
 def _given(context: typer.Context) -> set[str]:

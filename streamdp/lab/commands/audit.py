@@ -136,7 +136,7 @@ def _of_configuration(
     from dataclasses import replace
 
     from streamdp.cli.common import load, seeds
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
     from streamdp.core.randomness import SystemRandomness
     from streamdp.lab.audit import Memo
     from streamdp.lab.commands._black_box import seen_from_outside
@@ -146,7 +146,7 @@ def _of_configuration(
     if not asked:
         wanted = 'a stream with observes = "feedback"'
         got = ", ".join(spec.name for spec in specs)
-        raise InvalidConfig(complaint(str(path), "no feedback", expected=wanted, got=got))
+        raise InvalidConfig(str(path), "no feedback", expected=wanted, got=got)
     memo = Memo()
     for spec in asked:
         result = _audited(spec.learner, samples, randomness, memo)
@@ -179,18 +179,18 @@ def _flaws_of_choices() -> tuple[str, ...]:
 
 def _refuse_beside_config(**options: object) -> None:
     """Refuse options that a configuration answers: recipes, ε and actions."""
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
 
     given = [f"--{name}" for name, value in options.items() if value]
     if given:
         expected = "none of --recipe, --epsilon and --actions: it says these itself"
         got = " and ".join(given)
-        raise InvalidConfig(complaint("--config", "not alone", expected=expected, got=got))
+        raise InvalidConfig("--config", "not alone", expected=expected, got=got)
 
 
 def _chosen(recipes: list[str] | None) -> list[dict[str, str]]:
     """The shipped configurations, and those of private recipes that were added."""
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
     from streamdp.core.learners import RECIPES
     from streamdp.core.learners.feedback import FEEDBACK_RECIPES
     from streamdp.lab.papers.learners import BANDIT_RECIPES
@@ -208,7 +208,7 @@ def _chosen(recipes: list[str] | None) -> list[dict[str, str]]:
     for name in recipes or []:
         if all(options["recipe"] != name for options in known):
             expected = ", ".join(dict.fromkeys(options["recipe"] for options in known))
-            raise InvalidConfig(complaint("--recipe", "unknown", expected=expected, got=name))
+            raise InvalidConfig("--recipe", "unknown", expected=expected, got=name)
     return [options for options in known if not recipes or options["recipe"] in recipes]
 
 

@@ -31,7 +31,7 @@ def convert(
     The last line says in how many slots losses were clipped to [0, 1], and in how many there are
     none. Losses outside [0, 1] are not sent to a topic: a file is the place to look at them.
     """
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
     from streamdp.lab.commands import _progress
     from streamdp.lab.commands._of_use import refuse_useless
     from streamdp.lab.commands.replay import reading
@@ -44,12 +44,10 @@ def convert(
     file = Path(source)
     if file.is_file() and (file.suffix.lower() == CSV or holds_feedback(file)):
         raise InvalidConfig(
-            complaint(
-                source,
-                "holds what was shown, which is not converted: a log has the losses of all actions",
-                expected=f"streamdp replay {source} --observes feedback, which reads it as it is",
-                got=f"streamdp convert {source} {target}",
-            )
+            source,
+            "holds what was shown, which is not converted: a log has the losses of all actions",
+            expected=f"streamdp replay {source} --observes feedback, which reads it as it is",
+            got=f"streamdp convert {source} {target}",
         )
     topic = is_topic(target)
     from_topic = is_topic(source) and not Path(source).exists()

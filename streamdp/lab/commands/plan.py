@@ -6,7 +6,8 @@ growing blocks and capped blocks, of feedback every shipped learner.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import inf
 from pathlib import Path
@@ -77,7 +78,10 @@ def plan(
     ],
     actions: Annotated[int | None, typer.Option(help="How many actions.")] = None,
     epsilon: Annotated[
-        str | None, typer.Option(help="ε of an event for the action, exactly, such as 0.5.")
+        str | None,
+        typer.Option(
+            help="ε of an event for the action, exactly, such as 0.5; or several: 0.1,0.3,1,3."
+        ),
     ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="Take learner, actions and ε from here.")
@@ -112,6 +116,7 @@ def plan(
     Examples:
     streamdp plan --actions 5 --epsilon 0.5 --gap 0.1 --changes-every 50000
     streamdp plan --config streamdp.toml --gap 0.1 --changes-every 50000
+    streamdp plan --actions 5 --epsilon 0.1,0.3,1,3 --gap 0.1
     """
     of_losses = {"--base": base, "--target-regret": target_regret, "--target-slots": target_slots}
     of_feedback: dict[str, object] = {
@@ -124,11 +129,19 @@ def plan(
         raise _refused("--markdown", expected="no --json with it", got="both")
     if target_regret is not None and not 0 < target_regret < inf:
         raise _refused("--target-regret", expected="losses, above 0", got=str(target_regret))
-    many, exact, text, configured = _asked(actions, epsilon, config, stream, learner)
+    several = [] if epsilon is None else epsilon.split(",")
+    if len(several) > 1 and (changes_every, target_regret, target_slots, markdown) != (
+        None, None, None, False,
+    ):  # fmt: skip
+        expected = "one ε with --changes-every, --target-regret, --target-slots or --markdown"
+        raise _refused("--epsilon", expected=expected, got=f"{len(several)} of them")
+    first = several[0] if several else None
+    many, exact, text, configured = _asked(actions, first, config, stream, learner)
     observes = observes or configured or "losses"
     _check_kind(observes, of_losses, of_feedback)
     if configured not in (None, observes):
         raise _refused(f"--config {config}", expected=f"a stream of {observes}", got=configured)
+    from streamdp.core.calibration import parse_epsilon
     from streamdp.core.learners.feedback.learner import DEFAULT_FEEDBACK_RECIPE
     from streamdp.core.learners.leader import DEFAULT_RECIPE
     from streamdp.lab.planning import Wish
@@ -151,7 +164,9 @@ def plan(
     else:
         candidate = parse_candidate(text or DEFAULT_RECIPE)
         wish = Wish(candidate, many, gap, horizon, seed, base, keys)
-    if markdown:
+    if len(several) > 1:
+        _plan_several(wish, [parse_epsilon(of, "--epsilon") for of in several], as_json=as_json)
+    elif markdown:
         typer.echo(_markdown(wish, exact))
     elif changes_every is None:
         _plan(wish, exact, target_regret, target_slots, as_json=as_json)
@@ -235,9 +250,9 @@ def text_of(learner: Learner) -> str:
 
 
 def _refused(where: str, *, expected: str, got: str) -> InvalidConfig:
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
 
-    return InvalidConfig(complaint(where, "cannot be planned", expected=expected, got=got))
+    return InvalidConfig(where, "cannot be planned", expected=expected, got=got)
 
 
 def _plan(
@@ -266,6 +281,49 @@ def _plan(
         _print_least(least, target_regret, target_slots)
 
 
+def _plan_several(wish: Wish, epsilons: Sequence[Fraction], *, as_json: bool) -> None:
+    """One learner at several ε, beside itself without privacy."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from streamdp.lab.planning import as_json as for_machines
+    from streamdp.lab.planning import plan_for
+    from streamdp.lab.replay.cells import epsilon_text
+    from streamdp.lab.replay.summary import number
+
+    free = NO_NOISE if wish.observes == "feedback" else None
+    plans = [plan_for(wish, epsilon) for epsilon in (*epsilons, free)]
+    if as_json:
+        typer.echo(json.dumps([for_machines(plan) for plan in plans], indent=1, ensure_ascii=False))
+        return
+    feedback = wish.observes == "feedback"
+    table = Table(
+        title=f"{wish.candidate.text}, K = {wish.actions}, gap {wish.gap:g},"
+        f" {wish.horizon:,} slots",
+        caption=f"Means of simulated runs of {_world_text(wish)}. Choosing uniformly costs"
+        f" {number(wish.uniform)}.",
+    )
+    table.add_column("")
+    for plan in plans:
+        name = "without privacy" if plan.epsilon == free else f"ε = {epsilon_text(plan.epsilon)}"
+        table.add_column(name, justify="right", overflow="fold")
+    table.add_row(
+        "events until the best is found" if feedback else "settles at slot",
+        *("–" if at is None else f"{at:,}" for at in (
+            plan.found_after if feedback else plan.settled for plan in plans
+        )),
+    )  # fmt: skip
+    if wish.traffic is not None:
+        table.add_row(
+            "time", *("–" if plan.days is None else days_text(plan.days) for plan in plans)
+        )
+    table.add_row(
+        "regret", *(f"{number(plan.regret)} ± {number(1.96 * plan.error)}" for plan in plans)
+    )
+    table.add_row("of uniform", *(f"{plan.regret / wish.uniform:.1%}" for plan in plans))
+    Console().print(table)
+
+
 def _plan_changes(wish: Wish, epsilon: Fraction, every: int, *, as_json: bool) -> None:
     from streamdp.lab.planning import changes_as_json, plan_changes
 
@@ -277,8 +335,6 @@ def _plan_changes(wish: Wish, epsilon: Fraction, every: int, *, as_json: bool) -
 
 
 def _print_json(report: Mapping[str, object]) -> None:
-    import json
-
     typer.echo(json.dumps(report, indent=1, ensure_ascii=False))
 
 
@@ -451,14 +507,14 @@ def _print_events(plan: LearnerPlan) -> None:
 
 def _markdown(wish: Wish, epsilon: Fraction) -> str:
     """Events of a key until the best action is found, for rates and gaps around the given ones."""
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
     from streamdp.lab.planning import FORMULAS, around
 
     tables = around(wish, epsilon)
     if not tables:
         expected = " or ".join(FORMULAS)
         raise InvalidConfig(
-            complaint("--markdown", "no formula", expected=expected, got=repr(wish.candidate.text))
+            "--markdown", "no formula", expected=expected, got=repr(wish.candidate.text)
         )
     epsilons = tables[0].epsilons
     heads = ["others' rate", "the best's", *(f"ε = {epsilon}" for epsilon in epsilons)]
@@ -491,6 +547,9 @@ def days_text(days: float) -> str:
     count = max(1, round(days / size))
     return f"about {count} {unit if count > 1 else unit.removesuffix('s')}"
 
+
+NO_NOISE = Fraction(10**6)
+"""The ε that stands for no privacy where a policy needs a noise: of a millionth of a loss."""
 
 _FIRST = 24
 _ROWS = 12

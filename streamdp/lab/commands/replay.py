@@ -152,7 +152,7 @@ def replay(
     exactly, logs with propensities are weighted, uniform draws are replayed by rejection; other
     logs are refused.
     """
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
     from streamdp.lab.commands._written import check_places, write_report
     from streamdp.lab.offpolicy.question import FeedbackQuestion, read_logged
     from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
@@ -164,7 +164,7 @@ def replay(
     check_places(report, as_json)
     how, usual = reading(actions, on_bad, wire_format, setting), USUAL[kind]
     if not stream:
-        raise InvalidConfig(complaint("--stream", "no name", expected="a stream's", got="nothing"))
+        raise InvalidConfig("--stream", "no name", expected="a stream's", got="nothing")
     texts = usual.learners if learners is None else learners
     budgets = parse_epsilons(usual.epsilons if epsilon is None else epsilon)
     which = seeds_of(usual.seeds if seeds is None else seeds, first=first_seed)
@@ -218,18 +218,16 @@ def _of_feedback(
 
 def check_observes(log: str, observes: str, names: Mapping[str, str]) -> Observes:
     """What is observed; refuse shown actions that would be read as losses of all."""
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
     from streamdp.lab.offpolicy.files import holds_feedback
 
     if observes not in ("losses", "feedback"):
         expected = "losses | feedback"
-        raise InvalidConfig(complaint("--observes", "unknown", expected=expected, got=observes))
+        raise InvalidConfig("--observes", "unknown", expected=expected, got=observes)
     path = Path(log)
     if observes == "losses" and path.is_file() and holds_feedback(path, names):
         what = "holds what was shown, not the losses of all actions"
-        raise InvalidConfig(
-            complaint(log, what, expected="--observes feedback", got="--observes losses")
-        )
+        raise InvalidConfig(log, what, expected="--observes feedback", got="--observes losses")
     return "feedback" if observes == "feedback" else "losses"
 
 
@@ -274,15 +272,13 @@ class ShownOptions:
 
     def feedback(self, actions: tuple[str, ...] | None) -> Feedback | None:
         """The format of a topic's records; None if no option names it."""
-        from streamdp.core.errors import InvalidConfig, complaint
+        from streamdp.core.errors import InvalidConfig
         from streamdp.wire.feedback import Feedback
         from streamdp.wire.formats import checked_option
 
         if self.content not in (None, *CONTENTS):
             expected = " | ".join(CONTENTS)
-            raise InvalidConfig(
-                complaint("--content", "unknown", expected=expected, got=self.content)
-            )
+            raise InvalidConfig("--content", "unknown", expected=expected, got=self.content)
         checked_option(self.played, where="--played", allowed=("header", "value"))
         if actions is None or self.content is None or self.content == "losses":
             return None
@@ -300,7 +296,7 @@ def read_columns(columns: str | None, pscore: str) -> dict[str, str]:
     >>> read_columns("reward=click,propensity=p", "pscore")
     {'reward': 'click', 'pscore': 'p'}
     """
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
     from streamdp.lab.offpolicy.files import COLUMNS, PSCORE
 
     names = {} if pscore == PSCORE else {PSCORE: pscore}
@@ -309,11 +305,9 @@ def read_columns(columns: str | None, pscore: str) -> dict[str, str]:
         name = PSCORE if ours == "propensity" else ours
         if not equals or not theirs or name not in COLUMNS:
             expected = "name=column by commas, of " + ", ".join(COLUMNS)
-            raise InvalidConfig(complaint("--columns", "unknown", expected=expected, got=pair))
+            raise InvalidConfig("--columns", "unknown", expected=expected, got=pair)
         if name in names:
-            raise InvalidConfig(
-                complaint("--columns", f"names {name} twice", expected="each once", got=pair)
-            )
+            raise InvalidConfig("--columns", f"names {name} twice", expected="each once", got=pair)
         names[name] = theirs
     return names
 
@@ -322,7 +316,7 @@ def _replayed(
     log: str, asked: FeedbackQuestion, how: ReadOptions, shown: ShownOptions, watch: Watch
 ) -> FeedbackReplay:
     """Replay a log of shown actions, or one of the losses of all."""
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
     from streamdp.lab.offpolicy.files import CSV, holds_feedback, open_file
     from streamdp.lab.offpolicy.question import replay_losses, replay_shown, seconds_for
     from streamdp.lab.offpolicy.topics import open_topic
@@ -338,9 +332,7 @@ def _replayed(
         return replay_shown(topic, asked, watch=watch)
     if asked.logged != "auto":
         what = "holds the losses of all actions, and no draws"
-        raise InvalidConfig(
-            complaint(log, what, expected="no --logged", got=f"--logged {asked.logged}")
-        )
+        raise InvalidConfig(log, what, expected="no --logged", got=f"--logged {asked.logged}")
     losses = open_log(log, how)
     seconds = seconds_for(losses, asked)
     if seconds >= WORTH_SAYING:
@@ -352,21 +344,21 @@ def reading(
     actions: str | None, on_bad: str, wire_format: str, setting: list[str] | None
 ) -> ReadOptions:
     """How to read a log, by the options that all commands on logs share."""
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
     from streamdp.lab.replay.sources import ReadOptions
 
     if on_bad not in ("refuse", "null"):
-        raise InvalidConfig(complaint("--on-bad", "unknown", expected="refuse | null", got=on_bad))
+        raise InvalidConfig("--on-bad", "unknown", expected="refuse | null", got=on_bad)
     settings: dict[str, object] = {}
     for setting_ in setting or ():
         name, equals, value = setting_.partition("=")
         if not equals:
-            raise InvalidConfig(complaint("--set", "no value", expected="name=value", got=setting_))
+            raise InvalidConfig("--set", "no value", expected="name=value", got=setting_)
         settings[name] = value
     names = tuple(name.strip() for name in actions.split(",")) if actions else None
     if names is not None and (len(names) < 2 or not all(names)):
         expected = "2 or more names by commas"
-        raise InvalidConfig(complaint("--actions", "too few", expected=expected, got=actions))
+        raise InvalidConfig("--actions", "too few", expected=expected, got=actions)
     return ReadOptions(
         actions=names,
         on_bad="null" if on_bad == "null" else "refuse",

@@ -36,7 +36,7 @@ def reproduce(
     as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
 ) -> None:
     """Measure what the papers claim, claim by claim, each with an interval and a verdict."""
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
     from streamdp.lab.commands import _progress
     from streamdp.lab.commands._written import check_places, write_report
     from streamdp.lab.papers.claims import LONG, Effort, claims
@@ -47,7 +47,7 @@ def reproduce(
     known = dict(claims())
     for name in only or ():
         if name not in known:
-            raise InvalidConfig(complaint("claim", "unknown", expected=list(known), got=name))
+            raise InvalidConfig("claim", "unknown", expected=list(known), got=name)
     results = []
     with _progress.watching() as watcher:
         size = Effort(runs, seed, watcher.stoppable)

@@ -141,17 +141,15 @@ def _show_contexts(
 
 def _chosen(family: str, only: str | None) -> Sequence[World]:
     """The worlds of a family, or some of them."""
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
     from streamdp.lab.worlds.held_out import FAMILIES
 
     if family not in FAMILIES:
-        raise InvalidConfig(
-            complaint("--worlds", "unknown", expected=" | ".join(FAMILIES), got=family)
-        )
+        raise InvalidConfig("--worlds", "unknown", expected=" | ".join(FAMILIES), got=family)
     worlds = named(FAMILIES[family], only)
     if not worlds:
         names = "; ".join(world.name for world in FAMILIES[family])
-        raise InvalidConfig(complaint("--world", "unknown", expected=names, got=only))
+        raise InvalidConfig("--world", "unknown", expected=names, got=only)
     return worlds
 
 
@@ -188,11 +186,9 @@ def _check_of_use(context: typer.Context, observes: str) -> None:
 
 
 def _unknown(observes: str) -> Exception:
-    from streamdp.core.errors import InvalidConfig, complaint
+    from streamdp.core.errors import InvalidConfig
 
-    return InvalidConfig(
-        complaint("--observes", "unknown", expected="losses | feedback", got=observes)
-    )
+    return InvalidConfig("--observes", "unknown", expected="losses | feedback", got=observes)
 
 
 def _show(tables: Iterable[Table], *, how: str) -> None:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.experiment import Arms
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.schedule import Schedule
@@ -100,7 +100,7 @@ def cells_of(
         if (name := text.split(":")[0]) in EXPERT_RECIPES:
             what = "advice comes with each choice, so no log holds it"
             expected = "a learner without advice, or streamdp.lab.papers.experts"
-            raise InvalidConfig(complaint("learners", what, expected=expected, got=name))
+            raise InvalidConfig("learners", what, expected=expected, got=name)
         candidate = parse_candidate(text, observes="feedback")
         for epsilon in epsilons if candidate.private else (None,):
             made = candidate.learner(epsilon, actions=actions)

@@ -59,10 +59,7 @@ def release_as_json(release: Release) -> dict[str, object]:
         "epsilon": str(release.epsilon),
     }
     if release.sums is not None:
-        facts |= {
-            "sums": b64encode(release.sums.gains).decode(),
-            "shown": b64encode(release.sums.shown).decode(),
-        }
+        facts |= {name: b64encode(of).decode() for name, of in release.sums.named()}
     if release.policy is not None:
         facts["policy"] = b64encode(release.policy).decode()
     return facts

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import NO_ARM, FeedbackBatch, Key, numbered
 from streamdp.core.grid import UNIT
 from streamdp.lab.replay.cuts import Bench, Rows
@@ -94,9 +94,7 @@ class ShownLog:
             return self
         if not kept.any():
             expected = "at least one key within the service's limit"
-            raise InvalidConfig(
-                complaint(self.name, "keys too long", expected=expected, got="none")
-            )
+            raise InvalidConfig(self.name, "keys too long", expected=expected, got="none")
         mine = kept[self.row]
         return replace(
             self,
@@ -138,7 +136,7 @@ def joined(name: str, actions: tuple[str, ...], pieces: Iterable[Piece]) -> Show
     for piece in pieces:
         gathered.add(piece)
     if not gathered.columns:
-        raise InvalidConfig(complaint(name, "empty", expected="at least one record", got="none"))
+        raise InvalidConfig(name, "empty", expected="at least one record", got="none")
     row, offsets, played, gain, pscore = map(np.concatenate, zip(*gathered.columns, strict=True))
     learners = tuple(gathered.learners)
     return ShownLog(name, actions, learners, row, offsets, played, gain, pscore, gathered.clipped)

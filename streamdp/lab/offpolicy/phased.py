@@ -25,7 +25,7 @@ import numpy as np
 from numpy.random import Generator, default_rng  # noqa: TID251 - plays of a replay: no secret
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCharge, PhasedCell
 from streamdp.lab.offpolicy.estimators import MeanReward
@@ -73,7 +73,7 @@ def _tables(log: Log, log_keys: LogKeys) -> list[WrittenLosses]:
     if (size := log_keys.slots * K * 8) > MOST_BYTES:
         what = "too many losses for learners whose phases follow counts: they are held in memory"
         expected = f"at most {MOST_BYTES:,} bytes, or policy_* learners, which read a log in passes"
-        raise InvalidConfig(complaint(log.name, what, expected=expected, got=f"{size:,}"))
+        raise InvalidConfig(log.name, what, expected=expected, got=f"{size:,}")
     every = np.empty((log_keys.slots, K))
     starts = np.cumsum(log_keys.counts) - log_keys.counts
     for slots in slots_in_order(log, log_keys.rows, step=_AT_ONCE // K or 1):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.random import Generator, default_rng  # noqa: TID251 - made-up requests: no secret
 
 from streamdp.core.arrays import Columns, Ints
-from streamdp.core.evidence.experiment import Experiment, Scales
+from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.evidence.policy import PARTS, Policy
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import PolicyLearner
@@ -34,7 +34,7 @@ class Runs:
             for column in learner.evidence.fields
         }  # the opening of a policy draws nothing
         self.watched = watched  # the key whose first seed is shown as an experiment
-        self.experiment = Experiment.of(scales(learner), actions=len(learner.actions))
+        self.experiment = experiment_of(learner)
 
     @classmethod
     def of(cls, learner: PolicyLearner, rows: Rows, bench: Bench, counts: Ints) -> Runs:
@@ -76,13 +76,13 @@ class Runs:
         source, tags = self._sources[seed], self._rows.tags(rows, seed=seed)
         released = self.learner.draw(
             self.learner.releases[0].name,
-            {"sums": gains, "shown": shown},
+            self.learner.totals(gains, shown),
             self._columns(rows, seed),
             lambda purpose: source.bits(self._stream, purpose, tags, blocks),
         )
         at = np.flatnonzero(rows == self.watched)
         if len(at) and not seed:
-            self.experiment.add(*np.split(released[at[0]], 2))
+            self.experiment.add(released[at[0]])
         return released
 
     def _fold(self, rows: Ints, seed: int | slice, blocks: Ints, released: Ints) -> None:
@@ -109,10 +109,10 @@ class Runs:
         }
 
 
-def scales(learner: PolicyLearner) -> Scales:
-    """The scale of the noise in a learner's releases, in losses and in shows."""
-    on_sums = Fraction(0) if learner.sums_scale is None else learner.sums_scale / UNIT
-    return Scales(on_sums, learner.counts_scale or Fraction(0))
+def experiment_of(learner: PolicyLearner) -> Experiment:
+    """An experiment without releases, of a learner that may have no noise."""
+    scale = Fraction(0) if learner.sums_scale is None else learner.sums_scale / UNIT
+    return Experiment.of(scale, pairs=learner.pairs, actions=len(learner.actions))
 
 
 def drawn(policies: Policy, which: Ints, coins: Ints) -> Ints:

@@ -22,7 +22,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Release
 from streamdp.lab.offpolicy import exact, phased, rejection, weighted
 from streamdp.lab.offpolicy.answers import (
@@ -57,7 +57,7 @@ def read_logged(option: str) -> Logged:
         if option == kind:
             return kind
     expected = " | ".join(LOGGED)
-    raise InvalidConfig(complaint("--logged", "unknown", expected=expected, got=option))
+    raise InvalidConfig("--logged", "unknown", expected=expected, got=option)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,10 @@ class FeedbackQuestion:
     def __post_init__(self) -> None:
         """Refuse a question without seeds, or with a repeated learner."""
         if not self.seeds:
-            raise InvalidConfig(complaint("seeds", "none", expected="at least 1", got=0))
+            raise InvalidConfig("seeds", "none", expected="at least 1", got=0)
         if not self.learners or len(set(self.learners)) < len(self.learners):
             got = ", ".join(self.learners) or "none"
-            raise InvalidConfig(
-                complaint("learners", "not a list", expected="different learners", got=got)
-            )
+            raise InvalidConfig("learners", "not a list", expected="different learners", got=got)
 
     @property
     def bench(self) -> Bench:
@@ -326,7 +324,7 @@ def _check_uniform(log: ShownLog, good: NDArray[np.bool_]) -> None:
 
 
 def _refused(log: ShownLog, why: str, expected: str, got: str = "none") -> InvalidConfig:
-    return InvalidConfig(complaint(log.name, why, expected=expected, got=got))
+    return InvalidConfig(log.name, why, expected=expected, got=got)
 
 
 def key_text(key: bytes | None, partition: int) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.schedule import Schedule
 from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCell, charge_of, ends_of
@@ -69,7 +69,7 @@ def cut(log: ShownLog, schedule: Schedule) -> BlockGroups:
     total = int(count.sum())
     if total * K > _MOST_CELLS:
         raise InvalidConfig(
-            complaint("learners", "too many blocks", expected=f"≤ {_MOST_CELLS // K}", got=total)
+            "learners", "too many blocks", expected=f"≤ {_MOST_CELLS // K}", got=total
         )
     group = first[log.row] + schedule.blocks_of(log.number)
     block = np.arange(total) - np.repeat(first, count)

@@ -24,7 +24,7 @@ import numpy as np
 from streamdp.core import calibration
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.engine.arguments import check_action, check_learner, check_randomness
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.core.ledger import Ledger
 from streamdp.core.ledger.runs import Run
@@ -80,11 +80,11 @@ class BanditEngine:
         check_randomness(randomness)
         if (budget is None) != (learner.charge is None):
             expected = "a budget, and None for a learner that is not private"
-            raise InvalidConfig(complaint("budget", "missing", expected=expected, got=budget))
+            raise InvalidConfig("budget", "missing", expected=expected, got=budget)
         exact = None if budget is None else parse_epsilon(budget, "budget")
         if exact is not None and learner.charge is not None and exact < learner.charge:
             expected = f"at least what {learner.recipe} charges, {learner.charge}"
-            raise InvalidConfig(complaint("budget", "too small", expected=expected, got=exact))
+            raise InvalidConfig("budget", "too small", expected=expected, got=exact)
         self.learner = learner
         self.slot = 1
         self._arms = {name: arm for arm, name in enumerate(learner.actions)}
@@ -127,7 +127,7 @@ class BanditEngine:
         """What one observation of an action was charged in total."""
         if action not in self._arms:
             expected = f"one of {', '.join(self._arms)}"
-            raise InvalidConfig(complaint("action", "unknown", expected=expected, got=repr(action)))
+            raise InvalidConfig("action", "unknown", expected=expected, got=repr(action))
         if self._ledger is None:
             return Fraction(0)
         return self._ledger.spent(self._arms[action], observation)
@@ -161,7 +161,7 @@ class BanditEngine:
             if self._ledger is None:
                 expected = "none from a learner that is not private"
                 got = part.epsilon
-                raise InvalidConfig(complaint("learner", "a charge", expected=expected, got=got))
+                raise InvalidConfig("learner", "a charge", expected=expected, got=got)
             ends = np.array([part.start]), np.array([part.stop])
             self._ledger.book(np.array([arm]), *ends, epsilon=part.epsilon)
             scale = calibration.laplace_scale(calibration.SUMS_SENSITIVITY, part.epsilon) * UNIT

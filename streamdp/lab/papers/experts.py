@@ -19,7 +19,7 @@ from fractions import Fraction
 from streamdp.core.arrays import Floats
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.engine.arguments import check_choice, check_learner, check_randomness
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.core.noise import discrete_laplaces
 from streamdp.core.randomness import Purpose, Randomness
@@ -82,7 +82,7 @@ class ExpertEngine:
         check_randomness(randomness)
         if (exact := parse_epsilon(budget, "budget")) < learner.charge:
             expected = f"at least what {learner.recipe} charges, {learner.charge}"
-            raise InvalidConfig(complaint("budget", "too small", expected=expected, got=exact))
+            raise InvalidConfig("budget", "too small", expected=expected, got=exact)
         self.learner = learner
         self.batch = 0
         self._course = learner.begin()
@@ -120,12 +120,10 @@ class ExpertEngine:
         noises = self._course.noises()
         if not self._sums.keys() <= noises.keys():
             raise InvalidConfig(
-                complaint(
-                    "learner",
-                    "cells without noise",
-                    expected=f"noise for each of {len(self._sums)} cells",
-                    got=f"noise for {len(self._sums.keys() & noises.keys())}",
-                )
+                "learner",
+                "cells without noise",
+                expected=f"noise for each of {len(self._sums)} cells",
+                got=f"noise for {len(self._sums.keys() & noises.keys())}",
             )
         bits = self._draws.bits(Purpose.NOISE)
         units = {}

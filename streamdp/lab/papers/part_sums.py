@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.lab.papers.learners.bandit import Part
 
 Amount = TypeVar("Amount", int, float)
@@ -50,5 +50,5 @@ class PartSums(Generic[Amount]):
         if part.stop != self.count + 1 or part.start not in self._until:
             expected = f"one that ends with observation {self.count} and was open"
             got = f"{part.start} to {part.stop - 1}"
-            raise InvalidConfig(complaint("learner", "no such part", expected=expected, got=got))
+            raise InvalidConfig("learner", "no such part", expected=expected, got=got)
         return self._total - self._until[part.start]

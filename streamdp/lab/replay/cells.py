@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from streamdp.core.calibration import parse_epsilon
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners import RECIPES, Leader, learner_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner, feedback_learner_of
 from streamdp.core.schedule import Schedule
@@ -78,7 +78,7 @@ class Candidate:
         if self.private and epsilon is None:
             expected = "a finite ε, or a learner that takes none"
             raise InvalidConfig(
-                complaint("epsilon", "no policy without noise", expected=expected, got=self.recipe)
+                "epsilon", "no policy without noise", expected=expected, got=self.recipe
             )
         made = bandit_of if self.recipe in BANDIT_RECIPES else feedback_learner_of
         return made(self._config(epsilon), actions=actions)
@@ -128,15 +128,13 @@ def parse_candidate(text: str, *, observes: str = "losses") -> Candidate:
     if name not in known:
         elsewhere = [f"--observes {other}" for other, theirs in OBSERVED.items() if name in theirs]
         expected = " or ".join([*elsewhere, f"one of {', '.join(sorted(known))}"])
-        raise InvalidConfig(complaint("learners", "unknown", expected=expected, got=name))
+        raise InvalidConfig("learners", "unknown", expected=expected, got=name)
     options = []
     for part in parts:
         option, _, value = part.partition("=")
         if not value or option in ("epsilon", "actions", "recipe"):
             expected = "name:option=value, without ε and actions"
-            raise InvalidConfig(
-                complaint(f"learners: {name}", "option", expected=expected, got=part)
-            )
+            raise InvalidConfig(f"learners: {name}", "option", expected=expected, got=part)
         options.append((option.strip(), value.strip()))
     return _candidate(name, options)
 
@@ -148,9 +146,7 @@ def parse_candidates(
     parts = text.split(",") if isinstance(text, str) else text
     candidates = tuple(parse_candidate(part, observes=observes) for part in parts if part.strip())
     if not candidates or len({candidate.text for candidate in candidates}) < len(candidates):
-        raise InvalidConfig(
-            complaint("learners", "not a list", expected="different learners", got=repr(text))
-        )
+        raise InvalidConfig("learners", "not a list", expected="different learners", got=repr(text))
     return candidates
 
 
@@ -163,7 +159,7 @@ def policy_learner(text: str, epsilon: Epsilon, *, actions: Sequence[str]) -> Po
     made = parse_candidate(text, observes="feedback").learner(epsilon, actions=actions)
     if not isinstance(made, PolicyLearner):
         expected = "a learner that releases when a block ends"
-        raise InvalidConfig(complaint("learners", "phases", expected=expected, got=text))
+        raise InvalidConfig("learners", "phases", expected=expected, got=text)
     return made
 
 
@@ -177,9 +173,7 @@ def parse_epsilons(text: str | Sequence[str]) -> tuple[Epsilon, ...]:
     finite = {parse_epsilon(part, "epsilon") for part in parts if part not in ("inf", "∞")}
     last: tuple[Epsilon, ...] = (None,) if len(finite) < len(set(parts)) else ()
     if not finite and not last:
-        raise InvalidConfig(
-            complaint("epsilon", "empty", expected='such as "0.1,1,inf"', got="no budget")
-        )
+        raise InvalidConfig("epsilon", "empty", expected='such as "0.1,1,inf"', got="no budget")
     return (*sorted(finite), *last)
 
 

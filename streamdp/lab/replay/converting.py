@@ -28,7 +28,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from streamdp.cli.writing import check_writable, writing
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.lab.replay.chunks import Chunk, chunks, nulls
 from streamdp.lab.replay.log import Log, numbered_actions
 from streamdp.lab.replay.sources import need_pyarrow
@@ -60,10 +60,10 @@ def convert(
     write = TARGETS.get(target.suffix.lower())
     if write is None:
         what, expected = "unknown kind of file", ", ".join(TARGETS)
-        raise InvalidConfig(complaint(str(target), what, expected=expected, got=target.suffix))
+        raise InvalidConfig(str(target), what, expected=expected, got=target.suffix)
     if target.resolve() == Path(log.name).resolve():
         expected = "another file"
-        raise InvalidConfig(complaint("target", "is the log", expected=expected, got=target))
+        raise InvalidConfig("target", "is the log", expected=expected, got=target)
     if write is _write_arrow:
         need_pyarrow(str(target))
     check_writable(target)
@@ -207,7 +207,7 @@ def _write_archive(part: Path, target: Path, actions: Sequence[str], rows: Itera
 def _cannot_hold(target: Path, what: str) -> InvalidConfig:
     where = str(target)
     got = f"a {target.suffix}"
-    return InvalidConfig(complaint(where, f"cannot hold {what}", expected="a .parquet", got=got))
+    return InvalidConfig(where, f"cannot hold {what}", expected="a .parquet", got=got)
 
 
 Write = Callable[[Path, Path, Sequence[str], Iterable[Chunk]], None]

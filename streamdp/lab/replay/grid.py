@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import ACTION
 from streamdp.core.schedule import Schedule
 from streamdp.lab.replay.cells import Cell, schedules_of
@@ -232,12 +232,10 @@ def blank(blocks: int, part: GridPart, cell: Cell) -> Actions:
     shape = (blocks + 1, len(part.rows), len(part.seeds))
     if np.prod(shape) > _MOST_ACTIONS_HELD:
         raise InvalidConfig(
-            complaint(
-                f"{cell}",
-                "too many blocks for so many seeds",
-                expected=f"blocks × seeds ≤ {_MOST_ACTIONS_HELD}",
-                got=f"{shape[0]} × {shape[2]}",
-            )
+            f"{cell}",
+            "too many blocks for so many seeds",
+            expected=f"blocks × seeds ≤ {_MOST_ACTIONS_HELD}",
+            got=f"{shape[0]} × {shape[2]}",
         )
     return np.full(shape, -1, dtype=np.int32)
 

@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Key, LossBatch
 from streamdp.lab.replay.clipping import narrowed
 
@@ -166,9 +166,7 @@ def named_actions(
     if given is None:
         return tuple(columns)
     if len(given) != len(columns):
-        raise InvalidConfig(
-            complaint(where, "number of actions", expected=len(given), got=len(columns))
-        )
+        raise InvalidConfig(where, "number of actions", expected=len(given), got=len(columns))
     return tuple(given)
 
 
@@ -216,7 +214,7 @@ def check_usable(losses: NDArray[Any], on_bad: OnBad, *, where: str, rows: Seque
 
 def wrong(where: str, what: str, *, expected: object, got: object) -> InvalidConfig:
     """The error for a file that is not a log, in one line."""
-    return InvalidConfig(complaint(where, what, expected=expected, got=got))
+    return InvalidConfig(where, what, expected=expected, got=got)
 
 
 def first_line(error: Exception) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Floats
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.ledger import Ledger
 from streamdp.lab.replay.cells import (
     BASELINE,
@@ -60,7 +60,7 @@ class Question:
     def __post_init__(self) -> None:
         """Refuse a question without seeds."""
         if not self.seeds:
-            raise InvalidConfig(complaint("seeds", "none", expected="at least 1", got=0))
+            raise InvalidConfig("seeds", "none", expected="at least 1", got=0)
 
     @property
     def bench(self) -> Bench:

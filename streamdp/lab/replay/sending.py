@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.lab.replay.chunks import chunks
 from streamdp.lab.replay.converting import Written
 from streamdp.lab.replay.log import Log
 from streamdp.lab.replay.sources import ReadOptions
 from streamdp.lab.replay.sources.topics import ADDRESS, addressed
-from streamdp.ports import StreamTopics
+from streamdp.ports import StreamTopics, closing
 from streamdp.wire import formats
 
 _RECORDS = 1000  # handed to the producer at once
@@ -34,7 +34,7 @@ def send_log(
     """Append a log to the topic at ``technology:address#topic``; return what was appended."""
     if target == log.name:
         expected = "another topic"
-        raise InvalidConfig(complaint("target", "is the log", expected=expected, got=target))
+        raise InvalidConfig("target", "is the log", expected=expected, got=target)
     technology, opened, topic = addressed(target, how)
     wire = formats.configure(how.format, actions=log.actions, options=how.format_options)
     topics, written = StreamTopics(app="replay", stream=topic, input=topic), Written()
@@ -42,15 +42,14 @@ def send_log(
     if outside:
         expected = "losses in [0, 1] for a topic (to a file, convert clips them and says so)"
         got = f"others in {outside:,} slots"
-        raise InvalidConfig(complaint(log.name, "cannot be sent", expected=expected, got=got))
+        raise InvalidConfig(log.name, "cannot be sent", expected=expected, got=got)
 
     async def send() -> None:
         if ADDRESS.get(technology) == "path":
             administrator = opened.administrator()
             await administrator.create([topics], partitions=1)
             await administrator.close()
-        producer = opened.producer()
-        try:
+        async with closing(opened.producer()) as producer:
             for chunk in chunks(log.portions()):
                 null = chunk.nulls().tolist()
                 records = [
@@ -62,8 +61,6 @@ def send_log(
                     await producer.send(topic, part, partition=chunk.partition)
                     progress(written.slots + begin + len(part))
                 written.take(chunk)
-        finally:
-            await producer.close()
 
     asyncio.run(send())
     return written

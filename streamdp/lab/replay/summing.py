@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Key
 from streamdp.core.kinds.resampled import resampled
 from streamdp.core.randomness import Purpose
@@ -245,7 +245,7 @@ def sum_log(
         nulls, clipped, done = nulls + folded.nulls, clipped + folded.clipped, done + size
         progress(done)
     if not done:
-        raise InvalidConfig(complaint(log.name, "empty", expected="at least one event", got="none"))
+        raise InvalidConfig(log.name, "empty", expected="at least one event", got="none")
     slots = slots[: len(rows)]
     again = tallies[1:] if resampling is not None else []
     return Summed(

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from streamdp.assembly.join import Positions
+from streamdp.assembly.public import TELLING
 from streamdp.core.errors import ConfigurationMismatch, InvalidConfig, StreamdpError
 from streamdp.ports import Administrator, Finding, Key, Partition, StreamTopics, Taken, Verdict
 from streamdp.service.assembling.saved import open_assembly
@@ -106,3 +107,26 @@ async def keys(tools: Administrator, topics: StreamTopics, *, count: int) -> Fin
         " producers, of both topics, must use one partitioner"
     )
     return Finding(subject, Verdict.PROBLEM, text)
+
+
+async def telling(tools: Administrator, topics: StreamTopics, *, count: int) -> Finding:
+    """Check that the newest private requests say nothing outside their contents.
+
+    Headers and lengths are public, so this finding is, too.
+    """
+    subject = f"private requests in {topics.input}"
+    headers, lengths = set[str](), set[int]()
+    single = replace(topics, second_input="", output="")
+    for batch in await tools.newest(single, count=count):
+        headers |= TELLING.intersection(name for pairs in batch.headers for name, _ in pairs)
+        lengths |= {len(value or b"") for value in batch.values}
+    if headers:
+        text = f"headers {', '.join(sorted(headers))} say what was shown, or to whom: {_REMEDY}"
+    elif len(lengths) > 1:
+        text = f"lengths from {min(lengths)} to {max(lengths)} bytes name levels: {_REMEDY}"
+    else:
+        return Finding(subject, Verdict.GOOD, "one length, and no header that tells")
+    return Finding(subject, Verdict.PROBLEM, text)
+
+
+_REMEDY = "they are public for good. Write such requests by `Loop`, `rank` or `send --assembly`"

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from streamdp.core.errors import OTHER_TOPICS, StateMismatch, complaint
+from streamdp.core.errors import OTHER_TOPICS, StateMismatch
 from streamdp.ports import PairedTransport, Partition, Records, Taken
 from streamdp.service.input_fingerprint import InputFingerprint, Newest, Replaced, read_proof
 from streamdp.wire.state import LastRecord
@@ -110,12 +110,10 @@ def _read(partition: Partition, taken: Taken) -> tuple[LastRecord | None, LastRe
         saved = msgspec.json.decode(value, type=_Saved)
     except msgspec.MsgspecError:
         raise StateMismatch(
-            complaint(
-                f"partition {partition}",
-                "the checkpoint cannot be read",
-                expected="readable fingerprints of requests and outcomes",
-                got="other bytes",
-            )
+            f"partition {partition}",
+            "the checkpoint cannot be read",
+            expected="readable fingerprints of requests and outcomes",
+            got="other bytes",
         ) from None
     return _record(saved.requests), _record(saved.outcomes)
 

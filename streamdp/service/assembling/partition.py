@@ -37,7 +37,7 @@ from msgspec import UNSET
 from streamdp import __version__
 from streamdp.assembly.join import Event, Join, Positions
 from streamdp.assembly.persons import Cap, Persons
-from streamdp.core.errors import StateMismatch, TransportLost, complaint
+from streamdp.core.errors import StateMismatch, TransportLost
 from streamdp.ports import (
     Commit,
     Key,
@@ -48,6 +48,7 @@ from streamdp.ports import (
     Value,
     Written,
 )
+from streamdp.service.assembling.contents import Contents
 from streamdp.service.assembling.fingerprints import FINGERPRINTS
 from streamdp.service.assembling.saved import POINT, Opened, encode_point, entry_of, open_assembly
 from streamdp.service.assembling.spec import AssemblySpec
@@ -96,6 +97,9 @@ class PartitionAssembly:
             positions=self._opened.positions,
             persons=self._persons,
         )
+        held = self._opened.schemas
+        self._requests = Contents("requests", spec.requests, held.get("requests", ()))
+        self._outcomes = Contents("outcomes", spec.outcomes, held.get("outcomes", ()))
         self._stale = list(self._opened.stale)
         self._begins = self._opened.begins
         self._lines, self._declared = self._opened.lines, self._opened.declared
@@ -139,7 +143,9 @@ class PartitionAssembly:
         check_goes_on(records, position=self._join.request_at)
         _check_columns(records)
         self._opened.inputs.read_requests(records)
-        columns = (records.keys, records.headers, records.values)
+        if records.start >= self._opened.positions.requests:  # not read again
+            self._requests.renew(since=records.start)
+        columns = (records.keys, records.headers, self._requests.read(records))
         for offset, timestamp, key, headers, value in zip(
             records.offsets, records.timestamps, *columns, strict=True
         ):
@@ -203,6 +209,8 @@ class PartitionAssembly:
         state: list[tuple[bytes, Value]] = [
             *((place, None) for place in gone),
             *saved.items(),
+            *self._requests.unsaved(epoch=self._spec.epoch),
+            *self._outcomes.unsaved(epoch=self._spec.epoch),
             (POINT, self._point(positions)),
             (FINGERPRINTS, self._opened.inputs.encode()),
         ]
@@ -230,6 +238,7 @@ class PartitionAssembly:
     async def _read_outcomes(self, until: int) -> None:
         """Read all outcomes that are older than a time."""
         start = self._join.outcome_at
+        self._outcomes.renew(since=start)
         stop = await self._transport.stop_second_input(self.partition, start, timestamp=until)
         await self._read_up_to(start, stop)
         if self._join.outcome_at != stop:
@@ -237,12 +246,10 @@ class PartitionAssembly:
 
     def _outcomes_lack(self, what: str) -> StateMismatch:
         return StateMismatch(
-            complaint(
-                f"partition {self.partition}: outcomes",
-                what,
-                expected="every outcome since the newest that was read",
-                got="fewer",
-            )
+            f"partition {self.partition}: outcomes",
+            what,
+            expected="every outcome since the newest that was read",
+            got="fewer",
         )
 
     async def _read_up_to(self, start: int, stop: int) -> None:
@@ -255,7 +262,7 @@ class PartitionAssembly:
                 records.timestamps,
                 records.keys,
                 records.headers,
-                records.values,
+                self._outcomes.read(records),
                 next_offset=records.next_offset,
             )
 
@@ -286,10 +293,8 @@ def _check_columns(records: Records) -> None:
     columns = {len(records.headers), len(records.timestamps)}
     if columns != {len(records)}:
         raise StateMismatch(
-            complaint(
-                f"partition {records.partition}",
-                "records came without their headers or timestamps",
-                expected=f"{len(records)} of each",
-                got=f"{len(records.headers)} and {len(records.timestamps)}",
-            )
+            f"partition {records.partition}",
+            "records came without their headers or timestamps",
+            expected=f"{len(records)} of each",
+            got=f"{len(records.headers)} and {len(records.timestamps)}",
         )

@@ -35,7 +35,6 @@ from streamdp.core.errors import (
     ConfigurationMismatch,
     StateMismatch,
     Superseded,
-    complaint,
 )
 from streamdp.ports import Key, Partition, Taken
 from streamdp.service.assembling.fingerprints import FINGERPRINTS, Inputs
@@ -46,8 +45,10 @@ from streamdp.service.taking import check_alone
 from streamdp.wire.entries import POINT as POINT
 from streamdp.wire.lines import Assembled
 from streamdp.wire.published import decode_assembled
+from streamdp.wire.registered.schemas import Held, decode_held
 
 _COUNTS = b"counts"
+_SCHEMA = b"schema"
 VERSION = 1
 
 _Width = Annotated[str, msgspec.Meta(pattern="^[0-9]{20}$")]
@@ -79,6 +80,16 @@ class Opened:
     lines: int  # of the ledger
     declared: int
     inputs: Inputs
+    schemas: Mapping[str, list[Held]] = field(default_factory=dict)  # of requests and outcomes
+
+
+def schema_entry(what: str, held: Held, *, epoch: int) -> bytes:
+    """The state's entry for a schema of `requests` or `outcomes`."""
+    return _schemas(epoch) + b"%b %d" % (what.encode(), held.id)
+
+
+def _schemas(epoch: int) -> bytes:
+    return b"%b %d " % (_SCHEMA, epoch)
 
 
 def entry_of(key: Key, *, epoch: int) -> bytes:
@@ -134,12 +145,10 @@ def _open(
     inputs = Inputs(partition, taken, ids=(point.requests_id, point.outcomes_id))
     if spec.epoch < point.epoch:
         raise Superseded(
-            complaint(
-                f"partition {partition}",
-                "the configuration is of an earlier epoch than the state; deploy the newer one",
-                expected=f"epoch {point.epoch} or a later one",
-                got=spec.epoch,
-            )
+            f"partition {partition}",
+            "the configuration is of an earlier epoch than the state; deploy the newer one",
+            expected=f"epoch {point.epoch} or a later one",
+            got=spec.epoch,
         )
     positions = Positions(int(point.requests), int(point.history), int(point.outcomes))
     if spec.epoch > max(point.epoch, line.epoch if line else 0):
@@ -147,13 +156,11 @@ def _open(
     if spec.digest != point.digest:
         what = changes(point.settings, spec.settings)
         raise ConfigurationMismatch(
-            complaint(
-                f"partition {partition}",
-                f"the configuration differs from the state's{what}; a change of windows,"
-                " rules, actions, formats, caps or topics needs a new epoch",
-                expected=f"digest {point.digest}",
-                got=spec.digest,
-            )
+            f"partition {partition}",
+            f"the configuration differs from the state's{what}; a change of windows,"
+            " rules, actions, formats, caps or topics needs a new epoch",
+            expected=f"digest {point.digest}",
+            got=spec.digest,
         )
     _check_ledger(partition, point, line, _line(spec, partition, taken.later_ledger_line))
     _check_retained(partition, taken, positions)
@@ -163,7 +170,11 @@ def _open(
         for place, value in taken.state.items()
         if place == null or place.startswith(head)
     }
-    stale = [place for place in _others(taken) if place != null and not place.startswith(head)]
+    kept = tuple(_schemas(spec.epoch) + what + b" " for what in (b"requests", b"outcomes"))
+    stale = [
+        place for place in _others(taken) if place != null and not place.startswith((head, *kept))
+    ]
+    where = f"state of {partition}"
     return Opened(
         positions,
         counts,
@@ -172,6 +183,14 @@ def _open(
         lines=point.lines,
         declared=point.declared,
         inputs=inputs,
+        schemas={
+            what: [
+                decode_held(value, where=where)
+                for place, value in taken.state.items()
+                if place.startswith(begin)
+            ]
+            for what, begin in zip(("requests", "outcomes"), kept, strict=True)
+        },
     )
 
 
@@ -182,9 +201,7 @@ def declared_by(value: bytes, *, where: str) -> tuple[int, int, int]:
     except msgspec.MsgspecError:
         what = "the checkpoint cannot be read"
         got = f"{len(value)} bytes"
-        raise StateMismatch(
-            complaint(where, what, expected="one of this version", got=got)
-        ) from None
+        raise StateMismatch(where, what, expected="one of this version", got=got) from None
     return point.epoch, point.lines, point.declared
 
 
@@ -217,12 +234,10 @@ def _line(spec: AssemblySpec, partition: Partition, value: bytes | None) -> Asse
     topics = (spec.topics.input, spec.topics.second_input, spec.topics.output)
     if named != topics:
         raise ConfigurationMismatch(
-            complaint(
-                f"partition {partition}",
-                "the topics have changed; only an assembly with another name may join the new ones",
-                expected=" and ".join(named[:2]) + f" to {named[2]}",
-                got=" and ".join(topics[:2]) + f" to {topics[2]}",
-            )
+            f"partition {partition}",
+            "the topics have changed; only an assembly with another name may join the new ones",
+            expected=" and ".join(named[:2]) + f" to {named[2]}",
+            got=" and ".join(topics[:2]) + f" to {topics[2]}",
         )
     return line
 
@@ -373,4 +388,4 @@ def _cut_back(partition: Partition, what: str, expected: int | str, got: int) ->
 
 
 def _halt(partition: Partition, what: str, expected: object, got: object) -> StateMismatch:
-    return StateMismatch(complaint(f"partition {partition}", what, expected=expected, got=got))
+    return StateMismatch(f"partition {partition}", what, expected=expected, got=got)

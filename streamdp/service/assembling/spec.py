@@ -13,6 +13,8 @@ from streamdp.assembly.recipes import Recipe
 from streamdp.assembly.rules import Rules
 from streamdp.ports import StreamTopics
 from streamdp.service.settings import DIGEST, Start
+from streamdp.wire.registered.formats import Reading
+from streamdp.wire.registered.schemas import MOST_SCHEMA_BYTES
 
 _POINT_ROOM = 2048  # bytes that a checkpoint or a ledger line takes at most
 
@@ -29,6 +31,8 @@ class AssemblySpec:
     actions: tuple[str, ...] = field(repr=False)  # of the stream that reads the events
     epoch: int = 1
     cap: Cap | None = None
+    requests: Reading | None = None  # of requests' contents by a registry's schemas; None: JSON
+    outcomes: Reading | None = None
     most_open: int = 1_000_000
     """Requests that may wait for their deadline. At this number reading pauses until some left."""
     most_at_once: int = 1000
@@ -40,11 +44,17 @@ class AssemblySpec:
         return self.topics.stream
 
     @property
+    def readings(self) -> tuple[Reading | None, Reading | None]:
+        """What reads requests and outcomes."""
+        return self.requests, self.outcomes
+
+    @property
     def largest_value(self) -> int:
         """The most bytes that a value of a commit may have."""
         event = len(self.encode([NULL_LOSS] * self.recipe.gains))
         counts = Persons.largest(self.cap) if self.cap else 0
-        return max(event, counts, _POINT_ROOM)
+        schemas = MOST_SCHEMA_BYTES + 64 if self.requests or self.outcomes else 0
+        return max(event, counts, schemas, _POINT_ROOM)
 
     @cached_property
     def settings(self) -> dict[str, str]:
@@ -58,6 +68,10 @@ class AssemblySpec:
             "actions": _digest(json.dumps(self.actions).encode()),
             "format": _digest(self.encode([NULL_LOSS] * self.recipe.gains)),
         }
+        for what, reading in (("requests", self.requests), ("outcomes", self.outcomes)):
+            if reading is not None:
+                of = reading.settings()
+                settings[f"{what}_format"] = f"{of['name']}, subject {of['subject']}"
         if self.cap is not None:
             days = f"day, of {self.cap.most_persons} persons"
             stretch = days if self.cap.slots is None else f"{self.cap.slots} slots"

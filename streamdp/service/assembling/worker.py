@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.ports import PairedTransport, Partition, Records, Transport
 from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.assembling.spec import AssemblySpec
@@ -183,15 +183,13 @@ def check_event_sizes(spec: AssemblySpec, transport: Transport) -> None:
     if not isinstance(transport, PairedTransport):
         kind = type(transport).__name__
         raise InvalidConfig(
-            complaint(where, "needs two inputs", expected="a transport that pairs them", got=kind)
+            where, "needs two inputs", expected="a transport that pairs them", got=kind
         )
     largest = transport.largest_value(spec.name)
     if spec.largest_value > largest:
         raise InvalidConfig(
-            complaint(
-                where,
-                "its largest value does not fit",
-                expected=f"≤ {largest} bytes, what the topics that it writes to take",
-                got=spec.largest_value,
-            )
+            where,
+            "its largest value does not fit",
+            expected=f"≤ {largest} bytes, what the topics that it writes to take",
+            got=spec.largest_value,
         )

@@ -23,12 +23,15 @@ from streamdp.assembly.recipes import (
     Rewards,
 )
 from streamdp.assembly.rules import Rules
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import NO_ARM
 from streamdp.ports import StreamTopics
 from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.config.tables import FormatTable, options_for
 from streamdp.wire.feedback import FeedbackFormat, configure_feedback
-from streamdp.wire.formats import Format, configure
+from streamdp.wire.formats import Format, checked_names, configure, factory_of
+from streamdp.wire.registered.fields import Field
+from streamdp.wire.registered.formats import SOURCE, Reading, SchemaFactory
 
 if TYPE_CHECKING:
     from streamdp.service.config.configuration import Configuration
@@ -73,7 +76,46 @@ def spec_of(configuration: Configuration, name: str) -> AssemblySpec:
         cap=_cap(configuration, name),
         most_open=table.limits.most_open,
         most_at_once=table.limits.most_at_once,
+        requests=_reading(configuration, name, "requests", _ASKED.get(table.mode)),
+        outcomes=_reading(configuration, name, "outcomes", _SAID[table.mode]),
     )
+
+
+_ASKED = {
+    "rankers": Field("items", "texts by name"),
+    "errors": Field("predictions", "numbers by name"),
+}
+_SAID = {
+    "feedback": Field("reward", "number"),
+    "rankers": Field("item", "text"),
+    "categories": Field("categories", "texts"),
+    "errors": Field("truth", "number"),
+}
+"""The fields that `recipes` reads, by mode."""
+
+
+def _reading(
+    configuration: Configuration, name: str, what: str, field: Field | None
+) -> Reading | None:
+    """What reads requests or outcomes by a registry's schemas; None for JSON."""
+    table = configuration.tables.assemblies[name]
+    format_: FormatTable = getattr(table, f"{what}_format")
+    if format_.name == "json" and not format_.options:
+        return None
+    key = f"{what}_format"
+    factory = factory_of(format_.name)
+    if not isinstance(factory, SchemaFactory):
+        expected = "json without options, avro, protobuf or json_schema"
+        raise _wrong(configuration, name, key, "is not for contents", expected, format_.name)
+    if field is None:
+        problem = f"mode = {table.mode} reads no content of requests"
+        raise _wrong(configuration, name, key, problem, f"no {key}", format_.name)
+    try:
+        checked_names(format_.options, where="format", known=SOURCE)
+        return factory.reading(field, options_for(format_, getattr(table, what)))
+    except InvalidConfig as error:
+        place = configuration.place("assemblies", name, key)
+        raise InvalidConfig(f"{place}{str(error).removeprefix('format')}") from None
 
 
 def _recipe(configuration: Configuration, name: str) -> Recipe:
@@ -111,6 +153,10 @@ def _encoding(configuration: Configuration, name: str) -> Encode:
     stream_name = configuration.tables.assemblies[name].stream
     stream = configuration.stream(stream_name)
     options = dict(stream.format.options)
+    if "registry" in options:
+        problem = "the stream's records need a schema, and an event's length must never differ"
+        expected = "a stream whose format is json or float32"
+        raise _wrong(configuration, name, "stream", problem, expected, stream.format.name)
     if stream.format.name == "json":
         options["padding"] = "fixed"
     feedback = configuration.feedback(stream_name)
@@ -175,7 +221,7 @@ def _cap(configuration: Configuration, name: str) -> Cap | None:
     except OSError as error:
         expected = f"a secret in {persons.secret_file}"
         raise InvalidConfig(
-            complaint(where, "cannot be read", expected=expected, got=type(error).__name__)
+            where, "cannot be read", expected=expected, got=type(error).__name__
         ) from None
     if (persons.slots is None) == (persons.per is None):
         problem, got = "the cap needs one kind of stretch", _given(persons.slots, persons.per)
@@ -199,4 +245,4 @@ def _wrong(
     configuration: Configuration, name: str, key: str, what: str, expected: str, got: object
 ) -> InvalidConfig:
     where = configuration.place("assemblies", name, key)
-    return InvalidConfig(complaint(where, what, expected=expected, got=got))
+    return InvalidConfig(where, what, expected=expected, got=got)

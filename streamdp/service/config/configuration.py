@@ -18,8 +18,8 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
 from importlib.metadata import entry_points
@@ -49,7 +49,7 @@ from streamdp.service.config.pairs import (
     pair_with,
     shares_of,
 )
-from streamdp.service.config.tables import LearnerTable, StreamTable, Tables
+from streamdp.service.config.tables import LearnerTable, StreamTable, Tables, options_for
 from streamdp.service.settings import LoopSettings, Pace
 from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback
 from streamdp.wire.formats import Format, configure
@@ -143,7 +143,7 @@ class Configuration:
         learner, estimates = self.learner(name), self.estimates(name)
         topics, format_ = self._topics(name), self.format(name)
         with self._within(name):
-            return StreamSpec(
+            spec = StreamSpec(
                 topics=topics,
                 learner=learner,
                 estimates=estimates,
@@ -160,12 +160,37 @@ class Configuration:
                 carry=stream.carry,
                 idle=stream.idle,
             )
+        if stream.context is not None:
+            return replace(spec, most_keys=self._fitting(spec))
+        if "memory" in stream.limits.model_fields_set:
+            where = self.place("streams", name, "limits", "memory")
+            raise InvalidConfig(
+                where,
+                "only of streams with contexts",
+                expected="most_keys alone",
+                got="memory",
+            )
+        return spec
+
+    def _fitting(self, spec: StreamSpec) -> int:
+        """How many keys of a stream with contexts fit into the memory that it may take."""
+        limits = self.stream(spec.name).limits
+        fitting = max(1, limits.memory // spec.row_bytes)
+        if "most_keys" in limits.model_fields_set and limits.most_keys > fitting:
+            raise InvalidConfig(
+                self.place("streams", spec.name, "limits", "most_keys"),
+                f"rows of {spec.row_bytes:,} bytes do not fit into limits.memory",
+                expected=f"at most {fitting:,} keys, or memory ≥"
+                f" {limits.most_keys * spec.row_bytes:,}",
+                got=f"{limits.most_keys:,} keys in {limits.memory:,} bytes",
+            )
+        return min(fitting, limits.most_keys)
 
     def stream(self, name: str) -> StreamTable:
         """A stream's table."""
         if name not in self.tables.streams:
             known = ", ".join(self.tables.streams)
-            raise InvalidConfig(complaint("stream", "unknown", expected=known, got=name))
+            raise InvalidConfig("stream", "unknown", expected=known, got=name)
         return self.tables.streams[name]
 
     def actions(self, name: str) -> list[str]:
@@ -174,19 +199,19 @@ class Configuration:
         if (stream.actions is None) == (stream.actions_file is None):
             got = "neither" if stream.actions is None else "both"
             raise InvalidConfig(
-                complaint(where, "needs one list", expected="actions or actions_file", got=got)
+                where, "needs one list", expected="actions or actions_file", got=got
             )
         names = stream.actions
         if names is None:
             names = _lines(stream.actions_file, where=self._where(name, "actions_file"))
         if len(names) > stream.limits.most_actions:
             expected = f"at most {stream.limits.most_actions} (limits.most_actions)"
-            raise InvalidConfig(complaint(where, "too many", expected=expected, got=len(names)))
+            raise InvalidConfig(where, "too many", expected=expected, got=len(names))
         fallback = stream.fallback_action
         if fallback is not None and fallback not in names:
             where = self._where(name, "fallback_action")
             raise InvalidConfig(
-                complaint(where, "not an action", expected="one of the actions", got=repr(fallback))
+                where, "not an action", expected="one of the actions", got=repr(fallback)
             )
         return names
 
@@ -196,23 +221,19 @@ class Configuration:
         recipe, losses = stream.learner.recipe, stream.observes == "losses"
         if recipe in (FEEDBACK_RECIPES if losses else RECIPES):
             raise InvalidConfig(
-                complaint(
-                    self.place("streams", name, "learner", "recipe"),
-                    f"{recipe} is for streams that observe {'feedback' if losses else 'losses'}",
-                    expected=f"one of {', '.join(sorted(RECIPES if losses else FEEDBACK_RECIPES))}",
-                    got=f"{recipe} with observes = {stream.observes}",
-                )
+                self.place("streams", name, "learner", "recipe"),
+                f"{recipe} is for streams that observe {'feedback' if losses else 'losses'}",
+                expected=f"one of {', '.join(sorted(RECIPES if losses else FEEDBACK_RECIPES))}",
+                got=f"{recipe} with observes = {stream.observes}",
             )
         with self._within(name):
             if stream.observes == "losses":
                 if stream.context is not None:
                     raise InvalidConfig(
-                        complaint(
-                            "context",
-                            "only of streams that observe feedback",
-                            expected="observes = feedback",
-                            got=stream.observes,
-                        )
+                        "context",
+                        "only of streams that observe feedback",
+                        expected="observes = feedback",
+                        got=stream.observes,
                     )
                 return learner_of(_options(stream.learner), actions=actions)
             return self._feedback_learner(name, actions)
@@ -232,28 +253,24 @@ class Configuration:
             if options.get("recipe") == CONTEXTS:
                 where = self.place("streams", name, "context")
                 raise InvalidConfig(
-                    complaint(where, "missing", expected=f"fields, for {CONTEXTS}", got="nothing")
+                    where, "missing", expected=f"fields, for {CONTEXTS}", got="nothing"
                 )
             return feedback_learner_of(options, actions=actions)
         options = {"recipe": CONTEXTS} | options
         if options["recipe"] != CONTEXTS or "context" in options:
             got = "an option `context`" if "context" in options else options["recipe"]
             raise InvalidConfig(
-                complaint(
-                    self.place("streams", name, "learner", "recipe"),
-                    "does not go together with a table of contexts",
-                    expected=f"{CONTEXTS}, or none",
-                    got=got,
-                )
+                self.place("streams", name, "learner", "recipe"),
+                "does not go together with a table of contexts",
+                expected=f"{CONTEXTS}, or none",
+                got=got,
             )
         if contexts.cells * len(actions) > MOST_ARMS:
             raise InvalidConfig(
-                complaint(
-                    self.place("streams", name, "context"),
-                    "the table is too large",
-                    expected=f"cells × actions ≤ {MOST_ARMS}",
-                    got=f"{contexts.cells} × {len(actions)}",
-                )
+                self.place("streams", name, "context"),
+                "the table is too large",
+                expected=f"cells × actions ≤ {MOST_ARMS}",
+                got=f"{contexts.cells} × {len(actions)}",
             )
         arms = contexts.arms(tuple(actions))
         return feedback_learner_of(options | {"context": str(contexts)}, actions=arms)
@@ -262,12 +279,10 @@ class Configuration:
         """The learner of a stream that observes all losses; refused for a feedback stream."""
         if self.stream(name).observes != "losses":
             raise InvalidConfig(
-                complaint(
-                    self._where(name, "observes"),
-                    "this command needs a stream of losses",
-                    expected="losses",
-                    got="feedback",
-                )
+                self._where(name, "observes"),
+                "this command needs a stream of losses",
+                expected="losses",
+                got="feedback",
             )
         self.learner(name)  # checks the recipe
         with self._within(name):
@@ -279,9 +294,7 @@ class Configuration:
         names = [table.name for table in tables]
         if len(set(names)) != len(names):
             raise InvalidConfig(
-                complaint(
-                    self._where(name, "estimates"), "one twice", expected="each once", got=names
-                )
+                self._where(name, "estimates"), "one twice", expected="each once", got=names
             )
         with self._within(name):
             return tuple(Estimate(table.name, table.epsilon, table.min_length) for table in tables)
@@ -291,9 +304,10 @@ class Configuration:
         table, actions = self.stream(name).format, self.actions(name)
         feedback = self.feedback(name)
         with self._within(name):
+            options = options_for(table, self.stream(name).input)
             if feedback is None:
-                return configure(table.name, actions=actions, options=table.options)
-            return configure_feedback(table.name, feedback=feedback, options=table.options)
+                return configure(table.name, actions=actions, options=options)
+            return configure_feedback(table.name, feedback=feedback, options=options)
 
     def feedback(self, name: str) -> Feedback | None:
         """The format of a feedback stream's records; None for other streams."""
@@ -301,12 +315,10 @@ class Configuration:
         if (stream.observes == "feedback") != (stream.feedback is not None):
             there = stream.feedback is not None
             raise InvalidConfig(
-                complaint(
-                    self._where(name, "feedback"),
-                    "goes together with observes = feedback",
-                    expected="observes = feedback" if there else 'content = "loss" or "reward"',
-                    got=f"observes = {stream.observes}" if there else "no table",
-                )
+                self._where(name, "feedback"),
+                "goes together with observes = feedback",
+                expected="observes = feedback" if there else 'content = "loss" or "reward"',
+                got=f"observes = {stream.observes}" if there else "no table",
             )
         if stream.feedback is None or learner.played is None:
             return None
@@ -332,26 +344,22 @@ class Configuration:
         where = self.place("transport", "kind")
         # An address, maybe with a password, may stand here by mistake.
         got = table.kind if _NAME.fullmatch(table.kind) else "text that is no name"
-        raise InvalidConfig(complaint(where, "unknown", expected=known, got=got))
+        raise InvalidConfig(where, "unknown", expected=known, got=got)
 
     def loop_settings(self) -> LoopSettings:
         """The pacing of the service."""
         service = self.tables.service
+        others = service.model_dump(exclude={"worker", "rebuild_records", "save_seconds"})
         return LoopSettings(
-            poll_records=service.poll_records,
-            batch_records=service.batch_records,
-            most_waiting=service.most_waiting,
-            commit_seconds=service.commit_seconds,
-            idle_commit_seconds=service.idle_commit_seconds,
-            drain_seconds=service.drain_seconds,
-            stall_seconds=service.stall_seconds,
-            on_halt=service.on_halt,
-            pace=Pace(records=service.rebuild_records, seconds=service.save_seconds),
+            **others, pace=Pace(records=service.rebuild_records, seconds=service.save_seconds)
         )
 
     def differs_beyond_modes(self, other: Configuration) -> bool:
         """Whether the other configuration differs in more than modes, and so needs a restart."""
-        return _without_modes(self.tables) != _without_modes(other.tables)
+        mine, theirs = (
+            of.tables.model_dump(exclude={"streams": {"__all__": {"mode"}}}) for of in (self, other)
+        )
+        return mine != theirs
 
     # -- checks ----------------------------------------------------------------------------------
 
@@ -368,7 +376,7 @@ class Configuration:
                 if taken is not None:
                     where = f"{self.path}: {place}"
                     raise InvalidConfig(
-                        complaint(where, "shares a name", expected="distinct topics", got=taken)
+                        where, "shares a name", expected="distinct topics", got=taken
                     )
                 derived[_plain(name)] = name
 
@@ -377,12 +385,10 @@ class Configuration:
         for topic in dict.fromkeys(topics.input for topics in self.topics()):
             if topic not in self.tables.topics:
                 raise InvalidConfig(
-                    complaint(
-                        f'{self.path}: topics."{topic}"',
-                        "no budget for the input of a stream",
-                        expected='budget = "…", the most ε that one record may cost',
-                        got="nothing",
-                    )
+                    f'{self.path}: topics."{topic}"',
+                    "no budget for the input of a stream",
+                    expected='budget = "…", the most ε that one record may cost',
+                    got="nothing",
                 )
             self._check_budget(topic)
 
@@ -398,12 +404,10 @@ class Configuration:
             shares = [f"{name} {_sum(own)}" for name, own in readers]
             shares += [f"elsewhere {table.elsewhere}"] if table.elsewhere else []
             raise InvalidConfig(
-                complaint(
-                    self.budget_place(topic),
-                    "the topic's streams may charge a record more than the budget",
-                    expected=f"a total of at most {table.budget}",
-                    got=f"{total}: {'; '.join(shares)}",
-                )
+                self.budget_place(topic),
+                "the topic's streams may charge a record more than the budget",
+                expected=f"a total of at most {table.budget}",
+                got=f"{total}: {'; '.join(shares)}",
             )
 
     def budget_place(self, topic: str) -> str:
@@ -458,12 +462,10 @@ class Configuration:
             return SystemRandomness()
         if seeds is Seeds.REFUSED:
             raise InvalidConfig(
-                complaint(
-                    self._where(name, "seed"),
-                    "seeded randomness protects nobody",
-                    expected="no seed, or --insecure-seed for a test",
-                    got="a seed",
-                )
+                self._where(name, "seed"),
+                "seeded randomness protects nobody",
+                expected="no seed, or --insecure-seed for a test",
+                got="a seed",
             )
         return SeededRandomness(seed)
 
@@ -514,12 +516,14 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise InvalidConfig(
-            complaint(str(path), "cannot be read", expected="a TOML file", got=error.strerror)
+            str(path), "cannot be read", expected="a TOML file", got=error.strerror
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         twice = _TWICE.fullmatch(str(error))
         if twice is None:
-            got = _place_and_fault(error)
+            got = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "bytes, not UTF-8"
+            if isinstance(error, RecursionError):
+                got = "tables or lists nested too deeply"
             message = complaint(str(path), "is not TOML", expected="key = value", got=got)
         else:  # values are not quoted, so a key is named by its line alone
             lines = [
@@ -533,13 +537,6 @@ def _read(path: Path) -> dict[str, Any]:
         raise InvalidConfig(message) from None
 
 
-def _place_and_fault(error: Exception) -> str:
-    """A parser's message, without the text that it was reading."""
-    if isinstance(error, RecursionError):
-        return "tables or lists nested too deeply"
-    return str(error) if isinstance(error, tomllib.TOMLDecodeError) else "bytes that are not UTF-8"
-
-
 def _lines(path: Path | None, *, where: str) -> list[str]:
     """Read names, one a line."""
     assert path is not None
@@ -547,7 +544,7 @@ def _lines(path: Path | None, *, where: str) -> list[str]:
         return path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidConfig(
-            complaint(where, "cannot be read", expected=f"text in {path}", got=type(error).__name__)
+            where, "cannot be read", expected=f"text in {path}", got=type(error).__name__
         ) from None
 
 
@@ -560,12 +557,10 @@ def _options(table: LearnerTable) -> dict[str, str]:
     for name, value in table.options.items():
         if not isinstance(value, str | int) or isinstance(value, bool):
             raise InvalidConfig(
-                complaint(
-                    f"learner.{name}",
-                    "not exact",
-                    expected='a string such as "0.1"',
-                    got=type(value).__name__,
-                )
+                f"learner.{name}",
+                "not exact",
+                expected='a string such as "0.1"',
+                got=type(value).__name__,
             )
         options[name] = str(value)
     return options
@@ -584,17 +579,3 @@ def _sum(shares: Mapping[str, Fraction]) -> str:
     """
     parts = " + ".join(f"{name} {share}" for name, share in shares.items())
     return f"{sum(shares.values())} ({parts})"
-
-
-def _without_modes(tables: Tables) -> dict[str, Any]:
-    return {
-        **tables.model_dump(exclude={"streams"}),
-        "streams": dict(_streams_without_modes(tables.streams.items())),
-    }
-
-
-def _streams_without_modes(
-    streams: Iterable[tuple[str, StreamTable]],
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name, stream in streams:
-        yield name, stream.model_dump(exclude={"mode"})

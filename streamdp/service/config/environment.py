@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 
 PREFIX = "STREAMDP__"
 
@@ -68,7 +68,7 @@ def overlaid(tree: Tree, environment: Mapping[str, str]) -> tuple[Tree, Origins]
         parts = variable.removeprefix(PREFIX).split("__")
         if not all(parts):
             raise InvalidConfig(
-                complaint(variable, "no key", expected=f"{PREFIX}TABLE__KEY", got="an empty part")
+                variable, "no key", expected=f"{PREFIX}TABLE__KEY", got="an empty part"
             )
         value = _value(variable, environment[variable])
         place = _named(tree, parts)
@@ -106,7 +106,7 @@ def _put(tree: Tree, place: Place, value: object, variable: str) -> Tree:
     below = tree.get(name, {})
     if not isinstance(below, dict):
         got = f"{type(below).__name__} at {name}"
-        raise InvalidConfig(complaint(variable, "not a table", expected="a table", got=got))
+        raise InvalidConfig(variable, "not a table", expected="a table", got=got)
     return {**tree, name: _put(below, tuple(rest), value, variable)}
 
 
@@ -123,10 +123,8 @@ def _value(variable: str, text: str) -> object:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         raise InvalidConfig(
-            complaint(
-                variable,
-                "unreadable",
-                expected="a list or table in TOML",
-                got=f"{len(text)} characters that are not TOML",
-            )
+            variable,
+            "unreadable",
+            expected="a list or table in TOML",
+            got=f"{len(text)} characters that are not TOML",
         ) from None

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from streamdp.service.config.configuration import Configuration
@@ -125,13 +125,10 @@ def check_assemblies(configuration: Configuration) -> None:
             )
         if table.requests not in tables.topics:
             raise InvalidConfig(
-                complaint(
-                    f'{configuration.path}: topics."{table.requests}"',
-                    f"no budget for the requests of assembly {name}",
-                    expected='budget = "…", the most ε that a request with all its outcomes'
-                    " may cost",
-                    got="nothing",
-                )
+                f'{configuration.path}: topics."{table.requests}"',
+                f"no budget for the requests of assembly {name}",
+                expected='budget = "…", the most ε that a request with all its outcomes may cost',
+                got="nothing",
             )
         _check_partitions(configuration, name, table, output)
     for output, name in writers.items():
@@ -149,12 +146,10 @@ def _check_partitions(
     counts = {topic: topics[topic].partitions for topic in there}
     if len(set(counts.values())) > 1:
         raise InvalidConfig(
-            complaint(
-                f"{configuration.path}: assemblies.{name}",
-                "its topics differ in their number of partitions",
-                expected="one number for requests, outcomes and the stream's input",
-                got=", ".join(f"{topic}: {count}" for topic, count in counts.items()),
-            )
+            f"{configuration.path}: assemblies.{name}",
+            "its topics differ in their number of partitions",
+            expected="one number for requests, outcomes and the stream's input",
+            got=", ".join(f"{topic}: {count}" for topic, count in counts.items()),
         )
 
 
@@ -167,12 +162,10 @@ def check_pair_budgets(configuration: Configuration) -> None:
             table = configuration.tables.topics[topic]
             if total > table.budget:
                 raise InvalidConfig(
-                    complaint(
-                        configuration.budget_place(topic),
-                        "streams may charge a request with its outcomes more than the budget",
-                        expected=f"a total of at most {table.budget}",
-                        got=f"{total}: " + "; ".join(f"{who} {amount}" for who, amount in shares),
-                    )
+                    configuration.budget_place(topic),
+                    "streams may charge a request with its outcomes more than the budget",
+                    expected=f"a total of at most {table.budget}",
+                    got=f"{total}: " + "; ".join(f"{who} {amount}" for who, amount in shares),
                 )
 
 
@@ -185,4 +178,4 @@ def _wrong(
     configuration: Configuration, name: str, key: str, what: str, expected: str, got: object
 ) -> InvalidConfig:
     where = configuration.place("assemblies", name, key)
-    return InvalidConfig(complaint(where, what, expected=expected, got=got))
+    return InvalidConfig(where, what, expected=expected, got=got)

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from streamdp.assembly.rules import Combine
 from streamdp.core.calibration import parse_epsilon
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners.feedback.learner import DEFAULT_FEEDBACK_RECIPE
 from streamdp.core.learners.leader import DEFAULT_RECIPE
 from streamdp.service.config.complaints import shown
@@ -56,16 +56,11 @@ def _exact(value: object) -> Fraction:
     return parse_epsilon(value, "")
 
 
-def _share(value: object) -> object:
-    """A part of the keys; "0" means none."""
-    return Fraction(0) if value in (0, "0") else _exact(value)
-
-
 def _mode(value: object) -> object:
     """Refuse what is not a setting: a line that all readers obey at once."""
     if value == FALLBACK:
         expected = "live or shadow (`streamdp mode STREAM fallback` switches all readers at once)"
-        raise InvalidConfig(complaint("", "not a setting", expected=expected, got=FALLBACK))
+        raise InvalidConfig("", "not a setting", expected=expected, got=FALLBACK)
     return value
 
 
@@ -83,7 +78,7 @@ def _address(value: object) -> str:
     host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
     if not (_is_host(host) and _PORT.fullmatch(port) and int(port) < 1 << 16):
         expected = 'host:port, such as "127.0.0.1:8080" or "[::1]:8080"'
-        raise InvalidConfig(complaint("", "not an address", expected=expected, got=shown(value)))
+        raise InvalidConfig("", "not an address", expected=expected, got=shown(value))
     return str(value)
 
 
@@ -102,18 +97,14 @@ def _is_host(host: str) -> bool:
 def _file(value: Path) -> Path:
     """A path that a file can have."""
     if not value.name or "\0" in value.name:
-        raise InvalidConfig(
-            complaint("", "not usable", expected="a path of a file", got=shown(str(value)))
-        )
+        raise InvalidConfig("", "not usable", expected="a path of a file", got=shown(str(value)))
     return value
 
 
 def _number(value: object) -> object:
     """Refuse ``true`` where a number belongs."""
     if isinstance(value, bool):
-        raise InvalidConfig(
-            complaint("", "not usable", expected="a number", got=str(value).lower())
-        )
+        raise InvalidConfig("", "not usable", expected="a number", got=str(value).lower())
     return value
 
 
@@ -140,7 +131,7 @@ def _length(value: object, written: re.Pattern[str], *, such_as: str) -> int:
     match = written.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise InvalidConfig(
-            complaint("", "not a length of time", expected=f"such as {such_as}", got=shown(value))
+            "", "not a length of time", expected=f"such as {such_as}", got=shown(value)
         )
     return int(match[1]) * _UNITS[match[2]]
 
@@ -211,12 +202,21 @@ class FormatTable(BaseModel):
 
     model_config = _OPEN
 
-    name: str = Field(description="json, float32, float16, or an entry point of streamdp.formats")
+    name: str = Field(
+        description="json, float32, float16, avro, protobuf, json_schema, or an entry point of"
+        " streamdp.formats"
+    )
 
     @property
     def options(self) -> dict[str, Any]:
         """The options of the format."""
         return dict(self.model_extra or {})
+
+
+def options_for(table: FormatTable, topic: str) -> dict[str, Any]:
+    """A format's options; those of a registry have the subject that producers use by default."""
+    options = table.options
+    return {"subject": f"{topic}-value", **options} if "registry" in options else options
 
 
 class FeedbackTable(BaseModel):
@@ -251,6 +251,10 @@ class LimitsTable(BaseModel):
     model_config = _CLOSED
 
     most_keys: Keys = Field(default=1_000_000, description="learners per partition")
+    memory: Annotated[int, Field(ge=1 << 20), Number] = Field(
+        default=1 << 30,
+        description="with contexts: bytes that a partition's rows may take, most_keys of them",
+    )
     most_key_bytes: Annotated[int, Field(ge=1, le=65_536), Number] = Field(
         default=1024, description="a record with a longer key gets no learner"
     )
@@ -370,6 +374,12 @@ class AssemblyTable(BaseModel):
     combine: Combine = Field(description="how several outcomes of one request are combined")
     default_loss: Annotated[float, Field(ge=0, le=1), Number] = Field(
         default=1.0, description="the loss of a request for which nothing came"
+    )
+    requests_format: Annotated[FormatTable, BeforeValidator(_as_table)] = Field(
+        default=FormatTable(name="json"), description="how a request's content is read"
+    )
+    outcomes_format: Annotated[FormatTable, BeforeValidator(_as_table)] = Field(
+        default=FormatTable(name="json"), description="how an outcome is read"
     )
     epoch: Count = Field(default=1, description="raise it to change how events are made")
     persons: PersonsTable | None = Field(default=None, description="a cap on one person's events")

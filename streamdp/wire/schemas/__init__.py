@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.wire.lines import (
     ACTION_SCHEMA,
     LEDGER_SCHEMA,
@@ -81,7 +81,7 @@ def schema(name: str) -> dict[str, Any]:
     """
     if name not in NAMES:
         expected = " or ".join(NAMES)
-        raise InvalidConfig(complaint("schema", "unknown", expected=expected, got=repr(name)))
+        raise InvalidConfig("schema", "unknown", expected=expected, got=repr(name))
     from importlib.resources import files
 
     text = files(__name__).joinpath(f"{name}.json").read_bytes()

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import ParamSpec
 
 from streamdp.core.calibration import parse_epsilon
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.kinds.feedback import PLAYED, Played, PolicyLearner
 from streamdp.core.learners.leader import read_recipe, registered
 
@@ -34,7 +34,7 @@ def read_share(option: str | Fraction | int, *, where: str) -> Fraction:
     """An exact number above 0 and at most 1."""
     share = parse_epsilon(option, where)
     if share > 1:
-        raise InvalidConfig(complaint(where, "too large", expected="≤ 1", got=share))
+        raise InvalidConfig(where, "too large", expected="≤ 1", got=share)
     return share
 
 
@@ -43,6 +43,4 @@ def read_played(option: str) -> Played:
     for kind in PLAYED:
         if option == kind:
             return kind
-    raise InvalidConfig(
-        complaint("learner.played", "unknown", expected=" | ".join(PLAYED), got=option)
-    )
+    raise InvalidConfig("learner.played", "unknown", expected=" | ".join(PLAYED), got=option)

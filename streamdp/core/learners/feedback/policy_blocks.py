@@ -1,8 +1,9 @@
 """For a world that does not change: play an arm as often as it is likely to be the best.
 
 Privacy: ε-DP for replacing one record's content. Sensitivity: 1 in L1 for the centred sums of all
-arms together (3 with counts, where the action stands in the content). Why: discrete Laplace noise
-of scale 1/ε (3/ε) on every number of a block; policies read released numbers and public counts.
+arms together (2 for rewards and losses, where the action stands in the content). Why: discrete
+Laplace noise of scale 1/ε (2/ε) on every number of a block; policies read released numbers
+and public counts.
 
 Every observation is used, and exploration follows probability instead of a worst-case bonus. With
 growing blocks the noise costs nearly nothing. `streamdp simulate --observes feedback` repeats the

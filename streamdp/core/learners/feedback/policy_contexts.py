@@ -20,7 +20,7 @@ from fractions import Fraction
 from math import isqrt, prod
 
 from streamdp.core.calibration import parse_epsilon
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.contexts import MOST_ARMS, Contexts
 from streamdp.core.kinds.feedback import PolicyLearner
@@ -76,12 +76,10 @@ def policy_contexts(
         shape, count, rest = (1,), 2, 0
     if rest or count < 2 or len(arms) > MOST_ARMS:
         raise InvalidConfig(
-            complaint(
-                "context",
-                "the table does not fit",
-                expected=f"2 or more actions in each of {contexts.cells} cells, {MOST_ARMS} in all",
-                got=f"{len(arms)} arms",
-            )
+            "context",
+            "the table does not fit",
+            expected=f"2 or more actions in each of {contexts.cells} cells, {MOST_ARMS} in all",
+            got=f"{len(arms)} arms",
         )
     shows = parse_epsilon(floor, "learner.floor") / exact
     where = read_played(played)

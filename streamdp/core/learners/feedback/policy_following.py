@@ -1,8 +1,9 @@
 """The default for feedback: as often as an arm is likely to be the best now, in a changing world.
 
 Privacy: ε-DP for replacing one record's content. Sensitivity: 1 in L1 for the centred sums of all
-arms together (3 with counts, where the action stands in the content). Why: discrete Laplace noise
-of scale 1/ε (3/ε) on every number of a block; policies read released numbers and public counts.
+arms together (2 for rewards and losses, where the action stands in the content). Why: discrete
+Laplace noise of scale 1/ε (2/ε) on every number of a block; policies read released numbers
+and public counts.
 Following change costs no ε, because only released numbers are looked at.
 
 Blocks double up to a longest one, so that a change is seen after a block or two, and a run-length

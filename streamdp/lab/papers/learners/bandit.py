@@ -24,7 +24,7 @@ from fractions import Fraction
 from typing import ParamSpec, Protocol
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners.leader import read_actions, read_recipe, registered
 
 
@@ -151,5 +151,5 @@ def read_horizon(option: str | int | None, *, where: str) -> int | None:
         return None
     text = str(option)
     if not text.isdecimal() or not 1 <= int(text) <= 1 << 40:
-        raise InvalidConfig(complaint(where, "not a slot count", expected="1 … 2**40", got=text))
+        raise InvalidConfig(where, "not a slot count", expected="1 … 2**40", got=text)
     return int(text)

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.lab.papers.learners.bandit import Chance
 
 
@@ -41,7 +41,7 @@ class Exp3:
         if not 0 < gamma <= 1:
             expected = "0 < γ ≤ 1: more batches, fewer actions, or HTINF"
             raise InvalidConfig(
-                complaint("learner.gamma", "out of range", expected=expected, got=f"{gamma:.3g}")
+                "learner.gamma", "out of range", expected=expected, got=f"{gamma:.3g}"
             )
         self.eta, self.gamma = eta, gamma
         self.losses = np.zeros((rows, actions))

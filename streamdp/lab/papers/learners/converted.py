@@ -27,7 +27,7 @@ import numpy as np
 
 from streamdp.core.arrays import Ints
 from streamdp.core.calibration import parse_epsilon
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners.leader import one_of, read_actions
 from streamdp.lab.papers.learners.bandit import (
     Bandit,
@@ -170,7 +170,7 @@ def conversion_of(
         if given[option] is not None and name != owner:
             expected = f"base {owner}, the only one that has it"
             raise InvalidConfig(
-                complaint(f"{where}.{option}", "unused", expected=expected, got=f"base {name}")
+                f"{where}.{option}", "unused", expected=expected, got=f"base {name}"
             )
     return Conversion(
         base=name,

@@ -19,7 +19,7 @@ from fractions import Fraction
 from math import log, sqrt
 
 from streamdp.core.calibration import parse_epsilon
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners.leader import one_of, read_actions
 from streamdp.lab.papers.learners.bandit import read_horizon
 from streamdp.lab.papers.learners.converted import Number, conversion_of
@@ -187,9 +187,7 @@ def _batched(
     batch = read_horizon(tau, where="learner.tau")
     if one_of(noise, NOISES, where="learner.noise") == "cell":
         if delta not in (None, "none"):
-            raise InvalidConfig(
-                complaint("learner.delta", "unused", expected="noise = printed", got=delta)
-            )
+            raise InvalidConfig("learner.delta", "unused", expected="noise = printed", got=delta)
         length = batch or max(1, round(sqrt(slots) / 10))
         step, share = _given(*given, _cell_rates(slots, length, len(names), count, float(exact)))
         return ExpertLearner(
@@ -198,7 +196,7 @@ def _batched(
         )  # fmt: skip
     if delta is None or delta == "none":
         raise InvalidConfig(
-            complaint("learner.delta", "missing", expected="a δ for printed noise", got="none")
+            "learner.delta", "missing", expected="a δ for printed noise", got="none"
         )
     exact_delta = parse_epsilon(delta, "learner.delta")
     share_of_expert = printed_share(exact, exact_delta, experts=count)

@@ -30,7 +30,7 @@ from typing import ParamSpec, Protocol
 import numpy as np
 
 from streamdp.core.arrays import Floats
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners.leader import registered
 from streamdp.lab.papers.learners.bandit import Chance
 from streamdp.lab.papers.learners.bases import Base, mixed, softmax
@@ -118,13 +118,13 @@ def read_advice(advice: object, *, experts: int, actions: int) -> Floats:
         rows = np.empty(0)
     expected = f"{experts} rows of {actions} chances that add up to 1"
     if rows.shape != (experts, actions):
-        raise InvalidConfig(complaint("advice", "shape", expected=expected, got=rows.shape))
+        raise InvalidConfig("advice", "shape", expected=expected, got=rows.shape)
     if not (np.isfinite(rows).all() and (rows >= 0).all()):
         got = f"{int((~(np.isfinite(rows) & (rows >= 0))).sum())} negative or not finite"
-        raise InvalidConfig(complaint("advice", "not chances", expected=expected, got=got))
+        raise InvalidConfig("advice", "not chances", expected=expected, got=got)
     if not np.allclose(rows.sum(axis=1), 1, rtol=0, atol=_ADVICE_ERROR):
         got = f"sums from {rows.sum(axis=1).min():.6g} to {rows.sum(axis=1).max():.6g}"
-        raise InvalidConfig(complaint("advice", "not chances", expected=expected, got=got))
+        raise InvalidConfig("advice", "not chances", expected=expected, got=got)
     return rows
 
 
@@ -152,9 +152,7 @@ class Weights:
         if not 0 < self.gamma <= 1:
             expected = "0 < γ ≤ 1: a longer horizon, fewer actions, or γ of your own"
             raise InvalidConfig(
-                complaint(
-                    "learner.gamma", "out of range", expected=expected, got=f"{self.gamma:.3g}"
-                )
+                "learner.gamma", "out of range", expected=expected, got=f"{self.gamma:.3g}"
             )
         self.losses = np.zeros(self.experts)
 
@@ -320,7 +318,7 @@ def read_experts(experts: str | int) -> int:
     text = str(experts)
     if not text.isdecimal() or not 1 <= int(text) <= MOST_EXPERTS:
         expected = f"1 … {MOST_EXPERTS:,}"
-        raise InvalidConfig(complaint("learner.experts", "number", expected=expected, got=text))
+        raise InvalidConfig("learner.experts", "number", expected=expected, got=text)
     return int(text)
 
 
@@ -333,9 +331,7 @@ def printed_share(epsilon: Fraction, delta: Fraction, *, experts: int) -> Fracti
     limit = exp(-float(epsilon) / 1.1)
     if not 0 < delta < limit:
         expected = f"0 < δ < e^(−ε/1.1) = {limit:.3g}"
-        raise InvalidConfig(
-            complaint("learner.delta", "out of range", expected=expected, got=delta)
-        )
+        raise InvalidConfig("learner.delta", "out of range", expected=expected, got=delta)
     share = float(epsilon) / (3 * sqrt(experts * log(1 / delta)))
     return Fraction(int(share * (1 << 40)), 1 << 40)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,11 @@ NAMES: Mapping[str, str] = {
 def load(name: str, *, folder: Path | None = None) -> Dataset:
     """A data set by its name."""
     if name not in NAMES:
-        raise InvalidConfig(complaint("datasets", "unknown", expected=", ".join(NAMES), got=name))
+        raise InvalidConfig("datasets", "unknown", expected=", ".join(NAMES), got=name)
     if name == "movielens":
         if folder is None:
             expected = "--folder with u.data, u.item and u.genre of MovieLens-100K"
-            raise InvalidConfig(
-                complaint("datasets movielens", "no folder", expected=expected, got="none")
-            )
+            raise InvalidConfig("datasets movielens", "no folder", expected=expected, got="none")
         from streamdp.lab.replay.datasets import movielens
 
         return movielens.load(folder)
@@ -60,4 +58,4 @@ def load(name: str, *, folder: Path | None = None) -> Dataset:
 def missing(package: str, *, extra: str = "examples") -> InvalidConfig:
     """The error for data whose package is not installed."""
     expected = f"the extra `{extra}` (in a checkout: make tools)"
-    return InvalidConfig(complaint(package, "not installed", expected=expected, got="no package"))
+    return InvalidConfig(package, "not installed", expected=expected, got="no package")

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.lab.replay.datasets import Dataset
 
 LIKED = 4  # stars
@@ -70,7 +70,7 @@ def _lines(path: Path) -> list[str]:
         text = path.read_text(encoding="latin-1")
     except OSError:
         raise InvalidConfig(
-            complaint(str(path), "cannot be read", expected="a MovieLens-100K file", got="no file")
+            str(path), "cannot be read", expected="a MovieLens-100K file", got="no file"
         ) from None
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
@@ -79,6 +79,4 @@ def _lines(path: Path) -> list[str]:
 
 
 def _wrong(path: Path, line: int, expected: str, got: str) -> InvalidConfig:
-    return InvalidConfig(
-        complaint(f"{path}: line {line}", "wrong form", expected=expected, got=got)
-    )
+    return InvalidConfig(f"{path}: line {line}", "wrong form", expected=expected, got=got)

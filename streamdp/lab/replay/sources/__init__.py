@@ -16,7 +16,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.lab.replay.log import Log, OnBad
 
 ENDINGS: Mapping[str, str] = {
@@ -61,12 +61,10 @@ def open_log(source: str | Path, reading: ReadOptions | None = None) -> Log:
     module = ENDINGS.get(path.suffix.lower())
     if module is None:
         raise InvalidConfig(
-            complaint(
-                text, "unknown kind of log", expected=_kinds(), got=path.suffix or "no ending"
-            )
+            text, "unknown kind of log", expected=_kinds(), got=path.suffix or "no ending"
         )
     if not path.is_file():
-        raise InvalidConfig(complaint(text, "cannot be read", expected="a file", got="none there"))
+        raise InvalidConfig(text, "cannot be read", expected="a file", got="none there")
     if module == "arrow_files":
         need_pyarrow(text)
     reader: Callable[[Path, ReadOptions], Log] = import_module(f"{__name__}.{module}").open_file
@@ -78,7 +76,7 @@ def need_pyarrow(where: str) -> None:
     """Refuse a file that needs pyarrow, if pyarrow is not installed."""
     if find_spec("pyarrow") is None:
         expected = "the extra `replay` (in a checkout: make tools)"
-        raise InvalidConfig(complaint(where, "needs pyarrow", expected=expected, got="no pyarrow"))
+        raise InvalidConfig(where, "needs pyarrow", expected=expected, got="no pyarrow")
 
 
 def _kinds() -> str:

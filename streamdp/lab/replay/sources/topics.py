@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import LossBatch
 from streamdp.lab.replay.clipping import decoded
 from streamdp.lab.replay.log import Portion, batch_of, wrong
 from streamdp.lab.replay.sources import ReadOptions
 from streamdp.ports import Administrator, Records, StreamTopics, Technology
+from streamdp.service.registries import with_schemas
 from streamdp.wire import formats
 
 GROUP = "streamdp.transports"
@@ -89,7 +90,9 @@ def topic_log(technology: Technology, topic: str, how: ReadOptions, *, name: str
     """The input topic of a technology that is open already."""
     if how.actions is None:
         raise wrong(name, "a topic does not name actions", expected="--actions", got="none")
-    wire = formats.configure(how.format, actions=how.actions, options=how.format_options)
+    wire = with_schemas(
+        formats.configure(how.format, actions=how.actions, options=how.format_options)
+    )
     topics = StreamTopics(app="replay", stream=topic, input=topic)
     return TopicLog(name, technology, topics, wire, _length(technology, topics, name))
 
@@ -99,7 +102,7 @@ def _technology(name: str, settings: dict[str, object]) -> Technology:
         factory: type[Technology] = entry.load()
         return factory.from_settings(settings, app="replay")
     known = sorted({entry.name for entry in entry_points(group=GROUP)})
-    raise InvalidConfig(complaint("transport", "unknown", expected=" or ".join(known), got=name))
+    raise InvalidConfig("transport", "unknown", expected=" or ".join(known), got=name)
 
 
 def _length(technology: Technology, topics: StreamTopics, where: str) -> int:

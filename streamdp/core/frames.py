@@ -1,0 +1,93 @@
+"""Reads columns of a data frame (pandas, polars, pyarrow) by narwhals, an extra.
+
+Names and types of columns are code, so a wrong one is refused. What a column holds is data: a
+missing number is NaN, which counts as the null loss (P1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.errors import InvalidConfig
+
+
+class Frame:
+    """A frame whose columns are looked up by name."""
+
+    def __init__(self, frame: object, names: Sequence[str]) -> None:
+        """Refuse what is no frame, and names that it does not have or that are given twice."""
+        narwhals = _narwhals()
+        try:
+            self._frame: Any = narwhals.from_native(frame, eager_only=True)
+        except TypeError:
+            expected = "a frame of pandas or polars, or a table of pyarrow"
+            raise _wrong("frame", "no frame", expected, type(frame).__name__) from None
+        has = list(self._frame.columns)
+        missing = [repr(name) for name in names if name not in has]
+        if missing:
+            raise _wrong("frame", "has no such column", f"some of {has}", ", ".join(missing))
+        if len(set(names)) < len(names):
+            raise _wrong("columns", "one is named twice", "each once", list(names))
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self._frame)
+
+    def keys(self, name: str) -> list[bytes | None]:
+        """A column of texts or bytes as keys; a missing one is the null key."""
+        keys: list[bytes | None] = []
+        for value in self._frame[name].to_list():
+            if isinstance(value, str):
+                keys.append(value.encode())
+            elif isinstance(value, bytes):
+                keys.append(value)
+            elif value is None or value != value:
+                keys.append(None)
+            else:
+                raise _wrong(f"column {name!r}", "no keys", "texts or bytes", type(value).__name__)
+        return keys
+
+    def texts(self, name: str) -> list[str | None]:
+        """A column of texts; a missing one is None."""
+        values = self._frame[name].to_list()
+        texts = [None if value is None or value != value else value for value in values]
+        for text in texts:
+            if text is not None and not isinstance(text, str):
+                raise _wrong(f"column {name!r}", "no names", "texts", type(text).__name__)
+        return texts
+
+    def numbers(self, names: Sequence[str]) -> NDArray[np.float64]:
+        """Columns of numbers, one beside the other; a missing number is NaN."""
+        columns = []
+        for name in names:
+            column = self._frame[name]
+            if not column.dtype.is_numeric():
+                expected, got = "numbers", str(column.dtype)
+                raise _wrong(f"column {name!r}", "no numbers", expected, got)
+            columns.append(np.asarray(column.cast(_narwhals().Float64).to_numpy(), np.float64))
+        return np.column_stack(columns) if columns else np.empty((len(self), 0))
+
+
+def frame_from(columns: dict[str, list[Any]], *, backend: str) -> Any:
+    """A frame of these columns: backend is pandas, polars or pyarrow."""
+    narwhals = _narwhals()
+    if backend not in ("pandas", "polars", "pyarrow"):
+        raise _wrong("backend", "unknown", "pandas, polars or pyarrow", repr(backend))
+    return narwhals.from_dict(columns, backend=backend).to_native()
+
+
+def _narwhals() -> Any:
+    try:
+        import narwhals
+    except ImportError:
+        expected = 'pip install "streamdp[frames]"'
+        raise _wrong("frames", "are an extra", expected, "no narwhals") from None
+    return narwhals
+
+
+def _wrong(where: str, what: str, expected: str, got: object) -> InvalidConfig:
+    return InvalidConfig(where, what, expected=expected, got=got)

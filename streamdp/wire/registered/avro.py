@@ -1,0 +1,151 @@
+"""Reads one field of Avro records, by the schema that wrote them (fastavro).
+
+The field is looked up by its name, at the top of the record. What comes after it is not read, so
+put it first: then nearly all records are read without a look at their structure (`Plain`).
+
+A schema is unreadable if the field has another type than float, double, string, or the array or map
+of these that is wanted (an int's length would show its size, a union's whether it is null), or if
+records could take a reader beyond any bound: a type that contains itself, which a deep record turns
+into a deep stack, or an array of items without bytes, of which a few bytes name any number.
+"""
+
+from __future__ import annotations
+
+import json
+from io import BytesIO
+from typing import Any
+
+import fastavro
+from fastavro.schema import parse_schema
+
+from streamdp.core.errors import InvalidConfig
+from streamdp.wire.registered.fields import Field, Plain, Reader, UnreadableSchema, varint
+
+_WIDTHS = {"float": 4, "double": 8}
+
+
+def reader_of(text: str, field: Field) -> Reader:
+    """The reader of a schema's records; raises `UnreadableSchema`."""
+    try:
+        schema = _without_logical_types(json.loads(text))
+        fields = schema["fields"] if schema["type"] == "record" else []
+        place = next((at for at, of in enumerate(fields) if of["name"] == field.name), None)
+        if place is None:
+            raise UnreadableSchema(f"no record with a field {field.name}")
+        whole = parse_schema(schema)
+        start: Any = parse_schema({**schema, "fields": fields[: place + 1]})
+        _bounded(start, {})
+        kind = start["fields"][place]["type"]
+    except UnreadableSchema:
+        raise
+    except Exception as error:  # fastavro's own, and whatever else a text that is no schema causes
+        raise UnreadableSchema(f"not an Avro schema ({type(error).__name__})") from None
+    numbers = _fitting(kind, field)
+
+    def read(record: bytes) -> object:
+        try:
+            return fastavro.schemaless_reader(BytesIO(record), start, None)[field.name]  # type: ignore[index, call-overload]
+        except MemoryError:
+            raise  # not content: a null loss would be wrong
+        except Exception:
+            return None
+
+    def write(content: object) -> bytes:
+        record = BytesIO()
+        try:
+            fastavro.schemaless_writer(record, whole, {field.name: content})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            expected = f"{field.name}, and defaults for all other fields"
+            got = type(error).__name__
+            raise InvalidConfig(
+                "schema", "its records need more", expected=expected, got=got
+            ) from None
+        return record.getvalue()
+
+    return Reader(read, write, _plain(field, numbers) if place == 0 else None)
+
+
+def _plain(field: Field, numbers: str) -> Plain | None:
+    each = _WIDTHS.get(numbers, 0)
+    if field.content == "number":
+        return Plain(b"", each, each, b"", ends=False)
+    if field.content == "numbers":  # one block: its number of items, these, and no further block
+        return Plain(varint(2 * field.count), each, field.count * each, b"\0", ends=False)
+    return None
+
+
+def _fitting(kind: Any, field: Field) -> str:
+    """The type of the field's numbers or texts; raises if it is not what is wanted."""
+    inner = kind
+    for layer in _LAYERS[field.content]:
+        items = {"array": "items", "map": "values"}[layer]
+        if not isinstance(inner, dict) or inner.get("type") != layer:
+            raise _unfit(field)
+        inner = inner[items]
+    name = inner["type"] if isinstance(inner, dict) else inner
+    known = ("string",) if field.content.startswith("text") else ("float", "double")
+    if not isinstance(name, str) or name not in known:
+        raise _unfit(field)
+    return name
+
+
+_LAYERS: dict[str, tuple[str, ...]] = {
+    "number": (),
+    "numbers": ("array",),
+    "numbers by name": ("map",),
+    "text": (),
+    "texts": ("array",),
+    "texts by name": ("map", "array"),
+}
+
+
+def _unfit(field: Field) -> UnreadableSchema:
+    single = "string" if field.content.startswith("text") else "float or double"
+    wanted = "".join(f"{layer} of " for layer in _LAYERS[field.content]) + single
+    return UnreadableSchema(f"{field.name} is not {wanted}")
+
+
+def _bounded(kind: Any, takes: dict[str, bool | None]) -> bool:
+    """Whether a value of this type takes any bytes; raises if it may be deep or long for free.
+
+    `takes`: the same of named types; None while a type is being looked at.
+    """
+    if isinstance(kind, list):  # a union has a number in front
+        for of in kind:
+            _bounded(of, takes)
+        return True
+    if isinstance(kind, str):
+        if kind not in takes:
+            return kind != "null"
+        known = takes[kind]
+        if known is None:
+            raise UnreadableSchema("a type that contains itself")
+        return known
+    match kind["type"]:
+        case "record":
+            takes[kind["name"]] = None
+            parts = [_bounded(of["type"], takes) for of in kind["fields"]]
+            takes[kind["name"]] = any(parts)
+            return any(parts)
+        case "array":
+            if not _bounded(kind["items"], takes):
+                raise UnreadableSchema("an array of items without bytes")
+        case "map":
+            _bounded(kind["values"], takes)
+        case "fixed":
+            takes[kind["name"]] = kind["size"] > 0
+            return bool(takes[kind["name"]])
+        case "enum":
+            takes[kind["name"]] = True
+        case other:
+            return _bounded(other, takes)
+    return True
+
+
+def _without_logical_types(schema: Any) -> Any:
+    """A schema whose values are read as they are written: a decimal as its bytes, a date as int."""
+    if isinstance(schema, dict):
+        return {k: _without_logical_types(v) for k, v in schema.items() if k != "logicalType"}
+    if isinstance(schema, list):
+        return [_without_logical_types(part) for part in schema]
+    return schema

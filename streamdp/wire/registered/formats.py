@@ -1,0 +1,463 @@
+"""The formats `avro`, `protobuf` and `json_schema`: one field of each record, by its schema's id.
+
+A format knows the schemas that hold in one partition (`SchemaLog`). It is a value: a partition that
+learns a schema goes on with another one (`renewed`). Without any, every record is unusable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from struct import Struct, error
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.arrays import Floats, Ints
+from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.wire.feedback import Feedback, Outcomes
+from streamdp.wire.formats import (
+    Decoded,
+    Setting,
+    Value,
+    checked_actions,
+    checked_names,
+    checked_numbers,
+    checked_option,
+    checked_rows,
+    record_lengths,
+)
+from streamdp.wire.json_format import UNUSABLE, Layout, list_reader, mapping_reader, short_decimals
+from streamdp.wire.nesting import SHORT, too_deep
+from streamdp.wire.registered.fields import Field, Reader, UnreadableSchema
+from streamdp.wire.registered.schemas import (
+    EMPTY,
+    PREFIX,
+    Held,
+    Schema,
+    SchemaKind,
+    SchemaLog,
+    Source,
+    fits,
+)
+
+_NAMES: dict[SchemaKind, str] = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json_schema"}
+_PACKAGES: dict[SchemaKind, str] = {"AVRO": "fastavro", "PROTOBUF": "google.protobuf"}
+SOURCE = ("registry", "subject", "refresh", "user", "password_file", "ca_file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Reading:
+    """Reads one field of the records of a subject, by the schemas that hold."""
+
+    kind: SchemaKind
+    source: Source
+    field: Field
+    actions: tuple[str, ...] = ()  # whose numbers are looked up by name
+    log: SchemaLog = EMPTY
+    seen: tuple[Schema, ...] | None = None  # of what was fetched, what the log has already
+    readers: Mapping[bytes, Reader] = dataclass_field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Make the reader of each schema."""
+        try:
+            readers = {
+                start: _reader(held.kind, held.text, self) for start, held in self.log.held.items()
+            }
+        except UnreadableSchema as error:
+            expected, got = "schemas that this version reads", str(error)
+            where = f"schemas of {self.source.subject}"
+            raise StateMismatch(where, "damaged", expected=expected, got=got) from None
+        object.__setattr__(self, "readers", readers)
+
+    def holding(self, held: Sequence[Held]) -> Reading:
+        """With these schemas alone."""
+        return replace(self, log=SchemaLog.of(held), seen=None)
+
+    def renewed(self, *, since: int) -> tuple[Reading, list[Held]]:
+        """With what was fetched since, which holds from a position on; and what is new of it."""
+        fetched = self.source.fetched.schemas
+        if fetched is None or fetched is self.seen:
+            return self, []
+        readable = [schema for schema in fetched if self.fault(schema) is None]
+        log, new = self.log.extended(readable, since=since)
+        return replace(self, log=log, seen=fetched), new
+
+    def fault(self, schema: Schema) -> str | None:
+        """Why records of a schema cannot be read; None if they can. Public."""
+        if not fits(schema):
+            return "too long for the state"
+        try:
+            _reader(schema.kind, schema.text, self)
+        except UnreadableSchema as error:
+            return str(error)
+        return None
+
+    def check(self) -> None:
+        """Refuse an extra that is not installed."""
+        package = _PACKAGES.get(self.kind)
+        if package is not None and find_spec(package.partition(".")[0]) is None:
+            expected = 'pip install "streamdp[registry]"'
+            name = _NAMES[self.kind]
+            got = f"no {package}"
+            raise InvalidConfig(f"format {name}", "is an extra", expected=expected, got=got)
+
+    def content(self, value: Value) -> object:
+        """The field's content in one record; None if it is unusable."""
+        if value is None or (reader := self.readers.get(value[:PREFIX])) is None:
+            return None
+        return reader.read(value[PREFIX:])
+
+    def numbers(self, values: Sequence[Value]) -> Floats:
+        """The field's numbers in each record, clipped to [0, 1]; a row of NaN if it is unusable.
+
+        Where a schema's records have them in one place (`Plain`), they are taken from there.
+        """
+        count = self.field.count
+        table = np.full((len(values), count), np.nan)
+        others = self._taken(values, table)
+        read = {start: reader.read for start, reader in self.readers.items()}
+        pack, row = Struct(f"<{count}d").pack, self._row
+        places: list[int] = []
+        packed: list[bytes] = []
+        for at in others:
+            value = values[at]
+            if value is None or (reader := read.get(value[:PREFIX])) is None:
+                continue
+            content = reader(value[PREFIX:])
+            if content is not None:
+                try:
+                    numbers: Any = content if row is None else row(content)
+                    packed.append(pack(*numbers))
+                    places.append(at)
+                except error:  # another number of them
+                    continue
+        table[places] = np.frombuffer(b"".join(packed), dtype="<f8").reshape(-1, count)
+        table[~np.isfinite(table)] = np.nan
+        return np.clip(table, 0.0, 1.0, out=table)
+
+    def _taken(self, values: Sequence[Value], table: Floats) -> Sequence[int]:
+        """Fill in the rows of records whose numbers stand where they mostly do; return the others.
+
+        All at once: numpy compares what stands around the numbers.
+        """
+        plain = {start: of.plain for start, of in self.readers.items() if of.plain is not None}
+        present = {value[:PREFIX] for value in values if value is not None} if plain else set()
+        lengths, left = record_lengths(values), np.arange(len(values))
+        for start in sorted(present & plain.keys()):
+            of = plain[start]
+            head = np.frombuffer(start + of.head, dtype=np.uint8)
+            stop = len(head) + of.width
+            size = stop + len(of.tail)
+            fits = lengths[left] == size if of.ends else lengths[left] >= size
+            places = left if fits.all() else left[fits]
+            chosen = values if len(places) == len(values) else [values[at] for at in places]
+            if not (lengths[places] == size).all():
+                chosen = [value[:size] for value in chosen if value is not None]
+            cells = np.frombuffer(b"".join(chosen), dtype=np.uint8)  # type: ignore[arg-type]
+            cells = cells.reshape(-1, size)
+            around = (cells[:, : len(head)] == head).all(axis=1)
+            around &= (cells[:, stop:] == np.frombuffer(of.tail, dtype=np.uint8)).all(axis=1)
+            numbers = np.ascontiguousarray(cells[:, len(head) : stop]).view(f"<f{of.each}")
+            if around.all():
+                table[places] = numbers
+                left = left[~fits]
+            else:
+                table[places[around]] = numbers[around]
+                left = np.setdiff1d(left, places[around], assume_unique=True)
+        others: list[int] = left.tolist()
+        return others
+
+    @property
+    def _row(self) -> Callable[[Any], Sequence[float]] | None:
+        """Makes a row of a record's content; None if it is one."""
+        if self.field.content == "number":
+            return lambda number: (number,)
+        if self.field.content == "numbers":
+            return None
+        actions = self.actions
+
+        def row(named: Any) -> Sequence[float]:
+            if not isinstance(named, dict):
+                return cast("Sequence[float]", named)
+            return [named.get(action, 0.5) for action in actions]
+
+        return row
+
+    def write(self, content: object) -> bytes:
+        """A record with the newest schema that holds."""
+        if not self.readers:
+            raise InvalidConfig(
+                f"subject {self.source.subject}",
+                "no schema to write with",
+                expected="one that was fetched from the registry",
+                got="none",
+            )
+        newest = max(self.readers)
+        return newest + self.readers[newest].write(content)
+
+    def explain(self, value: Value) -> str | None:
+        """Why a record is unusable. NOT PRIVATE: for operators only."""
+        reading, _ = self.renewed(since=0)
+        if value is None:
+            return "no value"
+        if len(value) < PREFIX or value[0] != 0:
+            return "no schema's id in front: a zero and four bytes"
+        if value[:PREFIX] not in reading.readers:
+            known = ", ".join(str(int.from_bytes(start[1:], "big")) for start in reading.readers)
+            return f"schema {int.from_bytes(value[1:PREFIX], 'big')}, not one of {known or 'none'}"
+        usable = reading.content(value) is not None
+        if self.actions or self.field.content == "number":
+            usable = not np.isnan(reading.numbers([value])).any()
+        return None if usable else f"not read as {reading.field.name} by its schema"
+
+    def settings(self) -> dict[str, Setting]:
+        """What decides how a record is read, beside what the state holds."""
+        return {"name": _NAMES[self.kind], "subject": self.source.subject}
+
+
+def _reader(kind: str, text: str, reading: Reading) -> Reader:
+    if kind != reading.kind:
+        raise UnreadableSchema(f"of type {kind}, not {reading.kind}")
+    return _compiled(reading.kind, text, reading.field, reading.actions)
+
+
+@lru_cache(maxsize=1024)  # each partition has the same ones
+def _compiled(kind: SchemaKind, text: str, field: Field, actions: tuple[str, ...]) -> Reader:
+    if kind == "AVRO":
+        from streamdp.wire.registered import avro
+
+        return avro.reader_of(text, field)
+    if kind == "PROTOBUF":
+        from streamdp.wire.registered import protobuf
+
+        return protobuf.reader_of(text, field)
+    return _json_reader(field, actions)
+
+
+def _json_reader(field: Field, actions: tuple[str, ...]) -> Reader:
+    """JSON, as without a registry: of the schema only the id counts."""
+    match field.content:
+        case "numbers":
+            decode: Callable[[bytes], object] = list_reader(actions)
+        case "numbers by name" if actions:
+            decode = mapping_reader(actions)
+        case content:
+            kinds: dict[str, Any] = {
+                "number": float,
+                "text": str,
+                "texts": list[str],
+                "texts by name": dict[str, list[str]],
+                "numbers by name": dict[str, float],
+            }
+            event = msgspec.defstruct("Event", [("of", kinds[content])], rename={"of": field.name})
+            typed = msgspec.json.Decoder(event).decode
+            decode = lambda record: typed(record).of  # type: ignore[attr-defined]  # noqa: E731
+
+    def read(record: bytes) -> object:
+        try:
+            return None if len(record) > SHORT and too_deep(record) else decode(record)
+        except UNUSABLE:
+            return None
+
+    def write(content: object) -> bytes:
+        return msgspec.json.encode({field.name: content})
+
+    return Reader(read, write)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SchemaFormat:
+    """Losses of all actions, one slot a record."""
+
+    actions: tuple[str, ...]
+    reading: Reading
+    layout: Layout = "list"
+
+    def settings(self) -> Mapping[str, Setting]:
+        """Everything that decides how a record is read, beside what the state holds."""
+        return {**self.reading.settings(), "layout": self.layout}
+
+    def slots(self, lengths: Ints) -> Ints:
+        """One for each record. Public."""
+        return np.ones(len(lengths), dtype=np.int64)
+
+    def decode(self, values: Sequence[Value]) -> Decoded:
+        """The rows of a batch of records. Never raises because of content."""
+        rows = self.reading.numbers(values).astype(np.float32)
+        return Decoded(rows, np.ones(len(values), dtype=np.int64))
+
+    def encode(self, losses: NDArray[np.float32]) -> bytes:
+        """One record with this row, by the newest schema."""
+        rows = checked_rows(losses, columns=len(self.actions))
+        if len(rows) > 1:
+            raise InvalidConfig("losses", "too many rows", expected="1 in a record", got=len(rows))
+        numbers = short_decimals(rows[0]).tolist()
+        named = self.layout == "mapping"
+        return self.reading.write(
+            dict(zip(self.actions, numbers, strict=True)) if named else numbers
+        )
+
+    def explain(self, value: Value) -> str | None:
+        """Why a record is unusable. NOT PRIVATE: for operators only."""
+        return self.reading.explain(value)
+
+    def __repr__(self) -> str:
+        """Show the format, the subject and the number of actions."""
+        source, name = self.reading.source, _NAMES[self.reading.kind]
+        return f"SchemaFormat({name}, {source.subject}, {self.layout}, K={len(self.actions)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SchemaFeedback:
+    """The loss or the reward of the shown action, which a header names; one slot a record."""
+
+    feedback: Feedback
+    reading: Reading
+
+    @property
+    def frames(self) -> bool:
+        """False: a record is one slot."""
+        return False
+
+    def settings(self) -> Mapping[str, Setting]:
+        """Everything that decides how a record is read, beside what the state holds."""
+        return {**self.reading.settings(), **self.feedback.settings()}
+
+    def slots(self, lengths: Ints) -> Ints:
+        """One for each record. Public."""
+        return np.ones(len(lengths), dtype=np.int64)
+
+    def decode(self, values: Sequence[Value]) -> Outcomes:
+        """Decode a batch of payloads. Never raises because of content."""
+        numbers = self.reading.numbers(values)[:, 0].astype(np.float32)
+        return Outcomes(numbers, np.ones(len(values), dtype=np.int64))
+
+    def encode(self, numbers: NDArray[np.float32], *, played: Sequence[int]) -> bytes:
+        """One record with this number, by the newest schema."""
+        row = checked_numbers(numbers)
+        if len(row) != 1:
+            raise InvalidConfig(
+                "feedback", "too many slots", expected="1 in a record", got=len(row)
+            )
+        return self.reading.write(short_decimals(row).tolist()[0])
+
+    def explain(self, value: Value) -> str | None:
+        """Why a payload is unusable. NOT PRIVATE: for operators only."""
+        return self.reading.explain(value)
+
+    def __repr__(self) -> str:
+        """Show the format, the subject and the number of actions."""
+        source, name = self.reading.source, _NAMES[self.reading.kind]
+        return f"SchemaFeedback({name}, {source.subject}, K={len(self.feedback.actions)})"
+
+
+Registered = SchemaFormat | SchemaFeedback
+
+
+def in_force(format_: object, values: Sequence[Value], offsets: Sequence[int]) -> Sequence[Value]:
+    """The values as a format reads them at these offsets; those of other formats as they are."""
+    if isinstance(format_, Registered):
+        return format_.reading.log.in_force(values, offsets)
+    return values
+
+
+def as_json(reading: Reading, values: Sequence[Value], offsets: Sequence[int]) -> list[Value]:
+    """Records as the JSON that says the same of the field; None where they are unusable."""
+    return [_json(reading, value) for value in reading.log.in_force(values, offsets)]
+
+
+def _json(reading: Reading, value: Value) -> Value:
+    if value is not None and reading.kind == "JSON":
+        return value[PREFIX:] if value[:PREFIX] in reading.readers else None
+    content = reading.content(value)
+    return None if content is None else msgspec.json.encode({reading.field.name: content})
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaFactory:
+    """Makes the formats of one type of schema, from a stream's configuration."""
+
+    kind: SchemaKind
+
+    def configure(self, *, actions: Sequence[str], options: Mapping[str, object]) -> SchemaFormat:
+        """The format of a stream of losses."""
+        checked_names(options, where="format", known=(*SOURCE, "layout"))
+        layout = options.get("layout", "list")
+        checked_option(layout, where="format.layout", allowed=("list", "mapping"))
+        names = checked_actions(actions)
+        content = Field("losses", "numbers" if layout == "list" else "numbers by name", len(names))
+        reading = self.reading(content, options, actions=names)
+        return SchemaFormat(actions=names, reading=reading, layout=layout)  # type: ignore[arg-type]
+
+    def configure_feedback(
+        self, *, feedback: Feedback, options: Mapping[str, object]
+    ) -> SchemaFeedback:
+        """The format of a feedback stream whose actions stand in headers."""
+        checked_names(options, where="format", known=SOURCE)
+        if feedback.played != "header":
+            raise InvalidConfig(
+                "format.name",
+                "a name in the record would show by its length which action it is",
+                expected="played = header, or json with padding = fixed",
+                got=f"{_NAMES[self.kind]} with played = {feedback.played}",
+            )
+        reading = self.reading(Field(feedback.content, "number"), options)
+        return SchemaFeedback(feedback=feedback, reading=reading)
+
+    def reading(
+        self, field: Field, options: Mapping[str, object], *, actions: tuple[str, ...] = ()
+    ) -> Reading:
+        """What reads a field, from a table's options."""
+        reading = Reading(kind=self.kind, source=_source(options), field=field, actions=actions)
+        reading.check()
+        return reading
+
+
+AVRO = SchemaFactory("AVRO")
+PROTOBUF = SchemaFactory("PROTOBUF")
+JSON_SCHEMA = SchemaFactory("JSON")
+
+
+def _source(options: Mapping[str, object]) -> Source:
+    """Where schemas come from."""
+    texts: dict[str, str | None] = {}
+    for name in ("registry", "subject", "user", "password_file", "ca_file"):
+        value = options.get(name)
+        needed = name in ("registry", "subject")
+        if not (isinstance(value, str) and value) and (needed or value is not None):
+            raise _wrong(name, "missing" if value is None else "not usable", "a text", value)
+        texts[name] = value if isinstance(value, str) else None
+    url, user = str(texts["registry"]), texts["user"]
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        raise InvalidConfig(
+            "format.registry",
+            "not an address",
+            expected="http(s)://host[:port][/path], without a password",
+            got="another text",
+        )
+    if parts.query or parts.fragment:
+        raise _wrong("registry", "has a query", "an address without one", "one with")
+    refresh = options.get("refresh", 10)
+    if isinstance(refresh, bool) or not isinstance(refresh, int | float) or not 1 <= refresh <= 1e6:
+        raise _wrong("refresh", "not usable", "seconds, at least 1", refresh)
+    if (user is None) != (texts["password_file"] is None):
+        got = "one of them"
+        raise _wrong("password_file", "goes together with user", "both or neither", got)
+    files = [
+        None if texts[n] is None else Path(str(texts[n])) for n in ("password_file", "ca_file")
+    ]
+    subject = str(texts["subject"])
+    return Source(url.rstrip("/"), subject, float(refresh), user, files[0], files[1])
+
+
+def _wrong(name: str, what: str, expected: str, got: object) -> InvalidConfig:
+    return InvalidConfig(f"format.{name}", what, expected=expected, got=repr(got))

@@ -1,0 +1,165 @@
+"""Do frames of pandas, polars and pyarrow give the same batches? Are mistakes of code refused?"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import streamdp as sd
+from streamdp.core.errors import InvalidConfig
+from streamdp.lab.frames import frame_of
+from streamdp.lab.planning import Wish, plan_changes, plan_for
+from streamdp.lab.replay.cells import parse_candidate
+from streamdp.lab.simulation import SimulationSize, simulate
+from streamdp.lab.worlds import World
+from tests.conftest import ROOT
+
+BACKENDS: list[Callable[[dict[str, Any]], Any]] = [pd.DataFrame, pl.DataFrame, pa.table]
+every_backend = pytest.mark.parametrize("frame", BACKENDS, ids=["pandas", "polars", "pyarrow"])
+ACTIONS = ["a", "b"]
+ROWS: dict[str, Any] = {"key": ["fr", "de", None], "a": [0.25, 7.0, None], "b": [0, 1, 1]}
+ROWS_AS_LOSSES = np.array([[0.25, 0], [7, 1], [np.nan, 1]])
+
+
+def engine(learner: Any) -> sd.Engine:
+    return sd.Engine(
+        stream="home", partition=0, learner=learner, budget="1",
+        randomness=sd.SeededRandomness(1),
+    )  # fmt: skip
+
+
+def losing() -> sd.Engine:
+    return engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1"))
+
+
+def shown() -> sd.Engine:
+    return engine(sd.policy_blocks(actions=ACTIONS, epsilon="1"))
+
+
+@every_backend
+def test_rows_of_a_frame_are_slots(frame: Callable[[Any], Any]) -> None:
+    batch = sd.LossBatch.from_frame(frame(ROWS), key="key", losses=ACTIONS, first=5)
+    assert [batch.keys[at] for at in batch.index] == [b"fr", b"de", None]
+    assert np.allclose(batch.losses, ROWS_AS_LOSSES, equal_nan=True)
+    assert batch.offsets.tolist() == [5, 6, 7]
+    by_frame, by_lists = losing(), losing()
+    same = sd.LossBatch.by_key([b"fr", b"de", None], ROWS_AS_LOSSES, range(5, 8))
+    assert list(by_frame.apply_batch(batch)) == list(by_lists.apply_batch(same))
+
+
+@every_backend
+def test_rows_of_feedback_are_slots(frame: Callable[[Any], Any]) -> None:
+    shown_actions, clicks = ["a", "b", "c", None], [1.0, None, 1.0, 0.0]
+    rows = {"key": ["fr"] * 4, "shown": shown_actions, "click": clicks}
+    by_frame, by_hand = shown(), shown()
+    batch = sd.FeedbackBatch.from_frame(
+        frame(rows), key="key", action="shown", actions=ACTIONS, reward="click"
+    )
+    releases = list(by_frame.apply_batch(batch))
+    expected = [
+        release
+        for action, click in zip(shown_actions, clicks, strict=True)
+        for release in by_hand.observe(b"fr", action=action, reward=click)
+    ]
+    assert releases == expected
+    losses = frame({**rows, "click": [0.0, None, 0.0, 1.0]})
+    same = sd.FeedbackBatch.from_frame(
+        losses, key="key", action="shown", actions=ACTIONS, loss="click"
+    )
+    assert np.array_equal(batch.gain, same.gain)
+    assert np.array_equal(batch.played, same.played)
+
+
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "no frame": (lambda: sd.LossBatch.from_frame([1], key="key", losses=ACTIONS), "no frame"),
+    "a wrong name": (
+        lambda: sd.LossBatch.from_frame(pd.DataFrame(ROWS), key="key", losses=["a", "c"]),
+        "no such column.* got 'c'"),
+    "a name twice": (
+        lambda: sd.LossBatch.from_frame(pd.DataFrame(ROWS), key="key", losses=["a", "a"]), "twice"),
+    "a column of texts": (
+        lambda: sd.LossBatch.from_frame(pd.DataFrame(ROWS), key="a", losses=["key"]), "no keys"),
+    "losses that are texts": (
+        lambda: sd.LossBatch.from_frame(pl.DataFrame({"k": ["x"], "a": ["0"]}), key="k",
+                                        losses=["a"]), "no numbers"),
+    "names that are numbers": (
+        lambda: sd.FeedbackBatch.from_frame(
+            pd.DataFrame(ROWS), key="key", action="b", actions=ACTIONS, loss="a"), "no names"),
+    "loss and reward": (
+        lambda: sd.FeedbackBatch.from_frame(
+            pd.DataFrame(ROWS), key="key", action="a", actions=ACTIONS), "got neither"),
+    "both in a call": (lambda: shown().observe(b"k", action="a", loss=0, reward=1), "got both"),
+    "neither in a call": (lambda: shown().observe(b"k", action="a"), "got neither"),
+    "a reward of text": (
+        lambda: shown().observe(b"k", action="a", reward="1"), "reward: no number"),  # type: ignore[arg-type]
+    "an unknown backend": (lambda: frame_of([], backend="dask"), "pandas, polars or pyarrow"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("use", "said"), REFUSED.values(), ids=REFUSED.keys())
+def test_mistakes_of_code_are_refused(use: Callable[[], object], said: str) -> None:
+    with pytest.raises(InvalidConfig, match=said):
+        use()
+
+
+def test_a_reward_is_one_minus_a_loss() -> None:
+    by_loss, by_reward = shown(), shown()
+    for number in (0.0, 0.25, 1.0, 7.0, None, float("nan")):
+        loss = None if number is None else 1.0 - number
+        releases = list(by_loss.observe(b"k", action="a", loss=loss))
+        assert list(by_reward.observe(b"k", action="a", reward=number)) == releases
+
+
+@pytest.mark.parametrize("losses", [[0.1], [0.1, 0.2, 0.3], ["0.1", "0.2"]])
+def test_a_vector_that_only_a_program_makes_warns_and_takes_its_slot(losses: Any) -> None:
+    machine = losing()
+    with pytest.warns(UserWarning, match="not the learner's vector"):
+        machine.apply(b"k", losses)
+    assert machine.position == 1
+
+
+@pytest.mark.parametrize("losses", [None, [np.nan, 1], [7, -7], [None, 0.5], [np.inf, 0]])
+def test_data_never_warns(losses: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        losing().apply(b"k", losses)
+
+
+@pytest.mark.parametrize("backend", ["pandas", "polars", "pyarrow"])
+def test_results_are_frames(backend: str) -> None:
+    candidate = parse_candidate("incumbent_leader")
+    wish = Wish(candidate, 2, 0.2, 500, 1, None, 1)
+    plan = frame_of(plan_for(wish, Fraction(1), runs=4), backend=backend)
+    worlds, size = [World("even", (1.0,), (), ((0.4, 0.6),))], SimulationSize(4, 300, 1)
+    played = frame_of(simulate([candidate], [Fraction(1)], worlds, size), backend=backend)
+    names = "column_names" if backend == "pyarrow" else "columns"
+    assert list(getattr(plan, names))[:4] == ["learner", "epsilon", "first", "last"]
+    assert list(getattr(played, names))[:3] == ["instance", "actions", "learner"]
+    assert len(played) == 1
+
+
+def test_a_plan_with_changes_is_a_frame() -> None:
+    wish = Wish(parse_candidate("incumbent_leader"), 2, 0.2, 2000, 1, None, 1)
+    assert len(frame_of(plan_changes(wish, Fraction(1), every=500))) >= 3
+
+
+def test_the_notebook_runs() -> None:
+    """Cell by cell, as a reader would, in one name space."""
+    cells = json.loads((ROOT / "docs" / "frames.ipynb").read_text())["cells"]
+    names: dict[str, Any] = {"__name__": "notebook"}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            exec("".join(cell["source"]), names)
+    assert names["feedback"].position == 5
+    assert {"remembering_leader"} <= set(names["replayed"]["learner"])
+    assert names["planned"]["best_in_force"].iloc[-1] > 0.9

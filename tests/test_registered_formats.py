@@ -1,0 +1,359 @@
+"""What does a record of a registry's schema come to, and which schemas are refused?"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Callable
+
+import fastavro
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamdp.core.errors import InvalidConfig
+from streamdp.testing.feedback_formats import check_feedback_format
+from streamdp.testing.formats import check_format
+from streamdp.wire.feedback import Feedback, configure_feedback
+from streamdp.wire.formats import configure
+from streamdp.wire.registered.formats import SchemaFeedback, SchemaFormat, as_json, in_force
+from streamdp.wire.registered.schemas import MOST_SCHEMA_BYTES, Held, Schema
+
+ACTIONS = ["a", "b", "c"]
+NULL = [float("nan")] * 3
+SOURCE = {"registry": "http://localhost", "subject": "feedback-value"}
+
+
+def avro(*fields: tuple[str, object]) -> str:
+    table = [{"name": name, "type": kind} for name, kind in fields]
+    return json.dumps({"type": "record", "name": "Event", "fields": table})
+
+
+def array(items: object) -> object:
+    return {"type": "array", "items": items}
+
+
+DOUBLES = avro(("losses", array("double")))
+FLOATS = avro(("losses", array("float")))
+LATER = avro(("who", ["null", "string"]), ("losses", array("double")), ("note", "string"))
+PROTO = """
+    // the shop's events
+    syntax = "proto3"; package shop; import "other.proto";
+    option java_package = "x";
+    message Event { reserved 7; repeated double losses = 1 [packed = true]; string who = 2;
+      oneof what { double reward = 3; string other = 4; }
+      message Inner { repeated float losses = 5; } enum Kind { A = 0; } }
+    message Named { map<string, double> losses = 1; other.Thing thing = 9; }
+"""
+TEXTS = {"avro": DOUBLES, "protobuf": PROTO, "json_schema": "{}"}
+KINDS = {"avro": "AVRO", "protobuf": "PROTOBUF", "json_schema": "JSON"}
+
+
+def held(text: str, kind: str, *, number: int = 1, since: int = 0) -> Held:
+    return Held(id=number, kind=kind, text=text, since=since)
+
+
+def losses(name: str, *texts: str, layout: str = "list") -> SchemaFormat:
+    made = configure(name, actions=ACTIONS, options={**SOURCE, "layout": layout})
+    assert isinstance(made, SchemaFormat)
+    schemas = [held(text, KINDS[name], number=at + 1) for at, text in enumerate(texts)]
+    return SchemaFormat(
+        actions=made.actions, reading=made.reading.holding(schemas), layout=made.layout
+    )
+
+
+def feedback(name: str, *texts: str) -> SchemaFeedback:
+    of = Feedback(tuple(ACTIONS), content="reward")
+    made = configure_feedback(name, feedback=of, options=SOURCE)
+    assert isinstance(made, SchemaFeedback)
+    schemas = [held(text, KINDS[name], number=at + 1) for at, text in enumerate(texts)]
+    return SchemaFeedback(feedback=of, reading=made.reading.holding(schemas))
+
+
+def record(schema: str, content: object, *, number: int = 1) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(schema)), content)
+    return b"\0" + number.to_bytes(4, "big") + out.getvalue()
+
+
+def rows(format_: SchemaFormat, *values: bytes | None) -> list[list[float]]:
+    """The losses; a row with a number that is none is null as a whole."""
+    table = format_.decode(values).losses
+    return [[round(float(x), 6) for x in row] if np.isfinite(row).all() else NULL for row in table]
+
+
+MAPS = avro(("losses", {"type": "map", "values": "double"}))
+FORMATS = [
+    losses("avro", DOUBLES),
+    losses("avro", FLOATS),
+    losses("avro", avro(("losses", array("double")), ("n", {"type": "int", "logicalType": "date"}))
+           .replace('"n"', '"n", "default": 1')),
+    losses("avro", MAPS, layout="mapping"),
+    losses("protobuf", PROTO),
+    losses("protobuf", PROTO, layout="mapping"),
+    losses("json_schema", "{}"),
+    losses("json_schema", "{}", layout="mapping"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format_", FORMATS, ids=repr)
+def test_every_format_keeps_the_rules(format_: SchemaFormat) -> None:
+    check_format(format_, examples=15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "format_",
+    [
+        feedback("avro", avro(("reward", "double"))),
+        feedback("protobuf", PROTO),
+        feedback("json_schema", "{}"),
+    ],
+    ids=repr,
+)
+def test_every_feedback_format_keeps_the_rules(format_: SchemaFeedback) -> None:
+    check_feedback_format(format_, examples=15)
+
+
+def test_each_record_is_read_by_the_schema_that_it_names() -> None:
+    format_ = losses("avro", DOUBLES, FLOATS, LATER)
+    later = {"who": "x", "losses": [1, 0.5, 0], "note": "y"}
+    values = [
+        record(FLOATS, {"losses": [0.25, 0.5, 0.75]}, number=2),
+        record(DOUBLES, {"losses": [0.1, 2.0, -1.0]}),
+        record(LATER, later, number=3),
+        record(DOUBLES, {"losses": [0.1, 0.2]}),
+        record(DOUBLES, {"losses": [0.1, float("inf"), 0.3]}),
+        record(DOUBLES, {"losses": [0.1, 0.2, 0.3]}, number=9),
+        None,
+    ]
+    assert np.array_equal(
+        np.array(rows(format_, *values)),
+        [[0.25, 0.5, 0.75], [0.1, 1, 0], [1, 0.5, 0], *[NULL] * 4],
+        equal_nan=True,
+    )
+
+
+def test_what_comes_after_the_field_is_not_read() -> None:
+    """So a record means the same whether its numbers are taken by their place or read."""
+    format_ = losses("avro", avro(("losses", array("double")), ("note", "string")))
+    whole = record(LATER, {"who": None, "losses": [0, 0.5, 1], "note": "n"})[:5]
+    numbers = struct.pack("<3d", 0, 0.5, 1)
+    for tail in (b"", b"\x02n", b"\xff" * 9):
+        assert rows(format_, whole + b"\x06" + numbers + b"\0" + tail) == [[0, 0.5, 1]]
+    two_blocks = b"\x02" + numbers[:8] + b"\x03\x20" + numbers[8:] + b"\0"  # one with its size
+    assert rows(format_, whole + two_blocks) == [[0, 0.5, 1]]
+
+
+@given(st.binary(max_size=40), st.integers(0, 30), st.sampled_from(["avro", "protobuf"]))
+@settings(max_examples=150, deadline=None, database=None, derandomize=True)
+def test_taking_numbers_by_their_place_reads_what_reading_reads(
+    junk: bytes, at: int, name: str
+) -> None:
+    format_ = losses(name, TEXTS[name])
+    good = format_.encode(np.array([[0.1, 0.5, 0.9]], dtype=np.float32))
+    for value in (good, good[:at] + junk, good[:at] + junk + good[at + len(junk) :], good + junk):
+        content = format_.reading.content(value)
+        fits = isinstance(content, list) and len(content) == 3 and np.isfinite(content).all()
+        read = np.clip(np.array(content if fits else NULL), 0, 1)
+        assert np.allclose(rows(format_, value)[0], read, atol=2e-6, equal_nan=True)
+
+
+def test_protobuf_records_name_their_message() -> None:
+    format_ = losses("protobuf", PROTO)
+    numbers = struct.pack("<3f", 0, 0.5, 1)
+    head, packed = b"\0\0\0\0\1", b"\x2a\x0c" + numbers
+    assert rows(format_, head + b"\x04\x00\x00" + packed) == [[0, 0.5, 1]]  # Event.Inner
+    assert rows(format_, head + b"\x02\x00" + b"\x0a\x18" + struct.pack("<3d", 0, 0.5, 1)) == [
+        [0, 0.5, 1]
+    ]
+    for place in (b"\x02\x02", b"\x02\x0a", b"\xff" * 9, b"\x04\x00", b""):
+        assert np.isnan(rows(format_, head + place + packed)).all()
+
+
+def test_a_reward_of_nothing_is_a_reward() -> None:
+    by_proto, by_avro = feedback("protobuf", PROTO), feedback("avro", avro(("reward", "float")))
+    for format_ in (by_proto, by_avro):
+        lengths = set()
+        for number in (0.0, 1.0, 0.5):
+            value = format_.encode(np.array([number], dtype=np.float32), played=[0])
+            assert format_.decode([value]).numbers.tolist() == [number]
+            lengths.add(len(value))
+        assert len(lengths) == 1  # a length is public
+    assert np.isnan(by_proto.decode([b"\0\0\0\0\1\0"]).numbers).all()
+
+
+REFUSED = {
+    "a union, which shows by its length whether it is null": (
+        "avro", avro(("losses", array(["null", "double"]))), "losses is not array of float"),
+    "integers, which show their size": ("avro", avro(("losses", array("long"))), "not array of"),
+    "another type": ("avro", avro(("losses", "double")), "not array of"),
+    "no such field": ("avro", avro(("loss", array("double"))), "no record with a field losses"),
+    "no schema": ("avro", "{", "not an Avro schema"),
+    "a type that contains itself": (
+        "avro",
+        json.dumps({"type": "record", "name": "Event", "fields": [
+            {"name": "next", "type": ["null", "Event"]},
+            {"name": "losses", "type": array("double")}]}),
+        "a type that contains itself"),
+    "items without bytes": (
+        "avro", avro(("free", array("null")), ("losses", array("double"))), "without bytes"),
+    "empty records": (
+        "avro", avro(("free", array({"type": "record", "name": "E", "fields": []})),
+                     ("losses", array("double"))), "without bytes"),
+    "proto: no such field": ("protobuf", "message A { optional int32 b = 1; }", "no message"),
+    "proto: integers": ("protobuf", "message A { repeated int32 losses = 1; }", "not repeated"),
+    "proto: no schema": ("protobuf", "message A { repeated", "not a Protobuf schema"),
+    "proto: an edition": ("protobuf", 'edition = "2023";', "an edition"),
+    "another kind": ("json_schema", "AVRO", "of type AVRO, not JSON"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "said"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_schema_that_cannot_be_read_safely_is_refused(name: str, text: str, said: str) -> None:
+    kind = "AVRO" if text == "AVRO" else KINDS[name]
+    fault = losses(name).reading.fault(Schema(1, kind, text))
+    assert fault is not None
+    assert said in fault
+
+
+def test_a_number_that_vanishes_when_it_is_nothing_is_refused() -> None:
+    text = 'syntax = "proto3"; message A { double reward = 1; }'
+    fault = feedback("protobuf").reading.fault(Schema(1, "PROTOBUF", text))
+    assert fault is not None
+    assert "0 is not written" in fault
+    optional = text.replace("double", "optional double")
+    assert feedback("protobuf").reading.fault(Schema(1, "PROTOBUF", optional)) is None
+
+
+def test_a_schema_too_long_for_the_state_is_refused() -> None:
+    text = DOUBLES[:-1] + " " * MOST_SCHEMA_BYTES + "}"
+    assert losses("avro").reading.fault(Schema(1, "AVRO", text)) == "too long for the state"
+
+
+def test_hostile_lengths_in_avro_are_null_and_quick() -> None:
+    format_ = losses("avro", DOUBLES, LATER)
+    huge = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"  # 2⁶³ − 1
+    for start in (b"\0\0\0\0\1", b"\0\0\0\0\2\2", b"\0\0\0\0\2"):
+        for tail in (huge, huge + huge, b"\x01" + huge, b"\xff" * 12, b""):
+            assert np.isnan(rows(format_, start + tail)).all()
+
+
+def test_a_schema_holds_from_its_position_on_and_never_before() -> None:
+    format_ = losses("avro")
+    value = record(DOUBLES, {"losses": [0, 0, 0]}, number=2)
+    other = record(DOUBLES, {"losses": [1, 1, 1]})
+    format_ = SchemaFormat(
+        actions=format_.actions,
+        reading=format_.reading.holding(
+            [held(DOUBLES, "AVRO"), held(DOUBLES, "AVRO", number=2, since=7)]
+        ),
+    )
+    for offsets in ([5, 6, 7, 8], [6, 7, 8, 9], [7, 8, 9, 10]):
+        values = in_force(format_, [value, other, value, value], offsets)
+        wanted = [None if at < 7 else value for at in offsets]
+        assert list(values) == [wanted[0], other, *wanted[2:]]
+
+
+def test_an_id_keeps_its_first_schema() -> None:
+    reading = losses("avro", DOUBLES).reading
+    reading.source.fetched.schemas = (Schema(1, "AVRO", FLOATS), Schema(2, "AVRO", FLOATS))
+    renewed, new = reading.renewed(since=12)
+    assert [(of.id, of.text, of.since) for of in new] == [(2, FLOATS, 12)]
+    assert [of.text for of in renewed.log.held.values()] == [DOUBLES, FLOATS]
+    assert renewed.renewed(since=30) == (renewed, [])
+
+
+CONTENTS: dict[str, tuple[str, str, str, object]] = {
+    "an item": ("item", "text", avro(("item", "string")), "x"),
+    "categories": ("categories", "texts", avro(("categories", array("string"))), ["a", "b"]),
+    "lists": ("items", "texts by name", avro(("items", {"type": "map", "values": array("string")})),
+              {"a": ["x", "y"], "b": []}),
+    "predictions": ("predictions", "numbers by name",
+                    avro(("predictions", {"type": "map", "values": "double"})), {"a": 0.5}),
+    "a truth": ("truth", "number", avro(("truth", "double")), 2.5),
+}  # fmt: skip
+PROTOS = {
+    "an item": "message A { optional string item = 1; }",
+    "categories": "message A { repeated string categories = 3; }",
+    "lists": "message A { map<string, B.List> items = 1; } message B { message List "
+    "{ repeated string of_them = 4; } }",
+    "predictions": 'syntax = "proto3"; message A { map<string, double> predictions = 1; }',
+    "a truth": "message A { required double truth = 1; }",
+}
+
+
+@pytest.mark.parametrize("case", CONTENTS)
+@pytest.mark.parametrize("name", ["avro", "protobuf", "json_schema"])
+def test_contents_of_requests_and_outcomes_become_their_json(case: str, name: str) -> None:
+    from streamdp.wire.formats import factory_of
+    from streamdp.wire.registered.fields import Field
+    from streamdp.wire.registered.formats import SchemaFactory
+
+    field, content, text, said = CONTENTS[case]
+    text = {"avro": text, "protobuf": PROTOS[case], "json_schema": "{}"}[name]
+    factory = factory_of(name)
+    assert isinstance(factory, SchemaFactory)
+    reading = factory.reading(Field(field, content), SOURCE)  # type: ignore[arg-type]
+    reading = reading.holding([held(text, KINDS[name], since=3)])
+    value = reading.write(said)
+    assert reading.explain(value) is None
+    early, unknown, good, none = as_json(
+        reading, [value, b"\0\0\0\0\7" + value[5:], value, None], [2, 3, 4, 5]
+    )
+    assert early is unknown is none is None
+    assert good is not None
+    assert msgspec.json.decode(good) == {field: said}
+
+
+WRONG: dict[str, tuple[dict[str, object], str]] = {
+    "no registry": ({"registry": None}, "format.registry: missing"),
+    "a password in the address": ({"registry": "http://a:b@c"}, "without a password"),
+    "another scheme": ({"registry": "ftp://c"}, "format.registry: not an address"),
+    "too often": ({"refresh": 0}, "format.refresh: not usable"),
+    "a user without a password": ({"user": "u"}, "both or neither"),
+    "an unknown option": ({"prefix": "none"}, "unknown option"),
+}
+
+
+@pytest.mark.parametrize(("options", "said"), WRONG.values(), ids=WRONG.keys())
+def test_wrong_options_are_refused(options: dict[str, object], said: str) -> None:
+    given = {name: value for name, value in {**SOURCE, **options}.items() if value is not None}
+    with pytest.raises(InvalidConfig, match=said):
+        configure("avro", actions=ACTIONS, options=given)
+
+
+def test_an_action_in_the_record_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="would show by its length"):
+        configure_feedback(
+            "avro", feedback=Feedback(tuple(ACTIONS), played="value"), options=SOURCE
+        )
+
+
+def test_a_record_that_a_schema_needs_more_for_is_not_written() -> None:
+    with pytest.raises(InvalidConfig, match="its records need more"):
+        losses("avro", LATER).encode(np.zeros((1, 3), dtype=np.float32))
+    with pytest.raises(InvalidConfig, match="no schema to write with"):
+        losses("avro").encode(np.zeros((1, 3), dtype=np.float32))
+
+
+EXPLAINED: dict[str, tuple[Callable[[bytes], bytes | None], str]] = {
+    "no value": (lambda good: None, "no value"),
+    "no prefix": (lambda good: b"{}", "no schema's id in front"),
+    "an unknown id": (lambda good: b"\0\0\0\0\x07" + good[5:], "schema 7, not one of 1"),
+    "cut off": (lambda good: good[:-9], "not read as losses by its schema"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "said"), EXPLAINED.values(), ids=EXPLAINED.keys())
+def test_an_operator_is_told_why_a_record_is_unusable(
+    spoil: Callable[[bytes], bytes | None], said: str
+) -> None:
+    format_ = losses("avro", DOUBLES)
+    good = format_.encode(np.zeros((1, 3), dtype=np.float32))
+    assert format_.explain(good) is None
+    assert said in (format_.explain(spoil(good)) or "")

@@ -1,0 +1,438 @@
+"""Is a registry asked by the clock alone, and is each record read for good as it was read first?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamdp as sd
+from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost
+from streamdp.ports import Key, Records, Value
+from streamdp.service.config import Configuration
+from streamdp.service.protocol import PartitionWork
+from streamdp.service.registries import Client, fetch, fetching, reading_of
+from streamdp.service.spec import StreamSpec
+from streamdp.testing.memory_log import MemoryLog
+from streamdp.wire.formats import configure
+from streamdp.wire.lines import Charge
+from streamdp.wire.published import decode_ledger
+from streamdp.wire.registered.fields import Field
+from streamdp.wire.registered.formats import AVRO, SchemaFormat
+from streamdp.wire.registered.schemas import Schema, SchemaLog, prefix
+from tests.support.assembly_model import Logs, encode
+from tests.support.lives import EARLY, LATE
+from tests.support.neighbours import Course, differences, on_memory
+from tests.support.registry import Registry, registry
+from tests.support.services import Lines, Room
+from tests.support.streams import ACTIONS, spec
+from tests.support.visits import SPEC, lived_through
+
+EVENT = {
+    "type": "record",
+    "name": "Event",
+    "fields": [{"name": "losses", "type": {"type": "array", "items": "double"}}],
+}
+WIDER = {**EVENT, "fields": [*EVENT["fields"], {"name": "note", "type": "string"}]}
+REWARD = {"type": "record", "name": "E", "fields": [{"name": "reward", "type": "double"}]}
+
+
+def avro(*losses: float, number: int = 1) -> bytes:
+    return prefix(number) + b"\x06" + struct.pack("<3d", *losses) + b"\0"
+
+
+def avro_format(url: str = "http://nowhere", **more: object) -> SchemaFormat:
+    options = {"registry": url, "subject": "home-losses-value", **more}
+    made = configure("avro", actions=list(ACTIONS), options=options)
+    assert isinstance(made, SchemaFormat)
+    return made
+
+
+def avro_spec(registry: Registry | None = None, *, refresh: float = 0.02) -> StreamSpec:
+    format_ = avro_format(*([] if registry is None else [registry.url]))
+    source = replace(format_.reading.source, refresh=refresh)
+    learner = sd.incumbent_leader(actions=ACTIONS, epsilon="50", schedule="capped 8")
+    made = replace(spec(learner=learner), share=Fraction(50))
+    return replace(made, format=replace(format_, reading=replace(format_.reading, source=source)))
+
+
+def drawn(room: Room, stream: StreamSpec) -> list[object]:
+    """What every ledger line says was drawn, of what."""
+    lines = [decode_ledger(record.value) for record in room.log.ledger(stream.topics)]
+    return [
+        (line.key, line.block, line.index, line.first_offset, line.last_offset)
+        for line in lines
+        if isinstance(line, Charge)
+    ]
+
+
+def test_records_are_read_after_a_rebuild_as_they_were_read_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Evolution, an outage, a restart: what is drawn is what the same events in JSON come to.
+
+    Records of the schema that was registered later are null before it was fetched, for good.
+    """
+    got, expected = lives(monkeypatch)
+    assert len(expected) > 8
+    assert got == expected
+
+
+def test_a_rebuild_that_reads_early_records_by_later_schemas_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SchemaLog, "in_force", lambda log, values, offsets: values)
+    got, expected = lives(monkeypatch)
+    assert got != expected
+
+
+def lives(monkeypatch: pytest.MonkeyPatch) -> tuple[list[object], list[object]]:
+    """What is drawn of events in Avro, and of the same events in JSON."""
+    monkeypatch.setattr(PartitionWork, "_share", lambda work, now, pace: 0)  # all is read again
+    known, unknown = avro(0.9, 0.1, 0.9), avro(1, 0, 1, number=2)
+    early = [(b"fr", known)] * 7 + [(b"fr", unknown)] * 6  # of which the last block stays open
+    late = [(b"fr", avro(0, 1, 1, number=2)), (b"de", known)] + [(b"de", unknown)] * 8
+    last = [(b"fr", avro(0, 1, 1, number=2)), (b"de", avro(0, 0, 0, number=7))] * 8
+
+    async def lived(kept: Registry) -> tuple[list[object], Room]:
+        stream = avro_spec(kept)
+        room = Room([stream], partitions=1)
+        (partition,) = room.partitions
+        room.send("home", early)
+        log = Lines()
+        async with fetching([reading_of(stream.format)], log), room.worker():
+            await room.until(lambda: room.position(partition) == len(early))
+            kept.register("home-losses-value", WIDER, number=2)
+            while len(log.of("schemas_fetched")) < 2:
+                await asyncio.sleep(0.005)
+            room.send("home", late)
+            await room.until(lambda: room.position(partition) == len(early + late))
+        kept.down = True
+        again = avro_spec(kept)  # a new process, which fetches nothing
+        room.specs = {"home": again}
+        async with fetching([reading_of(again.format)], log), room.worker():
+            room.send("home", last)
+            await room.until(lambda: room.position(partition) == len(early + late + last))
+        assert again.format.reading.source.fetched.schemas is None  # type: ignore[union-attr]
+        assert len(log.of("registry_lost")) == 1
+        return drawn(room, again), room
+
+    async def in_json() -> list[object]:
+        plain = replace(avro_spec(), format=configure("json", actions=list(ACTIONS)))
+        room = Room([plain], partitions=1)
+        (partition,) = room.partitions
+        holds = {1: range(100), 2: range(len(early), 100)}
+        events: list[tuple[Key, Value]] = []
+        for offset, (key, value) in enumerate(early + late + last):
+            text = json.dumps({"losses": struct.unpack("<3d", value[6:30])}).encode()
+            read = offset in holds.get(int.from_bytes(value[1:5], "big"), ())
+            events.append((key, text if read else b"null"))
+        room.send("home", events)
+        async with room.worker():
+            await room.until(lambda: room.position(partition) == len(events))
+        return drawn(room, plain)
+
+    with registry() as kept:
+        kept.register("home-losses-value", EVENT, number=1)
+        got, room = asyncio.run(lived(kept))
+    state = room.log.state(avro_spec().topics, 0)
+    since = [json.loads(value)["since"] for place, value in state.items() if b'"schema"' in place]
+    assert sorted(since) == [0, len(early)]
+    return got, asyncio.run(in_json())
+
+
+def test_without_any_schema_a_partition_waits() -> None:
+    async def waits() -> None:
+        with registry() as kept:
+            kept.down = True
+            stream = avro_spec(kept)
+            room = Room([stream], partitions=1)
+            (partition,) = room.partitions
+            room.send("home", [(b"fr", avro(0.1, 0.2, 0.9))])
+            async with fetching([reading_of(stream.format)], Lines()), room.worker() as worker:
+                while len(worker.log.of("partition_lost")) < 3:
+                    await asyncio.sleep(0.005)
+                assert room.position(partition) == 0
+                kept.down = False  # the registry is there, the subject is not
+                while len(worker.log.of("partition_lost")) < 6:
+                    await asyncio.sleep(0.005)
+                assert room.position(partition) == 0
+                kept.register("home-losses-value", EVENT, number=1)
+                await room.until(lambda: room.position(partition) == 1)
+
+    asyncio.run(waits())
+
+
+# -- content causes no question ----------------------------------------------------------------
+
+
+class AvroCourse(Course):
+    """Neighbours whose records are Avro, with a schema that a timer has fetched."""
+
+    @cached_property
+    def layout(self) -> SchemaFormat:
+        format_ = avro_format()
+        format_.reading.source.fetched.schemas = (Schema(1, "AVRO", json.dumps(EVENT)),)
+        return replace(format_, reading=format_.reading.renewed(since=0)[0])
+
+
+CONTENTS: dict[str, Value] = {
+    "a vector": avro(0.1, 0.9, 0.3),
+    "another": avro(0.9, 0.1, 0.7),
+    "an unknown id": avro(0.1, 0.9, 0.3, number=7),
+    "no prefix": b"{" * 31,
+    "infinite": avro(0, float("inf"), float("-inf")),
+    "blocks without end": prefix(1) + b"\xfe" + b"\xff" * 8 + b"\x01" * 17,
+    "no value": None,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [EARLY, LATE])
+def test_neighbours_are_the_same_to_the_byte(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    course = AvroCourse()
+    course.by_script(monkeypatch)
+    first, *others = CONTENTS.values()
+    plain = on_memory(course, at=at, content=first)
+    for value in others if at == EARLY else others[1:2]:
+        assert differences(plain, on_memory(course, at=at, content=value)) == []
+
+
+def asked_for(content: Value) -> list[str]:
+    """What a registry hears while records come of which one has this content."""
+
+    async def lived(kept: Registry) -> None:
+        stream = avro_spec(kept, refresh=1e6)
+        room = Room([stream], partitions=1)
+        (partition,) = room.partitions
+        log = Lines()
+        async with fetching([reading_of(stream.format)], log), room.worker():
+            for value in (avro(0, 0.5, 1), content, avro(1, 0.5, 0)):
+                room.send("home", [(b"fr", value)])
+            await room.until(lambda: room.position(partition) == 3)
+
+    with registry() as kept:
+        kept.register("home-losses-value", EVENT, number=1)
+        asyncio.run(lived(kept))
+        return kept.asked
+
+
+def test_no_content_makes_anybody_ask_the_registry() -> None:
+    first, *others = CONTENTS.values()
+    plain = asked_for(first)
+    assert len(plain) == 2  # the versions, and the only one of them
+    assert [asked_for(content) for content in others] == [plain] * len(others)
+
+
+def test_a_reader_that_asks_for_unknown_ids_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As every other client of a registry does."""
+    read = PartitionWork.read
+
+    def asking(self: PartitionWork, records: Records) -> Records:
+        format_ = self.spec.format
+        assert isinstance(format_, SchemaFormat)
+        for value in records.values:
+            if value is not None and value[:5] != prefix(1):
+                task = asyncio.ensure_future(fetch(format_.reading))
+                tasks.append(task)
+        return read(self, records)
+
+    tasks: list[object] = []
+    monkeypatch.setattr(PartitionWork, "read", asking)
+    first, second, unknown, *_ = CONTENTS.values()
+    assert asked_for(first) == asked_for(second)
+    assert asked_for(unknown) != asked_for(first)
+
+
+# -- requests and outcomes -----------------------------------------------------------------------
+
+
+def rewards(records: Sequence[tuple[int, Key, Any, Value]], *, number: int) -> Any:
+    """The same outcomes in Avro; what is no number there stays what it is."""
+    for time, key, headers, value in records:
+        new = value
+        try:
+            reward = json.loads(value or b"")["reward"]
+            new = prefix(number) + struct.pack("<d", float(reward))
+        except (ValueError, KeyError, TypeError):
+            pass
+        yield time, key, headers, new
+
+
+def test_outcomes_in_avro_come_to_what_they_come_to_in_json() -> None:
+    """Through kills at every step; an outcome of an unknown id is no outcome."""
+    from tests.support.assembly_model import random_logs
+
+    logs = random_logs(5)
+    numbers = [
+        record
+        for record in logs.outcomes
+        if b"reward" in (record[3] or b"") and b'"reward": "' not in (record[3] or b"")
+    ]
+    plain = Logs(logs.requests, numbers, logs.gap)
+    unknown = list(rewards([of for of in numbers if of[0] % 2], number=9))
+    both = sorted([*rewards(numbers, number=1), *unknown], key=lambda record: record[0])
+    options = {"registry": "http://nowhere", "subject": "outcomes-value"}
+    reading = AVRO.reading(Field("reward", "number"), options)
+    reading.source.fetched.schemas = (Schema(1, "AVRO", json.dumps(REWARD)),)
+
+    def events(logs: Logs, **more: Any) -> list[Value]:
+        spec = replace(SPEC, encode=encode, **more)
+        log: MemoryLog = asyncio.run(lived_through(logs, spec, seed=2, chance=Fraction(1, 12)))
+        return list(log.input(SPEC.topics.output, 0).values)
+
+    expected = events(plain)
+    assert len(set(expected)) > 3
+    assert events(Logs(plain.requests, both, plain.gap), outcomes=reading) == expected
+
+
+# -- asking ----------------------------------------------------------------------------------------
+
+
+def test_a_password_is_sent_and_read_anew(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("one\n")
+    with registry() as kept:
+        kept.register("home-losses-value", EVENT, number=1)
+        format_ = avro_format(kept.url, user="shop", password_file=str(secret))
+        client = Client(format_.reading.source)
+        assert len(asyncio.run(client.schemas())) == 1
+        secret.write_text("two")
+        asyncio.run(client.schemas())
+    assert kept.authorizations[0] == "Basic c2hvcDpvbmU="  # shop:one
+    assert kept.authorizations[-1] == "Basic c2hvcDp0d28="
+
+
+ANSWERS: dict[str, Callable[[Registry], object]] = {
+    "an error": lambda kept: setattr(kept, "down", True),
+    "something else": lambda kept: kept.subjects.update({"home-losses-value": [{"id": "x"}]}),
+}
+
+
+@pytest.mark.parametrize("spoil", ANSWERS.values(), ids=ANSWERS.keys())
+def test_another_answer_than_expected_is_an_outage(spoil: Callable[[Registry], object]) -> None:
+    with registry() as kept:
+        spoil(kept)
+        with pytest.raises(TransportLost, match="registry of home-losses-value"):
+            asyncio.run(Client(avro_format(kept.url).reading.source).schemas())
+
+
+def test_nobody_there_is_an_outage() -> None:
+    with registry() as kept:
+        url = kept.url
+    with pytest.raises(TransportLost, match="does not answer"):
+        asyncio.run(Client(avro_format(url).reading.source).schemas())
+
+
+def test_a_schema_that_nothing_can_be_read_by_is_logged_once() -> None:
+    async def lived(kept: Registry) -> Lines:
+        log, stream = Lines(), avro_spec(kept)
+        async with fetching([reading_of(stream.format)], log):
+            kept.subjects["home-losses-value"][0]["schema"] = '"string"'
+            kept.register("home-losses-value", EVENT, number=2)
+            while len(log.of("schemas_fetched")) < 2:
+                await asyncio.sleep(0.005)
+        return log
+
+    with registry() as kept:
+        kept.register("home-losses-value", '"int"', number=1)
+        log = asyncio.run(lived(kept))
+    assert [line["id"] for line in log.of("schema_unreadable")] == [1]
+
+
+def test_a_state_with_a_schema_that_is_none_halts() -> None:
+    from streamdp.wire.registered.schemas import Held
+
+    reading = avro_format().reading
+    with pytest.raises(StateMismatch, match="schemas that this version reads"):
+        reading.holding([Held(id=1, kind="AVRO", text="{", since=0)])
+
+
+# -- configuration ---------------------------------------------------------------------------------
+
+CONFIGURATION = """
+app = "shop"
+[transport]
+kind = "sqlite"
+path = "shop.db"
+[topics.requests]
+budget = "1"
+[topics.events]
+budget = "1"
+[streams.home]
+input = "events"
+start = "earliest"
+observes = "feedback"
+actions = ["grid", "list"]
+{format}
+[streams.home.feedback]
+content = "reward"
+[streams.home.learner]
+epsilon = "1"
+[assemblies.clicks]
+requests = "requests"
+outcomes = "outcomes"
+stream = "home"
+start = "earliest"
+mode = "feedback"
+window = "1s"
+combine = "max"
+{more}
+"""
+REGISTRY = 'name = "avro", registry = "http://localhost"'
+
+
+def loaded(tmp_path: Path, *, format_: str = "", more: str = "") -> Configuration:
+    path = tmp_path / "shop.toml"
+    path.write_text(CONFIGURATION.format(format=format_, more=more))
+    return Configuration.load(path, {})
+
+
+def test_a_subject_is_the_topics_unless_it_is_named(tmp_path: Path) -> None:
+    outcomes = f"outcomes_format = {{ {REGISTRY} }}"
+    (assembly,) = loaded(tmp_path, more=outcomes).assemblies()
+    assert assembly.outcomes is not None
+    assert assembly.outcomes.source.subject == "outcomes-value"
+    assert assembly.settings["outcomes_format"] == "avro, subject outcomes-value"
+    named = f'outcomes_format = {{ {REGISTRY}, subject = "said" }}'
+    assert loaded(tmp_path, more=named).assemblies()[0].digest != assembly.digest
+    (plain,) = loaded(tmp_path).assemblies()
+    assert plain.outcomes is None
+    assert "outcomes_format" not in plain.settings
+
+
+WRONG = {
+    "requests without content": (
+        "", f"requests_format = {{ {REGISTRY} }}", "reads no content of requests"),
+    "no registry's format": ("", 'outcomes_format = "float32"', "is not for contents"),
+    "an event of the assembly": (f"format = {{ {REGISTRY} }}", "", "must never differ"),
+    "an unknown option": (
+        "", f'outcomes_format = {{ {REGISTRY}, layout = "list" }}', "unknown option"),
+    "HTTP, which writes JSON": (
+        "", f"outcomes_format = {{ {REGISTRY} }}\n[http]\nrank_and_reward = true",
+        "writes JSON outcomes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("format_", "more", "said"), WRONG.values(), ids=WRONG.keys())
+def test_what_does_not_go_together_is_refused(
+    tmp_path: Path, format_: str, more: str, said: str
+) -> None:
+    from streamdp.service.listeners import check_listeners
+
+    configuration = loaded(tmp_path, format_=format_, more=more)
+
+    def checked() -> None:
+        configuration.assemblies()
+        check_listeners(configuration)
+
+    with pytest.raises(InvalidConfig, match=said):
+        checked()
