@@ -65,7 +65,7 @@ _LEAST_ROUNDS = 8
 _WORK = 2_600_000
 """Numbers of tables, times factors, times rounds: large tables of many fields get fewer rounds."""
 
-_EVERYWHERE = 1.0  # (level/2)²: the first variance of actions everywhere, as without contexts
+_EVERYWHERE = 0.25  # (level/2)²: the first variance of the effects of actions everywhere
 _FIELDS = 0.05  # (level/2)²: the first variance of all fields together
 _PAIRS = 0.02  # (level/2)²: the first variance of all pairs of fields together
 _CELLS = 0.002  # (level/2)²: the first variance of a cell's own effects
