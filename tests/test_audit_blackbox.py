@@ -27,7 +27,9 @@ from typer.testing import CliRunner
 import streamdp as sd
 from streamdp import cli
 from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.kinds import feedback
+from streamdp.core.kinds.feedback import Played
 from streamdp.core.learners import Leader, Learner, incumbent_leader, learner_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.noise import discrete_laplaces
@@ -50,7 +52,7 @@ from streamdp.service import batches, protocol
 from streamdp.service.spec import StreamSpec
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
-from streamdp.wire.feedback import Content, Headers
+from streamdp.wire.feedback import Content, Feedback, FeedbackFormat, Headers, configure_feedback
 from streamdp_adapters.sqlite import Settings, Sqlite
 from tests.support.feedback_story_mutants import MUTANTS
 from tests.support.kind_mutants import keeps_sums
@@ -67,7 +69,10 @@ def shipped(options: dict[str, str]) -> Leader:
 
 def made(*, recipe: str = "policy_elimination", **options: str) -> PolicyLearner:
     """Elimination computes fastest, and what is released is the same for every rule."""
-    return FEEDBACK_RECIPES[recipe](actions=["a", "b", "c"], epsilon="1", **options)
+    actions = ["a", "b", "c"]
+    if "context" in options:
+        actions = list(Contexts.read(options["context"]).arms(("a", "b")))
+    return FEEDBACK_RECIPES[recipe](actions=actions, epsilon="1", **options)
 
 
 HONEST = shipped({"recipe": "noisy_leader", "noise": "exponential"})
@@ -92,12 +97,14 @@ def proven(
     make: Callable[[], Technology] = memory,
     content: Content = "loss",
     which: slice = slice(None),
+    format_: FeedbackFormat | None = None,
 ) -> list[EpsilonBound]:
     """What each pair proves of a learner behind the real service, its bits by a seed."""
     bounds = []
-    for at, pair in enumerate(pairs_of(learner, content)[which]):
+    logs = pairs_of(learner, content) if format_ is None else pairs(learner.schedule, format_)
+    for at, pair in enumerate(logs[which]):
         spec = spec_of(learner, stream=f"pair-{at}", content=content)
-        spec = replace(spec, randomness=sd.SeededRandomness(5))
+        spec = replace(spec, format=format_ or spec.format, randomness=sd.SeededRandomness(5))
         technology = make()
 
         def run(
@@ -123,6 +130,23 @@ def test_shipped_learners_prove_no_more_than_they_charge(learner: Learner) -> No
     assert len(bounds) == 3
     assert learner.charge is not None
     assert max(bound.epsilon for bound in bounds) <= learner.charge
+
+
+@pytest.mark.parametrize("played", ["header", "value"])
+def test_contexts_prove_no_more_than_they_charge(played: Played) -> None:
+    """One event of another cell and action, where these are content; else of another reward."""
+    contexts = Contexts.read('{"device":["phone"]}')
+    learner = made(recipe="policy_contexts", context=str(contexts), played=played)
+    actions = ("a", "b")
+    format_ = configure_feedback(
+        "json",
+        feedback=Feedback(actions, "reward", played, contexts=contexts),
+        options={"padding": "fixed"} if played == "value" else {},
+    )
+    bounds = proven(learner, runs=100, format_=format_)
+    assert len(bounds) == 3
+    assert max(bound.epsilon for bound in bounds) <= 1
+    assert {bound.event for bound in bounds} <= {"none", "towards a", "towards b"}
 
 
 @pytest.mark.parametrize("learner", [HONEST, made()], ids=str)

@@ -260,7 +260,7 @@ def _warnings(spec: StreamSpec) -> list[str]:
         if spec.learner.played is not None:
             remedy = "policy_following follows within a few blocks"
         if spec.learner.recipe == CONTEXTS:
-            remedy = "with contexts nothing follows sooner; an epoch with carry = false begins anew"
+            remedy = "its default schedule, fitting, follows within a few blocks"
         return [
             "blocks grow for ever: if the best action changes, the stream follows only after about"
             f" as many events as it has seen; {remedy}"

@@ -23,7 +23,6 @@ from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.evidence.policies import ReleasedSums, told
 from streamdp.core.evidence.policy import PARTS
-from streamdp.core.evidence.policy_posterior import level
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Key
 from streamdp.serve.about import NO_FALLBACK, About
@@ -250,12 +249,12 @@ def _fields(
     contexts: Contexts, rule: ContextModel, known: Floats, counts: Floats, newest: PolicyPoint
 ) -> dict[str, Any]:
     """The table field by field, by the model of these histories."""
-    effects, deviations = (of[0] for of in rule.effects(known))
+    gains, deviations = (of[0] for of in rule.posterior(known))
     found = by_field(
         contexts.shape,
         shown=counts,
         policy=np.array(newest.shares),
-        rewards=np.clip(0.5 + level(known).mean[0] + effects, 0.0, 1.0),
+        rewards=np.clip(0.5 + gains, 0.0, 1.0),
         deviations=deviations,
     )
     return {

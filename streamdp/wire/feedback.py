@@ -238,25 +238,34 @@ def _in_records(feedback: Feedback, headers: Sequence[Headers], slots: Ints) -> 
     return np.frombuffer(b"".join(played), dtype="<i4").astype(np.int32)
 
 
+_ABSENT = object()
+
+
 def _in_contexts(
     feedback: Feedback, contexts: Contexts, headers: Sequence[Headers]
 ) -> NDArray[np.int32]:
     """The arm that each record's context and action name."""
     name, count = feedback.header, len(feedback.actions)
-    numbers: dict[bytes | None, int]
+    numbers: dict[object, int]
     numbers = {action.encode(): arm for arm, action in enumerate(feedback.actions)}
-    cells: dict[bytes | None, int] = {}  # of the headers of this batch, read once each
-    played = np.empty(len(headers), dtype=np.int32)
-    for at, pairs in enumerate(headers):
-        actions = [value for key, value in pairs if key == name]
-        given = [value for key, value in pairs if key == CONTEXT_HEADER]
-        action = numbers.get(actions[0], NO_ARM) if len(actions) == 1 else NO_ARM
-        context = given[0] if len(given) == 1 else None
-        cell = cells.get(context)
-        if cell is None:
-            cell = cells[context] = contexts.cell_of_header(context)
-        played[at] = NO_ARM if action == NO_ARM else cell * count + action
-    return played
+    cells: dict[object, int] = {_ABSENT: contexts.unknown}  # of the headers of this batch
+    played = []
+    for pairs in headers:
+        action: object = _ABSENT
+        context: object = _ABSENT
+        for key, value in pairs:  # a header that stands there twice says nothing
+            if key == name:
+                action = value if action is _ABSENT else None
+            elif key == CONTEXT_HEADER:
+                context = value if context is _ABSENT else None
+        arm = numbers.get(action, NO_ARM)
+        if arm != NO_ARM:
+            cell = cells.get(context)
+            if cell is None:
+                cell = cells[context] = contexts.cell_of_header(context)  # type: ignore[arg-type]
+            arm += cell * count
+        played.append(arm)
+    return np.array(played, dtype=np.int32)
 
 
 def _number(arm: int) -> bytes:

@@ -1,20 +1,31 @@
 """What contexts are worth: regret of `policy_contexts` in percent of uniform play's.
 
-    python tests/bench/bench_contexts.py [--runs N] [--slots N] [--json FILE]
+    python tests/bench/bench_contexts.py [--runs N] [--only TEXT] [--json FILE]
 
 One key; click rates .03, and .05 of the best action; 4 actions; fields of 8, 3, 4 and 6 levels (576
-cells), of which the n-th is 1/n as frequent as the first. A policy is in force for the block after
-the release that it follows from. Worlds, by what the best action depends on: nothing; the first
-field; all fields a little (normal effects that add up to a standard deviation of .01); the
-combination of the first two fields, each with a best action of its own. Worlds and draws are
-seeded; the noise is rounded Laplace of the learner's scale.
+cells) or other shapes, of which the n-th level is 1/n as frequent as the first. A policy is in
+force for the block after the release that it follows from. Worlds, by what the best action depends
+on: nothing; the first field; all fields a little (normal effects that add up to a standard
+deviation of .01); the combination of the first two fields, each with a best action of its own.
+
+Worlds by which nothing was chosen: two pairs of fields, a little each; one best action but in a
+fifth of the cells, each of which has its own; the first field, where the last one makes all clicks
+up to four times as frequent.
+
+`changes`: half way everything is drawn anew. `of levels`: one field of 100 levels in one key, or
+100 keys without contexts (`policy_following`). Worlds and draws are seeded; the noise is rounded
+Laplace of the learner's scale. With STREAMDP_PEERS, Vowpal Wabbit (`peers/vowpal.py`) learns in
+the same worlds, without privacy and with each reward at once.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,58 +36,116 @@ from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 
-SHAPE = (8, 3, 4, 6)
 ACTIONS = 4
-WORLDS = ("nothing", "one field", "all fields", "two fields together")
+Shape = tuple[int, ...]
+SHAPE = (8, 3, 4, 6)
 SETTINGS = (("header", "1"), ("header", "3/10"), ("value", "1"))
 
 Floats = NDArray[np.float64]
 
 
-def learner_of(epsilon: str, played: str) -> PolicyLearner:
+# -- worlds --------------------------------------------------------------------------------------
+
+
+def best_by(shape: Shape, fields: Sequence[int], rng: np.random.Generator) -> Floats:
+    """1 for the best action of each cell, which depends on some of the fields."""
+    kept = [size if field in fields else 1 for field, size in enumerate(shape)]
+    best = np.broadcast_to(rng.integers(ACTIONS, size=kept), shape)
+    return np.asarray(best[..., None] == np.arange(ACTIONS), dtype=np.float64)
+
+
+def normal_by(shape: Shape, fields: Sequence[int], rng: np.random.Generator) -> Floats:
+    """A normal effect of each action in each combination of levels of some fields."""
+    kept = [size if field in fields else 1 for field, size in enumerate(shape)]
+    return np.asarray(rng.normal(0, 1, (*kept, ACTIONS)))
+
+
+def all_fields(shape: Shape, rng: np.random.Generator) -> Floats:
+    effects = np.zeros((*shape, ACTIONS))
+    for field in range(len(shape)):
+        effects += normal_by(shape, [field], rng)
+    return np.asarray(0.03 + 0.01 / np.sqrt(len(shape)) * effects)
+
+
+def two_pairs(shape: Shape, rng: np.random.Generator) -> Floats:
+    effects = normal_by(shape, [0, 2], rng) + normal_by(shape, [1, 3], rng)
+    return np.asarray(0.03 + 0.01 / np.sqrt(2) * effects)
+
+
+def odd_cells(shape: Shape, rng: np.random.Generator) -> Floats:
+    own = (rng.random(shape) < 0.2)[..., None]
+    every = range(len(shape))
+    return 0.03 + 0.02 * np.where(own, best_by(shape, every, rng), best_by(shape, [], rng))
+
+
+def other_rates(shape: Shape, rng: np.random.Generator) -> Floats:
+    factors = np.geomspace(0.5, 2, shape[-1])[:, None]
+    return np.asarray((0.03 + 0.02 * best_by(shape, [0], rng)) * factors)
+
+
+WORLDS: dict[str, Callable[[Shape, np.random.Generator], Floats]] = {
+    "nothing": lambda shape, rng: 0.03 + 0.02 * best_by(shape, [], rng),
+    "one field": lambda shape, rng: 0.03 + 0.02 * best_by(shape, [0], rng),
+    "all fields": all_fields,
+    "two fields together": lambda shape, rng: 0.03 + 0.02 * best_by(shape, [0, 1], rng),
+    "two pairs, a little each": two_pairs,
+    "a fifth of the cells": odd_cells,
+    "one field, other rates": other_rates,
+}
+
+
+def rates_of(world: str, shape: Shape, rng: np.random.Generator) -> Floats:
+    """The click rate of each cell and action."""
+    rates = np.broadcast_to(WORLDS[world](shape, rng), (*shape, ACTIONS))
+    return np.asarray(np.clip(rates, 0.002, 0.2).reshape(-1, ACTIONS))
+
+
+def shares_of(shape: Shape) -> Floats:
+    """How frequent each cell is."""
+    shares = np.ones(())
+    for size in shape:
+        of_field = 1 / np.arange(1, size + 1)
+        shares = np.multiply.outer(shares, of_field / of_field.sum())
+    return shares.ravel()
+
+
+# -- one run -------------------------------------------------------------------------------------
+
+
+def learner_of(shape: Shape, epsilon: str, played: str) -> PolicyLearner:
     """The shipped learner of such a table."""
-    fields = {f"f{n}": [str(at) for at in range(size - 1)] for n, size in enumerate(SHAPE)}
+    fields = {f"f{n}": [str(at) for at in range(size - 1)] for n, size in enumerate(shape)}
     contexts = Contexts.read(fields)
-    arms = contexts.arms(tuple("abcd"))
     return FEEDBACK_RECIPES["policy_contexts"](
-        actions=arms, epsilon=epsilon, context=contexts, played=played
+        actions=contexts.arms(tuple("abcd")), epsilon=epsilon, context=contexts, played=played
     )
 
 
-def rates_of(world: str, rng: np.random.Generator) -> Floats:
-    """The click rate of each cell and action."""
-    rates = np.full((*SHAPE, ACTIONS), 0.03)
-    if world == "all fields":
-        for field, size in enumerate(SHAPE):
-            effects = rng.normal(0, 0.01 / np.sqrt(len(SHAPE)), (size, ACTIONS))
-            shape = [1] * len(SHAPE) + [ACTIONS]
-            shape[field] = size
-            rates = rates + effects.reshape(shape)
-        return np.asarray(np.clip(rates, 0.002, 0.2).reshape(-1, ACTIONS))
-    decides = SHAPE[: WORLDS.index(world)] if world != "two fields together" else SHAPE[:2]
-    best = rng.integers(ACTIONS, size=decides)
-    best = best.reshape(decides + (1,) * (len(SHAPE) - len(decides)))
-    rates += 0.02 * (best[..., None] == np.arange(ACTIONS))
-    return rates.reshape(-1, ACTIONS)
-
-
-def regret(world: str, learner: PolicyLearner, *, slots: int, seed: int) -> float:
-    """One run's regret, in percent of uniform play's."""
-    rng = np.random.default_rng([seed, WORLDS.index(world)])
-    rates, shares = rates_of(world, rng), np.ones(())
-    for size in SHAPE:
-        of_field = 1 / np.arange(1, size + 1)
-        shares = np.multiply.outer(shares, of_field / of_field.sum())
-    state, block, left, lost, uniform = learner.nothing_known(1), 0, slots, 0.0, 0.0
-    gaps = rates.max(axis=1, keepdims=True) - rates
-    while left:
-        length = min(left, int(learner.schedule.lengths(np.array([block]))[0]))
-        policy = learner.policy(state, np.array([block]))[0].reshape(rates.shape) / PARTS
-        cells = rng.multinomial(length, shares.ravel())
-        shown = np.stack([rng.multinomial(n, of) for n, of in zip(cells, policy, strict=True)])
-        gains = rng.binomial(shown, rates) - shown / 2
-        lost, uniform = lost + (shown * gaps).sum(), uniform + (cells * gaps.mean(axis=1)).sum()
-        exact = learner.totals(np.rint(gains * UNIT).astype(np.int64), shown)
+def losses(
+    learner: PolicyLearner,
+    phases: Sequence[Floats],
+    shares: Floats,
+    slots: int,
+    rng: np.random.Generator,
+) -> tuple[float, float]:
+    """What is lost in one run, and by uniform play; phases are equal parts of the slots."""
+    state, block, at, lost, uniform = learner.nothing_known(1), 0, 0, 0.0, 0.0
+    ends = [slots * (number + 1) // len(phases) for number in range(len(phases))]
+    while at < slots:
+        stop = min(slots, at + int(learner.schedule.lengths(np.array([block]))[0]))
+        policy = learner.policy(state, np.array([block]))[0].reshape(phases[0].shape) / PARTS
+        gains, shown = np.zeros(policy.shape), np.zeros(policy.shape)
+        while at < stop:
+            phase = next(number for number, end in enumerate(ends) if at < end)
+            rates, until = phases[phase], min(stop, ends[phase])
+            cells = rng.multinomial(until - at, shares)
+            shows = rng.multinomial(cells, policy / policy.sum(axis=1, keepdims=True))
+            gains += rng.binomial(shows, rates) - shows / 2
+            shown += shows
+            gaps = rates.max(axis=1, keepdims=True) - rates
+            lost, uniform = lost + (shows * gaps).sum(), uniform + (cells * gaps.mean(axis=1)).sum()
+            at = until
+        exact = learner.totals(np.rint(gains * UNIT).astype(np.int64), shown.astype(np.int64))
         released = np.concatenate(
             [
                 numbers.reshape(1, -1) + np.rint(rng.laplace(0, float(scale or 0), (1, shown.size)))
@@ -85,31 +154,133 @@ def regret(world: str, learner: PolicyLearner, *, slots: int, seed: int) -> floa
             axis=1,
         ).astype(np.int64)
         state = learner.evidence.learned(state, released)
-        block, left = block + 1, left - length
-    return float(100 * lost / uniform)
+        block += 1
+    return lost, uniform
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A world, a shape, and how long."""
+
+    world: str
+    shape: Shape = SHAPE
+    slots: int = 1 << 20
+    changes: int = 0
+
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.shape))
+        return f"{self.world}, {shape}, {self.slots} events" + ", changes" * self.changes
+
+    def phases(self, rng: np.random.Generator) -> list[Floats]:
+        """The click rates before and after each change."""
+        return [rates_of(self.world, self.shape, rng) for _ in range(self.changes + 1)]
+
+
+FIRST = ("nothing", "one field", "all fields", "two fields together")
+SCENES = (
+    *(Scene(world) for world in WORLDS),
+    *(Scene(world, changes=1) for world in FIRST[1:]),
+    *(Scene(world, slots=slots) for slots in (100_000, 1 << 18) for world in FIRST),
+    *(Scene(world, (3, 4, 6), 1 << 18) for world in FIRST),
+    *(Scene(world, (2, 2), 1 << 16) for world in FIRST[:3]),
+    *(Scene(world, (3, 4, 6), 1 << 18, 1) for world in FIRST[1:]),
+)
+
+
+def regrets(scene: Scene, played: str, epsilon: str, runs: int) -> list[float]:
+    """Of some runs, in percent of uniform play's."""
+    learner, found = learner_of(scene.shape, epsilon, played), []
+    for seed in range(runs):
+        rng = np.random.default_rng([seed, sum(map(ord, str(scene)))])
+        phases = scene.phases(rng)
+        lost, uniform = losses(learner, phases, shares_of(scene.shape), scene.slots, rng)
+        found.append(100 * lost / uniform)
+    return found
+
+
+LEVELS = 100
+
+
+def of_levels(epsilon: str, runs: int) -> Iterator[tuple[str, list[float]]]:
+    """100 levels of which six in ten have the same best action, as one key and as 100 keys."""
+    whole = learner_of((LEVELS,), epsilon, "header")
+    alone = FEEDBACK_RECIPES["policy_following"](actions=list("abcd"), epsilon=epsilon)
+    both: dict[str, list[float]] = {"one key with contexts": [], "100 keys": []}
+    for seed in range(runs):
+        rng = np.random.default_rng([seed, 100])
+        own = (rng.random(LEVELS) < 0.4)[:, None]
+        best = np.where(own, best_by((LEVELS,), [0], rng), best_by((LEVELS,), [], rng))
+        rates, shares = 0.03 + 0.02 * best, shares_of((LEVELS,))
+        slots = 1 << 20
+        lost, uniform = losses(whole, [rates], shares, slots, rng)
+        both["one key with contexts"].append(100 * lost / uniform)
+        each = [
+            losses(alone, [rates[[n]]], np.ones(1), round(slots * share), rng)
+            for n, share in enumerate(shares.tolist())
+        ]
+        both["100 keys"].append(100 * sum(x for x, _ in each) / sum(x for _, x in each))
+    yield from both.items()
+
+
+def by_vowpal(scene: Scene, options: str, runs: int) -> list[float]:
+    """Regret of Vowpal Wabbit in the same worlds."""
+    found = []
+    for seed in range(runs):
+        rng = np.random.default_rng([seed, sum(map(ord, str(scene)))])
+        asked = {
+            "rates": [of.tolist() for of in scene.phases(rng)],
+            "shares": shares_of(scene.shape).tolist(),
+            "shape": scene.shape,
+            "slots": scene.slots,
+            "seed": seed,
+            "options": options,
+        }
+        script = Path(__file__).parent / "peers" / "vowpal.py"
+        ran = subprocess.run(
+            [os.environ["STREAMDP_PEERS"], script],
+            input=json.dumps(asked), capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        found.append(float(ran.stdout))
+    return found
+
+
+VOWPAL = {
+    "squarecb": "--cb_explore_adf --squarecb",
+    "bagging": "--cb_explore_adf --bag 5",
+}
 
 
 def main() -> None:
-    """Print a row for each world, and write them if asked to."""
+    """Print a row for each scene and learner, and write them if asked to."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--runs", type=int, default=16)
-    parser.add_argument("--slots", type=int, default=1 << 20)
+    parser.add_argument("--runs", type=int, default=8)
+    parser.add_argument("--only", default="", help="scenes whose name holds this text")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    rows: list[Mapping[str, object]] = []
-    for world in WORLDS:
+    rows: list[dict[str, object]] = []
+
+    def note(scene: str, learner: str, found: list[float]) -> None:
+        error = float(np.std(found, ddof=1) / len(found) ** 0.5) if len(found) > 1 else None
+        rows.append(
+            {"scene": scene, "learner": learner, "mean": np.mean(found), "standard_error": error}
+        )
+        shown = "" if error is None else f" ± {error:.1f}"
+        print(f"{scene:56} {learner:24} {np.mean(found):5.1f}{shown}", flush=True)
+
+    for scene in SCENES:
+        if asked.only not in str(scene):
+            continue
         for played, epsilon in SETTINGS:
-            learner = learner_of(epsilon, played)
-            runs = [
-                regret(world, learner, slots=asked.slots, seed=seed) for seed in range(asked.runs)
-            ]
-            row = {
-                "world": world, "played": played, "epsilon": epsilon, "mean": np.mean(runs),
-                "standard_error": np.std(runs, ddof=1) / len(runs) ** 0.5, "runs": len(runs),
-            }  # fmt: skip
-            rows.append(row)
-            mean, error = row["mean"], row["standard_error"]
-            print(f"{world:20} {played:7} ε = {epsilon:5} {mean:5.1f} ± {error:.1f}", flush=True)
+            note(
+                str(scene), f"{played}, ε = {epsilon}", regrets(scene, played, epsilon, asked.runs)
+            )
+        if "STREAMDP_PEERS" in os.environ and scene.shape == SHAPE and scene.slots < 1 << 20:
+            for name, options in VOWPAL.items():
+                note(str(scene), f"Vowpal Wabbit, {name}", by_vowpal(scene, options, 1))
+    if asked.only in "of levels":
+        for epsilon in ("1", "3/10"):
+            for name, found in of_levels(epsilon, asked.runs):
+                note("of levels", f"{name}, ε = {epsilon}", found)
     if asked.json is not None:
         asked.json.write_text(json.dumps(rows))
 

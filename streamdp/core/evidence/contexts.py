@@ -149,12 +149,20 @@ class Contexts:
 
         A field that stands there twice makes the header unreadable; unknown fields are ignored.
         """
+        named = self._cells_by_header.get(value or b"")
+        if named is not None:
+            return named
         try:
             pairs = [part.split("=", 1) for part in (value or b"").decode().split(";")]
             context = dict(pairs)
         except ValueError:
             return self.unknown
         return self.cell(context) if len(context) == len(pairs) else self.unknown
+
+    @cached_property
+    def _cells_by_header(self) -> dict[bytes, int]:
+        """The cells by the headers that `header_of` writes: most events have such a one."""
+        return {self.header_of_cell(cell): cell for cell in range(self.cells)}
 
     def header_of(self, context: Mapping[str, object]) -> bytes:
         """The header of a context: it names levels and bins, never more than a cell does.

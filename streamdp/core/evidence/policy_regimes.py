@@ -13,7 +13,8 @@ At a block's end:
    block showed, and by 1 − `hazard`.
 2. A new hypothesis begins with this block. It has predicted from the prior alone; its weight before
    that is `hazard` times the sum of all.
-3. There is room for `REGIMES` hypotheses; the new one takes the place of the least likely.
+3. There is room for `REGIMES` hypotheses (a model of contexts has room for two); the new one takes
+   the place of the least likely.
 
 An arm's prior in a regime is the mean of all arms, ± half of the rate of the rarer outcome (an arm
 that is clicked by .05 ± .025 before anything is known of it). The mean of all arms and the variance
@@ -25,8 +26,8 @@ and its variance with the spread between them.
 A key carries over the numbers of its likeliest hypothesis: a posterior like any other.
 
 Differs from the paper: hypotheses are limited in number, and means come from noisy sums of blocks.
-A state is R × REGIMES × (1 + 2K): of each hypothesis log₂ of its weight (0 for the likeliest), then
-Σw of all arms, then Σw·mean. A hypothesis without any Σw is none.
+A state is R × hypotheses × (1 + 2K): of each hypothesis log₂ of its weight (0 for the likeliest),
+then Σw of all arms, then Σw·mean. A hypothesis without any Σw is none.
 """
 
 from __future__ import annotations
@@ -49,23 +50,24 @@ REGIMES = 6
 """Hypotheses that are kept: with 10 of them regret was not smaller in any world, with 3 larger."""
 
 _LEAST_SHARE = 0.02  # of a hypothesis in the posterior
-_WIDTH = 0.5  # an arm's deviation in a new regime, in rates of the rarer outcome
-_HALF_LOG2_E = 0.7213475204444817  # half of log2(e): bits in a squared deviation
+WIDTH = 0.5  # an arm's deviation in a new regime, in rates of the rarer outcome
+HALF_LOG2_E = 0.7213475204444817  # half of log2(e): bits in a squared deviation
 
 
 @dataclass(frozen=True, slots=True)
 class RegimeHistory:
     """What is kept of a row: the hypotheses."""
 
+    regimes: int = REGIMES
     carries: Carries = "posterior"
 
     def shape(self, arms: int) -> tuple[int, int]:
         """Of each hypothesis a weight, and two numbers for each arm."""
-        return REGIMES, 1 + CARRIED_PER_ARM * arms
+        return self.regimes, 1 + CARRIED_PER_ARM * arms
 
     def carried(self, state: Floats) -> Floats:
         """The numbers of the likeliest hypothesis."""
-        regimes = _Regimes.of(state)
+        regimes = Regimes.of(state)
         likeliest = np.where(regimes.known, regimes.logs, -np.inf).argmax(axis=1)
         carried: Floats = regimes.arms[np.arange(len(state)), likeliest]
         return carried
@@ -106,30 +108,13 @@ class BestNow:
 
     def learned(self, state: Floats, gains: Floats, shown: Floats, noise: NoiseVariance) -> Floats:
         """Weigh the hypotheses by what they predicted, and add the block to each."""
-        regimes = _Regimes.of(state)
-        shares = regimes.shares()
-        mixture = regimes.mixed(shares)
-        before, block = level(mixture), weighed(mixture, gains, shown, noise)
-        rows = np.arange(len(state))
+        regimes = Regimes.of(state)
+        mixture = regimes.mixed(regimes.shares())
+        block = weighed(mixture, gains, shown, noise)
         # the last hypothesis begins with this block
-        logs = np.concatenate(
-            [
-                np.where(regimes.known, regimes.logs, -np.inf) + logarithm(1 - self.hazard, base=2),
-                (log2(ordered_sum(regimes.weights().T)) + logarithm(self.hazard, base=2))[:, None],
-            ],
-            axis=1,
-        )
         arms = np.concatenate([regimes.arms, np.zeros_like(regimes.arms[:, :1])], axis=1)
-        logs += _densities(arms, block, before)
-        arms += block[:, None]
-        least = logs[:, :REGIMES].argmin(axis=1)
-        logs[rows, least], arms[rows, least] = logs[:, REGIMES], arms[:, REGIMES]
-        after = np.zeros_like(state)
-        after[:, :, 0] = logs[:, :REGIMES] - logs[:, :REGIMES].max(axis=1)[:, None]
-        after[:, :, 1:] = arms[:, :REGIMES].reshape(*state.shape[:2], -1)
-        after[~np.isfinite(after[:, :, 0])] = 0.0  # no hypothesis yet
-        told: Bools = np.any(block[:, 0] > 0, axis=1)
-        return np.where(told[:, None, None], after, state)
+        densities = _densities(arms, block, level(mixture))
+        return regimes.followed(block, densities, hazard=self.hazard)
 
     def policy(self, state: Floats, lengths: Ints) -> Policy:
         """The chances of being the best, with the floors."""
@@ -138,11 +123,9 @@ class BestNow:
 
 def posterior(state: Floats) -> tuple[Floats, Floats]:
     """Each arm's mean gain and standard deviation, R × K: of the mixture."""
-    regimes = _Regimes.of(state)
-    shares = regimes.shares()
-    means, variances = _laws(regimes.arms, level(regimes.mixed(shares)))
-    shares = np.where(shares >= _LEAST_SHARE, shares, 0.0)
-    shares /= ordered_sum(shares.T)[:, None]
+    regimes = Regimes.of(state)
+    means, variances = _laws(regimes.arms, level(regimes.mixed(regimes.shares())))
+    shares = regimes.likely()
     mean = ordered_sum(np.moveaxis(shares[:, :, None] * means, 1, 0))
     apart = means - mean[:, None]
     variance = ordered_sum(np.moveaxis(shares[:, :, None] * (variances + apart * apart), 1, 0))
@@ -150,17 +133,18 @@ def posterior(state: Floats) -> tuple[Floats, Floats]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Regimes:
-    """The hypotheses of R rows."""
+class Regimes:
+    """The hypotheses of R rows: log₂ of their weights, and the numbers of their arms."""
 
     logs: Floats  # R × H
     arms: Floats  # R × H × 2 × K
     known: Bools  # R × H
 
     @classmethod
-    def of(cls, state: Floats) -> _Regimes:
+    def of(cls, state: Floats) -> Regimes:
+        """Those of a state."""
         arms = state[:, :, 1:].reshape(*state.shape[:2], CARRIED_PER_ARM, -1)
-        known: Bools = np.any(arms[:, :, 0] > 0, axis=2)
+        known: Bools = np.any(arms[:, :, 0] != 0, axis=2)
         return cls(state[:, :, 0], arms, known)
 
     def weights(self) -> Floats:
@@ -174,14 +158,47 @@ class _Regimes:
         weights = self.weights()
         return weights / ordered_sum(weights.T)[:, None]
 
+    def likely(self) -> Floats:
+        """The shares of those that a posterior is mixed of."""
+        shares = self.shares()
+        shares = np.where(shares >= _LEAST_SHARE, shares, 0.0)
+        shares /= ordered_sum(shares.T)[:, None]
+        return shares
+
     def mixed(self, shares: Floats) -> Floats:
         """The mean of the hypotheses' numbers: R × 2 × K."""
         return ordered_sum(np.moveaxis(shares[:, :, None, None] * self.arms, 1, 0))
 
+    def followed(self, block: Floats, densities: Floats, *, hazard: Fraction) -> Floats:
+        """The state after a block, which adds R × 2 × K numbers.
+
+        `densities` are log₂ of how likely each hypothesis found it, and of one that begins with it.
+        """
+        rows, count = np.arange(len(block)), self.logs.shape[1]
+        logs = np.concatenate(
+            [
+                np.where(self.known, self.logs, -np.inf) + logarithm(1 - hazard, base=2),
+                (log2(ordered_sum(self.weights().T)) + logarithm(hazard, base=2))[:, None],
+            ],
+            axis=1,
+        )
+        logs += densities
+        arms = np.concatenate([self.arms, np.zeros_like(self.arms[:, :1])], axis=1)
+        arms += block[:, None]
+        least = logs[:, :count].argmin(axis=1)
+        logs[rows, least], arms[rows, least] = logs[:, count], arms[:, count]
+        after = np.zeros((len(block), count, 1 + block[0].size))
+        after[:, :, 0] = logs[:, :count] - logs[:, :count].max(axis=1)[:, None]
+        after[:, :, 1:] = arms[:, :count].reshape(*after.shape[:2], -1)
+        after[~np.isfinite(after[:, :, 0])] = 0.0  # no hypothesis yet
+        told: Bools = np.any(block[:, 0] != 0, axis=1)
+        before = np.concatenate([self.logs[:, :, None], self.arms.reshape(*after.shape[:2], -1)], 2)
+        return np.where(told[:, None, None], after, before)
+
 
 def _laws(arms: Floats, of_all: Level) -> tuple[Floats, Floats]:
     """The mean and variance of each arm under each hypothesis, with the prior: R × H × K."""
-    deviation = of_all.rate * _WIDTH
+    deviation = of_all.rate * WIDTH
     prior = (1.0 / (deviation * deviation))[:, None, None]
     precision = arms[:, :, 0] + prior
     return (arms[:, :, 1] + prior * of_all.mean[:, None, None]) / precision, 1.0 / precision
@@ -195,5 +212,5 @@ def _densities(arms: Floats, block: Floats, of_all: Level) -> Floats:
     weight = np.where(seen, weight, 1.0)
     off = (product / weight)[:, None] - means
     variances = variances + (1.0 / weight)[:, None]
-    bits = off * off * _HALF_LOG2_E / variances + log2(variances) * 0.5
+    bits = off * off * HALF_LOG2_E / variances + log2(variances) * 0.5
     return -ordered_sum(np.moveaxis(np.where(seen[:, None], bits, 0.0), 2, 0))

@@ -62,7 +62,7 @@ _HALVINGS = 60  # of an interval of length 1: far below what a count can tell
 _CHOICES, _OTHER_CHOICES = ("action 0", "action 1"), 4 + 4 + 1
 _TOWARDS = ("towards a", "towards b")
 _OTHER_SUMS = 2 * len(_TOWARDS) + 2
-_SHOWN, _OTHER = 0, 1  # the action whose loss differs, and the action of every other slot
+_SHOWN, _OTHER = 0, -1  # the arm whose loss differs: the first; that of every other slot: the last
 _USUAL = 0.25  # the loss of every other slot: usable, and not what an unusable one counts as
 
 
@@ -171,12 +171,12 @@ class _Slot:
 def _of_sums(
     format_: FeedbackFormat, block: int, start: int, stop: int, slots: int
 ) -> Iterator[NeighbouringLogs]:
-    in_header = format_.feedback.played == "header"
-    usual, bad = _slot(format_, _OTHER, _USUAL), _slot(format_, _SHOWN, 1.0)
-    good = _slot(format_, _SHOWN if in_header else _OTHER, 0.0)
+    in_header, last = format_.feedback.played == "header", _arms(format_) - 1
+    usual, bad = _slot(format_, last, _USUAL), _slot(format_, _SHOWN, 1.0)
+    good = _slot(format_, _SHOWN if in_header else last, 0.0)
     arm = _SHOWN if in_header else None
     garbage, nothing = _Slot(arm, 0, b"\xff" * len(bad.value or b"")), _Slot(arm, 0, None)
-    arms = [_SHOWN if slot == start else _OTHER for slot in range(1, slots + 1)]
+    arms = [_SHOWN if slot == start else last for slot in range(1, slots + 1)]
     headers = [headers_of(format_, [shown]) for shown in arms]
     for name, other in (
         ("another content", good), ("an unusable content", garbage), ("no content", nothing),
@@ -195,6 +195,12 @@ def _of_sums(
         )
 
 
+def _arms(format_: FeedbackFormat) -> int:
+    """How many sums a block has: one for each action, in each cell."""
+    contexts = format_.feedback.contexts
+    return len(format_.feedback.actions) * (1 if contexts is None else contexts.cells)
+
+
 def _slot(format_: FeedbackFormat, arm: int, loss: float) -> _Slot:
     """A slot: the shown action and its outcome."""
     number = loss if format_.feedback.content == "loss" else 1 - loss
@@ -203,8 +209,8 @@ def _slot(format_: FeedbackFormat, arm: int, loss: float) -> _Slot:
 
 
 def _exact(side: Sequence[_Slot], format_: FeedbackFormat) -> Ints:
-    """What a block releases, without noise (2 × K), slot by slot."""
-    numbers = np.zeros((2, len(format_.feedback.actions)), dtype=np.int64)
+    """What a block releases, without noise (2 × arms), slot by slot."""
+    numbers = np.zeros((2, _arms(format_)), dtype=np.int64)
     pairs = format_.feedback.played == "value"
     for slot in side:
         if slot.arm is not None:

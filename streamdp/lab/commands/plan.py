@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamdp.cli.common import OneStream, chosen, load
+from streamdp.lab.commands._contexts import ContextOption
 
 if TYPE_CHECKING:
     from streamdp.core.errors import InvalidConfig
@@ -103,11 +104,14 @@ def plan(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the simulation.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
     markdown: MarkdownOption = False,
+    context: ContextOption = None,
 ) -> None:
     """Say what to expect of a learner in a world of independent losses with one gap.
 
     Without --changes-every the best action never changes. With --observes feedback: after how many
     events the best action is found, from click rate, gap, ε, traffic and the number of actions.
+
+    With --context: after how many events of a key it is learned what is best for whom.
 
     Examples:
     streamdp plan --actions 5 --epsilon 0.5 --gap 0.1 --changes-every 50000
@@ -115,7 +119,12 @@ def plan(
     streamdp plan --actions 5 --epsilon 0.1,0.3,1,3 --gap 0.1
     """
     of_losses = {"--base": base, "--target-regret": target_regret, "--target-slots": target_slots}
-    of_feedback = {"--rate": rate, "--traffic": traffic, "--markdown": markdown or None}
+    of_feedback: dict[str, object] = {
+        "--rate": rate,
+        "--traffic": traffic,
+        "--markdown": markdown or None,
+    }
+    of_feedback |= {"--context": context}
     if as_json and markdown:
         raise _refused("--markdown", expected="no --json with it", got="both")
     if target_regret is not None and not 0 < target_regret < inf:
@@ -138,6 +147,17 @@ def plan(
     from streamdp.lab.planning import Wish
     from streamdp.lab.replay.cells import parse_candidate
 
+    if context is not None:
+        from streamdp.lab.commands._contexts import show
+        from streamdp.lab.context_worlds import Table
+
+        given = {"--learner": learner, "--changes-every": changes_every, "--traffic": traffic}
+        for name, value in given.items() | {("--keys", None if keys == 1 else keys)}:
+            if value is not None:
+                raise _refused(name, expected="no --context with it", got=str(value))
+        table = Table(Table.read(context), many, rate or 0.0, gap, exact, horizon, seed)
+        show([table], as_json=as_json)
+        return
     if observes == "feedback":
         text = text or DEFAULT_FEEDBACK_RECIPE
         wish = Wish.of_clicks(text, many, rate or 0.0, gap, horizon, seed, keys, traffic)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streamdp.lab.commands._contexts import ContextOption
+
 if TYPE_CHECKING:
     from streamdp.lab.baselines import Baseline
     from streamdp.lab.replay.course import Trajectory
@@ -75,6 +77,7 @@ def simulate(
     only: WorldOption = None,
     delay: DelayOption = 0,
     report: ReportOption = None,
+    fields: ContextOption = None,
 ) -> None:
     """Simulate learners in made-up worlds: mean pseudo-regret with its standard error.
 
@@ -82,7 +85,8 @@ def simulate(
     action changes, regret is against the best one at each moment.
 
     With --observes feedback: policies and the papers' learners, in worlds with click rates, delay,
-    drift and an adversary.
+    drift and an adversary. With --context worlds in which what is best depends on who is looking:
+    4 actions, click rates of .03 and of the best action .05.
 
     Example: streamdp simulate --runs 100 --epsilon 0.5,1
     """
@@ -94,6 +98,9 @@ def simulate(
 
     _check_of_use(context, observes)
     check_places(report)
+    if fields is not None:
+        _show_contexts(fields, epsilon, slots, seed, as_json=as_json)
+        return
     feedback = observes == "feedback"
     family = worlds or ("feedback" if feedback else "stationary")
     chosen = _chosen(family, only)
@@ -116,6 +123,20 @@ def simulate(
     else:
         tables = _tables_by_world(outcomes) if feedback else _tables_by_learner(outcomes)
         _show(tables, how="markdown" if markdown else "drawn")
+
+
+def _show_contexts(
+    fields: str, epsilons: str | None, slots: int | None, seed: int, *, as_json: bool
+) -> None:
+    """Worlds with contexts, at each ε."""
+    from streamdp.lab.commands._contexts import show
+    from streamdp.lab.context_worlds import Table
+    from streamdp.lab.replay.cells import parse_epsilons
+    from streamdp.lab.simulation import FEEDBACK
+
+    shape, horizon = Table.read(fields), FEEDBACK.horizon if slots is None else slots
+    budgets = [exact for exact in parse_epsilons(epsilons or "0.3,1") if exact is not None]
+    show([Table(shape, 4, 0.03, 0.02, exact, horizon, seed) for exact in budgets], as_json=as_json)
 
 
 def _chosen(family: str, only: str | None) -> Sequence[World]:
@@ -145,6 +166,20 @@ def _check_of_use(context: typer.Context, observes: str) -> None:
             (["--delay"], feedback, "--observes feedback"),
             (["--not-private"], not feedback, "--observes losses"),
             (["--markdown"], not context.params["as_json"], "no --json with it"),
+            (["--context"], feedback, "--observes feedback"),
+            (
+                [
+                    "--worlds",
+                    "--world",
+                    "--learners",
+                    "--runs",
+                    "--delay",
+                    "--report",
+                    "--markdown",
+                ],
+                context.params["fields"] is None,
+                "no --context with it",
+            ),
         ],
         got=f"--observes {observes}",
     )

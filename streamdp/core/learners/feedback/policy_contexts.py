@@ -7,12 +7,17 @@ cell and action stand in headers, public counts.
 
 The model of `core.evidence.context_model` says how cells learn from each other.
 `tests/bench/bench_contexts.py` makes the tables from which `spread` and `floor` were chosen.
+
+Blocks grow as those of `policy_following` do, and a change is followed alike. With C cells the
+noise in an action's sum over all cells is √C times that of one sum, so the longest block is √C
+times as long as without contexts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from math import isqrt, prod
 
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig
@@ -20,7 +25,8 @@ from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.contexts import MOST_ARMS, Contexts
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.kinds.names import read_actions
-from streamdp.core.learners.feedback.learner import feedback_recipe, read_played
+from streamdp.core.learners.feedback.learner import feedback_recipe, read_played, read_share
+from streamdp.core.learners.feedback.policy_following import FITTING, HAZARD, fitting
 from streamdp.core.learners.leader import read_schedule
 from streamdp.core.schedule import Schedule
 
@@ -37,7 +43,8 @@ def policy_contexts(
     actions: Sequence[str],
     epsilon: str | Fraction | int,
     context: Contexts | str,
-    schedule: Schedule | str = "geometric 2",
+    schedule: Schedule | str = FITTING,
+    hazard: str | Fraction = HAZARD,
     spread: str | Fraction | int = SPREAD,
     floor: str | Fraction | int = FLOOR,
     played: str = "header",
@@ -48,8 +55,9 @@ def policy_contexts(
     Arguments: `actions` are the arms, an action in a cell each (`Contexts.arms` names them);
     `context` declares the fields and their levels, as JSON; `spread` multiplies the standard
     deviations of the means; each action's expected shows in a block, over all cells, are at least
-    `floor`/ε; `played` says where context and action stand, `header` or `value`; `schedule` says
-    how blocks grow.
+    `floor`/ε; `hazard` is how likely the world is to change from one block to the next; `played`
+    says where context and action stand, `header` or `value`; `schedule` says how blocks grow,
+    `fitting` computes the longest one from actions, cells and ε.
     Reference: Thompson 1933 for the rule; Blei, Kucukelbir & McAuliffe 2017 for the
     fit; the table, the
     model's moments, blocks, noise and floor are ours.
@@ -74,10 +82,20 @@ def policy_contexts(
             got=f"{len(arms)} arms",
         )
     shows = parse_epsilon(floor, "learner.floor") / exact
+    where = read_played(played)
+    wide = count * (isqrt(prod(shape) - 1) + 1)
     return PolicyLearner(
         actions=arms,
-        schedule=read_schedule(schedule),
-        rule=ContextModel(shape, count, parse_epsilon(spread, "learner.spread"), shows),
+        schedule=fitting(wide, exact if where == "header" else exact / 2)
+        if schedule == FITTING
+        else read_schedule(schedule),
+        rule=ContextModel(
+            shape,
+            count,
+            read_share(hazard, where="learner.hazard"),
+            parse_epsilon(spread, "learner.spread"),
+            shows,
+        ),
         charge=exact,
-        played=read_played(played),
+        played=where,
     )

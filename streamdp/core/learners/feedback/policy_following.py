@@ -71,7 +71,7 @@ def policy_following(
     where = read_played(played)
     return PolicyLearner(
         actions=names,
-        schedule=_fitting(len(names), exact if where == "header" else exact / 2)
+        schedule=fitting(len(names), exact if where == "header" else exact / 2)
         if schedule == FITTING
         else read_schedule(schedule),
         rule=BestNow(
@@ -84,10 +84,10 @@ def policy_following(
     )
 
 
-def _fitting(actions: int, epsilon: Fraction) -> Schedule:
+def fitting(actions: int, epsilon: Fraction) -> Schedule:
     """Doubling up to the shortest block that is long enough to follow change by.
 
-    >>> _fitting(2, Fraction(2)).longest, _fitting(6, Fraction(1)).longest
+    >>> fitting(2, Fraction(2)).longest, fitting(6, Fraction(1)).longest
     (512, 2400)
     """
     needed = min(_SHOWS * actions / epsilon, Fraction(LAST_SLOT - 1))

@@ -1,0 +1,102 @@
+"""Do made-up worlds with contexts say when contexts are worth it?"""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from streamdp.cli import application
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.evidence.policy import PARTS
+from streamdp.core.grid import UNIT
+from streamdp.lab.commands._contexts import verdict
+from streamdp.lab.context_worlds import WORLDS, Table, TableShows, as_json, learned, shares_of
+
+TABLE = Table((2, 3), 2, 0.1, 0.2, Fraction(1), slots=20_000)
+
+
+def test_contexts_are_worth_it_where_they_decide() -> None:
+    """Where nothing depends on them they cost; where a field decides they gain, and are learned."""
+    found = {of.world: of for of in learned(TABLE)}
+    assert list(found) == TABLE.worlds()
+    assert not found["nothing"].worth
+    assert found["the first field"].worth
+    assert 0 < (found["nothing"].contexts.learned or 0) < 10_000
+    assert found["the first field"].contexts.regret < 15 < found["the first field"].without.regret
+    again = as_json(TABLE, learned(TABLE))
+    assert again == as_json(TABLE, found.values())
+
+
+@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("which", ["with", "without"])
+def test_a_block_has_all_its_events_at_the_rates_of_their_cells(name: str, which: str) -> None:
+    """Sums and shows of a large block; without contexts those of all cells together."""
+    table = Table((2, 3, 2), 2, 0.1, 0.2, Fraction(1))
+    learner, block = table.learners()[which], 30
+    cells = WORLDS[name](table.shape, 2, np.random.default_rng(3)).reshape(1, -1, 2)
+    rates = np.clip(0.1 + 0.2 * cells, 0, 1)
+    shares = shares_of(table.shape)
+    fill = TableShows(rates, shares, learner, (1, 2))
+    width = len(learner.actions)
+    in_force = np.full((1, width), PARTS // 2, dtype=np.uint32)
+    columns = fill(block, in_force)
+    shown, events = columns["shown"], learner.schedule.stop(block) - learner.schedule.start(block)
+    assert shown.shape == (1, width)
+    assert shown.sum() == events
+    clicks = columns["sums"] / UNIT + shown / 2
+    assert abs(clicks.sum() / events - (shares @ rates[0]).mean()) < 6 * 0.5 / events**0.5
+
+
+@pytest.mark.parametrize("text", ["", "8,", "8,1", "x", "-2"])
+def test_a_shape_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidConfig, match="--context: no fields"):
+        Table.read(text)
+
+
+def test_rates_that_cannot_be_are_refused() -> None:
+    with pytest.raises(InvalidConfig, match="no rates"):
+        Table((2,), 2, 0.9, 0.2, Fraction(1))
+
+
+def run(*arguments: str) -> str:
+    ran = CliRunner().invoke(application(), arguments)
+    assert ran.exit_code == 0, ran.output
+    return ran.stdout
+
+
+CLICKS = ["--observes", "feedback", "--context", "2", "--json"]
+
+
+def test_both_commands_print_the_worlds() -> None:
+    """`plan` the asked table, `simulate` one for each ε; without --json tables and a verdict."""
+    asked = [
+        "--actions",
+        "2",
+        "--epsilon",
+        "1",
+        "--rate",
+        "0.2",
+        "--gap",
+        "0.2",
+        "--horizon",
+        "4000",
+    ]
+    planned = json.loads(run("plan", *CLICKS, *asked))
+    simulated = json.loads(run("simulate", *CLICKS, "--slots", "500", "--epsilon", "1,2"))
+    assert [of["epsilon"] for of in planned + simulated] == ["1", "1", "2"]
+    assert [of["decides"] for of in planned[0]["worlds"]] == ["nothing", "the first field"]
+    drawn = run("plan", *CLICKS[:-1], *asked)
+    assert "Contexts are not worth it where what is best depends on nothing" in drawn
+    assert verdict([]) == "Contexts are worth it in each of these worlds."
+
+
+@pytest.mark.parametrize("more", [["--learner", "policy_blocks"], ["--keys", "3"]])
+def test_options_that_change_nothing_are_refused(more: list[str]) -> None:
+    asked = ["--actions", "2", "--epsilon", "1", "--rate", "0.2", "--gap", "0.2"]
+    refused = CliRunner().invoke(application(), ["plan", *CLICKS, *asked, *more])
+    assert refused.exit_code != 0
+    assert "no --context with it" in str(refused.exception) + refused.output
