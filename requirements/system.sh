@@ -24,7 +24,7 @@ need mmdebstrap mmdebstrap
 # Helm is to be had as a Go module alone. It is built once, which takes some minutes.
 if ! command -v helm >/dev/null 2>&1 && command -v go >/dev/null 2>&1 && [ "$(id -u)" = 0 ]; then
 	echo "Building helm for the tests"
-	GOBIN=/usr/local/bin GOFLAGS=-p=1 go install helm.sh/helm/v3/cmd/helm@v3.22.0 ||
+	GOBIN=/usr/local/bin go install helm.sh/helm/v3/cmd/helm@v3.22.0 ||
 		echo "helm was not built: its tests will not run" >&2
 fi
 [ -n "$missing" ] || exit 0

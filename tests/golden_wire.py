@@ -198,7 +198,7 @@ def saved() -> dict[bytes, bytes]:
     )
     entries = {
         places.checkpoint: state.encode_checkpoint(point),
-        b'["home",0,"owner"]': b'{"version":2,"min_reader":2,"owner":"0f-1"}',
+        b'["home",0,"owner"]': b'{"version":1,"min_reader":1,"owner":"0f-1"}',
         places.row(b"fr", epoch=2): b"row of fr",
         places.row(None, epoch=2): b"row of null",
         places.row(b"fr", epoch=1): b"old row",

@@ -92,7 +92,7 @@ def line(
 ) -> tuple[str, Published]:
     """An assembly may have made events of these."""
     assembled = Assembled(
-        schema=2, stream=name, partition=0, epoch=epoch, input=requests, outcomes=outcomes,
+        schema=1, stream=name, partition=0, epoch=epoch, input=requests, outcomes=outcomes,
         output=output, start=start, stop=stop, ordinal=ordinal, digest="d", version="v",
     )  # fmt: skip
     return name, Published(0, 0, None, encode_assembled(assembled))

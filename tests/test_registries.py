@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import streamdp as sd
+from streamdp.cli import application
 from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost
 from streamdp.ports import Key, Records, Value
 from streamdp.service.config import Configuration
 from streamdp.service.protocol import PartitionWork
 from streamdp.service.registries import Client, fetch, fetching, reading_of
 from streamdp.service.spec import StreamSpec
+from streamdp.testing.certificates import write_certificates
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.formats import configure
 from streamdp.wire.lines import Charge
@@ -311,6 +314,19 @@ def test_a_password_is_sent_and_read_anew(tmp_path: Path) -> None:
     assert kept.authorizations[-1] == "Basic c2hvcDp0d28="
 
 
+def test_a_certificate_is_checked(tmp_path: Path) -> None:
+    write_certificates(tmp_path)
+    with registry(tmp_path / "server.pem") as kept:
+        kept.register("home-losses-value", EVENT, number=1)
+        trusting = avro_format(kept.url, ca_file=str(tmp_path / "ca.pem"))
+        assert len(asyncio.run(Client(trusting.reading.source).schemas())) == 1
+        with pytest.raises(TransportLost, match="SSLCertVerificationError"):
+            asyncio.run(Client(avro_format(kept.url).reading.source).schemas())
+    nothing = avro_format("https://nowhere", ca_file=str(tmp_path / "none.pem"))
+    with pytest.raises(InvalidConfig, match=r"format\.ca_file: cannot be read"):
+        Client(nothing.reading.source)
+
+
 ANSWERS: dict[str, Callable[[Registry], object]] = {
     "an error": lambda kept: setattr(kept, "down", True),
     "something else": lambda kept: kept.subjects.update({"home-losses-value": [{"id": "x"}]}),
@@ -436,3 +452,57 @@ def test_what_does_not_go_together_is_refused(
 
     with pytest.raises(InvalidConfig, match=said):
         checked()
+
+
+# -- commands --------------------------------------------------------------------------------------
+
+COMMANDS = """
+app = "shop"
+[transport]
+kind = "sqlite"
+path = "{folder}/shop.db"
+[topics.events]
+budget = "1"
+[streams.home]
+input = "events"
+start = "earliest"
+actions = ["a", "b", "c"]
+format = {{ name = "avro", registry = "{registry}" }}
+[streams.home.learner]
+epsilon = "1"
+"""
+
+
+def test_commands_ask_the_registry_once_they_are_called(tmp_path: Path) -> None:
+    """`send` writes by the newest schema; `doctor` names the ids, and what is wrong."""
+
+    def said(*words: str, ok: bool = True, standard_input: str = "") -> str:
+        arguments = [*words, "--config", str(path)]
+        result = CliRunner().invoke(application(), arguments, input=standard_input)
+        assert (result.exit_code == 0) is ok, result.output
+        return result.output
+
+    path = tmp_path / "streamdp.toml"
+    with registry() as kept:
+        path.write_text(COMMANDS.format(folder=tmp_path, registry=kept.url))
+        kept.register("events-value", EVENT, number=3)
+        kept.register("events-value", '"int"', number=4)
+        said("check")
+        assert kept.asked == []
+        said("topics", "create")
+        event = json.dumps({"key": "fr", "losses": [0.1, 0.9, 0.3]})
+        assert "1 records sent" in said("send", standard_input=event)
+        said("send", "--as-it-is", "--key", "fr", standard_input="no schema at all")
+        told = said("doctor", "--sample", "10", ok=False)
+        assert "ids 3" in told
+        assert "its records are not used" in " ".join(told.split())
+        assert "1 of 2 records unusable" in " ".join(told.split())
+        form = f"avro,registry={kept.url},subject=events-value"
+        place = f"sqlite:{tmp_path}/shop.db#events"
+        replay = ["replay", place, "--actions", "a,b,c", "--format", form, "--json", "-"]
+        result = CliRunner().invoke(application(), replay)
+        assert result.exit_code == 0, result.output
+        report = json.loads(result.stdout)
+        assert (report["slots"], report["null_slots"]) == (2, 1)
+        kept.down = True
+        assert "refuses to answer" in " ".join(said("doctor", ok=False).split())

@@ -193,7 +193,7 @@ def test_does_an_expired_record_prove_nothing() -> None:
 
 
 def test_does_a_checkpoint_without_a_record_go_on() -> None:
-    """As layout version 1 and early states of version 2 are."""
+    """As where the transport has none to say."""
     store = lived(input_id=None)
     store.state[POINT] = encode_checkpoint(structs.replace(point(store), last_record=None))
     store.input[:40] = events(40, seed=5)

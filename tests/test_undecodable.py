@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import struct
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -64,6 +66,20 @@ def test_a_control_batch_without_a_record_is_passed_over() -> None:
         list(client_of(answer))
     records, end = read(answer, every=True)
     assert (values(records), end) == ([b"a", b"b"], 3)
+
+
+def test_an_answer_that_was_read_goes_without_the_collector() -> None:
+    """Answers of megabytes must not wait for it: it rests while a partition is taken."""
+    answer = batch_of(b"a")
+    client = client_of(answer)
+    gone, unpacked = weakref.ref(client), _Unpacked(client, answer, every=True)
+    gc.disable()
+    try:
+        assert values(list(unpacked)) == [b"a"]
+        del client, unpacked
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("compression", [0, GZIP, SNAPPY, LZ4, ZSTD])

@@ -67,7 +67,7 @@ def test_is_a_sound_ledger_sound() -> None:
         ((*GOOD, line(3, 8, 16, ordinal=4)), "line 4 where 5 was due"),
         (GOOD[1:], "line 2 where 1 was due"),
         ((altered(GOOD[0], b'"ordinal"', b'"commit_seq"'),), "ledger line: unreadable"),
-        ((altered(GOOD[0], b'"schema":2', b'"schema":3'),), "written by a newer streamdp"),
+        ((altered(GOOD[0], b'"schema":1', b'"schema":2'),), "written by a newer streamdp"),
         ((*GOOD, opening(epoch=2)), "epoch 2 begins without a mark"),
         ((*GOOD, mark(2, next_offset=5)), "epoch 2 begins at 5, but 6 was read"),
         ((*GOOD, mark(2, next_offset=7), line(3, 8, 16)), "epoch falls from 2 to 1"),

@@ -115,6 +115,7 @@ def _totals(
 
     from streamdp.core.errors import InvalidConfig
     from streamdp.core.evidence.context_value import Totals
+    from streamdp.core.evidence.policies import told
     from streamdp.core.evidence.policy_posterior import NoiseVariance
     from streamdp.core.kinds.feedback import PolicyLearner
 
@@ -137,7 +138,7 @@ def _totals(
         )
     count = len(configuration.actions(stream))
     blocks, noise = points[-1].blocks, learner.noise
-    gains, shown = learner.evidence.told(released)
+    gains, shown = told(released, pairs=learner.pairs)
     of = NoiseVariance(blocks * noise.on_sums, blocks * noise.on_counts)
     totals = Totals(gains.reshape(-1, count), shown.reshape(-1, count), of)
     return totals, np.reshape(points[-1].shares, (-1, count)), blocks

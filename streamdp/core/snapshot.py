@@ -29,10 +29,11 @@ from streamdp.core.columns import Column
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Key
 
-VERSION = 5
-"""The only layout that this code writes and reads; the ones before had another order of columns."""
+VERSION = 1
+"""The only layout that this code writes and reads."""
 
-_MAGIC = b"sdpr"
+_MAGIC = b"sdp\x01"
+"""Rows from before version numbers began anew have another, so that none is taken for ours."""
 _CRC_BYTES = 4
 _SEALED = 0x2144DF1C
 """The CRC-32 of anything that ends with its own, and of nothing else."""

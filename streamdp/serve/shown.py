@@ -21,7 +21,7 @@ from streamdp.core.evidence.context_fields import by_field
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.experiment import Experiment
-from streamdp.core.evidence.policies import ReleasedSums
+from streamdp.core.evidence.policies import ReleasedSums, told
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.regret import ESTIMATES
 from streamdp.ports import Key
@@ -234,7 +234,7 @@ def _by_field(
     if kept is None or row is None or totals is None:
         return None, None
     assert isinstance(row.evidence, ReleasedSums)
-    cells, (_, counts) = contexts.cells, row.evidence.told(totals)
+    cells, (_, counts) = contexts.cells, told(totals, pairs=row.evidence.pairs)
     shown = np.maximum(counts.reshape(cells, -1).sum(axis=1), 0.0)
     weights = shown / shown.sum() if shown.any() else np.full(cells, 1 / cells)
     known, blocks = row.evidence.histories(row.columns), policies[-1].blocks
@@ -249,13 +249,13 @@ def _fields(
     contexts: Contexts, rule: ContextModel, known: Floats, counts: Floats, newest: PolicyPoint
 ) -> dict[str, Any]:
     """The table field by field, by the model of these histories."""
-    means, deviations = rule.posterior(known)
+    means, deviations = (of[0] for of in rule.posterior(known))
     found = by_field(
         contexts.shape,
         shown=counts,
         policy=np.array(newest.shares),
-        rewards=np.clip(0.5 + means[0], 0.0, 1.0),
-        deviations=deviations[0],
+        rewards=np.clip(0.5 + means, 0.0, 1.0),
+        deviations=deviations,
     )
     return {
         "all_fields": found.matters,

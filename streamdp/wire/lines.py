@@ -24,7 +24,7 @@ LIVE, FALLBACK = "live", "fallback"
 ACTION_SCHEMA = 1
 """The version of the actions' schema; it rises when an old reader would misread a new line."""
 
-LEDGER_SCHEMA = 2
+LEDGER_SCHEMA = 1
 """The schema of ledger lines."""
 
 Natural = Annotated[int, Meta(ge=0)]

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from itertools import product
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -92,6 +92,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     version: Version = VERSION
     min_reader: Version = MIN_READER
+    magic: Literal["streamdp"] = "streamdp"  # states from before versions began anew have none
     next_offset: Natural  # every record before it is in the state, and none after
     low_water: Natural  # the oldest record that a rebuild must read again
     rows: Natural  # how many learners a rebuild arrives at, besides those that are away

@@ -13,10 +13,10 @@ from msgspec import Meta, Struct
 
 from streamdp.core.errors import StateMismatch
 
-VERSION = 2
+VERSION = 1
 """The layout that this library writes, and the newest that it reads."""
 
-MIN_READER = 2
+MIN_READER = 1
 """The oldest layout version whose code may read these entries."""
 
 Version = Annotated[int, Meta(ge=1)]

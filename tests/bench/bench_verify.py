@@ -45,7 +45,7 @@ def declared(number: int, events: int) -> list[Published]:
     edges = [events * at // LINES_OF_ASSEMBLY for at in range(LINES_OF_ASSEMBLY + 1)]
     return [
         Published(number, at, None, encode_assembled(Assembled(
-            schema=2, stream="clicks", partition=number, epoch=1, input="requests",
+            schema=1, stream="clicks", partition=number, epoch=1, input="requests",
             outcomes="outcomes", output=LINES.input, start=edges[at], stop=edges[at + 1],
             ordinal=at + 1, digest="d", version="v",
         )))

@@ -178,12 +178,13 @@ async def test_a_new_authority_is_read_without_a_restart(
 
 
 async def test_nothing_of_a_transaction_is_sent_after_a_part_of_it_was_refused(
-    guarded: Broker,
-    sites: tuple[Site, Site, dict[str, Grant]],
+    secure_broker: Lent,
+    fresh_app: Callable[[], str],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A broker might take it into the transaction before, of which it awaits the marker."""
-    home, _, rights = sites
+    home, _, rights = sites(secure_broker, fresh_app, tmp_path)
     topics = home.made.topics
     await home.create()
     send, answered = AIOKafkaClient.send, list[set[str]]()
@@ -209,7 +210,7 @@ async def test_nothing_of_a_transaction_is_sent_after_a_part_of_it_was_refused(
             except TransportLost:  # a broker that has just started has no coordinator yet
                 await asyncio.sleep(0.1)
     await transport.take(HOME)
-    disallow(guarded.bootstrap, USER, rights["actions"])
+    disallow(secure_broker.bootstrap, USER, rights["actions"])
     added.clear()
     sent.clear()
     line = [(b"k", b"x")]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 
 class Registry:
@@ -40,8 +42,8 @@ class Registry:
 
 
 @contextmanager
-def registry() -> Iterator[Registry]:
-    """A registry that listens for as long as the block lasts."""
+def registry(certificate: Path | None = None) -> Iterator[Registry]:
+    """A registry that listens for as long as the block lasts; by TLS with a certificate."""
     kept = Registry()
 
     class Handler(BaseHTTPRequestHandler):
@@ -58,9 +60,14 @@ def registry() -> Iterator[Registry]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if certificate is not None:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(certificate)
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    kept.url = f"http://127.0.0.1:{server.server_port}"
+    scheme = "http" if certificate is None else "https"
+    kept.url = f"{scheme}://127.0.0.1:{server.server_port}"
     try:
         yield kept
     finally:

@@ -212,6 +212,7 @@ class _Unpacked:
         client._contains_abort_marker = _marks_abort
         client._records = _Batches(client._records, batches)
         client._check_crcs = False  # of what was fetched; it would be of what is decompressed
+        client._records_iterator = None  # a cycle that keeps the answer until the collector looks
         self._client = client
         self._all = self._unpack(batches, every=every)
 

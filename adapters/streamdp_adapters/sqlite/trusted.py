@@ -25,8 +25,8 @@ from streamdp_adapters.sqlite.published import Publication, PublishedMark
 
 TRUSTED = FileKind(
     name="a trusted file of streamdp",
-    application_id=0x5DB0_0001,
-    version=3,
+    application_id=0x5DB0_0003,  # 1 marks files from before version numbers began anew
+    version=1,
     mode=0o600,
     schema="""
     CREATE TABLE pair (one INTEGER PRIMARY KEY CHECK (one = 1), id BLOB NOT NULL);

@@ -87,11 +87,6 @@ class ReleasedSums:
         gains, shown = told(released, pairs=self.pairs)
         return self.rule.learned(state * float(self.forgetting), gains, shown, self.noise)
 
-    def told(self, released: Ints) -> tuple[Floats, Floats]:
-        """What releases say of each arm: its sum of centred gains, in loss, and its count."""
-        gains, shown = np.split(released, 2, axis=-1)
-        return gains / UNIT, shown.astype(np.float64)
-
     def in_force(self, public: Columns, lengths: Ints) -> Policy:
         """The policies that follow; rows of which nothing is known have the same one."""
         state = self.histories(public)

@@ -129,7 +129,9 @@ def replay(
     on_bad: Annotated[
         str, typer.Option(help="Rows that cannot be used: refuse, or null (as live).")
     ] = "refuse",
-    wire_format: Annotated[str, typer.Option("--format", help="A topic's wire format.")] = "json",
+    wire_format: Annotated[
+        str, typer.Option("--format", help="A topic's wire format: NAME, or NAME,option=value,… .")
+    ] = "json",
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="name=value for a topic's transport.")
     ] = None,
@@ -355,6 +357,13 @@ def reading(
         if not equals:
             raise InvalidConfig("--set", "no value", expected="name=value", got=setting_)
         settings[name] = value
+    format_name, *parts = wire_format.split(",")
+    options: dict[str, object] = {}
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise InvalidConfig("--format", "no value", expected="option=value", got=part)
+        options[name] = {"true": True, "false": False}.get(value, value)
     names = tuple(name.strip() for name in actions.split(",")) if actions else None
     if names is not None and (len(names) < 2 or not all(names)):
         expected = "2 or more names by commas"
@@ -362,7 +371,8 @@ def reading(
     return ReadOptions(
         actions=names,
         on_bad="null" if on_bad == "null" else "refuse",
-        format=wire_format,
+        format=format_name,
+        format_options=options,
         settings=settings,
     )
 

@@ -21,6 +21,7 @@ class Batches(Protocol):
 class PartitionRecords:
     _check_crcs: bool
     _records: Batches
+    _records_iterator: object | None
     _consumer_record: Callable[[TopicPartition, object], object]
     _contains_abort_marker: Callable[[DefaultRecordBatch], bool]
     next_fetch_offset: int
