@@ -249,12 +249,12 @@ def _fields(
     contexts: Contexts, rule: ContextModel, known: Floats, counts: Floats, newest: PolicyPoint
 ) -> dict[str, Any]:
     """The table field by field, by the model of these histories."""
-    gains, deviations = (of[0] for of in rule.posterior(known))
+    means, deviations = (of[0] for of in rule.posterior(known))
     found = by_field(
         contexts.shape,
         shown=counts,
         policy=np.array(newest.shares),
-        rewards=np.clip(0.5 + gains, 0.0, 1.0),
+        rewards=np.clip(0.5 + means, 0.0, 1.0),
         deviations=deviations,
     )
     return {
