@@ -18,8 +18,15 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.testing.feedback_formats import check_feedback_format
 from streamdp.testing.formats import check_format
 from streamdp.wire.feedback import Feedback, configure_feedback
-from streamdp.wire.formats import configure
-from streamdp.wire.registered.formats import SchemaFeedback, SchemaFormat, as_json, in_force
+from streamdp.wire.formats import configure, factory_of
+from streamdp.wire.registered.fields import Field
+from streamdp.wire.registered.formats import (
+    SchemaFactory,
+    SchemaFeedback,
+    SchemaFormat,
+    as_json,
+    in_force,
+)
 from streamdp.wire.registered.schemas import MOST_SCHEMA_BYTES, Held, Schema
 
 ACTIONS = ["a", "b", "c"]
@@ -205,6 +212,13 @@ REFUSED = {
     "empty records": (
         "avro", avro(("free", array({"type": "record", "name": "E", "fields": []})),
                      ("losses", array("double"))), "without bytes"),
+    "an error that contains itself": (
+        "avro", avro(("free", {"type": "error", "name": "E", "fields": [
+            {"name": "cause", "type": ["null", "E"]}]}), ("losses", array("double"))),
+        "a type that contains itself"),
+    "empty errors": (
+        "avro", avro(("free", array({"type": "error", "name": "E", "fields": []})),
+                     ("losses", array("double"))), "without bytes"),
     "proto: no such field": ("protobuf", "message A { optional int32 b = 1; }", "no message"),
     "proto: integers": ("protobuf", "message A { repeated int32 losses = 1; }", "not repeated"),
     "proto: no schema": ("protobuf", "message A { repeated", "not a Protobuf schema"),
@@ -241,6 +255,46 @@ def test_hostile_lengths_in_avro_are_null_and_quick() -> None:
     for start in (b"\0\0\0\0\1", b"\0\0\0\0\2\2", b"\0\0\0\0\2"):
         for tail in (huge, huge + huge, b"\x01" + huge, b"\xff" * 12, b""):
             assert np.isnan(rows(format_, start + tail)).all()
+
+
+@pytest.mark.parametrize("before", [FLOATS, avro(("who", "string"), ("losses", array("float")))])
+def test_numbers_that_signal_are_null_without_a_word(before: str) -> None:
+    """A warning that depends on content would be a line of the log."""
+    signalling = bytes.fromhex("0100807f")
+    start = b"" if before == FLOATS else b"\0"
+    value = b"\0\0\0\0\1" + start + b"\6" + signalling * 3 + b"\0"
+    assert np.isnan(rows(losses("avro", before), value)).all()
+
+
+@pytest.mark.parametrize("field", ["losses", "items", "item", "categories"])
+def test_protobuf_text_that_is_not_utf8_is_null(field: str) -> None:
+    """It is content, so it must neither raise nor become another text."""
+    text = """message A { map<string, double> losses = 1; map<string, Texts> items = 2;
+        optional string item = 3; repeated string categories = 4; }
+        message Texts { repeated string of = 1; }"""
+    number, content, inside = {
+        "losses": (1, "numbers by name", b"\x0a\x01%b\x11" + bytes(8)),
+        "items": (2, "texts by name", b"\x0a\x01%b\x12\x03\x0a\x01%b"),
+        "item": (3, "text", b"%b"),
+        "categories": (4, "texts", b"%b"),
+    }[field]
+    factory = factory_of("protobuf")
+    assert isinstance(factory, SchemaFactory)
+    reading = factory.reading(Field(field, content), SOURCE)  # type: ignore[arg-type]
+    reading = reading.holding([held(text, "PROTOBUF")])
+
+    def told(*parts: bytes) -> bytes | None:
+        said = inside % parts
+        head = b"\0\0\0\0\1\0" + bytes([number << 3 | 2, len(said)])
+        return as_json(reading, [head + said], [0])[0]
+
+    places = inside.count(b"%b")
+    assert told(*[b"a"] * places) is not None
+    for bad in range(places):
+        assert told(*(b"\xff" if at == bad else b"a" for at in range(places))) is None
+    if field == "losses":
+        value = b"\0\0\0\0\1\0\x0a\x0c\x0a\x01\xff\x11" + bytes(8)
+        assert np.isnan(rows(losses("protobuf", text, layout="mapping"), value)).all()
 
 
 def test_a_schema_holds_from_its_position_on_and_never_before() -> None:
@@ -290,10 +344,6 @@ PROTOS = {
 @pytest.mark.parametrize("case", CONTENTS)
 @pytest.mark.parametrize("name", ["avro", "protobuf", "json_schema"])
 def test_contents_of_requests_and_outcomes_become_their_json(case: str, name: str) -> None:
-    from streamdp.wire.formats import factory_of
-    from streamdp.wire.registered.fields import Field
-    from streamdp.wire.registered.formats import SchemaFactory
-
     field, content, text, said = CONTENTS[case]
     text = {"avro": text, "protobuf": PROTOS[case], "json_schema": "{}"}[name]
     factory = factory_of(name)

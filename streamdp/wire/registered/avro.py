@@ -122,7 +122,7 @@ def _bounded(kind: Any, takes: dict[str, bool | None]) -> bool:
             raise UnreadableSchema("a type that contains itself")
         return known
     match kind["type"]:
-        case "record":
+        case "record" | "error":  # a protocol's errors are records
             takes[kind["name"]] = None
             parts = [_bounded(of["type"], takes) for of in kind["fields"]]
             takes[kind["name"]] = any(parts)

@@ -166,6 +166,8 @@ class Reading:
             around = (cells[:, : len(head)] == head).all(axis=1)
             around &= (cells[:, stop:] == np.frombuffer(of.tail, dtype=np.uint8)).all(axis=1)
             numbers = np.ascontiguousarray(cells[:, len(head) : stop]).view(f"<f{of.each}")
+            with np.errstate(invalid="ignore"):  # a signalling NaN: numpy would warn, of content
+                numbers = numbers.astype("<f8")
             if around.all():
                 table[places] = numbers
                 left = left[~fits]

@@ -159,7 +159,11 @@ def _class_of(message: _Message, wanted: Field, known: list[_Message]) -> tuple[
     declared = message.fields.get(wanted.name)
     if declared is None:
         raise UnreadableSchema(f"no message with a field {wanted.name}")
-    file = descriptor_pb2.FileDescriptorProto(name="event.proto", syntax="proto2")
+    # An edition, in which text that is not UTF-8 makes a record unreadable: in proto2, whose fields
+    # also tell 0 from nothing, such text is bytes, and such a key of a map raises when it is read.
+    file = descriptor_pb2.FileDescriptorProto(
+        name="event.proto", syntax="editions", edition=descriptor_pb2.EDITION_2023
+    )
     event = file.message_type.add(name="Event")
     if wanted.content.endswith("by name"):
         if declared.label != "map":
@@ -191,12 +195,10 @@ def _class_of(message: _Message, wanted: Field, known: list[_Message]) -> tuple[
             raise UnreadableSchema(
                 f"{wanted.name} is not optional: 0 is not written, so a record's length shows it"
             )
-        of = event.field.add(
+        event.field.add(
             name="of", number=declared.number, type=_scalar(declared.type, wanted),
             label=_FileField.LABEL_REPEATED if several else _FileField.LABEL_OPTIONAL,
         )  # fmt: skip
-        if wanted.content == "numbers":
-            of.options.packed = True
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("Event")), declared
