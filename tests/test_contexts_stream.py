@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from streamdp.assembly.public import TELLING
 from streamdp.client import Answer, Names, Why
 from streamdp.client.answers import Context
 from streamdp.client.choosing import choose, hashed_prefix, held
@@ -32,6 +33,7 @@ from streamdp.serve.lookups import check_public
 from streamdp.service.config import Configuration
 from streamdp.service.diagnosis import records
 from streamdp.service.listeners import about_of
+from streamdp.service.spec import StreamSpec
 from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback, headers_of, observe
 from streamdp.wire.published import Mode
 from tests.support.calling import Streamdp
@@ -377,16 +379,20 @@ def test_a_context_where_there_are_no_fields_is_refused() -> None:
     assert (Names(ACTIONS, "").cells, Names(ACTIONS, "").arms) == (1, ACTIONS)
 
 
-def test_a_line_says_its_fields_and_levels(tmp_path: Path) -> None:
-    """A reader needs the salt alone; what it knew of other levels does not matter."""
-    configuration = shop(tmp_path)
-    spec = configuration.spec("clicks")
+def opening_line(spec: StreamSpec) -> bytes:
+    """The first policy of a key."""
     machine = replace(spec, randomness=SeededRandomness(1)).engine(0)
     nothing = np.zeros(1, dtype=np.int64)
     batch = FeedbackBatch([b"home"], nothing, nothing.astype(np.int32), nothing, nothing)
-    opening = machine.apply_batch(batch)[0]
-    line = spec.lines.action(opening, mode=Mode.LIVE)
+    line = spec.lines.action(machine.apply_batch(batch)[0], mode=Mode.LIVE)
     assert line is not None
+    return line
+
+
+def test_a_line_says_its_fields_and_levels(tmp_path: Path) -> None:
+    """A reader needs the salt alone; what it knew of other levels does not matter."""
+    configuration = shop(tmp_path)
+    line = opening_line(configuration.spec("clicks"))
     source = about_of(configuration, "clicks").source
     other = Contexts.read('{"device":["desktop","phone"],"age":{"cuts":[18,65]}}')
     for known in (source.names, Names(salt="pepper"), Names(ACTIONS, "pepper", other)):
@@ -394,6 +400,25 @@ def test_a_line_says_its_fields_and_levels(tmp_path: Path) -> None:
         list(table.apply([Published(0, 0, b"home", line)]))
         assert table.answers[b"home"].why is Why.PUBLISHED
         assert table.names == source.names
+
+
+def test_a_private_context_stays_private_whatever_a_line_says(tmp_path: Path) -> None:
+    """A key that is idle since the epoch in which contexts were public has a line that says so."""
+    configuration = shop(tmp_path)
+    spec, known = configuration.spec("clicks"), about_of(configuration, "clicks").source
+    assert known.names is not None
+    line = opening_line(spec)
+    for played, value in (("header", False), ("value", True)):
+        source = replace(known, names=replace(known.names, played=played))  # type: ignore[arg-type]
+        table = Table(source, most_keys=9)
+        list(table.apply([Published(0, 0, b"home", line)]))
+        held = table.answers[b"home"].held
+        assert held is not None
+        for names in (held.names, table.names):
+            choice = choose(table.answers[b"home"], "r-1", 5, names.told(5))
+            _, content, headers = request_record(Request(b"home", "r-1"), choice=choice)
+            assert (content is not None) is value
+            assert TELLING.isdisjoint(dict(headers)) is value
 
 
 # -- what operators are told ---------------------------------------------------------------------

@@ -149,7 +149,8 @@ class Names:
     """The actions that a feedback stream's policies name, and the salt of its draws.
 
     A line says all but the salt, so a reader needs no more than that; what else it gives counts
-    until the first line was read. `Loop` needs all of it where contexts are private.
+    until the first line was read. `Loop` needs all of it where contexts are private: `played =
+    "value"` counts whatever a line says, which may be of an epoch in which they were public.
     """
 
     actions: tuple[str, ...] = ()

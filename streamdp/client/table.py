@@ -13,7 +13,8 @@ The rules:
    answers. A key takes about 0.4 kB; a policy takes 4 bytes more for each action, and beyond
    `most_bytes` of policies a new key is not kept either.
 5. A policy's line names its actions and, with contexts, the fields and levels: its parts belong to
-   these, whatever a reader knew before. Requests without a policy follow the newest line's.
+   these, whatever a reader knew before. Requests without a policy follow the newest line's. But a
+   context that the reader calls private stays so: a line of an earlier epoch may say `header`.
 6. A line that cannot be read (written by a newer streamdp) is counted; the answer before it stays.
 """
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from msgspec import UNSET, to_builtins
@@ -142,6 +144,8 @@ class Table:
             name = self._names.setdefault(line.action, line.action)
             return Answer(name, Why.PUBLISHED, *where)
         names = names_of(line, salt=self.names.salt)
+        if self.source.names is not None and self.source.names.played == "value":
+            names = replace(names, played="value")
         if names == self.names:
             names = self.names  # one for all
         parts, count = from_base64(line.policy, "policy"), len(names.actions)
