@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import timeit
 from collections import Counter
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -15,9 +17,11 @@ from hypothesis import strategies as st
 
 from streamdp.client import ActionsCache, Answer, Names, Source, Why
 from streamdp.client.choosing import choose
+from streamdp.client.requests import Request, request_record
 from streamdp.client.table import Table
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Key, Release
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS, uniform_policy
 from streamdp.ports import Published, StreamTopics
 from streamdp.wire.published import Lines, Mode
@@ -180,6 +184,25 @@ def test_is_each_kind_of_stream_asked_its_own_way() -> None:
         cache.choose("shelf", b"fr", "r-1")
     with pytest.raises(InvalidConfig, match="unknown"):
         cache.choose("nowhere", b"fr", "r-1")
+
+
+@pytest.mark.parametrize(("played", "header"), [("header", b"device=phone"), ("value", None)])
+def test_a_request_says_its_context_under_a_policy_from_before_there_were_any(
+    played: Literal["header", "value"], header: bytes | None
+) -> None:
+    """A key's line stays until its learner opens in the new epoch, which takes such a request."""
+    fields = Contexts.read('{"device": ["phone"]}')
+    source = Source(TOPICS, "a", Names(ACTIONS, "pepper", fields, played))
+    cache = ActionsCache(lambda: None, [source])  # type: ignore[arg-type, return-value]
+    followed = cache._streams["home"]
+    followed.heard([published(replace(SUMMED, policy=parts(0, 0, 0)))])
+    followed.current()
+    choice = cache.choose("home", b"fr", "r-1", context={"device": "phone"})
+    assert (choice.action, choice.why) == (ACTIONS[3], Why.PUBLISHED)
+    _, content, headers = request_record(Request(b"fr", "r-1"), choice=choice)
+    assert dict(headers).get("streamdp-context") == header
+    assert (content is None) is (header is not None)
+    assert content is None or json.loads(content)["context"] == {"device": "phone"}
 
 
 def test_does_a_choice_take_no_longer_than_some_hashes() -> None:

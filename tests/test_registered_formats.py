@@ -364,6 +364,7 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     "no registry": ({"registry": None}, "format.registry: missing"),
     "a password in the address": ({"registry": "http://a:b@c"}, "without a password"),
     "another scheme": ({"registry": "ftp://c"}, "format.registry: not an address"),
+    "a port that is none": ({"registry": "http://c:99999"}, "format.registry: not an address"),
     "too often": ({"refresh": 0}, "format.refresh: not usable"),
     "a user without a password": ({"user": "u"}, "both or neither"),
     "an unknown option": ({"prefix": "none"}, "unknown option"),

@@ -341,6 +341,24 @@ def test_another_answer_than_expected_is_an_outage(spoil: Callable[[Registry], o
             asyncio.run(Client(avro_format(kept.url).reading.source).schemas())
 
 
+@pytest.mark.parametrize("said", [b"", b"garbage", b"HTTP/1.0", b"x" * 100_000], ids=len)
+def test_what_is_no_answer_of_http_is_an_outage(said: bytes) -> None:
+    """Another error would end the timer, or the start."""
+
+    async def asked() -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(said + b"\r\n\r\n")
+            writer.close()
+
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            await Client(avro_format(url).reading.source).schemas()
+
+    with pytest.raises(TransportLost, match="registry of home-losses-value"):
+        asyncio.run(asked())
+
+
 def test_nobody_there_is_an_outage() -> None:
     with registry() as kept:
         url = kept.url

@@ -279,7 +279,8 @@ class ActionsCache:
         """
         answer = self.answer(stream, key)
         checked_id(request, "request")
-        if self._streams[stream].names is None:
+        known = self._streams[stream].names
+        if known is None:
             raise InvalidConfig(
                 f"stream {stream}",
                 "publishes actions, not policies",
@@ -287,6 +288,8 @@ class ActionsCache:
                 got="choose",
             )
         names = self._streams[stream].table.names if answer.held is None else answer.held.names
+        if names.contexts is None and known.contexts is not None:  # a line from before there were
+            return choose(answer, request, 0, known.told(known.cell(context)))
         if names.contexts is None and context is None and names.played == "header":
             return choose(answer, request)
         cell = names.cell(context)

@@ -28,6 +28,8 @@ from streamdp.wire.registered.schemas import MOST_SCHEMAS, Schema, Source
 _SECONDS = 10.0  # for one question
 _MOST_BYTES = 4 << 20  # of an answer
 _NOT_FOUND = 404
+_NO_ANSWER = (OSError, EOFError, ValueError, LookupError, asyncio.LimitOverrunError)
+"""What comes of bytes that are no answer of HTTP, beside what is no JSON."""
 
 T = TypeVar("T")
 
@@ -69,7 +71,7 @@ class Client:
                             self._versions[number] = Schema(
                                 answer.id, answer.schemaType, answer.schema
                             )
-        except (OSError, TimeoutError, EOFError, ValueError, msgspec.MsgspecError) as error:
+        except (*_NO_ANSWER, TimeoutError, msgspec.MsgspecError) as error:
             expected, got = "the versions of the subject", type(error).__name__
             raise TransportLost(
                 self._where, "does not answer", expected=expected, got=got

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from struct import Struct, error
 from typing import Any, cast
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 import numpy as np
@@ -439,7 +439,7 @@ def _source(options: Mapping[str, object]) -> Source:
         texts[name] = value if isinstance(value, str) else None
     url, user = str(texts["registry"]), texts["user"]
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+    if not _reachable(parts):
         raise InvalidConfig(
             "format.registry",
             "not an address",
@@ -459,6 +459,15 @@ def _source(options: Mapping[str, object]) -> Source:
     ]
     subject = str(texts["subject"])
     return Source(url.rstrip("/"), subject, float(refresh), user, files[0], files[1])
+
+
+def _reachable(parts: SplitResult) -> bool:
+    """Whether an address names a host and a port, and no password."""
+    try:
+        _ = parts.port
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
 
 
 def _wrong(name: str, what: str, expected: str, got: object) -> InvalidConfig:
