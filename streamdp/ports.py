@@ -476,8 +476,13 @@ class Administrator(Protocol):
         """Shell commands that make the topics, for a cluster's administrators."""
         ...
 
-    async def probe(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
-        """Try reachability, credentials and rights without lasting effects."""
+    async def probe(
+        self, streams: Sequence[StreamTopics], *, written: Sequence[str] = ()
+    ) -> Sequence[Finding]:
+        """Try reachability, credentials and rights without lasting effects.
+
+        `written`: the topics that `serve` writes requests and outcomes to.
+        """
         ...
 
     async def announce(self, stream: StreamTopics, line: bytes) -> None:

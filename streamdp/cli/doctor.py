@@ -99,7 +99,8 @@ async def _look(
         if not are_good(findings.values()):
             return list(findings.values())
         findings |= {finding.subject: finding for finding in await tools.check(streams)}
-        for finding in await tools.probe(there(streams, findings)):
+        written = _written_by_serve(configuration, streams)
+        for finding in await tools.probe(there(streams, findings), written=written):
             findings.setdefault(finding.subject, finding)  # a problem that the check found stays
         if not are_good(findings.values()):
             return list(findings.values())
@@ -122,6 +123,17 @@ async def _look(
         await tools.close()
         await published.close()
     return looked
+
+
+def _written_by_serve(
+    configuration: Configuration, streams: Sequence[StreamTopics]
+) -> Sequence[str]:
+    """The topics of requests and outcomes that `serve` writes to, of these assemblies."""
+    from streamdp.service.listeners import loop_topics
+
+    looked_at = {name for topics in streams for name in (topics.input, topics.second_input)}
+    written = [name for pair in loop_topics(configuration).values() for name in pair]
+    return [name for name in dict.fromkeys(written) if name in looked_at]
 
 
 async def _assemblies(

@@ -462,7 +462,9 @@ class MemoryAdministrator:
         """Nothing to type."""
         return ""
 
-    async def probe(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
+    async def probe(
+        self, streams: Sequence[StreamTopics], *, written: Sequence[str] = ()
+    ) -> Sequence[Finding]:
         """Memory is always within reach."""
         return [Finding("memory log", Verdict.GOOD, "within reach")]
 

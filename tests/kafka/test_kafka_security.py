@@ -18,6 +18,7 @@ from streamdp.testing.transport_room import Heard
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology, reading
 from streamdp_adapters.kafka.internals import client_of
 from streamdp_adapters.kafka.owner import PartitionOwner
+from tests.support.calling import Ran, Streamdp
 from tests.support.lending import Lent
 
 pytestmark = [pytest.mark.kafka, pytest.mark.anyio]
@@ -190,10 +191,14 @@ async def test_the_doctor_finds_the_missing_rights(secure: Lent) -> None:
     """Bob may read and look; he may neither write, nor commit, nor use a transactional id."""
     topics = StreamTopics("kit", "doctor", "kit.doctor.input")
     await KafkaTechnology(_settings(secure)).administrator().create([topics], partitions=1)
-    alice = await KafkaTechnology(_settings(secure)).administrator().probe([topics])
+    written = [topics.input]
+    alice = (
+        await KafkaTechnology(_settings(secure)).administrator().probe([topics], written=written)
+    )
     assert {finding.verdict for finding in alice} == {Verdict.GOOD}
+    assert alice[-1].subject == "topic kit.doctor.input: write by serve"
     as_bob = _settings(secure, username="bob", password="xyzzy-b")
-    findings = await KafkaTechnology(as_bob).administrator().probe([topics])
+    findings = await KafkaTechnology(as_bob).administrator().probe([topics], written=written)
     problems = [finding.subject for finding in findings if finding.verdict is Verdict.PROBLEM]
     assert problems == [
         "topic kit.doctor.state: write in a transaction",
@@ -201,6 +206,7 @@ async def test_the_doctor_finds_the_missing_rights(secure: Lent) -> None:
         "topic kit.doctor.ledger: write in a transaction",
         "group kit.doctor: commit",
         "transactional id kit.doctor.0",
+        "topic kit.doctor.input: write by serve",
     ]
     transport = KafkaTechnology(as_bob).transport(worker="bob")
     await transport.join([topics], Heard())
@@ -269,3 +275,59 @@ async def test_the_doctor_leaves_no_record(secure: Lent) -> None:
     assert dict(seen.state) == {}
     assert seen.last_ledger_line is None
     assert seen.group_offset is None
+
+
+RANKING = """
+app = "kit"
+[topics."kit.requests"]
+budget = "1"
+[topics."kit.events"]
+budget = "1"
+[streams.ranked]
+input = "kit.events"
+start = "earliest"
+observes = "feedback"
+actions = ["a", "b"]
+fallback_action = "a"
+learner = { epsilon = "1" }
+format = { name = "json", padding = "fixed" }
+feedback = { content = "reward" }
+[assemblies.ranking]
+requests = "kit.requests"
+outcomes = "kit.outcomes"
+stream = "ranked"
+start = "earliest"
+mode = "feedback"
+window = "1s"
+combine = "max"
+default_loss = 1.0
+[http]
+listen = "127.0.0.1:8080"
+rank_and_reward = true
+"""
+
+
+def test_the_doctor_tries_what_serve_writes(
+    secure: Lent, tmp_path: Path, streamdp: Streamdp
+) -> None:
+    """Bob may read requests and outcomes, and write neither; it matters only if serve shall."""
+
+    def call(user: str, *command: str, rank: str = "true") -> Ran:
+        settings = {
+            "kind": "kafka", "bootstrap": secure.secure_bootstrap, "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "SCRAM-SHA-512", "username": user, "password": f"xyzzy-{user[0]}",
+            "ca_file": str(secure.ca_file),
+        }  # fmt: skip
+        transport = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
+        path = tmp_path / "shop.toml"
+        ranking = RANKING.replace("reward = true", f"reward = {rank}")
+        path.write_text(f"{ranking}[transport]\n{transport}")
+        return streamdp(*command, "--config", str(path), "--single-broker")
+
+    assert call("alice", "topics", "create").code == 0
+    wanted = ("kit.requests", "kit.outcomes")
+    for user, verdict in (("alice", "good"), ("bob", "problem")):
+        findings = json.loads(call(user, "doctor", "--stream", "ranking", "--json").out)
+        found = {finding["subject"]: finding["verdict"] for finding in findings}
+        assert [found[f"topic {topic}: write by serve"] for topic in wanted] == [verdict] * 2
+    assert "by serve" not in call("bob", "doctor", rank="false").out

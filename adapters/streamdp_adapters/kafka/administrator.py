@@ -167,9 +167,11 @@ class KafkaAdministrator:
         as_comments = ["# the same as a manifest:", *(f"# {json.dumps(item)}" for item in manifest)]
         return "\n".join([*lines, "", *as_comments, ""])
 
-    async def probe(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
+    async def probe(
+        self, streams: Sequence[StreamTopics], *, written: Sequence[str] = ()
+    ) -> Sequence[Finding]:
         """Try reachability, credentials and rights; leave nothing behind that counts."""
-        return await doctor.probe(self._settings, streams)
+        return await doctor.probe(self._settings, streams, written)
 
     async def announce(self, stream: StreamTopics, line: bytes) -> None:
         """Replace the stream's own record in the actions topic."""

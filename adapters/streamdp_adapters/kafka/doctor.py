@@ -46,22 +46,31 @@ _AGAIN_SECONDS = 0.1
 """Seconds between two questions to a cluster that has no answer yet."""
 
 
-async def probe(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> list[Finding]:
-    """Try reachability and credentials first, then the rights of each stream."""
+async def probe(
+    settings: KafkaSettings, streams: Sequence[StreamTopics], written: Sequence[str]
+) -> list[Finding]:
+    """Try reachability and credentials first, then the rights of each stream, then of `serve`."""
     connection = await _try(
         "connection", "connected and authenticated", client_errors.reach(settings)
     )
     findings = [connection]
     if connection.verdict is Verdict.GOOD:
-        there = await _there(settings, streams)
+        there = await _there(settings, streams, written)
         for stream in streams:
             findings += [finding async for finding in _rights(settings, stream, there)]
+        for topic in written:
+            if topic in there:
+                subject = f"topic {topic}: write by serve"
+                findings.append(await _may_write(settings, subject, topic, seen=there[topic]))
     return findings
 
 
-async def _there(settings: KafkaSettings, streams: Sequence[StreamTopics]) -> dict[str, bool]:
+async def _there(
+    settings: KafkaSettings, streams: Sequence[StreamTopics], written: Sequence[str]
+) -> dict[str, bool]:
     """The topics that exist, and whether this user may see them."""
     names = [topic.name for stream in streams for topic in wanted(stream, settings)]
+    names += written
     if not names:  # the client would ask for all topics
         return {}
     async with administration(settings) as client:
@@ -84,10 +93,7 @@ async def _rights(
     for topic in (stream.state, stream.output, stream.actions, stream.ledger, *aside):
         if topic in there:
             subject = f"topic {topic}: write in a transaction"
-            if there[topic]:
-                yield await _try(subject, "may write", _ask_write(settings, topic))
-            else:
-                yield Finding(subject, Verdict.PROBLEM, "refused: no right to Write, nor to see it")
+            yield await _may_write(settings, subject, topic, seen=there[topic])
     if there.get(stream.input, False):
         subject = f"group {group(stream)}: commit"
         yield await _try(subject, "may commit", _commit(settings, stream))
@@ -119,6 +125,13 @@ async def _read(settings: KafkaSettings, topic: str) -> None:
         look.consumer.assign([place])
         look.consumer.seek(place, end)
         await look.consumer.getmany(timeout_ms=100)  # an empty topic has rights too
+
+
+async def _may_write(settings: KafkaSettings, subject: str, topic: str, *, seen: bool) -> Finding:
+    """Check the right to write to a topic that this user may see, or may not."""
+    if not seen:
+        return Finding(subject, Verdict.PROBLEM, "refused: no right to Write, nor to see it")
+    return await _try(subject, "may write", _ask_write(settings, topic))
 
 
 async def _ask_write(settings: KafkaSettings, topic: str) -> None:

@@ -218,7 +218,9 @@ class SqliteAdministrator:
         """A comment: there are no commands of another tool, streamdp creates its own files."""
         return f"# SQLite: `streamdp topics create` makes {self._settings.path} and what is in it"
 
-    async def probe(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
+    async def probe(
+        self, streams: Sequence[StreamTopics], *, written: Sequence[str] = ()
+    ) -> Sequence[Finding]:
         """Whether both files can be opened, written to and trusted."""
         return await self._desk.run(self._probe)
 
