@@ -43,6 +43,11 @@ def array(items: object) -> object:
     return {"type": "array", "items": items}
 
 
+def record_type(name: str, *types: object) -> object:
+    table = [{"name": f"of_{at}", "type": kind} for at, kind in enumerate(types)]
+    return {"type": "record", "name": name, "fields": table}
+
+
 DOUBLES = avro(("losses", array("double")))
 FLOATS = avro(("losses", array("float")))
 LATER = avro(("who", ["null", "string"]), ("losses", array("double")), ("note", "string"))
@@ -219,6 +224,17 @@ REFUSED = {
     "empty errors": (
         "avro", avro(("free", array({"type": "error", "name": "E", "fields": []})),
                      ("losses", array("double"))), "without bytes"),
+    "records of two records of two": (
+        "avro", avro(("a", record_type("A", "null")), ("b", record_type("B", "A", "A")),
+                     ("c", ["int", record_type("C", "B", "B")]), ("losses", array("double"))),
+        "without bytes"),
+    "nothing": ("avro", avro(("free", "null"), ("losses", array("double"))), "without bytes"),
+    "fixed bytes, none of them": (
+        "avro", avro(("free", {"type": "fixed", "name": "F", "size": 0}),
+                     ("losses", array("double"))), "without bytes"),
+    "deep types": (
+        "avro", avro(*[(f"a{at}", record_type(f"A{at}", f"A{at - 1}" if at else "int"))
+                       for at in range(64)], ("losses", array("double"))), "more than 64 others"),
     "proto: no such field": ("protobuf", "message A { optional int32 b = 1; }", "no message"),
     "proto: integers": ("protobuf", "message A { repeated int32 losses = 1; }", "not repeated"),
     "proto: no schema": ("protobuf", "message A { repeated", "not a Protobuf schema"),

@@ -6,7 +6,8 @@ put it first: then nearly all records are read without a look at their structure
 A schema is unreadable if the field has another type than float, double, string, or the array or map
 of these that is wanted (an int's length would show its size, a union's whether it is null), or if
 records could take a reader beyond any bound: a type that contains itself, which a deep record turns
-into a deep stack, or an array of items without bytes, of which a few bytes name any number.
+into a deep stack, or a value without bytes outside a union. A few bytes name any number of these,
+as items of an array, or as records of two records of two records.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.wire.registered.fields import Field, Plain, Reader, UnreadableSchema, varint
 
 _WIDTHS = {"float": 4, "double": 8}
+_DEEPEST = 64  # types within types, far below any stack's depth
 
 
 def reader_of(text: str, field: Field) -> Reader:
@@ -105,41 +107,42 @@ def _unfit(field: Field) -> UnreadableSchema:
     return UnreadableSchema(f"{field.name} is not {wanted}")
 
 
-def _bounded(kind: Any, takes: dict[str, bool | None]) -> bool:
-    """Whether a value of this type takes any bytes; raises if it may be deep or long for free.
+def _bounded(kind: Any, depths: dict[str, int | None]) -> int:
+    """How deep values of a type are; raises if a few bytes may be deep, or many values.
 
-    `takes`: the same of named types; None while a type is being looked at.
+    `depths`: the same of named types; None while a type is being looked at.
     """
-    if isinstance(kind, list):  # a union has a number in front
-        for of in kind:
-            _bounded(of, takes)
-        return True
+    if isinstance(kind, list):  # a union: which of them it is takes bytes, so one may be null
+        return max((_bounded(of, depths) for of in kind if of != "null"), default=1)
     if isinstance(kind, str):
-        if kind not in takes:
-            return kind != "null"
-        known = takes[kind]
-        if known is None:
+        depth = depths.get(kind, 1)
+        if depth is None:
             raise UnreadableSchema("a type that contains itself")
-        return known
+        if kind == "null":
+            raise UnreadableSchema("a value without bytes")
+        return depth
     match kind["type"]:
         case "record" | "error":  # a protocol's errors are records
-            takes[kind["name"]] = None
-            parts = [_bounded(of["type"], takes) for of in kind["fields"]]
-            takes[kind["name"]] = any(parts)
-            return any(parts)
+            parts, takes = [of["type"] for of in kind["fields"]], len(kind["fields"])
         case "array":
-            if not _bounded(kind["items"], takes):
-                raise UnreadableSchema("an array of items without bytes")
+            parts, takes = [kind["items"]], 1
         case "map":
-            _bounded(kind["values"], takes)
+            parts, takes = [kind["values"]], 1
         case "fixed":
-            takes[kind["name"]] = kind["size"] > 0
-            return bool(takes[kind["name"]])
+            parts, takes = [], kind["size"]
         case "enum":
-            takes[kind["name"]] = True
+            parts, takes = [], 1
         case other:
-            return _bounded(other, takes)
-    return True
+            return _bounded(other, depths)
+    name = kind.get("name", "")
+    depths[name] = None
+    depth = 1 + max((_bounded(of, depths) for of in parts), default=0)
+    if takes < 1:
+        raise UnreadableSchema("a value without bytes")
+    if depth > _DEEPEST:
+        raise UnreadableSchema(f"types within more than {_DEEPEST} others")
+    depths[name] = depth
+    return depth
 
 
 def _without_logical_types(schema: Any) -> Any:
