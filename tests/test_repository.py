@@ -158,6 +158,7 @@ def test_the_product_imports_only_what_it_declares() -> None:
         "testing": provided_by(extras["test"] + extras["broker"]),
         "wire/registered": provided_by(extras["registry"]),
         "core/frames.py": provided_by(extras["frames"]),
+        "serve/otlp.py": provided_by(extras["otel"]),
     }
     strange = {}
     for path in [*ROOT.glob("streamdp/**/*.py"), *ROOT.glob("adapters/**/*.py")]:

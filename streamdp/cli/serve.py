@@ -34,6 +34,7 @@ def serve(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = False) 
         serve_credentials,
     )
     from streamdp.service.process import log_of, run
+    from streamdp.service.telemetry import exporter
 
     configuration = load(config)
     http = configuration.tables.http
@@ -42,6 +43,7 @@ def serve(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = False) 
             f"{config}: http.listen", "missing", expected="host:port to serve at", got="nothing"
         )
     credentials, topics = serve_credentials(configuration), loop_topics(configuration)
+    exports = exporter()
     technology, log = opened(configuration, single_broker), log_of(configuration)
     limits = Limits(
         most_connections=http.most_connections,
@@ -72,6 +74,7 @@ def serve(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = False) 
             log=log,
             ranking=ranking if topics else None,
             origins=frozenset(origin.encode() for origin in http.reward_origins),
+            exporter=exports,
         )
 
     with reaching(), bound(http.listen, where="http.listen") as listener:

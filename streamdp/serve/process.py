@@ -6,13 +6,19 @@ import asyncio
 import socket
 import time
 from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING
 
 from streamdp.serve.access import Bucket, Gate, RewardAccess
 from streamdp.serve.app import PublicApp
+from streamdp.serve.asgi import App
 from streamdp.serve.credentials import Credentials, Log
 from streamdp.serve.knowledge import Knowledge
 from streamdp.serve.listener import Limits, allow_files, end_on_signals, server_of
+from streamdp.serve.metrics import MetricsPage, published
 from streamdp.serve.ranking import Ranking
+
+if TYPE_CHECKING:
+    from streamdp.serve.otlp import Telemetry
 
 
 def gate_of(
@@ -44,12 +50,21 @@ async def serve(
     log: Log,
     ranking: Ranking | None = None,
     origins: frozenset[bytes] = frozenset(),
+    exporter: type[Telemetry] | None = None,
 ) -> None:
     """Serve until a signal; finish requests that have begun."""
     allow_files()
-    app = gate_of(
+    app: App = gate_of(
         knowledge, credentials=credentials, limits=limits, ranking=ranking, origins=origins
     )
+    telemetry = None
+    if exporter is not None:
+        page = MetricsPage(
+            lambda: published(knowledge.facts(expires_at=credentials.expires_at)),
+            application=knowledge.application,
+        )
+        telemetry = exporter(page, application=knowledge.application)
+        app = telemetry.around(app)
     server = server_of(app, credentials=credentials, most_connections=limits.most_connections)
     end_on_signals(server)
     host, port = listener.getsockname()[:2]
@@ -60,6 +75,8 @@ async def serve(
             await stack.enter_async_context(knowledge.following())
             if ranking is not None:
                 await stack.enter_async_context(ranking.writing())
+            if telemetry is not None:
+                await stack.enter_async_context(telemetry.sending())
             await server.serve(sockets=[listener])
     finally:
         watching.cancel()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -49,11 +48,12 @@ class Traffic:
     def answered(self, status: int, *, method: str, path: bytes, seconds: float) -> None:
         """Count one answered request."""
         self.requests[f"{status // 100}xx"] += 1
-        self.durations[_kind(method, path.split(b"/"))].add(seconds)
+        self.durations[kind_of(method, path)].add(seconds)
 
 
-def _kind(method: str, parts: Sequence[bytes]) -> RequestKind:
+def kind_of(method: str, path: bytes) -> RequestKind:
     """The kind of a request for actions, or for the choices of a feedback stream."""
+    parts = path.split(b"/")
     if parts[-1] in (b"actions", b"choices") and method == "POST":
         return RequestKind.BATCH
     return RequestKind.LOOK_UP if parts[-1] in (b"action", b"choice") else RequestKind.OTHER

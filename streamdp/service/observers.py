@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from streamdp.service.telemetry import exporter, telemetry_face
+
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
@@ -20,12 +22,16 @@ def observers_of(configuration: Configuration) -> Sequence[Observer]:
     configuration refuses what `run` or `serve` would refuse. It loads no server.
     """
     table = configuration.tables.operations
-    if (configuration.tables.http.listen, table.listen, table.operator_listen) == (None,) * 3:
-        return []
-    from streamdp.service.listeners import check_listeners
+    faces: list[Observer] = []
+    if (configuration.tables.http.listen, table.listen, table.operator_listen) != (None,) * 3:
+        from streamdp.service.listeners import check_listeners
 
-    check_listeners(configuration)
-    return [_operations] if table.listen or table.operator_listen else []
+        check_listeners(configuration)
+    if table.listen or table.operator_listen:
+        faces.append(_operations)
+    if exporter() is not None:
+        faces.append(telemetry_face)
+    return faces
 
 
 def _operations(running: Running) -> AbstractAsyncContextManager[Observe | None]:

@@ -27,7 +27,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.ports import StaticMembership, Technology
 from streamdp.service.config import Configuration, Seeds
 from streamdp.service.ledgers import Ledgers
-from streamdp.service.loop import Service, unobserved
+from streamdp.service.loop import Service
 from streamdp.service.quarantine import quarantining
 from streamdp.service.registries import fetching, reading_of
 from streamdp.service.spec import StreamSpec
@@ -108,13 +108,23 @@ async def run_service(
             log=log,
             settings=settings,
             modes={name: configuration.modes()[name] for name in view.streams},
-            observe=next(filter(None, listening), unobserved),  # one face shows durations
+            observe=_all(list(filter(None, listening))),
         )
         signals.listen(service)
         try:
             return await service.run(ready=running.joined.set)
         except InvalidConfig as error:
             raise TransportRefuses(str(error)) from error
+
+
+def _all(receivers: Sequence[Observe]) -> Observe:
+    """Pass a duration on to every face that shows durations."""
+
+    def observe(step: str, seconds: float) -> None:
+        for receiver in receivers:
+            receiver(step, seconds)
+
+    return observe
 
 
 def _announce(running: Running) -> None:

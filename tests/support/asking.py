@@ -14,7 +14,7 @@ from streamdp.ports import Publications
 from streamdp.serve.about import About
 from streamdp.serve.access import PROBES, Bucket, Gate
 from streamdp.serve.app import PublicApp
-from streamdp.serve.asgi import Message
+from streamdp.serve.asgi import App, Message
 from streamdp.serve.credentials import Credentials, Files
 from streamdp.serve.knowledge import Bounds, Knowledge
 from streamdp.serve.listener import Limits, bound, server_of
@@ -124,7 +124,7 @@ class Process:
 
 
 async def asked(
-    gate: Gate, target: str, *, method: str = "GET", body: bytes = b"", **headers: str
+    gate: App, target: str, *, method: str = "GET", body: bytes = b"", **headers: str
 ) -> Answer:
     """One request."""
     sent: list[Message] = []

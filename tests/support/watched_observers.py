@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from streamdp.ports import Partition
 from streamdp.serve.about import About
 from streamdp.service.charges_by_others import alone
-from streamdp.service.loop import Service
+from streamdp.service.loop import Service, unobserved
 from streamdp.service.operations import LatestStatus
 from streamdp.service.spec import StreamSpec
 from streamdp.service.status import Steps, status_of
 from streamdp.service.view import View
+from streamdp.service.worker import Observe
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from tests.support.asking import Observer, Process
@@ -34,11 +35,21 @@ class Lines:
     warning = error = info
 
 
-async def worked(log: MemoryLog, made: StreamSpec, lines: Lines) -> View:
+async def worked(
+    log: MemoryLog, made: StreamSpec, lines: Lines, *, observe: Observe = unobserved
+) -> View:
     """A service that takes the partition, learns everything that is there, and drains."""
     view = View([made])
     transport = MemoryTechnology(log).transport(worker="w")
-    service = Service([made], transport, by_others=alone, view=view, log=lines, clock=lambda: 0.0)
+    service = Service(
+        [made],
+        transport,
+        by_others=alone,
+        view=view,
+        log=lines,
+        clock=lambda: 0.0,
+        observe=observe,
+    )
 
     async def drain() -> None:
         while view.part(Partition("home", 0)).position < RECORDS:

@@ -1,0 +1,449 @@
+"""Is exported by OpenTelemetry what is public, and nothing else?
+
+A small OTLP/HTTP receiver takes what the real exporters send, and decodes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from prometheus_client.core import Metric as Family
+
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import LossBatch
+from streamdp.serve import otlp
+from streamdp.serve.asgi import App
+from streamdp.serve.families import gauge
+from streamdp.serve.metrics import MetricsPage
+from streamdp.serve.otlp import Telemetry
+from streamdp.service.batches import decode
+from streamdp.service.exact import ExactTotals
+from streamdp.service.metrics import Facts, ProcessMetrics
+from streamdp.service.status import Steps, status_of
+from streamdp.service.telemetry import ENDPOINT, exporter
+from streamdp.service.view import View
+from streamdp.testing.memory import MemoryTechnology
+from streamdp.testing.memory_log import MemoryLog
+from tests.support.asking import asked
+from tests.support.running import Place, until
+from tests.support.showing import ABOUT, facts
+from tests.support.streams import ACTIONS, spec
+from tests.support.watched_observers import CHANGED, RECORDS, Lines, worked
+from tests.test_rank_and_reward import RANK, REWARD, open_shop
+
+SECOND = 1_000_000_000
+
+
+@dataclass
+class Collector:
+    """What a receiver was sent."""
+
+    bodies: list[tuple[str, bytes]] = field(default_factory=list)
+    answers: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def traces(self) -> list[ExportTraceServiceRequest]:
+        """The traces, request by request."""
+        found = [body for path, body in self.bodies if path == "/v1/traces"]
+        return [ExportTraceServiceRequest.FromString(body) for body in found]
+
+    @property
+    def readings(self) -> list[ExportMetricsServiceRequest]:
+        """The metrics, request by request."""
+        found = [body for path, body in self.bodies if path == "/v1/metrics"]
+        return [ExportMetricsServiceRequest.FromString(body) for body in found]
+
+    @property
+    def spans(self) -> list[Span]:
+        """Every span."""
+        return [
+            span
+            for request in self.traces
+            for of_resource in request.resource_spans
+            for scope in of_resource.scope_spans
+            for span in scope.spans
+        ]
+
+    @property
+    def metrics(self) -> list[Metric]:
+        """Every metric of every reading."""
+        return [
+            metric
+            for request in self.readings
+            for of_resource in request.resource_metrics
+            for scope in of_resource.scope_metrics
+            for metric in scope.metrics
+        ]
+
+    @property
+    def resources(self) -> list[Resource]:
+        """The resource of each request."""
+        traced = [one.resource for request in self.traces for one in request.resource_spans]
+        return traced + [one.resource for all_ in self.readings for one in all_.resource_metrics]
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    """A receiver on loopback, to which the environment points."""
+    sent = Collector()
+    sent.answers.set()
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:  # the standard library's own name
+            body = self.rfile.read(int(self.headers["content-length"]))
+            sent.answers.wait(60)
+            sent.bodies.append((self.path, body))
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    monkeypatch.setenv(ENDPOINT, f"http://127.0.0.1:{server.server_address[1]}")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "3600000")  # all spans of a test in one request
+    try:
+        yield sent
+    finally:
+        sent.answers.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def attributes(values: Sequence[KeyValue]) -> dict[str, str | int]:
+    """By name."""
+    return {one.key: one.value.string_value or one.value.int_value for one in values}
+
+
+def page_of(families: Callable[[], Iterator[Family]]) -> MetricsPage:
+    return MetricsPage(families, application="shop")
+
+
+def shown(metrics: Sequence[Metric]) -> dict[tuple[str, tuple[tuple[str, object], ...]], float]:
+    """Every number, as the lines of a metrics page would say it."""
+    lines: dict[tuple[str, tuple[tuple[str, object], ...]], float] = {}
+    for metric in metrics:
+        kind = metric.WhichOneof("data")
+        if kind == "histogram":
+            for point in metric.histogram.data_points:
+                labels, total = attributes(point.attributes), 0
+                bounds = [*map(str, point.explicit_bounds), "+Inf"]
+                for bound, count in zip(bounds, point.bucket_counts, strict=True):
+                    total += count
+                    named = tuple(sorted({**labels, "le": bound}.items()))
+                    lines[f"{metric.name}_bucket", named] = total
+                named = tuple(sorted(labels.items()))
+                lines[f"{metric.name}_count", named] = point.count
+                lines[f"{metric.name}_sum", named] = point.sum
+        else:
+            name = f"{metric.name}_total" if kind == "sum" else metric.name
+            for number in (metric.sum if kind == "sum" else metric.gauge).data_points:
+                lines[name, tuple(sorted(attributes(number.attributes).items()))] = number.as_double
+    return lines
+
+
+async def exported(telemetry: Telemetry) -> None:
+    async with telemetry.sending():
+        pass
+
+
+def test_the_collector_gets_every_number_of_the_metrics_page(collector: Collector) -> None:
+    """Under the same names and labels, and none beside them."""
+    page = page_of(facts().families)
+    asyncio.run(exported(Telemetry(page, application="shop")))
+    on_the_page = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in page.collect()
+        for sample in family.samples
+    }
+    assert len(on_the_page) > 100
+    assert shown(collector.metrics) == on_the_page
+    sums = [metric.sum for metric in collector.metrics if metric.HasField("sum")]
+    assert sums
+    assert all(one.is_monotonic and one.aggregation_temporality == 2 for one in sums)
+
+
+def test_a_step_s_span_begins_on_a_whole_second_and_other_steps_have_none(
+    collector: Collector,
+) -> None:
+    async def work() -> None:
+        telemetry = Telemetry(page_of(facts().families), application="shop")
+        async with telemetry.sending():
+            for step, seconds in (("poll", 0.25), ("commit", 1.5), ("apply", 0.5), ("rebuild", 9)):
+                telemetry.observe(step, seconds)
+
+    asyncio.run(work())
+    lasted = {
+        span.name: span.end_time_unix_nano - span.start_time_unix_nano for span in collector.spans
+    }
+    assert lasted == {"poll": SECOND // 4, "publish": 3 * SECOND // 2}
+    points = [point for metric in collector.metrics for point in metric.gauge.data_points]
+    times = [span.start_time_unix_nano for span in collector.spans]
+    times += [point.time_unix_nano for point in points]
+    assert not any(time % SECOND for time in times)
+
+
+LOOK_UP = "/v1/streams/home/keys/secret-person/choice?request=secret-request"
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def test_look_ups_are_traced_without_what_was_asked_and_rewards_not_at_all(
+    collector: Collector,
+) -> None:
+    """They join the caller's trace, but take neither its state nor its baggage along."""
+
+    async def work() -> None:
+        log = MemoryLog()
+        log.create("requests", partitions=1)
+        log.create("outcomes", partitions=1)
+        telemetry = Telemetry(page_of(facts().families), application="shop")
+        async with open_shop(MemoryTechnology(log)) as shop, telemetry.sending():
+            app: App = telemetry.around(shop.gate)
+            answer = await asked(
+                app,
+                LOOK_UP,
+                traceparent=PARENT,
+                tracestate="secret=state",
+                baggage="user=secret-person",
+            )
+            assert answer.status == 200
+            assert (await asked(app, LOOK_UP.replace("home", "secret"))).status == 404
+            keys = b'{"requests":[{"key":"secret-person","request":"secret-request"}]}'
+            for target, body, status in (
+                ("/v1/streams/home/choices", keys, 200),
+                (RANK, b'{"key":"secret-person","request":"secret-request"}', 200),
+                (REWARD, b'{"key":"secret-person","request":"secret-request","reward":1}', 202),
+            ):
+                answer = await asked(app, target, method="POST", body=body)
+                assert answer.status == status, answer.body
+            for target in ("/metrics", "/v1/status", "/healthz", "/readyz", "/"):
+                await asked(app, target)
+
+    asyncio.run(work())
+    spans = sorted((span.name, *attributes(span.attributes).items()) for span in collector.spans)
+    code = "http.response.status_code"
+    assert spans == [("batch", (code, 200)), ("look_up", (code, 200)), ("look_up", (code, 404))]
+    joined = [span for span in collector.spans if span.parent_span_id]
+    assert [span.trace_id.hex() for span in joined] == [PARENT[3:35]]
+    assert not any(span.events or span.links or span.trace_state for span in collector.spans)
+    assert not any(b"secret" in body for _, body in collector.bodies)
+
+
+# -- non-interference --------------------------------------------------------------------------
+
+PLAIN = b'{"losses":[0.100,0.900,0.300]}'
+NEIGHBOURS = {
+    "other losses": b'{"losses":[0.900,0.100,0.700]}',
+    "out of range": b'{"losses":[-99.0,99.00,1e300]}',
+    "not a number": b'{"losses":[NaN  ,0.900,0.300]}',
+    "garbage": b"\xff\x00" * (len(PLAIN) // 2),
+}
+Extra = Callable[[ExactTotals], Iterator[Family]]
+
+
+def nothing(exact: ExactTotals) -> Iterator[Family]:
+    """No family beyond those of the product."""
+    yield from ()
+
+
+async def learned(content: bytes, extra: Extra, telling: Callable[[Telemetry], None]) -> None:
+    """The service learns from a log with this content in one record, and exports."""
+    log, steps, views = MemoryLog(), Steps(lambda: 0.0), list[View]()
+    log.create("home-losses", partitions=1)
+    values = [PLAIN] * CHANGED + [content] + [PLAIN] * (RECORDS - CHANGED - 1)
+    log.append("home-losses", [(b"fr", value) for value in values])
+    exact = ExactTotals(len(ACTIONS))
+    made = replace(spec(), exact=exact)
+
+    def now() -> Facts:
+        return Facts([ABOUT], status_of(views[0], steps, now=0.0) if views else None)
+
+    learning = ProcessMetrics(now, most_series=5000)
+
+    def families() -> Iterator[Family]:
+        yield from learning.families()
+        yield from extra(exact)
+
+    telemetry = Telemetry(page_of(families), application="shop")
+    telling(telemetry)
+
+    def observe(step: str, seconds: float) -> None:
+        steps.observe(step, seconds)
+        telemetry.observe(step, seconds)
+
+    async with telemetry.sending():
+        views.append(await worked(log, made, Lines(), observe=observe))
+
+
+def seen(
+    collector: Collector,
+    content: bytes,
+    extra: Extra = nothing,
+    telling: Callable[[Telemetry], None] = lambda telemetry: None,
+) -> dict[str, Any]:
+    """All that the collector was sent, but for the time and random ids."""
+    collector.bodies.clear()
+    asyncio.run(learned(content, extra, telling))
+    spans = [
+        (
+            span.name,
+            span.kind,
+            span.end_time_unix_nano - span.start_time_unix_nano,
+            tuple(attributes(span.attributes).items()),
+            len(span.events),
+            len(span.links),
+            span.status.code,
+        )
+        for span in collector.spans
+    ]
+    return {
+        "spans": Counter(spans),
+        "metrics": shown(collector.metrics),
+        "descriptions": [(one.name, one.description, one.unit) for one in collector.metrics],
+        "resources": [attributes(one.attributes) for one in collector.resources],
+        "sizes": [(path, len(body)) for path, body in collector.bodies],
+    }
+
+
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_neighbouring_inputs_export_the_same(name: str, collector: Collector) -> None:
+    """Names, attributes and counts of spans, every metric, and the sizes of what is sent."""
+    assert len(NEIGHBOURS[name]) == len(PLAIN)
+    one, other = seen(collector, PLAIN), seen(collector, NEIGHBOURS[name])
+    assert {span[0] for span in one["spans"]} == {"poll", "publish"}
+    assert one["metrics"]["streamdp_slots_total", (
+        ("application", "shop"), ("partition", "0"), ("stream", "home")
+    )] == RECORDS  # fmt: skip
+    assert one == other
+
+
+def test_a_metric_of_unusable_records_would_be_caught(collector: Collector) -> None:
+    """The mutant exports how many slots held nothing usable."""
+
+    def nulls(exact: ExactTotals) -> Iterator[Family]:
+        (line,) = exact.lines() or ["0 null slots"]
+        null_slots = float(line.split()[-3])
+        yield gauge("streamdp_null_slots", "Unusable.", [], [((), null_slots)])
+
+    one = seen(collector, PLAIN, nulls)
+    other = seen(collector, NEIGHBOURS["garbage"], nulls)
+    assert one["metrics"] != other["metrics"]
+    assert one["spans"] == other["spans"]
+
+
+def test_a_span_for_an_unusable_record_would_be_caught(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant traces the decoding of batches that hold one."""
+    telling: list[Telemetry] = []
+
+    def traced(*given: Any, **named: Any) -> Any:
+        batch, refused = decode(*given, **named)
+        assert isinstance(batch, LossBatch)
+        if not np.isfinite(batch.losses).all():
+            telling[-1].observe("poll", 0.0)
+        return batch, refused
+
+    monkeypatch.setattr("streamdp.service.protocol.decode", traced)
+    one = seen(collector, PLAIN, telling=telling.append)
+    other = seen(collector, NEIGHBOURS["garbage"], telling=telling.append)
+    assert one["spans"] != other["spans"]
+
+
+# -- processes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_process_that_learns_and_one_that_serves_both_export(
+    collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until their ends, when what is left is sent. The environment names more of the resource."""
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "200")
+    place = Place(tmp_path)
+    place.send([(b"fr", PLAIN)] * 20)
+    with place.running():
+        until(place.ready)
+        until(lambda: place.get("/v1/streams/home/keys/fr/action")[0] == 200)
+        numbers = "streamdp_slots_total", "streamdp_http_requests_total"
+        until(lambda: {name for name, _ in shown(collector.metrics)}.issuperset(numbers))
+    names = Counter(span.name for span in collector.spans)
+    assert names.keys() == {"poll", "publish", "look_up"}
+    resources = [attributes(one.attributes) for one in collector.resources]
+    assert len({one["service.instance.id"] for one in resources}) == 2
+    assert {name for one in resources for name in one} == {
+        "deployment.environment.name", "service.instance.id", "service.name",
+        "service.namespace", "service.version",
+    }  # fmt: skip
+
+
+def test_an_end_waits_for_no_collector_that_is_silent(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The receiver reads and never answers; the exporter would wait ten seconds, and try again."""
+    monkeypatch.setattr(otlp, "_END_SECONDS", 0.05)
+    collector.answers.clear()
+
+    async def work() -> None:
+        async with asyncio.timeout(5):
+            await exported(Telemetry(page_of(facts().families), application="shop"))
+
+    asyncio.run(work())
+    assert not collector.bodies
+
+
+def test_without_the_extra_the_variable_is_refused_and_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(ENDPOINT, "http://127.0.0.1:4318")
+    monkeypatch.delitem(sys.modules, "streamdp.serve.otlp")
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    with pytest.raises(InvalidConfig, match=r'pip install "streamdp\[otel\]"') as refusal:
+        exporter()
+    assert str(refusal.value).startswith(f"{ENDPOINT}: needs an extra")
+    for switched_off in ({ENDPOINT: ""}, {"OTEL_SDK_DISABLED": "true"}):
+        with pytest.MonkeyPatch.context() as change:
+            for name, value in switched_off.items():
+                change.setenv(name, value)
+            assert exporter() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"), ("OTEL_METRIC_EXPORT_INTERVAL", "often")],
+)
+def test_a_variable_that_cannot_be_used_is_refused_by_name(
+    name: str, value: str, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+
+    def export() -> None:
+        made = exporter()
+        assert made is not None
+        made(page_of(facts().families), application="shop")
+
+    with pytest.raises(InvalidConfig, match=f"OTEL_.*{value}"):
+        export()
