@@ -12,9 +12,7 @@ version that may read it; a state that only a newer streamdp can read is refused
 upgrade nor a downgrade guesses. Errors name entries, never what was drawn.
 
 Ordinals tell which releases wait to be published: the checkpoint has the ordinals of the last
-recorded and of the last published ledger line, and exactly the lines between wait. In layout
-version 1 a recorded release had the number of its commit: those of the checkpoint's own commit
-wait. Such a state is read, and its waiting releases are published with the bytes that they have.
+recorded and of the last published ledger line, and exactly the lines between wait.
 """
 
 from __future__ import annotations
