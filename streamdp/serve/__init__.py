@@ -11,6 +11,6 @@
 
 Rooms: `lookups` answers for keys (the hot path), `ranking` writes, `app` answers everything else;
 `access` checks token and rate; `credentials` holds token and certificate; `knowledge` holds the
-data; `listener` runs uvicorn; ``page.html`` is the page; `otlp` exports by OpenTelemetry, if that is
-asked for. `streamdp.service.operations` listens with the same parts.
+data; `listener` runs uvicorn; ``page.html`` is the page; `otlp` exports by OpenTelemetry, if asked
+to. `streamdp.service.operations` listens with the same parts.
 """

@@ -5,6 +5,6 @@ when, and what is refused. `batches` turns records into losses. `worker` and `lo
 on a transport. `view` holds what was published; metrics and pages read nothing else.
 
 Around it: `config` reads the configuration; `run` makes one process of all this, with signals and
-`logs`; `observers` and `telemetry` show it. `verification` computes the guarantee again from ledgers; `diagnosis`
-judges what an administrator's tools find.
+`logs`; `observers` and `telemetry` show it. `verification` computes the guarantee again from
+ledgers; `diagnosis` judges what an administrator's tools find.
 """
