@@ -29,7 +29,8 @@ TOUCHED = {
     "_contains_abort_marker", "_coordination_task", "_coordinator", "_drain_waiter",
     "_fetch_task", "_fetcher",
     "_heartbeat_task", "_maybe_do_transactional_request", "_message_accumulator",
-    "_partition_records", "_pending_tasks", "_protocol", "_records", "_reset_committed_task",
+    "_partition_records", "_pending_tasks", "_protocol", "_records", "_records_iterator",
+    "_reset_committed_task",
     "_send_produce_req", "_sender", "_transport", "_txn_manager", "_unpack_records",
 }  # fmt: skip
 """Attributes of aiokafka's objects that it does not document."""

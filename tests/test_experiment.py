@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from streamdp.core.errors import StateMismatch
 from streamdp.core.evidence.experiment import Experiment, noise_reach, sampling_reach
 from streamdp.core.grid import UNIT
 
@@ -72,6 +73,8 @@ def test_is_nothing_said_of_what_was_never_shown() -> None:
     assert (before.low.tolist(), before.high.tolist()) == ([0, 0], [1, 1])
     assert before.chances.tolist() == pytest.approx([0.5, 0.5])
     one = Experiment.of(Fraction(1), actions=2)
+    with pytest.raises(StateMismatch, match="expected 4 numbers, got 2"):
+        one.add(np.array([1, 2]))
     one.add(np.array([UNIT // 2, 5, 1, 0]))
     arms = one.arms()
     assert np.isnan(arms.means).tolist() == [False, True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from collections.abc import Callable
 from fractions import Fraction
@@ -91,6 +92,9 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "losses that are texts": (
         lambda: sd.LossBatch.from_frame(pl.DataFrame({"k": ["x"], "a": ["0"]}), key="k",
                                         losses=["a"]), "no numbers"),
+    "keys that are numbers": (
+        lambda: sd.LossBatch.from_frame(pl.DataFrame({"k": [1.5], "a": [0.5]}), key="k",
+                                        losses=["a"]), "no keys"),
     "names that are numbers": (
         lambda: sd.FeedbackBatch.from_frame(
             pd.DataFrame(ROWS), key="key", action="b", actions=ACTIONS, loss="a"), "no names"),
@@ -109,6 +113,12 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
 def test_mistakes_of_code_are_refused(use: Callable[[], object], said: str) -> None:
     with pytest.raises(InvalidConfig, match=said):
         use()
+
+
+def test_without_the_extra_frames_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "narwhals", None)
+    with pytest.raises(InvalidConfig, match=r"streamdp\[frames\]"):
+        sd.LossBatch.from_frame(pd.DataFrame(ROWS), key="key", losses=["a"])
 
 
 def test_a_reward_is_one_minus_a_loss() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -15,7 +16,14 @@ from streamdp.core.arrays import Field
 from streamdp.core.bank import Bank
 from streamdp.core.engine import charges
 from streamdp.core.events import Key, LossBatch
-from streamdp.core.kinds.recorded import Drawn, Kept, ManyRecorded
+from streamdp.core.kinds.recorded import (
+    NOT_RECORDED,
+    Drawn,
+    Kept,
+    ManyKept,
+    ManyRecorded,
+    Names,
+)
 from tests.support.recorder import Recorder, charged
 from tests.support.remembering import remembering
 from tests.support.strategies import ACTIONS, SCHEDULES, cut, learners, logs, part
@@ -367,8 +375,25 @@ def test_many_recorded_releases_are_a_mapping(spare: int, monkeypatch: pytest.Mo
         assert many.get(name) == plain.get(name)
     assert dict(many) == plain
     assert list(many) == list(plain)
+    for name in names:
+        if name.kind == "opening":
+            many.discard(name)
+    parts = dict(chain.from_iterable(zip(*of, strict=True) for of in map(flat, many.parts())))
+    assert parts == {name: kept for name, kept in plain.items() if name.kind != "opening"}
     assert many.of_key(b"a")
     assert not many.of_key(b"b")
+
+
+def flat(part: tuple[Names, ManyKept]) -> tuple[list[Drawn], list[Kept]]:
+    """Releases of one kind, one by one."""
+    (kind, keys, born, block), kept = part
+    names = zip(keys, born.tolist(), block.tolist(), strict=True)
+    numbers = zip(*(of.tolist() for of in kept[:3]), strict=True)
+    known = (None if of == NOT_RECORDED else of for of in kept.in_force.tolist())
+    return [Drawn(*name, kind) for name in names], [
+        Kept(value, first, last, of)
+        for (value, first, last), of in zip(numbers, known, strict=True)
+    ]
 
 
 def test_is_a_row_under_another_key_refused() -> None:

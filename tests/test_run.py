@@ -316,6 +316,7 @@ def test_does_a_second_signal_stop_at_once(shop: Shop) -> None:
         process.signal(signal.SIGINT)
         assert process.ended() in (0, 130)
     with shop.run() as process:
+        process.hear("partition_running")  # before that, nobody listens to signals
         until(shop.is_read)
         assert process.end() == 0
     assert shop.wrong() == []

@@ -129,6 +129,8 @@ def _written_by_serve(
     configuration: Configuration, streams: Sequence[StreamTopics]
 ) -> Sequence[str]:
     """The topics of requests and outcomes that `serve` writes to, of these assemblies."""
+    if not configuration.tables.http.rank_and_reward:
+        return []
     from streamdp.service.listeners import loop_topics
 
     looked_at = {name for topics in streams for name in (topics.input, topics.second_input)}

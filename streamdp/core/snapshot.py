@@ -209,7 +209,7 @@ def _table(layout: Layout, saved: Collection[tuple[Key, bytes]]) -> NDArray[np.v
     if all(sealed):
         table = np.frombuffer(b"".join([row for _, row in saved]), dtype=rows)["row"]
     if not all(sealed) or not _is_ours(table):
-        for key, row in saved:
+        for key, row in saved:  # pragma: no branch - one of them is refused
             _refuse_wrong(layout, key, row)
     _check_ranges(layout, table)
     return table

@@ -105,7 +105,7 @@ def adds_noise_of_one_over_epsilon_though_actions_are_content(patch: pytest.Monk
     patch.setattr(feedback, "_SENSITIVITY", {"value": Fraction(1)})
 
 
-@mutant("log-ratio 1.5 > 1", played="value")
+@mutant("log-ratio 2 > 1", played="value")
 def adds_half_the_noise_to_losses(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PolicyLearner, "scales", property(lambda of: (of.sums_scale, of.sums_scale / 2)))
 

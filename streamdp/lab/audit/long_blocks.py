@@ -43,7 +43,7 @@ LONGEST = 256
 MANY = 130
 """So many blocks of one and two slots are gone through."""
 
-SIZES = (("thousands of slots", 8, 2, 16_400), ("thousands of actions", 40_000, 2, 16))
+SIZES = (("thousands of slots", 8, 2, 16_400), ("thousands of actions", 40_000, 4, 16))
 """Stories of other numbers of actions: name, actions, keys, slots. Long blocks are streamed, from
 8,192 rows of 8 actions on; 40,000 actions are more than two chunks of a race, and their noise more
 words than are drawn at once."""
