@@ -23,7 +23,7 @@ from streamdp.service.settings import Start
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.feedback import Feedback, configure_feedback
 from tests.support.asking import Observer, listening
-from tests.support.browser import CONTRAST, Browser, browser, keep
+from tests.support.browser import CONTRAST, LAPPING, Browser, browser, keep
 from tests.support.publishing import Topic, action, charge
 
 ACTIONS = ("boots", "coats", "hats")
@@ -206,6 +206,15 @@ def test_each_field_has_a_picture(window: Browser) -> None:
 
 
 @browsing
+def test_no_likeliest_action_is_named_where_it_depends_on_the_context(window: Browser) -> None:
+    assert window.text("#rows tr").split("\t")[1] == "by context"
+    assert window.run("return document.getElementById('acting').offsetParent") is None
+    assert "among 3 actions in each of 12 combinations of device and country" in window.text(
+        "#about"
+    )
+
+
+@browsing
 def test_a_cell_s_policy_is_shown_on_request(window: Browser) -> None:
     """From the table that the page has: nothing is asked for one cell."""
     asked = "return performance.getEntriesByType('resource').map(e => e.name)"
@@ -232,5 +241,6 @@ def test_it_fits_wide_and_narrow_light_and_dark(window: Browser, width: int, sch
     assert window.run("return document.documentElement.scrollWidth - innerWidth") <= 0
     contrast = window.run(CONTRAST)
     assert min(contrast.values()) >= 4.5, contrast
+    assert window.run(LAPPING, ".detail svg") == []
     assert window.complaints() == []
     keep(f"contexts-{width}-{scheme}", window.screenshot())

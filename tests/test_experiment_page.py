@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,13 +16,13 @@ from streamdp.core.grid import UNIT
 from streamdp.wire.published import Lines
 from tests.golden_wire import FEEDBACK, SHOWN_FEEDBACK
 from tests.support.asking import Observer, listening
-from tests.support.browser import Browser, browser
+from tests.support.browser import CONTRAST, LAPPING, Browser, browser, keep
 from tests.support.publishing import Topic, action, charge
 from tests.support.showing import CLICKS, LEARNER
 
 pytestmark = pytest.mark.system("chromium", "chromedriver")
 
-ACTIONS = ("autumn", "boots", "coats", "delivery")
+ACTIONS = ("autumn", "boots", "coats", "delivery within two days")
 CLICKED_BY = np.array([0.02, 0.02, 0.05, 0.02])
 LINES: Lines = replace(FEEDBACK, actions=ACTIONS)
 BLOCKS = 14
@@ -93,13 +91,6 @@ def window() -> Iterator[Browser]:
         thread.join()
 
 
-def keep(name: str, picture: bytes) -> None:
-    """Keep a picture if asked to."""
-    folder = os.environ.get("STREAMDP_SCREENSHOTS")
-    if folder:
-        Path(folder, f"{name}.png").write_bytes(picture)
-
-
 def test_does_each_action_stand_with_its_mean_interval_and_chance(window: Browser) -> None:
     """The best first, by the policy; shows, means and intervals of all four."""
     rows = window.text(".arms tbody").splitlines()
@@ -112,7 +103,6 @@ def test_does_each_action_stand_with_its_mean_interval_and_chance(window: Browse
     for low, high in (reach.split(" to ") for reach in reaches):
         assert 0 <= float(low) < float(high) <= 1
     assert "guarantees nothing" in window.text(".detail")
-    keep("experiment", window.screenshot())
 
 
 def test_does_the_policy_stand_over_its_blocks(window: Browser) -> None:
@@ -134,19 +124,45 @@ def test_does_the_policy_stand_over_its_blocks(window: Browser) -> None:
     now = np.frombuffer(releases()[-1].policy or b"", "<u4") / PARTS
     assert f"coats {now[2] * 100:.1f} %" in label
     assert "computed from the sums in the ledger" in window.text(".detail")
-    keep("policy", window.screenshot())
 
 
 def test_does_it_say_what_the_stream_pays_for(window: Browser) -> None:
     assert "sums" in window.text("[aria-labelledby=costs]")
-    assert "learns only from the action that was shown" in window.text("#curve")
+    assert "learning only from the action that was shown" in window.text("#about")
 
 
-def test_does_a_phone_show_it_without_moving_the_page(window: Browser) -> None:
-    """The table scrolls in its own region, which the keyboard reaches; the page stays."""
-    window.size(390, 844)
-    window.until(lambda: "Interval" in window.text("#rows"))
-    wide = window.run("return document.documentElement.scrollWidth - innerWidth")
-    assert wide <= 0
-    assert window.run("return document.querySelector('.detail .scroll').tabIndex") == 0
-    keep("experiment-phone", window.screenshot())
+def test_no_card_is_empty(window: Browser) -> None:
+    """There is no regret without losses, so no card of it."""
+    cards = "return [...document.querySelectorAll('.grid > .card')].filter(e => e.offsetParent)"
+    assert window.run(f"{cards}.map(e => e.querySelector('h2')?.id)") == [None, "inforce", "keys"]
+    empty = "return [...document.querySelectorAll('.empty')].filter(e => e.offsetParent).length"
+    assert window.run(empty) == 0
+    assert window.text("[aria-labelledby=inforce]").startswith("Likeliest action of each key")
+
+
+SCROLLING = """
+return [...document.querySelectorAll('.scroll')].filter(node =>
+  node.scrollWidth > node.clientWidth || node.scrollHeight > node.clientHeight
+).map(node => node.getAttribute('aria-label') || 'keys');
+"""
+LABELS = """
+const under = style('.detail > td').backgroundColor;
+return [...document.querySelectorAll('.policies text')].map(text =>
+  ratio(light(getComputedStyle(text).fill), light(under)));
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_experiment_is_whole_and_legible(window: Browser, width: int, scheme: str) -> None:
+    """On a desk and on a phone: nothing of it scrolls or is cut, no text laps over another."""
+    window.scheme(scheme)
+    window.size(width, 844)
+    drawn_at = "return document.querySelector('.policies').viewBox.baseVal.width"
+    window.until(lambda: window.run("return innerWidth") == width)
+    window.until(lambda: (window.run(drawn_at) < 400) == (width < 500))
+    assert window.run("return document.documentElement.scrollWidth - innerWidth") <= 0
+    assert window.run(SCROLLING) == []
+    assert window.run(LAPPING, ".policies") == []
+    assert min(window.run(CONTRAST.partition("const found")[0] + LABELS)) >= 4.5
+    keep(f"experiment-{width}-{scheme}", window.screenshot())

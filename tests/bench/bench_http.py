@@ -1,12 +1,17 @@
 """Look-ups over HTTP while the service learns at full speed, against the least a route can cost.
 
-    python tests/bench/bench_http.py [--json FILE] [--seconds N] [--rounds N]
+    python tests/bench/bench_http.py [--json FILE] [--seconds N] [--rounds N] [--pairs]
 
-One `streamdp run` on the embedded log learns from a producer that never stops, and `streamdp serve`
-answers beside it. In turns, a load
-process asks on loopback: the look-up; the smallest route of starlette on the same server (uvicorn
-with h11); the smallest application there can be on that server; a batch of
-1,000 keys. Ratios compare medians over the rounds. The client's look-ups are timed in memory.
+First rank and reward: one `streamdp serve` on the embedded log, nothing beside it, with a policy in
+force; the load process asks for an action and rewards it, again and again, and the smallest route
+of starlette in turn. `per_core` counts pairs for each second of processor that the server took;
+`ratio` compares that, a pair being two requests. With ``--pairs`` this is all.
+
+Then one `streamdp run` on the embedded log learns from a producer that never stops, and `streamdp
+serve` answers beside it. In turns, a load process asks on loopback: the look-up; the smallest route
+of starlette on the same server (uvicorn with h11); the smallest application there can be on that
+server; a batch of 1,000 keys. Ratios compare medians over the rounds. The client's look-ups are
+timed in memory.
 Targets stand beside what they are for: at least (≥) or at most (≤).
 """
 
@@ -37,9 +42,39 @@ import numpy as np
 import uvloop
 
 CONNECTIONS = 16
+FIRST = "smallest route of starlette"
 KEYS = 1000
 ACTIONS = 100
-TARGETS = {"look-up": "ratio ≥ 0.7", "batch of 1,000 keys": "p50_ms ≤ 5"}
+PAIRS = {"rank and reward": True, "rank and reward, not durable": False}
+TARGETS = {
+    "look-up": "ratio ≥ 0.7",
+    "batch of 1,000 keys": "p50_ms ≤ 5",
+    "rank and reward": "per_core ≥ 2000",
+}
+SHOP = """
+app = "bench"
+transport = {{ kind = "sqlite", path = "{folder}/log.db", retain = 1000000 }}
+topics = {{ requests = {{ budget = "1" }}, events = {{ budget = "1" }} }}
+http = {{ listen = "127.0.0.1:{port}", requests_per_second = 1e9, rank_and_reward = true }}
+[streams.home]
+input = "events"
+start = "earliest"
+observes = "feedback"
+actions = [{actions}]
+fallback_action = "action-0"
+format = {{ name = "json", padding = "fixed" }}
+feedback = {{ content = "reward" }}
+learner = {{ epsilon = "1" }}
+[assemblies.clicks]
+requests = "requests"
+outcomes = "outcomes"
+stream = "home"
+start = "earliest"
+mode = "feedback"
+window = "1s"
+combine = "max"
+default_loss = 1.0
+"""
 BATCH = b'{"keys":[' + b",".join(b'"%d"' % n for n in range(KEYS)) + b"]}"
 CONFIGURATION = """
 app = "bench"
@@ -81,10 +116,13 @@ class Asked(asyncio.Protocol):
             head.lower().split(b"content-length: ")[1].split(b"\r")[0]
         ):
             return
-        if not head.startswith(b"HTTP/1.1 200"):
+        if not head.startswith((b"HTTP/1.1 200", b"HTTP/1.1 202")):
             raise RuntimeError(head.decode())
-        self.times.append(time.perf_counter() - self._begun)
         self._buffer = b""
+        self._answered(body)
+
+    def _answered(self, body: bytes) -> None:
+        self.times.append(time.perf_counter() - self._begun)
         if time.perf_counter() < self.until:
             self._ask()
         else:
@@ -100,16 +138,47 @@ class Asked(asyncio.Protocol):
         self._transport.write(self.request)
 
 
-async def asked(port: int, request: bytes, *, seconds: float, connections: int) -> list[float]:
+@dataclass
+class Pair(Asked):
+    """One that rewards what it is told to show; the time is that of both."""
+
+    durable: bool = True
+
+    def _answered(self, body: bytes) -> None:
+        ranked = json.loads(body)
+        if "action" not in ranked:
+            super()._answered(body)
+            return
+        reward = {"key": "fr", "request": ranked["request"], "reward": 1, "durable": self.durable}
+        self._transport.write(post("reward", reward))
+
+
+def post(call: str, body: object) -> bytes:
+    """A call of the stream, as bytes."""
+    written = json.dumps(body).encode()
+    head = f"POST /v1/streams/home/{call} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(written)}"
+    return head.encode() + b"\r\n\r\n" + written
+
+
+async def asked(
+    port: int, request: bytes | bool, *, seconds: float, connections: int
+) -> list[float]:
     """Ask for so long over so many connections."""
     loop = asyncio.get_running_loop()
     until = time.perf_counter() + seconds
-    made = [Asked(request, until, loop.create_future()) for _ in range(connections)]
+    made = [_asking(request, until, loop.create_future()) for _ in range(connections)]
     for protocol in made:
         await loop.create_connection(lambda protocol=protocol: protocol, "127.0.0.1", port)  # type: ignore[misc]
     for protocol in made:
         await protocol.done
     return [took for protocol in made for took in protocol.times]
+
+
+def _asking(request: bytes | bool, until: float, done: asyncio.Future[None]) -> Asked:
+    """What asks a request; a boolean asks pairs that are durable, or not."""
+    if isinstance(request, bytes):
+        return Asked(request, until, done)
+    return Pair(post("rank", {"key": "fr", "durable": request}), until, done, durable=request)
 
 
 def load(channel: Connection) -> None:
@@ -170,12 +239,12 @@ def produce(path: str) -> None:
 
 
 @contextmanager
-def process(target: Callable[..., None], *arguments: Any) -> Iterator[None]:
-    """Run something beside, and stop it."""
+def process(target: Callable[..., None], *arguments: Any) -> Iterator[int | None]:
+    """Run something beside, and stop it: the number of its process."""
     made = multiprocessing.get_context("spawn").Process(target=target, args=arguments, daemon=True)
     made.start()
     try:
-        yield
+        yield made.pid
     finally:
         made.terminate()
         made.join()
@@ -189,16 +258,23 @@ def service(folder: Path, port: int, operations: int) -> Iterator[None]:
     path.write_text(
         CONFIGURATION.format(folder=folder, port=port, operations=operations, actions=actions)
     )
-    run = "from streamdp.cli import main; main()"
-    with (folder / "log").open("w") as log:
-        running = subprocess.Popen(
-            [sys.executable, "-c", run, "run", "--with-serve", "--config", str(path)], stderr=log
-        )
-    try:
+    with command(path, "run", "--with-serve"):
         until(lambda: get(port, "/readyz") is not None)
         with process(produce, str(folder / "log.db")):
             until(lambda: b'"published"' in (get(port, "/v1/streams/home/keys/7/action") or b""))
             yield
+
+
+@contextmanager
+def command(path: Path, *words: str) -> Iterator[int]:
+    """A command of streamdp, ended afterwards: the number of its process."""
+    run = "from streamdp.cli import main; main()"
+    with path.with_suffix(".log").open("a") as log:
+        running = subprocess.Popen(
+            [sys.executable, "-c", run, *words, "--config", str(path)], stdout=log, stderr=log
+        )
+    try:
+        yield running.pid
     finally:
         running.terminate()
         running.wait()
@@ -254,13 +330,13 @@ def measured(*, seconds: float, rounds: int) -> list[dict[str, Any]]:
         batch = (b"POST /v1/streams/home/actions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
                  % len(BATCH)) + BATCH  # fmt: skip
         runs = {
-            "smallest route of starlette": (framework.getsockname()[1], plain, CONNECTIONS),
+            FIRST: (framework.getsockname()[1], plain, CONNECTIONS),
             "smallest application": (bare.getsockname()[1], plain, CONNECTIONS),
             "look-up": (port, look_up, CONNECTIONS),
             "batch of 1,000 keys": (port, batch, 1),
         }
         until(lambda: get(runs["smallest application"][0], "/") is not None)
-        until(lambda: get(runs["smallest route of starlette"][0], "/") is not None)
+        until(lambda: get(runs[FIRST][0], "/") is not None)
         begun, slots = time.monotonic(), learned(operations)
         rates: dict[str, list[float]] = {name: [] for name in runs}
         times: dict[str, list[float]] = {name: [] for name in runs}
@@ -276,8 +352,62 @@ def measured(*, seconds: float, rounds: int) -> list[dict[str, Any]]:
     return [*_rows(rates, times), {"run": "learned meanwhile", "per_second": round(speed)}]
 
 
+def in_pairs(*, seconds: float, rounds: int) -> list[dict[str, Any]]:
+    """Rank and reward, durable and not, and the smallest route of starlette, in turns."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streamdp-")))
+        path, port, framework = folder / "shop.toml", bound().getsockname()[1], bound()
+        actions = ", ".join(f'"action-{n}"' for n in range(ACTIONS))
+        path.write_text(SHOP.format(folder=folder, port=port, actions=actions))
+        ours, theirs = multiprocessing.Pipe()
+        stack.enter_context(process(load, theirs))
+        with command(path, "run", "--with-assemblies", "--with-serve"):
+            until(lambda: get(port, "/readyz") is not None)
+            known = "/v1/streams/home/keys/fr/choice?request=r"
+
+            def learned_one() -> bool:
+                ours.send((port, False, 0.5, 4))
+                ours.recv()
+                return b'"published"' in (get(port, known) or b"")
+
+            until(learned_one)
+        starlette = stack.enter_context(process(smallest, framework, "starlette"))
+        serving = stack.enter_context(command(path, "serve"))
+        until(lambda: b'"published"' in (get(port, known) or b""))
+        until(lambda: get(framework.getsockname()[1], "/") is not None)
+        runs: dict[str, tuple[int, bytes | bool, int | None]] = {
+            FIRST: (framework.getsockname()[1], b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", starlette)
+        } | {name: (port, durable, serving) for name, durable in PAIRS.items()}
+        rates: dict[str, list[float]] = {name: [] for name in runs}
+        times: dict[str, list[float]] = {name: [] for name in runs}
+        processor = dict.fromkeys(runs, 0.0)
+        for turn in range(rounds + 1):
+            for name, (where, request, number) in runs.items():
+                begun = processor_seconds(number)
+                ours.send((where, request, seconds, CONNECTIONS))
+                took = ours.recv()
+                if turn:  # the first turn warms up
+                    processor[name] += processor_seconds(number) - begun
+                    rates[name].append(len(took) / seconds)
+                    times[name] += took
+        ours.send(None)
+    rows = _rows(rates, times)
+    for row in rows:
+        name = row["run"]
+        row["per_core"] = round(len(times[name]) / processor[name])
+        requests = row["per_core"] * (2 if name in PAIRS else 1)
+        row["ratio"] = round(requests / rows[0]["per_core"], 3)
+    return rows
+
+
+def processor_seconds(number: int | None) -> float:
+    """The seconds of processor that a process has taken so far."""
+    fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _rows(rates: dict[str, list[float]], times: dict[str, list[float]]) -> list[dict[str, Any]]:
-    first = statistics.median(rates["smallest route of starlette"])
+    first = statistics.median(rates[FIRST])
     rows = []
     for name, took in times.items():
         cuts = statistics.quantiles(took, n=100)
@@ -341,8 +471,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--pairs", action="store_true", help="rank and reward only")
     options = parser.parse_args()
-    table = [*in_memory(), *measured(seconds=options.seconds, rounds=options.rounds)]
+    table = in_pairs(seconds=options.seconds, rounds=options.rounds)
+    if not options.pairs:
+        table += [*in_memory(), *measured(seconds=options.seconds, rounds=options.rounds)]
     for row in table:
         columns = "  ".join(f"{name} {row[name]}" for name in row if name not in ("run", "target"))
         print(f"{row['run']:28} {columns:66} {row.get('target', '')}".rstrip())

@@ -152,6 +152,25 @@ def keep(name: str, picture: bytes) -> tuple[int, int]:
     return width, height
 
 
+LAPPING = """
+const faults = [], shown = node => node.getBoundingClientRect();
+const say = (text, what) => faults.push(`${text.textContent} ${what}`);
+for (const drawing of document.querySelectorAll(arguments[0])) {
+  const texts = [...drawing.querySelectorAll('text')].filter(text => text.textContent);
+  for (const [at, text] of texts.entries()) {
+    const a = shown(text), room = shown(drawing);
+    if (a.left < room.left - 1 || a.right > room.right + 1) say(text, 'is cut');
+    for (const other of texts.slice(at + 1)) {
+      const b = shown(other), apart = a.right <= b.left || b.right <= a.left;
+      const above = a.bottom <= b.top + 4 || b.bottom <= a.top + 4;
+      if (!apart && !above) say(text, `laps over ${other.textContent}`);
+    }
+  }
+}
+return faults;
+"""
+"""The texts of drawings that lap over each other, or leave their drawing."""
+
 CONTRAST = """
 const linear = v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
 const light = c => {
