@@ -72,6 +72,8 @@ def test_is_nothing_said_of_what_was_never_shown() -> None:
     assert np.isnan(before.means).all()
     assert (before.low.tolist(), before.high.tolist()) == ([0, 0], [1, 1])
     assert before.chances.tolist() == pytest.approx([0.5, 0.5])
+    told_apart = Experiment.of(Fraction(1), actions=2, pairs=True).arms()
+    assert (told_apart.low.tolist(), told_apart.high.tolist()) == ([0, 0], [1, 1])
     one = Experiment.of(Fraction(1), actions=2)
     with pytest.raises(StateMismatch, match="expected 4 numbers, got 2"):
         one.add(np.array([1, 2]))

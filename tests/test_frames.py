@@ -57,6 +57,12 @@ def test_rows_of_a_frame_are_slots(frame: Callable[[Any], Any]) -> None:
     assert list(by_frame.apply_batch(batch)) == list(by_lists.apply_batch(same))
 
 
+def test_keys_may_be_bytes() -> None:
+    rows = pl.DataFrame({"k": [b"\xff", b"x", None], "a": [0.0, 0.5, 1.0]})
+    batch = sd.LossBatch.from_frame(rows, key="k", losses=["a"])
+    assert [batch.keys[at] for at in batch.index.tolist()] == [b"\xff", b"x", None]
+
+
 @every_backend
 def test_rows_of_feedback_are_slots(frame: Callable[[Any], Any]) -> None:
     shown_actions, clicks = ["a", "b", "c", None], [1.0, None, 1.0, 0.0]

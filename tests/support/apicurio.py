@@ -63,7 +63,7 @@ class Apicurio:
             "quarkus.http.port": str(self.port),
             "quarkus.management.host": "127.0.0.1",
             "quarkus.management.port": str(free_port()),
-            "apicurio.datasource.url": f"jdbc:h2:file:{self._folder}/registry",
+            "apicurio.datasource.url": f"jdbc:h2:file:{self._folder}/registry;WRITE_DELAY=0",
         }
         options = [f"-D{name}={value}" for name, value in settings.items()]
         with (self._folder / "log").open("ab") as log:
