@@ -22,12 +22,17 @@ need mvn maven
 need buildah buildah
 need mmdebstrap mmdebstrap
 # Helm is to be had as a Go module alone. It is built once, which takes some minutes.
-if ! command -v helm >/dev/null 2>&1 && command -v go >/dev/null 2>&1 && [ "$(id -u)" = 0 ]; then
-	echo "Building helm for the tests"
-	GOBIN=/usr/local/bin go install helm.sh/helm/v3/cmd/helm@v3.22.0 ||
-		echo "helm was not built: its tests will not run" >&2
+build_helm() {
+	if ! command -v helm >/dev/null 2>&1 && command -v go >/dev/null 2>&1 && [ "$(id -u)" = 0 ]; then
+		echo "Building helm for the tests"
+		GOBIN=/usr/local/bin go install helm.sh/helm/v3/cmd/helm@v3.22.0 ||
+			echo "helm was not built: its tests will not run" >&2
+	fi
+}
+if [ -z "$missing" ]; then
+	build_helm
+	exit 0
 fi
-[ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
 	echo "Tests that need these Debian packages will not run:$missing" >&2
@@ -47,3 +52,4 @@ export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
 # shellcheck disable=SC2086  # a list of words
 apt-get install -qq -y --no-install-recommends $missing >/dev/null
+build_helm
