@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from streamdp.cli import application
 from streamdp.core.errors import InvalidConfig
-from streamdp.lab.commands import _progress
+from streamdp.lab.commands._progress import watching
 from streamdp.lab.replay import ReadOptions, open_log
 from streamdp.lab.replay.converting import convert
 from streamdp.lab.replay.sending import send_log
@@ -69,12 +69,8 @@ def test_ctrl_c_ends_a_conversion_and_leaves_no_file(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys\n"
         "from streamdp.cli import main\n"
-        "from streamdp.lab.commands._progress import Bars\n"
-        "stage = Bars.stage\n"
-        "def struck(self, name, total):\n"
-        "    bar = stage(self, name, total)\n"
-        "    return lambda done: (bar(done), os.kill(os.getpid(), signal.SIGINT))\n"
-        "Bars.stage = struck\n"
+        "from rich.progress import Progress\n"
+        "Progress.update = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)\n"
         "main()\n"
     )
     target = tmp_path / "log.parquet"
@@ -167,41 +163,15 @@ def test_a_file_that_cannot_hold_the_keys_is_refused_before_it_has_its_name(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_piped_conversion_says_how_far_it_is(tmp_path: Path) -> None:
-    """A line every few seconds where standard error is no terminal, and none of control codes."""
-    source, target = tmp_path / "log.npy", tmp_path / "log.ndjson"
-    np.save(source, np.full((3000, 2), 0.5, dtype=np.float32))
-    program = (
-        "import itertools, sys\n"
-        "from streamdp.cli import main\nfrom streamdp.lab.commands import _progress\n"
-        "seconds = itertools.count(0, 3)\n"
-        "clock = lambda: next(seconds)\n"
-        "_progress.screen = lambda: _progress.LineProgress(sys.stderr, clock=clock)\n"
-        "import streamdp.lab.replay.sources.numpy_files as files\n"
-        "files.PORTION_BYTES = 8 * 500\n"
-        f"sys.argv[1:] = ['convert', {str(source)!r}, {str(target)!r}]\n"
-        "main()\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300
-    )
-    lines = ended.stderr.splitlines()
-    assert lines[:-1] == [
-        f"writing {target}: 1,500 of 3,000 (50 %), 167/s, 9 s left",
-        f"writing {target}: 2,500 of 3,000 (83 %), 167/s, 3 s left",
-    ]
-    assert "wrote" in lines[-1]
-    assert "\x1b" not in ended.stderr
-
-
-def test_progress_draws_bars_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bars are for terminals alone."""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
-    assert isinstance(_progress.screen(), _progress.LineProgress)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    drawn = _progress.screen()
-    drawn.close()
-    assert isinstance(drawn, _progress.BarProgress)
+def test_bars_are_drawn_on_a_terminal_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pipe gets no control codes."""
+    for terminal in (False, True):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal, raising=False)
+        with watching() as watch:
+            watch("a stage", 2)(1)
+        assert ("a stage" in capsys.readouterr().err) == terminal
 
 
 @pytest.mark.parametrize("ending", ["ndjson", "csv"])

@@ -98,7 +98,6 @@ def test_is_the_least_epsilon_enough_and_needed() -> None:
     alone = plan_for(wish, plan.epsilon)
     assert (plan.walk.costs == alone.walk.costs).all()
     assert least_epsilon(wish, regret=0.5) is None
-    assert least_epsilon(wish, slots=2) is None
 
 
 def test_are_impossible_wishes_refused() -> None:
@@ -171,7 +170,6 @@ def test_do_the_commands_print() -> None:
     [
         ("--target-regret", "nan"),
         ("--target-regret", "-1"),
-        ("--target-slots", "0"),
         ("--seed", "-1"),
     ],
 )
@@ -242,7 +240,7 @@ def test_does_the_command_recommend() -> None:
         (["--changes-every", "0"], "--changes-every: slots; expected 6 or more, got 0"),
         (
             ["--changes-every", "9", "--target-regret", "3"],
-            "expected no --target-regret and no --target-slots with it, got 3",
+            "expected no --target-regret with it, got 3",
         ),
         (["--config", "x.toml"], "expected no --actions, --epsilon or --learner with it"),
         (

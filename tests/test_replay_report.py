@@ -20,7 +20,6 @@ from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
 from streamdp.lab.replay.converting import convert
 from streamdp.lab.replay.figures import (
     bounds,
-    helping_cap,
     settled_at,
     share_reached,
     timeline,
@@ -143,17 +142,10 @@ def test_a_log_without_losses_says_nothing() -> None:
     assert "worse by 0.8 a slot, which is too little for a log of" in _said(one, "When it settles")
 
 
-def test_a_drift_is_noticed(still: Replay, drifting: Replay) -> None:
-    """A capped schedule helps where the best action changes, and nowhere else."""
-    assert _said(drifting, "Would a capped schedule help").startswith("Yes, in hindsight")
-    assert _said(still, "Would a capped schedule help").startswith("No")
-    changed = helping_cap(drifting, drifting.answers[0])
-    assert changed is not None
-    assert changed.mean < 0.8 * drifting.answers[0].mean
-    stretches = timeline(changed, slots=6000)
-    assert {stretch.action for stretch in stretches} == {0, 1, 2}
-    assert stretches[0].start == 1
-    assert stretches[-1].stop == 6001
+def test_who_was_in_force_tiles_the_log(drifting: Replay) -> None:
+    """Its stretches follow each other from the first slot to the last."""
+    stretches = timeline(drifting.answers[0], slots=6000)
+    assert (stretches[0].start, stretches[-1].stop) == (1, 6001)
     assert all(a.stop == b.start for a, b in pairwise(stretches))
 
 

@@ -274,30 +274,20 @@ def plan_for(
     return LearnerPlan(wish, epsilon, walk, bound)
 
 
-def least_epsilon(
-    wish: Wish, *, regret: float | None = None, slots: int | None = None
-) -> LearnerPlan | None:
-    """The least ε that reaches a target, to about two digits; None: no ε does.
+def least_epsilon(wish: Wish, *, regret: float) -> LearnerPlan | None:
+    """The least ε that keeps the regret below this, to about two digits; None: no ε does.
 
     All ε are tried on the same losses and bits, so that the answer does not jump.
     """
-
-    def good(plan: LearnerPlan) -> bool:
-        settled = plan.settled
-        enough = slots is None or (settled is not None and settled <= slots)
-        return enough and (regret is None or plan.regret <= regret)
-
     tried_at = partial(plan_for, wish, part=_SEARCHED)
-    if not good(tried_at(None)):
-        return None
     low, high = _EPSILONS
     best = tried_at(high)
-    if not good(best):
+    if max(tried_at(None).regret, best.regret) > regret:
         return None
     for _ in range(_STEPS):
         middle = _between(low, high)
         tried = tried_at(middle)
-        if good(tried):
+        if tried.regret <= regret:
             high, best = middle, tried
         else:
             low = middle

@@ -32,8 +32,8 @@ def convert(
     none. Losses outside [0, 1] are not sent to a topic: a file is the place to look at them.
     """
     from streamdp.core.errors import InvalidConfig
-    from streamdp.lab.commands import _progress
     from streamdp.lab.commands._of_use import refuse_useless
+    from streamdp.lab.commands._progress import watching
     from streamdp.lab.commands.replay import reading
     from streamdp.lab.offpolicy.files import CSV, holds_feedback
     from streamdp.lab.replay.clipping import repaired
@@ -61,8 +61,8 @@ def convert(
     )
     how = reading(actions, on_bad, wire_format, setting)
     log = open_log(source, how)
-    with _progress.watching() as watcher:
-        tell = watcher.stoppable(f"writing {target}", log.slots)
+    with watching() as watch:
+        tell = watch(f"writing {target}", log.slots)
         if topic:
             written = send_log(log, target, how, progress=tell)
         else:

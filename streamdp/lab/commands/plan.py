@@ -93,9 +93,6 @@ def plan(
     target_regret: Annotated[
         float | None, typer.Option(help="Find the ε that keeps the regret below this.")
     ] = None,
-    target_slots: Annotated[
-        int | None, typer.Option(min=1, help="Find the ε that settles within this many slots.")
-    ] = None,
     base: BaseOption = None,
     keys: Annotated[int, typer.Option(help="Number of keys, each with its own learner.")] = 1,
     changes_every: ChangesOption = None,
@@ -118,7 +115,7 @@ def plan(
     streamdp plan --config streamdp.toml --gap 0.1 --changes-every 50000
     streamdp plan --actions 5 --epsilon 0.1,0.3,1,3 --gap 0.1
     """
-    of_losses = {"--base": base, "--target-regret": target_regret, "--target-slots": target_slots}
+    of_losses = {"--base": base, "--target-regret": target_regret}
     of_feedback: dict[str, object] = {
         "--rate": rate,
         "--traffic": traffic,
@@ -130,10 +127,8 @@ def plan(
     if target_regret is not None and not 0 < target_regret < inf:
         raise _refused("--target-regret", expected="losses, above 0", got=str(target_regret))
     several = [] if epsilon is None else epsilon.split(",")
-    if len(several) > 1 and (changes_every, target_regret, target_slots, markdown) != (
-        None, None, None, False,
-    ):  # fmt: skip
-        expected = "one ε with --changes-every, --target-regret, --target-slots or --markdown"
+    if len(several) > 1 and (changes_every, target_regret, markdown) != (None, None, False):
+        expected = "one ε with --changes-every, --target-regret or --markdown"
         raise _refused("--epsilon", expected=expected, got=f"{len(several)} of them")
     first = several[0] if several else None
     many, exact, text, configured = _asked(actions, first, config, stream, learner)
@@ -169,23 +164,20 @@ def plan(
     elif markdown:
         typer.echo(_markdown(wish, exact))
     elif changes_every is None:
-        _plan(wish, exact, target_regret, target_slots, as_json=as_json)
+        _plan(wish, exact, target_regret, as_json=as_json)
     else:
-        _check_changes(wish, learner, target_regret, target_slots)
+        _check_changes(wish, learner, target_regret)
         _plan_changes(wish, exact, changes_every, as_json=as_json)
 
 
-def _check_changes(
-    wish: Wish, learner: str | None, target_regret: float | None, target_slots: int | None
-) -> None:
+def _check_changes(wish: Wish, learner: str | None, target_regret: float | None) -> None:
     """Refuse what has no say where learners are compared."""
     if learner is not None and wish.observes == "losses":
         expected = "no --changes-every with it (memory, growing and capped blocks are compared)"
         raise _refused("--learner", expected=expected, got=learner)
-    if target_regret is not None or target_slots is not None:
-        target = target_slots if target_regret is None else target_regret
-        expected = "no --target-regret and no --target-slots with it"
-        raise _refused("--changes-every", expected=expected, got=str(target))
+    if target_regret is not None:
+        expected = "no --target-regret with it"
+        raise _refused("--changes-every", expected=expected, got=str(target_regret))
 
 
 def _check_kind(
@@ -255,30 +247,22 @@ def _refused(where: str, *, expected: str, got: str) -> InvalidConfig:
     return InvalidConfig(where, "cannot be planned", expected=expected, got=got)
 
 
-def _plan(
-    wish: Wish,
-    epsilon: Fraction,
-    target_regret: float | None,
-    target_slots: int | None,
-    *,
-    as_json: bool,
-) -> None:
+def _plan(wish: Wish, epsilon: Fraction, target: float | None, *, as_json: bool) -> None:
     from streamdp.lab.planning import as_json as for_machines
     from streamdp.lab.planning import least_epsilon, plan_for
 
     plan, least = plan_for(wish, epsilon), None
-    targets = target_regret is not None or target_slots is not None
-    if targets:
-        least = least_epsilon(wish, regret=target_regret, slots=target_slots)
+    if target is not None:
+        least = least_epsilon(wish, regret=target)
     if as_json:
         report = for_machines(plan)
-        if targets:
+        if target is not None:
             report["least_epsilon"] = None if least is None else float(least.epsilon or 0)
         _print_json(report)
         return
     _print(plan)
-    if targets:
-        _print_least(least, target_regret, target_slots)
+    if target is not None:
+        _print_least(least, target)
 
 
 def _plan_several(wish: Wish, epsilons: Sequence[Fraction], *, as_json: bool) -> None:
@@ -467,13 +451,11 @@ def _proved(bound: Bound, uniform: float) -> str:
     return f"Proved: expected regret is at most {number(bound.regret)} ({bound.source})."
 
 
-def _print_least(plan: LearnerPlan | None, regret: float | None, slots: int | None) -> None:
+def _print_least(plan: LearnerPlan | None, regret: float) -> None:
     from streamdp.lab.replay.cells import epsilon_text
     from streamdp.lab.replay.summary import number
 
-    asked = [f"a regret of {number(regret)}"] if regret is not None else []
-    asked += [f"settling within {slots:,} slots"] if slots is not None else []
-    target = " and ".join(asked)
+    target = f"a regret of {number(regret)}"
     if plan is None:
         typer.echo(f"No ε reaches {target} here: not even without privacy, or not up to ε = 100.")
         return

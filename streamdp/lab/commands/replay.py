@@ -194,7 +194,7 @@ class Answer:
 
 
 def _of_losses(log: str, asked: Question, how: ReadOptions) -> Answer:
-    from streamdp.lab.commands import _progress
+    from streamdp.lab.commands._progress import watching
     from streamdp.lab.replay.replaying import costs, replay_log
     from streamdp.lab.replay.reported import as_json
     from streamdp.lab.replay.sources import open_log
@@ -202,19 +202,19 @@ def _of_losses(log: str, asked: Question, how: ReadOptions) -> Answer:
     source = open_log(log, how)
     for cost in costs(source, asked):
         typer.echo(f"cost: {cost}", err=True)
-    with _progress.watching() as watcher:
-        replay = replay_log(source, asked, watch=watcher.stoppable)
+    with watching() as watch:
+        replay = replay_log(source, asked, watch=watch)
     return Answer(lambda: as_json(replay), lambda: _print(replay))
 
 
 def _of_feedback(
     log: str, asked: FeedbackQuestion, how: ReadOptions, shown: ShownOptions
 ) -> Answer:
-    from streamdp.lab.commands import _progress
+    from streamdp.lab.commands._progress import watching
     from streamdp.lab.offpolicy.statements import as_json
 
-    with _progress.watching() as watcher:
-        replay = _replayed(log, asked, how, shown, watcher.stoppable)
+    with watching() as watch:
+        replay = _replayed(log, asked, how, shown, watch)
     return Answer(lambda: as_json(replay), lambda: _print_feedback(replay))
 
 

@@ -37,7 +37,7 @@ def reproduce(
 ) -> None:
     """Measure what the papers claim, claim by claim, each with an interval and a verdict."""
     from streamdp.core.errors import InvalidConfig
-    from streamdp.lab.commands import _progress
+    from streamdp.lab.commands._progress import watching
     from streamdp.lab.commands._written import check_places, write_report
     from streamdp.lab.papers.claims import LONG, Effort, claims
     from streamdp.lab.papers.claims.figures import as_json as for_machines
@@ -49,13 +49,12 @@ def reproduce(
         if name not in known:
             raise InvalidConfig("claim", "unknown", expected=list(known), got=name)
     results = []
-    with _progress.watching() as watcher:
-        size = Effort(runs, seed, watcher.stoppable)
+    with watching() as watch:
+        size = Effort(runs, seed, watch)
         for name, claim in known.items():
             if name in only if only else name not in LONG:
                 typer.echo(f"measuring {name}", err=True)
                 results.append((name, claim(size)))
-                watcher.rest()
     write_report("claims", lambda: with_pictures(results, size), page_at=report)
     if as_json:
         import json

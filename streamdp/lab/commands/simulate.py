@@ -90,7 +90,7 @@ def simulate(
 
     Example: streamdp simulate --runs 100 --epsilon 0.5,1
     """
-    from streamdp.lab.commands import _progress
+    from streamdp.lab.commands._progress import watching
     from streamdp.lab.commands._written import check_places, write_report
     from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
     from streamdp.lab.simulation import CHANGING, FEEDBACK, STATIONARY, SimulationSize
@@ -106,7 +106,7 @@ def simulate(
     chosen = _chosen(family, only)
     usual = FEEDBACK if feedback else STATIONARY if family == "stationary" else CHANGING
     size = SimulationSize(runs, usual.horizon if slots is None else slots, seed, delay)
-    with _progress.watching() as watcher:
+    with watching() as watch:
         outcomes = simulated(
             parse_candidates(usual.learners if learners is None else learners, observes=observes),
             parse_epsilons(usual.epsilons if epsilon is None else epsilon),
@@ -114,7 +114,7 @@ def simulate(
             size,
             baselines=_baselines() if not_private else (),
             progress=lambda world: typer.echo(f"simulating {world.name}", err=True),
-            watch=watcher.stoppable,
+            watch=watch,
         )
     figures = [_as_json(outcome) for outcome in outcomes]
     write_report("simulation", lambda: figures, page_at=report)

@@ -57,11 +57,6 @@ class Candidate:
         )
         return "epsilon" in inspect.signature(recipe).parameters
 
-    def with_schedule(self, schedule: str) -> Candidate:
-        """The same candidate with another schedule."""
-        others = [pair for pair in self.options if pair[0] != "schedule"]
-        return _candidate(self.recipe, [*others, ("schedule", schedule)])
-
     def at(self, epsilon: Epsilon, *, actions: Sequence[str]) -> Leader:
         """The learner of losses for these actions at this ε."""
         if not self.private or epsilon is not None:

@@ -19,7 +19,6 @@ from streamdp.core.regret import bound_of
 from streamdp.lab.replay import following
 from streamdp.lab.replay.cells import Cell
 from streamdp.lab.replay.replaying import Replay, ReplayAnswer
-from streamdp.lab.replay.spread import standard_error
 
 SETTLED = 0.9
 BAND = (10, 90)
@@ -104,15 +103,3 @@ def _modes(actions: NDArray[np.int32]) -> tuple[Ints, Floats]:
         best = int(counts.argmax())
         modes[block], shares[block] = values[best], counts[best] / len(row)
     return modes, shares
-
-
-def helping_cap(replay: Replay, answer: ReplayAnswer) -> ReplayAnswer | None:
-    """The best capped schedule at a learner's ε, if its gain is beyond chance and above 5 %."""
-    rivals = [probe for probe in replay.probes if probe.cell.epsilon == answer.cell.epsilon]
-    if not rivals:
-        return None
-    best = min(rivals, key=lambda probe: probe.mean)
-    saved = answer.final - best.final  # the same seeds: common random numbers
-    error = standard_error(saved)
-    enough = saved.mean() > max(3 * error, 0.05 * abs(answer.mean), 1e-9)
-    return best if enough else None

@@ -4,10 +4,7 @@ Beside the given candidates, a replay always runs
 
 - *follow the leader*, block by block (dyadic), which costs nothing more, and slot by slot if the
   log is small or the learner is asked for by name (it needs a pass of its own);
-- the default with its memory beside growing and capped blocks (`following`), at every private ε;
-- the first candidate with *capped* schedules of several lengths, to show whether the log drifts so
-  much that shorter blocks would have helped. This is hindsight: choose a cap for a reason, not
-  because it did best on the log that you then go live on.
+- the default with its memory beside growing and capped blocks (`following`), at every private ε.
 """
 
 from __future__ import annotations
@@ -55,7 +52,7 @@ class Question:
     seeds: tuple[int, ...]
     stream: str = "replay"
     epoch: int = 1
-    probes: bool = True
+    contests: bool = True  # whether memory, growing and capped blocks are compared
 
     def __post_init__(self) -> None:
         """Refuse a question without seeds."""
@@ -114,7 +111,6 @@ class Replay:
     answers: tuple[ReplayAnswer, ...]  # candidates × ε, in the order of the question
     leader: ReplayAnswer  # follow the leader, block by block
     running: ReplayAnswer | None  # follow the leader, slot by slot
-    probes: tuple[ReplayAnswer, ...]  # the first candidate with capped schedules
     followed: tuple[Result, ...]  # memory, growing and capped blocks, if they could differ
 
     @property
@@ -151,7 +147,6 @@ def replay_log(log: Log, question: Question, *, watch: Watch = unwatched) -> Rep
         answers=tuple(answers[cell] for cell in work.asked),
         leader=answers[work.leader],
         running=next((answers[cell] for cell in work.running_cells), None),
-        probes=tuple(answers[cell] for cell in work.probes if _could_help(cell, longest)),
         followed=tuple(
             result_of(contest, {cell: answers[cell].final for cell in contest.cells.values()})
             for contest in compared
@@ -172,7 +167,6 @@ class ReplayWork:
 
     asked: tuple[Cell, ...]
     leader: Cell
-    probes: tuple[Cell, ...]
     contests: tuple[Contest, ...]
     running_cells: tuple[Cell, ...]
     points: NDArray[np.int64]
@@ -180,7 +174,7 @@ class ReplayWork:
     def cells(self, contests: Sequence[Contest]) -> tuple[Cell, ...]:
         """The cells that the one pass answers, with those of some comparisons."""
         compared = (cell for contest in contests for cell in contest.cells.values())
-        every = dict.fromkeys((*self.asked, self.leader, *self.probes, *compared))
+        every = dict.fromkeys((*self.asked, self.leader, *compared))
         return tuple(cell for cell in every if not cell.running)
 
     def cuts(self) -> tuple[CutPlan, CutPlan | None]:
@@ -200,35 +194,15 @@ def plan(log: Log, question: Question) -> ReplayWork:
     """The work that a question needs."""
     actions = log.actions
     asked = cells_of(question.candidates, question.epsilons, actions=actions)
-    probes: tuple[Cell, ...] = ()
     compared: tuple[Contest, ...] = ()
-    if question.probes:
+    if question.contests:
         seeds = len(question.seeds)
         compared = contests(question.epsilons, actions=actions, slots=log.slots, seeds=seeds)
-        first = question.candidates[0]
-        finite = [epsilon for epsilon in question.epsilons if epsilon is not None]
-        capped = [first.with_schedule(f"capped {length}") for length in caps(log.slots)]
-        probes = cells_of(capped, finite, actions=actions) if first.private else ()
     running = [cell for cell in asked if cell.running]
     if not running and log.slots * len(actions) <= SMALL_LOG:
         running = list(cells_of([parse_candidate(RUNNING)], (None,), actions=actions))
     (leader,) = cells_of([parse_candidate(BASELINE)], (None,), actions=actions)
-    return ReplayWork(asked, leader, probes, compared, tuple(running), report_points(log.slots))
-
-
-def caps(slots: int) -> list[int]:
-    """The lengths of capped blocks that are tried: powers of four from slots/512 to slots/4.
-
-    >>> caps(6936)
-    [16, 64, 256, 1024]
-    """
-    lengths = [4**power for power in range(2, 21)]
-    return [length for length in lengths if slots <= 512 * length and 4 * length <= slots]
-
-
-def _could_help(cell: Cell, longest: int) -> bool:
-    """Whether a cap is short enough to change anything for the longest key."""
-    return 4 * int(cell.leader.schedule.parameter or 0) <= longest
+    return ReplayWork(asked, leader, compared, tuple(running), report_points(log.slots))
 
 
 def _read(log: Log, question: Question, work: ReplayWork, watch: Watch) -> Summed:

@@ -18,7 +18,6 @@ from streamdp.lab.replay.figures import (
     Z,
     bounds,
     gap,
-    helping_cap,
     per_thousand,
     settled_at,
     share_reached,
@@ -154,7 +153,7 @@ def _in_force(replay: Replay) -> dict[str, object]:
 
     A stretch is [first slot, slot after the last, action], and the share of seeds.
     """
-    slots, capped = replay.summed.longest, helping_cap(replay, middle(replay))
+    slots = replay.summed.longest
     return {
         "learner": replay.question.candidates[0].text,
         "slots": slots,
@@ -162,13 +161,12 @@ def _in_force(replay: Replay) -> dict[str, object]:
         "runs": [
             {
                 "epsilon": _epsilon(answer.cell.epsilon),
-                "capped": answer.cell.leader.schedule.parameter if answer is capped else None,
                 "stretches": [
                     [stretch.start, stretch.stop, stretch.action, stretch.share]
                     for stretch in timeline(answer, slots=slots)
                 ],
             }
-            for answer in (*firsts(replay), *([] if capped is None else [capped]))
+            for answer in firsts(replay)
         ],
     }
 
@@ -193,7 +191,6 @@ def _cells(replay: Replay) -> Iterator[dict[str, object]]:
         ("candidate", replay.answers),
         ("leader", [replay.leader]),
         ("running", [] if replay.running is None else [replay.running]),
-        ("capped", replay.probes),
     ]
     points, seen = replay.base.points, set()
     for role, answers in roles:

@@ -14,7 +14,7 @@ import numpy as np
 from streamdp.core.arrays import Floats
 from streamdp.lab.replay.cells import RUNNING, epsilon_text
 from streamdp.lab.replay.clipping import repaired
-from streamdp.lab.replay.figures import Z, gap, helping_cap, per_thousand, settled_at, share_reached
+from streamdp.lab.replay.figures import Z, gap, per_thousand, settled_at, share_reached
 from streamdp.lab.replay.following import Result, contests, could_differ, half_interval
 from streamdp.lab.replay.replaying import Replay, ReplayAnswer
 from streamdp.lab.replay.spread import standard_error
@@ -43,7 +43,6 @@ def summary(replay: Replay) -> list[Statement]:
         *_best(replay),
         *_privacy(replay),
         *_settling(replay),
-        *_schedule(replay),
         *_charges(replay),
         *_still_open(replay),
         *_repaired(replay),
@@ -95,7 +94,7 @@ def _following(replay: Replay) -> Iterator[Statement]:
     about = "Memory, growing or capped blocks"
     if not replay.followed:
         private = any(epsilon is not None for epsilon in replay.question.epsilons)
-        if replay.question.probes and private:
+        if replay.question.contests and private:
             yield Statement(about, f"Not compared: {_why_not_compared(replay)}.")
         return
     parts = [_won(result) for result in replay.followed]
@@ -257,36 +256,6 @@ def _settling(replay: Replay) -> Iterator[Statement]:
             f" this length, or the best one changes."
         )
     yield Statement("When it settles", text.strip())
-
-
-def _schedule(replay: Replay) -> Iterator[Statement]:
-    if not replay.probes:
-        if replay.question.probes and replay.question.candidates[0].private:
-            yield Statement("Would a capped schedule help", "Not tried: the keys are too short.")
-        return
-    helped, no = [], []
-    for answer in firsts(replay):
-        if answer.cell.epsilon is None:
-            continue
-        best = helping_cap(replay, answer)
-        epsilon = epsilon_text(answer.cell.epsilon)
-        if best is None:
-            no.append(f"ε = {epsilon}")
-        else:
-            longest = best.cell.leader.schedule.parameter
-            helped.append(
-                f"at ε = {epsilon} blocks of at most {longest} slots bring regret from"
-                f" {number(answer.mean)} to {number(best.mean)}"
-            )
-    text = ""
-    if helped:
-        text = f"Yes, in hindsight: {'; '.join(helped)}. The log drifts, or blocks outgrew it."
-    if no:
-        start = "Not beyond chance and 5 %" if helped else "No: not beyond chance and 5 %"
-        text += f" {start} at {', '.join(no)}."
-    tried = sorted({int(probe.cell.leader.schedule.parameter or 0) for probe in replay.probes})
-    text += f" Tried: {', '.join(f'{length:,}' for length in tried)}."
-    yield Statement("Would a capped schedule help", text.strip())
 
 
 def _charges(replay: Replay) -> Iterator[Statement]:
