@@ -47,7 +47,12 @@ def test_does_a_rolling_change_of_epoch_halt_nothing() -> None:
                 room.specs["home"] = new
                 async with room.worker("new 1", settings=exits) as new_1:
                     await fed()
-                    await room.until(lambda: new_1.view.streams["home"].charge > 0)
+                    await room.until(
+                        lambda: any(
+                            part.blocks > 0
+                            for part in new_1.view.streams["home"].partitions.values()
+                        )
+                    )
                 room.specs["home"] = first
                 # What the new process took on is of epoch 2 now, and only old ones are there.
                 await room.until(

@@ -29,7 +29,7 @@ from msgspec import UNSET
 from streamdp.core.arrays import Ints
 from streamdp.core.engine import Ages, Engine, Rebuilding
 from streamdp.core.errors import TransportLost
-from streamdp.core.events import OPENING, Key, Release, Releases
+from streamdp.core.events import OPENING, Key, Releases
 from streamdp.core.kinds.recorded import ManyRecorded, recorded
 from streamdp.ports import Commit, Partition, Records, Taken
 from streamdp.service.batches import decode, newest_time, observed_early
@@ -60,26 +60,30 @@ from streamdp.wire.state import (
     largest_recorded,
 )
 
+_BLOCK = 1
+"""The code of what ends a block (a vote or sums); 0 is an opening, above are estimates."""
+
 _MOST_GONE = 20_000
 """Entries that one cut deletes at most, so that a transaction stays short."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A commit, and the releases that it publishes: show these only once it is durable."""
+    """A commit, and what to show of it once it is durable."""
 
     commit: Commit = field(repr=False)
     checkpoint: Checkpoint
-    published: tuple[Sequence[Release], ...] = field(repr=False)
+    releases: int  # that it publishes
+    blocks: int  # that these end
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Waiting:
     """What one commit recorded and the next will publish."""
 
     entries: list[Entry] = field(repr=False)
     held: list[bool]  # whether that commit saved a row past the release
-    shown: list[Sequence[Release]] = field(repr=False)
+    blocks: int  # how many the releases end
 
 
 class Restoring:
@@ -257,7 +261,7 @@ class PartitionWork:
         self._withheld = withheld  # keys whose newest release was withheld; the engine asks it
         self._withheld_now: dict[Key, bytes | None] = {}  # the changes to it for the next cut
         self._published: dict[Key, bytes] = {}  # per key, the marks of its entries, one a line
-        self._waiting = _Waiting([], [], [])
+        self._waiting = _Waiting([], [], 0)
         # That the last cut recorded, all its copies; before the first one, a short key's longest.
         self._bytes_a_line = largest_recorded(spec.lines, spec.kind, key_bytes=0)
         self._mark: bytes | None = None  # the ledger's line where an epoch begins
@@ -289,7 +293,7 @@ class PartitionWork:
                 entry = Entry(identity.key, place, b"", record.ledger, record.action)
                 self._waiting.entries.append(entry)
                 self._waiting.held.append(gone)
-                self._waiting.shown.append([record.release])
+                self._waiting.blocks += record.release.kind in ENDS_BLOCK
             elif opening.new_epoch is not None:
                 pass  # the heritage knows what is deleted, and when
             elif gone:
@@ -408,13 +412,15 @@ class PartitionWork:
                 remark=encode_remark(Remark(epoch=self._epoch, began_with=self._began_with)),
             ),
             checkpoint=checkpoint,
-            published=tuple(publishing.shown),
+            releases=len(publishing.entries),
+            blocks=publishing.blocks,
         )
 
     def _record(self, saved: Set[Key]) -> _Waiting:
         """What was drawn, with its final bytes, as this commit records it."""
         drawn, self._drawn = self._drawn, []
         entries: list[Entry] = []
+        blocks = 0
         for releases, mode in drawn:
             ordinal = self._lines_recorded + 1
             entries += record_all(
@@ -425,12 +431,13 @@ class PartitionWork:
                 input_id=self._input_id,
             )
             self._lines_recorded += len(releases)
+            blocks += int((releases.kind == _BLOCK).sum())
         if entries:
             some = entries[:: len(entries) // 64 + 1]
             total = sum(len(of.recorded) + len(of.ledger) + len(of.action or b"") for of in some)
             self._bytes_a_line = total // len(some)
         held = [entry.key in saved for entry in entries]
-        return _Waiting(entries, held, [releases for releases, _ in drawn])
+        return _Waiting(entries, held, blocks)
 
     def _note(self, releases: Releases, *, mode: Mode) -> None:
         """Drop what keys have carried over, and note whose newest release is withheld."""

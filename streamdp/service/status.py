@@ -11,14 +11,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from streamdp.service.view import (
-    ON_ITS_WAY,
-    AssemblyView,
-    PartitionView,
-    Status,
-    StreamView,
-    View,
-)
+from streamdp.service.view import ON_ITS_WAY, PartitionView, Status, View, WorkView
 
 ASSEMBLES = "assembles"
 """Stands for the mode of an assembly, which has none."""
@@ -173,7 +166,7 @@ def _errors(view: View) -> Iterator[tuple[str, str]]:
                 yield view.inputs.get(name, ""), part.lost
 
 
-def _of_work(name: str, mode: str, shown: StreamView | AssemblyView, now: float) -> StreamStatus:
+def _of_work(name: str, mode: str, shown: WorkView, now: float) -> StreamStatus:
     parts = [_partition(number, part, now) for number, part in sorted(shown.partitions.items())]
     return StreamStatus(name, mode, parts, shown.settled)
 

@@ -1,8 +1,8 @@
 """The view of published releases: the only source of metrics, pages and HTTP.
 
 The view is told of a commit after it is durable, and of nothing earlier. All of it is public:
-charges, blocks, slots, keys, positions, and released estimates that were paid for. It never
-receives a loss or a sum, so it cannot show one.
+blocks, slots, keys and positions. It never receives a loss or a sum, so it cannot show one. (What
+was released and charged, `streamdp.serve.history` reads from the ledger.)
 """
 
 from __future__ import annotations
@@ -11,12 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from streamdp.core.events import OPENING, Key, Release, Releases
 from streamdp.ports import Partition, Records
 from streamdp.wire.published import Mode
 
@@ -25,7 +21,6 @@ if TYPE_CHECKING:  # pages and metrics read the view: their process needs no eng
     from streamdp.service.spec import StreamSpec
 
 
-_KEPT_ESTIMATES = 512
 _CALM_SECONDS = 60.0  # of work after which nothing is refused any more
 _OVERDUE_SECONDS = 60.0  # the step in which lateness is shown
 _HOUR = 3_600_000  # milliseconds
@@ -58,19 +53,6 @@ class Reason(StrEnum):
     INTERNAL = "internal"
 
 
-@dataclass(frozen=True, slots=True)
-class ShownEstimate:
-    """One released estimate, as readers see it."""
-
-    kind: str
-    key: Key
-    block: int
-    start: int
-    stop: int
-    value: float
-    standard_error: float
-
-
 @dataclass(slots=True)
 class PartitionView:
     """The public facts of one partition."""
@@ -88,8 +70,6 @@ class PartitionView:
     keys_refused: int = 0
     slots: int = 0  # learned from since this process took the partition
     blocks: int = 0
-    releases: int = 0
-    charge: Fraction = Fraction(0)
     published_at: float | None = None
     lost: str = ""  # the class of the error by which the transport was lost; "" once it answers
     refused: str = ""  # the error's class and topic, if rights or certificates were refused
@@ -98,7 +78,6 @@ class PartitionView:
     open: int = 0  # of an assembly: requests that wait for their deadline
     events: int = 0  # of an assembly: written since this process took the partition
     due_at: float | None = None  # of an assembly: when the oldest open request is due
-    estimates: deque[ShownEstimate] = field(default_factory=lambda: deque(maxlen=_KEPT_ESTIMATES))
     _at_end: bool = False  # whether the newest records reached the input's end
     # When the input was seen to reach which offset.
     _ends: deque[tuple[float, int]] = field(default_factory=deque)
@@ -184,25 +163,11 @@ class PartitionView:
 
 
 @dataclass(slots=True)
-class StreamView:
-    """The public facts of one stream."""
+class WorkView:
+    """The public facts of one stream or assembly: the lives of its partitions."""
 
-    spec: StreamSpec
-    mode: Mode
+    mode: Mode | None = None  # of a stream
     settled: bool = False  # whether this process's partitions are known
-    partitions: dict[int, PartitionView] = field(default_factory=dict)
-
-    @property
-    def charge(self) -> Fraction:
-        """The highest charge on any slot that this process has published."""
-        return max((part.charge for part in self.partitions.values()), default=Fraction(0))
-
-
-@dataclass(slots=True)
-class AssemblyView:
-    """The public facts of one assembly: the lives of its partitions."""
-
-    settled: bool = False
     partitions: dict[int, PartitionView] = field(default_factory=dict)
 
 
@@ -221,17 +186,15 @@ class View:
         self.lost: tuple[str, str] | None = None  # topic and class of the newest poll's error
         self.missing: frozenset[str] = frozenset()  # inputs that do not exist
         self.inputs: Mapping[str, str] = {}  # of streams and assemblies, by name
-        self.assemblies: Mapping[str, AssemblyView] = {name: AssemblyView() for name in assemblies}
-        self.streams: Mapping[str, StreamView] = {
-            spec.name: StreamView(spec, mode) for spec in specs
-        }
+        self.assemblies: Mapping[str, WorkView] = {name: WorkView() for name in assemblies}
+        self.streams: Mapping[str, WorkView] = {spec.name: WorkView(mode) for spec in specs}
 
     def part(self, partition: Partition) -> PartitionView:
         """The view of one partition."""
         parts = self.shown(partition.stream).partitions
         return parts.setdefault(partition.number, PartitionView())
 
-    def shown(self, name: str) -> StreamView | AssemblyView:
+    def shown(self, name: str) -> WorkView:
         """The stream or assembly with this name."""
         return self.assemblies[name] if name in self.assemblies else self.streams[name]
 
@@ -285,45 +248,10 @@ class View:
         self, partition: Partition, cut: Cut, *, slots: int, keys_refused: int, now: float
     ) -> None:
         """Show what a commit published, once it is durable."""
-        part = self.part(partition)
+        part, point = self.part(partition), cut.checkpoint
         part.slots = slots
-        point = cut.checkpoint
         part.position, part.low_water = point.next_offset, point.low_water
         part.keys, part.keys_refused = point.rows, keys_refused
-        spec = self.streams[partition.stream].spec
-        for releases in cut.published:
+        if cut.releases:
             part.published_at = now
-            if isinstance(releases, Releases):
-                kinds, lengths = releases.kind, releases.stop - releases.start
-            else:  # of an earlier life; another epoch's estimates count as openings
-                names = (OPENING, *(release.name for release in spec.kind.releases))
-                codes = [names.index(of.kind) if of.kind in names else 0 for of in releases]
-                kinds = np.array(codes)
-                lengths = np.array([of.stop - of.start for of in releases])
-            blocks = lengths[kinds == _BLOCK]
-            part.releases += len(kinds)
-            part.blocks += len(blocks)
-            if len(blocks):
-                longest = np.array([blocks.max()])
-                due = (of.epsilon for of in spec.estimates if of.due(longest)[0])
-                part.charge = max(part.charge, sum(due, spec.learner.charge or Fraction(0)))
-            for at in np.flatnonzero(kinds > _BLOCK).tolist():
-                part.estimates.append(_shown(spec, releases[at]))
-
-
-_BLOCK = 1
-"""The code of what ends a block (a vote or sums); 0 is an opening, above are estimates."""
-
-
-def _shown(spec: StreamSpec, release: Release) -> ShownEstimate:
-    estimate = next(estimate for estimate in spec.estimates if estimate.name == release.kind)
-    length, actions = release.stop - release.start, len(spec.learner.actions)
-    return ShownEstimate(
-        kind=release.kind,
-        key=release.key,
-        block=release.identity.block,
-        start=release.start,
-        stop=release.stop,
-        value=estimate.reading(release.value, length=length),
-        standard_error=estimate.standard_error(actions=actions, length=length),
-    )
+        part.blocks += cut.blocks
