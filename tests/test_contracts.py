@@ -8,11 +8,13 @@ another one fails here, and brings its test. Libraries whose internals are touch
 from __future__ import annotations
 
 import ast
+import asyncio
 import inspect
 import re
 import tomllib
 from collections.abc import Iterator
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -22,12 +24,13 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from prometheus_client import CollectorRegistry, generate_latest
 
 from streamdp.serve.families import gauge
+from streamdp_adapters.kafka.internals import with_pauses
 from tests.conftest import ROOT
 
 TOUCHED = {
     "_batches", "_check_crcs", "_client", "_closed", "_commit_refresh_task", "_consumer_record",
     "_contains_abort_marker", "_coordination_task", "_coordinator", "_drain_waiter",
-    "_fetch_task", "_fetcher",
+    "_fetch_task", "_fetcher", "_get_conn",
     "_heartbeat_task", "_maybe_do_transactional_request", "_message_accumulator",
     "_partition_records", "_pending_tasks", "_protocol", "_records", "_records_iterator",
     "_reset_committed_task",
@@ -170,3 +173,34 @@ def test_can_a_coordinator_be_looked_up() -> None:
 def test_is_what_was_fetched_one_of_two_things() -> None:
     assert inspect.isclass(FetchError)
     assert "_partition_records" in inspect.getsource(FetchResult)
+
+
+def test_a_broker_that_cannot_be_reached_is_tried_ever_more_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many tasks ask; as soon as it is reached, nobody waits."""
+    tried, down = list[str](), [True]
+
+    async def connect(host: str, port: int, **more: object) -> object:
+        tried.append(host)
+        if down[0]:
+            raise ConnectionRefusedError
+        return SimpleNamespace(connected=lambda: True)
+
+    async def asked() -> None:
+        client = cast(Any, AIOKafkaClient)(bootstrap_servers="127.0.0.1:1")
+        client.cluster.broker_metadata = lambda node: SimpleNamespace(host="broker", port=1)
+        with_pauses(client)
+
+        async def ask() -> None:
+            while not await client.ready(0):
+                await asyncio.sleep(0.001)
+
+        asking = [asyncio.create_task(ask()) for _ in range(5)]
+        await asyncio.sleep(0.6)
+        assert 2 <= len(tried) <= 5 * 4  # at 0, .05, .15 and .35 s, at worst by each task
+        down[0] = False
+        await asyncio.wait_for(asyncio.gather(*asking), 5)
+
+    monkeypatch.setattr("aiokafka.client.create_conn", connect)
+    asyncio.run(asked())

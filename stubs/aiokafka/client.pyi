@@ -3,6 +3,8 @@ from collections.abc import Callable, Coroutine, Sequence, Set
 from enum import IntEnum
 from typing import Any
 
+from aiokafka.conn import AIOKafkaConnection
+
 class CoordinationType(IntEnum):
     GROUP = 0
     TRANSACTION = 1
@@ -17,6 +19,7 @@ class ClusterMetadata:
 
 class AIOKafkaClient:
     cluster: ClusterMetadata
+    _get_conn: Callable[..., Coroutine[Any, Any, AIOKafkaConnection | None]]
     async def close(self) -> None: ...
     def get_random_node(self) -> int | None: ...
     send: Callable[..., Coroutine[Any, Any, Any]]

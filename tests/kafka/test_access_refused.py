@@ -32,7 +32,7 @@ from streamdp.testing.broker import (
 )
 from streamdp.testing.certificates import write_certificates
 from streamdp.testing.transport_room import Heard
-from streamdp_adapters.kafka import KafkaSettings
+from streamdp_adapters.kafka import KafkaSettings, owner
 from tests.support.kafka_site import HOME, QUICK, Site
 from tests.support.lending import Lent
 from tests.support.services import Lines
@@ -154,9 +154,13 @@ def guarded() -> Iterator[Broker]:
 
 
 async def test_a_new_authority_is_read_without_a_restart(
-    guarded: Broker, fresh_app: Callable[[], str], tmp_path: Path
+    guarded: Broker,
+    fresh_app: Callable[[], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The broker comes back with a certificate of another one; then the file says so, too."""
+    monkeypatch.setattr(owner, "COMMIT_SECONDS", 6.0)  # the partition is lost only after it
     home, _, _ = sites(guarded, fresh_app, tmp_path)
     ca_file = home.settings.ca_file
     assert ca_file is not None

@@ -26,7 +26,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Protocol
 
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import errors as kafka
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol.metadata import MetadataRequest
@@ -44,7 +44,9 @@ from streamdp_adapters.kafka.internals import (
     abandon_consumer,
     abandon_producer,
     abort,
+    client_of,
     knows_a_broker,
+    with_pauses,
 )
 from streamdp_adapters.kafka.settings import AccessRefused, KafkaSettings
 
@@ -174,6 +176,8 @@ def _said(error: BaseException) -> str:
 
 async def start(client: Startable, settings: KafkaSettings) -> None:
     """Connect a client, or say why that failed; a client that fails is stopped again."""
+    if isinstance(client, AIOKafkaConsumer | AIOKafkaProducer):
+        with_pauses(client_of(client))
     try:
         await client.start()
         if isinstance(client, AIOKafkaConsumer) and not knows_a_broker(client):

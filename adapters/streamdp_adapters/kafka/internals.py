@@ -46,13 +46,20 @@ client forgets which ones are not added yet, and sends their batches. A broker t
 while the marker of the transaction before is on its way there, and that one's commit makes it
 visible: rows of a commit without its lines. So a refusal ends the sender of an
 `AbandonableProducer` at once.
+
+**Pauses between connections.** To a broker that it cannot reach, or does not trust, the client
+connects again at once, for each of its tasks: a hundred handshakes of TLS a second, on both sides.
+So it waits first (`with_pauses`), longer after each failure, up to a second: the time of Kafka's
+own clients.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -91,6 +98,7 @@ R = TypeVar("R")
 
 _SECONDS = 2.0
 _TIMES = 10
+_SHORTEST, _LONGEST = 0.05, 1.0  # seconds between two connections to a broker that fail
 
 
 # -- questions that the library does not offer -----------------------------------------------------
@@ -132,9 +140,9 @@ async def know_topics(consumer: AIOKafkaConsumer, topics: Sequence[str]) -> None
     await consumer._client.set_topics(topics)
 
 
-def client_of(consumer: AIOKafkaConsumer) -> AIOKafkaClient:
-    """A consumer's connections."""
-    return consumer._client
+def client_of(part: AIOKafkaConsumer | AIOKafkaProducer) -> AIOKafkaClient:
+    """The connections of a consumer or a producer."""
+    return part._client if isinstance(part, AIOKafkaConsumer) else part.client
 
 
 def knows_a_broker(consumer: AIOKafkaConsumer) -> bool:
@@ -149,6 +157,38 @@ def abort(connection: AIOKafkaConnection) -> bool:
         return False
     protocol._transport.abort()
     return True
+
+
+# -- connections -----------------------------------------------------------------------------------
+
+
+def with_pauses(client: AIOKafkaClient) -> None:
+    """Let connections to a broker that fail one after another be ever rarer."""
+    connect, pauses = client._get_conn, dict[int | str, _Pause]()
+
+    async def connect_later(node: int | str, **more: Any) -> AIOKafkaConnection | None:
+        pause = pauses.setdefault(node, _Pause())
+        failures = pause.failures
+        await asyncio.sleep(pause.until - time.monotonic())  # at once if that is past
+        if pause.failures > failures:
+            return None  # another task has tried meanwhile
+        connection = await connect(node, **more)
+        if connection is not None:
+            pause.failures, pause.until = 0, 0.0
+        elif pause.failures == failures:
+            pause.failures += 1
+            pause.until = time.monotonic() + min(_SHORTEST * 2**failures, _LONGEST)
+        return connection
+
+    client._get_conn = connect_later
+
+
+@dataclass
+class _Pause:
+    """When a broker may be tried again."""
+
+    failures: int = 0  # in a row
+    until: float = 0.0
 
 
 # -- fetched records -------------------------------------------------------------------------------
