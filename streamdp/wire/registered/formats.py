@@ -406,6 +406,11 @@ def _json(reading: Reading, value: Value) -> Value:
     return None if content is None else msgspec.json.encode({reading.field.name: content})
 
 
+def from_json(reading: Reading, content: bytes) -> bytes:
+    """The record that says of the field what a JSON text says, by the newest schema."""
+    return reading.write(msgspec.json.decode(content)[reading.field.name])
+
+
 @dataclass(frozen=True, slots=True)
 class SchemaFactory:
     """Makes the formats of one type of schema, from a stream's configuration."""
