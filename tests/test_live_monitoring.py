@@ -50,7 +50,7 @@ def test_is_every_query_answered_and_every_alert_silent_in_good_health(
     place = Place(tmp_path)
     # Nothing is halted or on its way, retention never deleted, nobody scrapes the operator's page,
     # nothing is assembled here, no listener has TLS, nothing is refused or missing, no
-    # timestamps are read, and two estimates are not paid.
+    # registry is asked, no timestamps are read, and two estimates are not paid.
     silent = (
         "> 0)",
         "< 1)",
@@ -65,6 +65,7 @@ def test_is_every_query_answered_and_every_alert_silent_in_good_health(
         "_transport_error",
         "_input_missing",
         "_access_refused",
+        "_registry_silent",
         "_clock_ahead",
     )
     with place.running(), prometheus(place.scraped, tmp_path, rules=RULES) as server:

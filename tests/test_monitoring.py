@@ -167,7 +167,12 @@ def test_every_query_of_the_dashboard_gets_an_answer(dashboard: ModuleType, tmp_
     waits = partition(1, status="waiting")  # three queries show only what is not at work
     shown = Shown(waits, progress=0.5, refused="TopicAuthorizationFailedError", **HALTED)
     assert shown.facts.process is not None
-    lost = structs.replace(shown.facts.process, errors=[("", "TimeoutError")], missing=["clicks"])
+    lost = structs.replace(
+        shown.facts.process,
+        errors=[("", "TimeoutError")],
+        missing=["clicks"],
+        registries={"losses-value": 30.0},
+    )
     shown.facts = replace(shown.facts, process=lost)
     with page(shown) as target, prometheus([target], tmp_path) as server:
         for query in dashboard.queries():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -21,8 +22,16 @@ from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost
 from streamdp.ports import Key, Records, Value
 from streamdp.service.config import Configuration
 from streamdp.service.protocol import PartitionWork
-from streamdp.service.registries import Client, fetch, fetching, reading_of
+from streamdp.service.registries import (
+    Client,
+    fetch,
+    fetching,
+    reading_of,
+    with_schemas_of_now,
+)
 from streamdp.service.spec import StreamSpec
+from streamdp.service.status import Steps, status_of
+from streamdp.service.view import View
 from streamdp.testing.certificates import write_certificates
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.formats import configure
@@ -33,6 +42,7 @@ from streamdp.wire.registered.formats import AVRO, SchemaFormat
 from streamdp.wire.registered.schemas import Schema, SchemaLog, prefix
 from tests.support.assembly_model import Logs, encode
 from tests.support.lives import EARLY, LATE
+from tests.support.loops import rows
 from tests.support.neighbours import Course, differences, on_memory
 from tests.support.registry import Registry, registry
 from tests.support.services import Lines, Room
@@ -255,19 +265,50 @@ def test_a_reader_that_asks_for_unknown_ids_is_caught(monkeypatch: pytest.Monkey
     assert asked_for(unknown) != asked_for(first)
 
 
+def test_how_long_a_registry_is_silent_is_shown_until_it_answers() -> None:
+    """By the clock alone: no record is read here."""
+
+    async def lived(kept: Registry) -> tuple[float, float, float]:
+        stream = avro_spec(kept)
+        view = View([stream])
+        view.registries = [reading_of(stream.format).source]  # type: ignore[union-attr]
+
+        def silent(*, ahead: float = 0.0) -> float:
+            status = status_of(view, Steps(time.monotonic), now=time.monotonic() + ahead)
+            return status.registries["home-losses-value"]
+
+        async with fetching([reading_of(stream.format)], log):
+            well = silent()
+            kept.down = True
+            while not log.of("registry_lost"):
+                await asyncio.sleep(0.005)
+            lost = silent(ahead=100)
+            kept.down = False
+            while silent():
+                await asyncio.sleep(0.005)
+        return well, lost, silent()
+
+    log = Lines()
+    with registry() as kept:
+        kept.register("home-losses-value", EVENT, number=1)
+        well, lost, again = asyncio.run(lived(kept))
+    assert well == again == 0
+    assert 100 <= lost < 110
+
+
 # -- requests and outcomes -----------------------------------------------------------------------
 
 
 def rewards(records: Sequence[tuple[int, Key, Any, Value]], *, number: int) -> Any:
     """The same outcomes in Avro; what is no number there stays what it is."""
-    for time, key, headers, value in records:
+    for at, key, headers, value in records:
         new = value
         try:
             reward = json.loads(value or b"")["reward"]
             new = prefix(number) + struct.pack("<d", float(reward))
         except (ValueError, KeyError, TypeError):
             pass
-        yield time, key, headers, new
+        yield at, key, headers, new
 
 
 def test_outcomes_in_avro_come_to_what_they_come_to_in_json() -> None:
@@ -524,3 +565,40 @@ def test_commands_ask_the_registry_once_they_are_called(tmp_path: Path) -> None:
         assert (report["slots"], report["null_slots"]) == (2, 1)
         kept.down = True
         assert "refuses to answer" in " ".join(said("doctor", ok=False).split())
+
+
+def test_send_writes_requests_and_outcomes_by_their_schemas(tmp_path: Path) -> None:
+    """What an assembly's readers make of them is the JSON that is sent without a registry."""
+    lists = {
+        "name": "items",
+        "type": {"type": "map", "values": {"type": "array", "items": "string"}},
+    }
+    item = {"name": "item", "type": "string"}
+    content = {"grid": ["x", "y"], "list": ["z"]}
+    lines = [{"request": "r1", "items": content}, {"request": "r1", "item": "x"}]
+    path = tmp_path / "shop.toml"
+    with registry() as kept:
+        for number, of in enumerate((lists, item), start=1):
+            schema = {"type": "record", "name": "E", "fields": [of]}
+            kept.register(("requests-value", "outcomes-value")[number - 1], schema, number=number)
+        both = [f'{what}_format = {{ name = "avro", registry = "{kept.url}" }}'
+                for what in ("requests", "outcomes")]  # fmt: skip
+        text = CONFIGURATION.format(format="", more="\n".join(both))
+        for old, new in (("feedback", "losses"), ("reward", "loss")):
+            text = text.replace(f'observes = "{old}"', f'observes = "{new}"')
+        text = text.replace('path = "shop.db"', f'path = "{tmp_path}/shop.db"')
+        text = text.replace('[streams.home.feedback]\ncontent = "reward"\n', "")
+        path.write_text(text.replace('mode = "feedback"', 'mode = "rankers"'))
+        for words in (["topics", "create"], ["send", "--assembly", "clicks", "--key", "fr"]):
+            arguments = [*words, "--config", str(path)]
+            given = "\n".join(map(json.dumps, lines))
+            result = CliRunner().invoke(application(), arguments, input=given)
+            assert result.exit_code == 0, result.output
+        configuration = Configuration.load(path, {})
+        (assembly,) = configuration.assemblies()
+        said: list[object] = []
+        for reading, topic in zip(assembly.readings, ("requests", "outcomes"), strict=True):
+            assert reading is not None
+            ((*_, value),) = asyncio.run(rows(configuration.technology(), topic))
+            said.append(with_schemas_of_now(reading).content(value))
+    assert said == [content, "x"]

@@ -283,6 +283,10 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                     "{{instance}} {{error}} {{topic}}",
                 ),
                 Line(f"streamdp_input_missing{ALL}", "{{topic}} is missing"),
+                Line(
+                    f"max by (subject) (streamdp_registry_silent_seconds{ALL} > bool 0)",
+                    "no registry for {{subject}}",
+                ),
                 Line(f"max by (error) (streamdp_access_refused{ALL})", "{{error}}"),
             ),
             picture(

@@ -8,7 +8,8 @@ with the actions' names as header and an optional column ``key`` (for a feedback
 its key. ``padding = "fixed"`` of the format makes JSON of one width.
 
 With ``--assembly`` the lines are requests and outcomes (`_loop_records`), in any order; of each
-thousand lines the requests are sent first.
+thousand lines the requests are sent first; where the assembly's formats name a registry, each is
+written by the newest schema.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import typer
 
 from streamdp.cli._events import events, refuse
 from streamdp.cli._feedback_events import shown_events
-from streamdp.cli._loop_records import loop_records
+from streamdp.cli._loop_records import Line, loop_records
 from streamdp.cli._printable import key_bytes
 from streamdp.cli.common import (
     DEFAULT_CONFIG,
@@ -41,6 +42,7 @@ from streamdp.cli.common import (
 
 if TYPE_CHECKING:
     from streamdp.ports import Headers, StreamTopics, Technology
+    from streamdp.service.config import Configuration
     from streamdp.wire.feedback import FeedbackFormat
     from streamdp.wire.formats import Format
 
@@ -110,19 +112,7 @@ def send(
     technology = opened(configuration, single_broker)
     with _opened(file) as source:
         if assembly is not None:
-            table = configuration.tables.assemblies[assembly]
-            for name in ("requests_format", "outcomes_format"):
-                of = getattr(table, name).name
-                if of != "json":
-                    refuse(f"assemblies.{assembly}.{name}", "send writes JSON alone", "json", of)
-            read = loop_records(
-                file, source, mode=table.mode, actions=configuration.actions(table.stream),
-                key=default, feedback=configuration.feedback(table.stream),
-            )  # fmt: skip
-            records: Iterable[Sent] = (
-                Sent(topics.second_input if line.outcome else topics.input, *line.record)
-                for line in read
-            )
+            records: Iterable[Sent] = _of_assembly(configuration, topics, file, source, default)
         elif as_it_is:
             records = (Sent(topics.input, default, line.rstrip(b"\r\n"), []) for line in source)
         else:
@@ -189,6 +179,39 @@ def _opened(file: str) -> Any:
         return Path(file).open("rb")
     except OSError as error:
         refuse(file, "cannot be read", "a file", error.strerror)
+
+
+def _of_assembly(
+    configuration: Configuration,
+    topics: StreamTopics,
+    file: str,
+    source: Any,
+    key: bytes | None,
+) -> Iterator[Sent]:
+    """The requests and outcomes of a file as records, each topic's in its format."""
+    from streamdp.service.config.assembling import readings_of
+    from streamdp.service.registries import with_schemas_of_now
+    from streamdp.wire.registered.formats import from_json
+
+    with reaching():
+        writers = [
+            None if reading is None else with_schemas_of_now(reading)
+            for reading in readings_of(configuration, topics.stream)
+        ]
+    table = configuration.tables.assemblies[topics.stream]
+    read = loop_records(
+        file, source, mode=table.mode, actions=configuration.actions(table.stream),
+        key=key, feedback=configuration.feedback(table.stream),
+    )  # fmt: skip
+
+    def record(line: Line) -> Sent:
+        own, value, headers = line.record
+        writer = writers[line.outcome]
+        if writer is not None and value is not None:
+            value = from_json(writer, value)
+        return Sent(topics.second_input if line.outcome else topics.input, own, value, headers)
+
+    return map(record, read)
 
 
 def _encoded(

@@ -157,7 +157,7 @@ _OF_BOTH = (
 )
 """Of both: the label `stream` holds an assembly's name where a stream has its own."""
 
-_A_STREAM = 29  # most series of each stream, without its partitions
+_A_STREAM = 31  # most series of each stream, without its partitions
 _A_PARTITION = len(_OF_LEARNING) + len(_OF_BOTH) + 2 + len(Reason)  # and waiting, refused, halted
 _A_PROCESS = len(STEPS) * (len(BUCKETS) + 3) + 10  # histograms, build, the process, the certificate
 
@@ -265,6 +265,12 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
         "1 for an input topic that does not exist, or may not be described.",
         ["topic"],
         (((topic,), 1.0) for topic in process.missing),
+    )
+    yield gauge(
+        "streamdp_registry_silent_seconds",
+        "Since the registry of this subject stopped answering; 0 while it answers.",
+        ["subject"],
+        (((subject,), seconds) for subject, seconds in process.registries.items()),
     )
     yield from _process(process)
     for step in process.steps:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -141,9 +142,13 @@ def with_schemas(format_: T) -> T:
     """
     if not isinstance(format_, Registered):
         return format_
-    asyncio.run(fetch(format_.reading))
-    reading, _ = format_.reading.renewed(since=0)
-    return replace(format_, reading=reading)
+    return replace(format_, reading=with_schemas_of_now(format_.reading))
+
+
+def with_schemas_of_now(reading: Reading) -> Reading:
+    """The same of what reads contents."""
+    asyncio.run(fetch(reading))
+    return reading.renewed(since=0)[0]
 
 
 @asynccontextmanager
@@ -170,7 +175,6 @@ class _Timer:
     def __init__(self, reading: Reading, log: EventLog) -> None:
         self._reading, self._log = reading, log
         self._client = Client(reading.source)
-        self._lost = False
         self._known: dict[int, Schema] = {}
 
     @property
@@ -190,11 +194,11 @@ class _Timer:
         try:
             schemas = await self._client.schemas()
         except TransportLost as error:
-            if not self._lost:
+            if source.fetched.lost_at is None:
                 self._log.warning("registry_lost", subject=self.subject, detail=str(error))
-            self._lost = True
+                source.fetched.lost_at = time.monotonic()
             return
-        self._lost = False
+        source.fetched.lost_at = None
         if schemas == source.fetched.schemas:
             return
         self._tell(schemas)

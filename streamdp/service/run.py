@@ -93,6 +93,7 @@ async def run_service(
         readings = [reading_of(spec.format) for spec in specs]
         readings += [reading for assembly in assemblies for reading in assembly.readings]
         await stack.enter_async_context(fetching(readings, log))
+        view.registries = [reading.source for reading in readings if reading is not None]
         listening = [await stack.enter_async_context(observer(running)) for observer in observers]
         settings = configuration.loop_settings()
         service = Service(

@@ -84,6 +84,7 @@ class ProcessStatus(Struct, frozen=True):
     assemblies: list[StreamStatus] = []
     errors: list[tuple[str, str]] = []  # topic and class: why the transport does not answer
     missing: list[str] = []  # inputs that do not exist
+    registries: dict[str, float] = {}  # subjects: seconds since their registry stopped answering
     begun: bool = False  # whether every partition that it had at first was taken, now or earlier
 
     def not_begun(self) -> list[str]:
@@ -155,7 +156,18 @@ def status_of(view: View, steps: Steps, *, now: float, started_at: float = 0.0) 
         ],
         errors=sorted({*_errors(view), *([] if view.lost is None else [view.lost])}),
         missing=sorted(view.missing),
+        registries=_silence(view, now),
     )
+
+
+def _silence(view: View, now: float) -> dict[str, float]:
+    """How long the registry of each subject has not answered; 0 while it does."""
+    silence: dict[str, float] = {}
+    for source in view.registries:
+        lost_at = source.fetched.lost_at
+        seconds = 0.0 if lost_at is None else now - lost_at
+        silence[source.subject] = max(seconds, silence.get(source.subject, 0.0))
+    return silence
 
 
 def _errors(view: View) -> Iterator[tuple[str, str]]:

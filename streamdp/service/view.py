@@ -8,7 +8,7 @@ was released and charged, `streamdp.serve.history` reads from the ledger.)
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from streamdp.wire.published import Mode
 if TYPE_CHECKING:  # pages and metrics read the view: their process needs no engine
     from streamdp.service.protocol import Cut, PartitionWork
     from streamdp.service.spec import StreamSpec
+    from streamdp.wire.registered.schemas import Source
 
 
 _CALM_SECONDS = 60.0  # of work after which nothing is refused any more
@@ -185,6 +186,7 @@ class View:
         self.revoked = 0
         self.lost: tuple[str, str] | None = None  # topic and class of the newest poll's error
         self.missing: frozenset[str] = frozenset()  # inputs that do not exist
+        self.registries: Sequence[Source] = ()  # that are asked for schemas, by timers
         self.inputs: Mapping[str, str] = {}  # of streams and assemblies, by name
         self.assemblies: Mapping[str, WorkView] = {name: WorkView() for name in assemblies}
         self.streams: Mapping[str, WorkView] = {spec.name: WorkView(mode) for spec in specs}

@@ -25,8 +25,10 @@ short-lived events out of the garbage collector's lists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
+from operator import attrgetter
 from struct import Struct
 from typing import Annotated, Any, Literal
 
@@ -52,7 +54,6 @@ from streamdp.wire.nesting import MAX_NESTING, SHORT, too_deep
 
 Layout = Literal["list", "mapping"]
 Padding = Literal["none", "fixed"]
-Reader = Callable[[bytes], Sequence[float]]
 
 NUMBER_WIDTH = 24
 """The most characters of a float64 in JSON: sign, 17 digits, point, exponent (e-308)."""
@@ -82,7 +83,7 @@ class JsonFormat:
     layout: Layout = "list"
     prefix: Prefix = "none"
     padding: Padding = "none"
-    _read: Callable[[bytes], Sequence[float]] = field(init=False, repr=False, compare=False)
+    _rows: JsonRows = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check the options, and make the typed reader of events."""
@@ -90,8 +91,8 @@ class JsonFormat:
         checked_option(self.layout, where="format.layout", allowed=("list", "mapping"))
         checked_option(self.prefix, where="format.prefix", allowed=("none", "confluent"))
         checked_option(self.padding, where="format.padding", allowed=("none", "fixed"))
-        make = list_reader if self.layout == "list" else mapping_reader
-        object.__setattr__(self, "_read", make(self.actions))
+        make = list_rows if self.layout == "list" else mapping_rows
+        object.__setattr__(self, "_rows", make(self.actions))
 
     @classmethod
     def configure(cls, *, actions: Sequence[str], options: Mapping[str, object]) -> JsonFormat:
@@ -118,15 +119,13 @@ class JsonFormat:
         `before_clipping` gets the numbers as they stand in the records. It is for replay, which is
         not private; the service must not use it.
         """
-        K, n = len(self.actions), len(values)
-        losses = np.empty((n, K), dtype=np.float32)
-        step = max(1, _CHUNK // K)
-        for start in range(0, n, step):
-            packed = self._packed(values[start : start + step])
-            wide = np.frombuffer(packed, dtype="<f8").reshape(-1, K)
+        n, skip = len(values), self._skip
+        losses = np.empty((n, len(self.actions)), dtype=np.float32)
+        texts = [None if v is None else v[skip:] for v in values] if skip else values
+        for place, wide in self._rows.read(texts):
             if before_clipping is not None:
                 before_clipping(wide)
-            losses[start : start + step] = np.clip(wide, 0.0, 1.0)
+            losses[place] = np.clip(wide, 0.0, 1.0)
         return Decoded(losses, np.ones(n, dtype=np.int64))
 
     @classmethod
@@ -164,7 +163,7 @@ class JsonFormat:
         if too_deep(text):
             return f"nested more than {MAX_NESTING} deep"
         try:
-            self._read(text)
+            self._rows.row(text)
         except UNUSABLE as error:
             return str(error)
         return None
@@ -180,22 +179,49 @@ class JsonFormat:
     def _skip(self) -> int:
         return CONFLUENT_PREFIX if self.prefix == "confluent" else 0
 
-    def _packed(self, values: Sequence[Value]) -> bytes:
-        """The records' losses, unclipped, as float64; packing is the fastest way to join them."""
-        read, pack, skip = self._read, Struct(f"<{len(self.actions)}d").pack, self._skip
-        unusable = pack(*([float("nan")] * len(self.actions)))
-        rows: list[bytes] = []
-        add = rows.append
-        for value in values:
+
+@dataclass(frozen=True, slots=True)
+class JsonRows:
+    """Reads events as rows of `count` numbers."""
+
+    count: int
+    event: Callable[[bytes], Any] = field(repr=False)
+    numbers: Callable[[Any], Sequence[float]] = field(repr=False)
+    """Those of an event."""
+
+    def row(self, text: bytes) -> Sequence[float]:
+        """The numbers of one event that is not too deep; raises one of `UNUSABLE`."""
+        return self.numbers(self.event(text))
+
+    def read(self, texts: Sequence[Value]) -> Iterator[tuple[slice, Floats]]:
+        """The rows as they stand in the texts, some at a time; NaN where one is unusable."""
+        step = max(1, _CHUNK // self.count)
+        for start in range(0, len(texts), step):
+            place = slice(start, start + step)
+            packed = self._packed(_shallow(texts[place]))
+            yield place, np.frombuffer(packed, dtype="<f8").reshape(-1, self.count)
+
+    def _packed(self, texts: Sequence[Value]) -> bytes:
+        """As float64; packing is the fastest way to join them."""
+        pack = Struct(f"<{self.count}d").pack
+        unusable = pack(*([float("nan")] * self.count))
+        rows = starmap(pack, map(self.numbers, map(self.event, texts)))  # type: ignore[arg-type]
+        packed: list[bytes] = []
+        add = packed.append
+        while True:
             try:
-                text: bytes = value[skip:] if skip else value  # type: ignore[index, assignment]
-                if len(text) > SHORT and too_deep(text):
-                    add(unusable)
-                else:
-                    add(pack(*read(text)))
-            except UNUSABLE:
+                for row in rows:
+                    add(row)
+                return b"".join(packed)
+            except UNUSABLE:  # `rows` goes on with the next text
                 add(unusable)
-        return b"".join(rows)
+
+
+def _shallow(texts: Sequence[Value]) -> Sequence[Value]:
+    """The texts; None where one is too deep."""
+    if max(map(len, filter(None, texts)), default=0) <= SHORT:
+        return texts
+    return [None if text is None or too_deep(text) else text for text in texts]
 
 
 def short_decimals(row: NDArray[np.float32]) -> Floats:
@@ -215,44 +241,42 @@ def short_decimals(row: NDArray[np.float32]) -> Floats:
     return np.where(fits, few, exact)
 
 
-def list_reader(actions: Sequence[str]) -> Reader:
-    """Return a function from an event's bytes to its list of K losses."""
+def list_rows(actions: Sequence[str]) -> JsonRows:
+    """Reads an event's list of K losses."""
     K = len(actions)
     losses: Any = tuple[(float,) * K]  # type: ignore[misc]
     if K > _TUPLE_UP_TO:
         losses = Annotated[list[float], msgspec.Meta(min_length=K, max_length=K)]
-    return _losses_reader(losses)
+    return JsonRows(K, event_reader("losses", losses), attrgetter("of"))
 
 
-def mapping_reader(actions: Sequence[str]) -> Reader:
-    """Return a function from an event's bytes to its K losses, 1/2 where an action is missing."""
-    if len(actions) > _FIELDS_UP_TO or not all(map(_plain, actions)):
-        return _wide_mapping_reader(actions)
-    fields = [(f"action_{at}", float, 0.5) for at in range(len(actions))]
+def mapping_rows(actions: Sequence[str]) -> JsonRows:
+    """Reads an event's K losses by name, 1/2 where an action is missing."""
+    K = len(actions)
+    if K > _FIELDS_UP_TO or not all(map(_plain, actions)):
+        return _wide_mapping_rows(actions)
+    fields = [(f"action_{at}", float, 0.5) for at in range(K)]
     by_field = {name: action for (name, _, _), action in zip(fields, actions, strict=True)}
     named = msgspec.defstruct("Losses", fields, rename=by_field, gc=False)
-    read, astuple = _losses_reader(named), msgspec.structs.astuple
-    return lambda text: astuple(read(text))  # type: ignore[arg-type]  # a struct of K fields
+    astuple = msgspec.structs.astuple
+    return JsonRows(K, event_reader("losses", named), lambda event: astuple(event.of))
 
 
-def _wide_mapping_reader(actions: Sequence[str]) -> Reader:
-    """Like `mapping_reader`, for many actions or for names that JSON writes with escapes."""
-    read: Any = _losses_reader(dict[str, msgspec.Raw])
+def _wide_mapping_rows(actions: Sequence[str]) -> JsonRows:
+    """Like `mapping_rows`, for many actions or for names that JSON writes with escapes."""
     number = msgspec.json.Decoder(float).decode
     half = msgspec.Raw(b"0.5")
 
-    def losses(text: bytes) -> Sequence[float]:
-        given = read(text)
-        return [number(given.get(action, half)) for action in actions]
+    def losses(event: Any) -> Sequence[float]:
+        return [number(event.of.get(action, half)) for action in actions]
 
-    return losses
+    return JsonRows(len(actions), event_reader("losses", dict[str, msgspec.Raw]), losses)
 
 
-def _losses_reader(losses: Any) -> Reader:
-    """Return a function from an event's bytes to its field `losses`, which has this type."""
-    event = msgspec.defstruct("Event", [("losses", losses)], gc=False)
-    decode = msgspec.json.Decoder(event).decode
-    return lambda text: decode(text).losses  # type: ignore[attr-defined]
+def event_reader(name: str, kind: Any) -> Callable[[bytes], Any]:
+    """Return a function from a text to an object whose `of` is the text's field of this name."""
+    event = msgspec.defstruct("Event", [("of", kind)], rename={"of": name}, gc=False)
+    return msgspec.json.Decoder(event).decode
 
 
 def _plain(action: str) -> bool:

@@ -60,6 +60,7 @@ def spec_of(configuration: Configuration, name: str) -> AssemblySpec:
     recipe = _recipe(configuration, name)
     encode = _encoding(configuration, name)
     _check_one_length(configuration, name, recipe, encode)
+    requests, outcomes = readings_of(configuration, name)
     return AssemblySpec(
         topics=topics_of(configuration, name),
         rules=Rules(
@@ -76,8 +77,8 @@ def spec_of(configuration: Configuration, name: str) -> AssemblySpec:
         cap=_cap(configuration, name),
         most_open=table.limits.most_open,
         most_at_once=table.limits.most_at_once,
-        requests=_reading(configuration, name, "requests", _ASKED.get(table.mode)),
-        outcomes=_reading(configuration, name, "outcomes", _SAID[table.mode]),
+        requests=requests,
+        outcomes=outcomes,
     )
 
 
@@ -92,6 +93,13 @@ _SAID = {
     "errors": Field("truth", "number"),
 }
 """The fields that `recipes` reads, by mode."""
+
+
+def readings_of(configuration: Configuration, name: str) -> tuple[Reading | None, Reading | None]:
+    """What reads and writes requests and outcomes by a registry's schemas; None for JSON."""
+    mode = configuration.tables.assemblies[name].mode
+    asked = _reading(configuration, name, "requests", _ASKED.get(mode))
+    return asked, _reading(configuration, name, "outcomes", _SAID[mode])
 
 
 def _reading(

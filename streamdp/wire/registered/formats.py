@@ -34,8 +34,16 @@ from streamdp.wire.formats import (
     checked_rows,
     record_lengths,
 )
-from streamdp.wire.json_format import UNUSABLE, Layout, list_reader, mapping_reader, short_decimals
-from streamdp.wire.nesting import SHORT, too_deep
+from streamdp.wire.json_format import (
+    UNUSABLE,
+    JsonRows,
+    Layout,
+    event_reader,
+    list_rows,
+    mapping_rows,
+    short_decimals,
+)
+from streamdp.wire.nesting import too_deep
 from streamdp.wire.registered.fields import Field, Reader, UnreadableSchema
 from streamdp.wire.registered.schemas import (
     EMPTY,
@@ -118,10 +126,18 @@ class Reading:
     def numbers(self, values: Sequence[Value]) -> Floats:
         """The field's numbers in each record, clipped to [0, 1]; a row of NaN if it is unusable.
 
-        Where a schema's records have them in one place (`Plain`), they are taken from there.
+        Where a schema's records have them in one place (`Plain`), they are taken from there. Of
+        JSON all schemas are read alike.
         """
         count = self.field.count
         table = np.full((len(values), count), np.nan)
+        if self.kind == "JSON":
+            known, rows = self.readers, _json_rows(self.field, self.actions)
+            assert rows is not None  # only such fields have numbers in a row
+            texts = [None if v is None or v[:PREFIX] not in known else v[PREFIX:] for v in values]
+            for place, wide in rows.read(texts):
+                np.clip(wide, 0.0, 1.0, out=table[place])
+            return table
         others = self._taken(values, table)
         read = {start: reader.read for start, reader in self.readers.items()}
         pack, row = Struct(f"<{count}d").pack, self._row
@@ -244,28 +260,35 @@ def _compiled(kind: SchemaKind, text: str, field: Field, actions: tuple[str, ...
     return _json_reader(field, actions)
 
 
+_JSON_TYPES: dict[str, Any] = {
+    "number": float,
+    "numbers": list[float],
+    "numbers by name": dict[str, float],
+    "text": str,
+    "texts": list[str],
+    "texts by name": dict[str, list[str]],
+}
+
+
+@lru_cache
+def _json_rows(field: Field, actions: tuple[str, ...]) -> JsonRows | None:
+    """Reads a field of numbers for each action, or of one; None for another content."""
+    if field.content == "number":
+        event = event_reader(field.name, float)
+        return JsonRows(1, event, lambda of: (of.of,))
+    if field.content == "numbers":
+        return list_rows(actions)
+    return mapping_rows(actions) if field.content == "numbers by name" and actions else None
+
+
 def _json_reader(field: Field, actions: tuple[str, ...]) -> Reader:
     """JSON, as without a registry: of the schema only the id counts."""
-    match field.content:
-        case "numbers":
-            decode: Callable[[bytes], object] = list_reader(actions)
-        case "numbers by name" if actions:
-            decode = mapping_reader(actions)
-        case content:
-            kinds: dict[str, Any] = {
-                "number": float,
-                "text": str,
-                "texts": list[str],
-                "texts by name": dict[str, list[str]],
-                "numbers by name": dict[str, float],
-            }
-            event = msgspec.defstruct("Event", [("of", kinds[content])], rename={"of": field.name})
-            typed = msgspec.json.Decoder(event).decode
-            decode = lambda record: typed(record).of  # type: ignore[attr-defined]  # noqa: E731
+    rows, event = _json_rows(field, actions), event_reader(field.name, _JSON_TYPES[field.content])
+    decode: Callable[[bytes], object] = (lambda text: event(text).of) if rows is None else rows.row
 
     def read(record: bytes) -> object:
         try:
-            return None if len(record) > SHORT and too_deep(record) else decode(record)
+            return None if too_deep(record) else decode(record)
         except UNUSABLE:
             return None
 
@@ -381,6 +404,11 @@ def _json(reading: Reading, value: Value) -> Value:
         return value[PREFIX:] if value[:PREFIX] in reading.readers else None
     content = reading.content(value)
     return None if content is None else msgspec.json.encode({reading.field.name: content})
+
+
+def from_json(reading: Reading, content: bytes) -> bytes:
+    """The record that says of the field what a JSON text says, by the newest schema."""
+    return reading.write(msgspec.json.decode(content)[reading.field.name])
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class Fetched:
     """What a registry answered last; None before its first answer. A timer alone writes it."""
 
     schemas: tuple[Schema, ...] | None = None
+    lost_at: float | None = None  # by `time.monotonic`: the first question without an answer since
 
 
 @dataclass(frozen=True, slots=True)
