@@ -50,7 +50,13 @@ from streamdp.core.learners.feedback.policy_contexts import NAME as CONTEXTS
 from streamdp.core.regret import Bound, bound_of
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.play import Walk, walks
-from streamdp.lab.replay.cells import Candidate, Epsilon, epsilon_text, parse_candidate
+from streamdp.lab.replay.cells import (
+    Candidate,
+    Epsilon,
+    epsilon_option,
+    epsilon_text,
+    parse_candidate,
+)
 from streamdp.lab.replay.figures import per_thousand
 from streamdp.lab.replay.following import Result, contests, half_interval, ranked
 from streamdp.lab.replay.spread import standard_error
@@ -472,7 +478,7 @@ def as_json(plan: LearnerPlan) -> dict[str, Any]:
     common = {
         "learner": wish.candidate.text,
         "actions": wish.actions,
-        "epsilon": epsilon_text(plan.epsilon).replace("∞", "inf"),
+        "epsilon": epsilon_option(plan.epsilon),
         "gap": wish.gap,
         "keys": wish.keys,
         "regret_of_all_keys": plan.regret * wish.keys,

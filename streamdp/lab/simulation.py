@@ -12,7 +12,7 @@ from math import exp, floor, log, log10, sqrt
 
 import numpy as np
 
-from streamdp.core.arrays import Floats, Ints
+from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.experiment import Arms
 from streamdp.core.kinds.feedback import PolicyLearner
@@ -28,7 +28,6 @@ from streamdp.lab.replay.spread import standard_error
 from streamdp.lab.replay.stages import Watch, unwatched
 from streamdp.lab.worlds import World
 
-BAND = (10, 90)
 _WORST = 100  # the worst 1 % are one run in so many
 _ROUNDING = 1e-9  # of a mean: a standard error below it is that of sums of floats
 _MOST_BLOCKS = 10_000
@@ -213,7 +212,7 @@ def _of_walk(world: World, text: str, epsilon: Epsilon, walk: Walk) -> Outcome:
         text,
         epsilon,
         so_far[-1],
-        _course(ends, so_far.T),
+        Trajectory.of_runs(ends, so_far.T),
         None if walk.shares is None else Shares(walk.starts, walk.shares),
         arms,
     )
@@ -240,14 +239,8 @@ def _of_bandit(
         marks=marks,
         progress=progress,
     )
-    course = _course(np.array(marks), outcome.regrets)
+    course = Trajectory.of_runs(np.array(marks), outcome.regrets)
     return Outcome(world, text, epsilon, outcome.regrets[:, -1], course)
-
-
-def _course(slots: Ints, so_far: Floats) -> Trajectory:
-    """The regret over time, from runs × slots."""
-    low, high = np.percentile(so_far, BAND, axis=0)
-    return Trajectory(slots, so_far.mean(axis=0), low, high)
 
 
 @dataclass(frozen=True, slots=True)

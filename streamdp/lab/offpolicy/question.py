@@ -36,7 +36,7 @@ from streamdp.lab.offpolicy.fold import fold
 from streamdp.lab.offpolicy.log import ShownLog
 from streamdp.lab.replay.cells import Epsilon
 from streamdp.lab.replay.cuts import Bench
-from streamdp.lab.replay.log import Log
+from streamdp.lab.replay.log import Log, key_text
 from streamdp.lab.replay.spread import standard_error
 from streamdp.lab.replay.stages import Watch, unwatched
 
@@ -325,13 +325,3 @@ def _check_uniform(log: ShownLog, good: NDArray[np.bool_]) -> None:
 
 def _refused(log: ShownLog, why: str, expected: str, got: str = "none") -> InvalidConfig:
     return InvalidConfig(log.name, why, expected=expected, got=got)
-
-
-def key_text(key: bytes | None, partition: int) -> str:
-    """A key for people.
-
-    >>> key_text(None, 0), key_text(b"fr", 2)
-    ('(no key)', 'fr in partition 2')
-    """
-    name = "(no key)" if key is None else key.decode(errors="backslashreplace")
-    return name if partition == 0 else f"{name} in partition {partition}"

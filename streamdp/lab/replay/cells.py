@@ -184,6 +184,11 @@ def epsilon_text(epsilon: Epsilon) -> str:
     return decimal if "e" not in decimal and Fraction(decimal) == epsilon else str(epsilon)
 
 
+def epsilon_option(epsilon: Epsilon) -> str:
+    """An ε as commands take it, and as JSON has it."""
+    return "inf" if epsilon is None else epsilon_text(epsilon)
+
+
 def cells_of(
     candidates: Sequence[Candidate], epsilons: Sequence[Epsilon], *, actions: Sequence[str]
 ) -> tuple[Cell, ...]:

@@ -21,7 +21,6 @@ from streamdp.lab.replay.cells import Cell
 from streamdp.lab.replay.replaying import Replay, ReplayAnswer
 
 SETTLED = 0.9
-BAND = (10, 90)
 Z = following.Z
 _BOUND_POINTS = 24
 

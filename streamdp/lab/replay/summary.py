@@ -7,7 +7,7 @@ an interval is too wide to say something, it says that.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,7 @@ from streamdp.lab.replay.replaying import Replay, ReplayAnswer
 from streamdp.lab.replay.spread import standard_error
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(NamedTuple):
     """A sentence with a short heading."""
 
     about: str
