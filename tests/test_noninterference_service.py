@@ -186,7 +186,7 @@ def test_is_a_life_told_in_full(
     else:
         assert '"records": 0' in log
         assert log.count('"partition_rebuilding"') > log.count('"records": 0')
-        assert "block_regret" in str(seen["epoch: view"])
+        assert "block_regret" in str(seen["ledger"])
 
 
 # Sizes do not tell what was drawn
