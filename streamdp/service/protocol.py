@@ -432,20 +432,20 @@ class PartitionWork:
 
     def _note(self, releases: Releases, *, mode: Mode) -> None:
         """Drop what keys have carried over, and note whose newest release is withheld."""
-        shadow = mode is Mode.SHADOW
-        if not (self._heritage.places or self._withheld or shadow):
+        shadow, withheld = mode is Mode.SHADOW, self._withheld
+        if not (self._heritage.places or withheld.noted or withheld.untold or shadow):
             return
         for key, code in zip(releases.keys, releases.kind.tolist(), strict=True):
             kind = releases.kinds[code]
             if kind == OPENING:
                 self._tombstones += self._heritage.places.pop(key, ())
-                self._withheld.untold.discard(key)
+                withheld.untold.discard(key)
             if kind not in (OPENING, *ENDS_BLOCK) or not self._notes_withheld:
                 continue
             # Where releases add up, one that is published does not show what was withheld before.
             shows = kind == OPENING or not self.spec.kind.evidence.adds_up
-            if shadow != (key in self._withheld.noted) and (shadow or shows):
-                self._withheld.noted ^= {key}
+            if shadow != (key in withheld.noted) and (shadow or shows):
+                withheld.noted ^= {key}
                 self._withheld_now[key] = encode_withheld() if shadow else None
 
     def _introduced(self) -> list[tuple[bytes, bytes | None]]:
@@ -492,7 +492,7 @@ class PartitionWork:
         """The ledger's line where an epoch begins; it comes after all releases that wait."""
         self._lines_recorded += 1
         before = opening.saved.now.learner
-        return replace(self.spec.lines, input_id=self._point.input_id).epoch(
+        return replace(self.spec.lines, input_id=self._point.input_id or UNSET).epoch(
             partition=self.partition.number,
             epoch=self._epoch,
             stream_epoch=self._point.stream_epoch,
