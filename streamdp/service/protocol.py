@@ -37,12 +37,10 @@ from streamdp.service.carrying import born_before, carries
 from streamdp.service.charges_by_others import ChargesByOthers
 from streamdp.service.input_fingerprint import Newest, of_input
 from streamdp.service.saved_entries import SavedEntries
-from streamdp.service.settings import Pace as Pace
+from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import Opening, check_alone, heritage_at, open_partition
 from streamdp.wire.entries import Entries, release_entry
-from streamdp.wire.feedback import FeedbackFormat
-from streamdp.wire.formats import Format
 from streamdp.wire.lines import ENDS_BLOCK
 from streamdp.wire.published import Mode
 from streamdp.wire.recording import Entry, record_all
@@ -99,7 +97,10 @@ class Restoring:
         entries.check_epoch()
         self.opening = open_partition(spec, partition, taken, by_others=by_others)
         self.spec = spec
-        self.format = _format_of(spec, self.opening)
+        self.format = spec.format
+        if isinstance(spec.format, Registered):
+            held = self.opening.saved.now.schemas if self.opening.goes_on else []
+            self.format = replace(spec.format, reading=spec.format.reading.resumed(held))
         self._read = self.opening.point.low_water
         continues = self.opening.new_epoch is None
         saved = self.opening.saved
@@ -501,26 +502,6 @@ class PartitionWork:
             carries=carries(self.spec, before) if opening.carries and before else None,
             ordinal=self._lines_recorded,
         )
-
-
-def _format_of(spec: StreamSpec, opening: Opening) -> Format | FeedbackFormat:
-    """The stream's format, with the schemas that the partition holds.
-
-    If it holds none, the registry must have answered: without any, no record could ever be used.
-    """
-    format_ = spec.format
-    if not isinstance(format_, Registered):
-        return format_
-    held = opening.saved.now.schemas if opening.goes_on else []
-    if not held and not format_.reading.source.fetched.schemas:
-        source = format_.reading.source
-        raise TransportLost(
-            f"subject {source.subject}",
-            "no schema is known yet",
-            expected="one in the state, or an answer of its registry that has one",
-            got="neither",
-        )
-    return replace(format_, reading=format_.reading.holding(held))
 
 
 def check_goes_on(records: Records, *, position: int) -> None:

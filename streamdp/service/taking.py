@@ -46,8 +46,8 @@ from streamdp.core.events import Key
 from streamdp.ports import Partition, Taken
 from streamdp.service.carrying import Begins, Heritage, heritage, is_readable
 from streamdp.service.charges_by_others import ChargesByOthers, Scope
-from streamdp.service.settings import changes
-from streamdp.service.spec import Start, StreamSpec
+from streamdp.service.settings import Start, changes
+from streamdp.service.spec import StreamSpec
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.lines import EpochMark, LedgerLine
 from streamdp.wire.published import decode_ledger

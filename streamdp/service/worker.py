@@ -22,16 +22,9 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Partition, Records, Transport
 from streamdp.service.allocation import without_collecting
 from streamdp.service.input_fingerprint import read_proof
-from streamdp.service.life import Clock as Clock
-from streamdp.service.life import EventLog as EventLog
-from streamdp.service.life import Life, check_not_stalled
-from streamdp.service.life import Observe as Observe
-from streamdp.service.life import Surroundings as Surroundings
-from streamdp.service.life import where_raised as where_raised
+from streamdp.service.life import Life, Surroundings, check_not_stalled
 from streamdp.service.protocol import PartitionWork, Restoring
 from streamdp.service.saved_entries import SavedEntries
-from streamdp.service.settings import LoopSettings as LoopSettings
-from streamdp.service.settings import OnHalt as OnHalt
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import epochs_of_no_partition, scope
 from streamdp.service.view import PartitionView, Status
