@@ -19,9 +19,10 @@ from streamdp.core.errors import StateMismatch, TransportLost
 from streamdp.ports import Partition, Records, Taken, Value
 from streamdp.service import saved_entries
 from streamdp.service.charges_by_others import ALONE
-from streamdp.service.protocol import Pace, Restoring
+from streamdp.service.protocol import Restoring
 from streamdp.service.saved_entries import SavedEntries
-from streamdp.service.spec import Start, StreamSpec
+from streamdp.service.settings import Pace, Start
+from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import open_partition
 from streamdp.testing.judge import judge
 from streamdp.wire.lines import EpochMark

@@ -14,7 +14,8 @@ from streamdp.cli.exit_codes import code_of_halt
 from streamdp.core.errors import StateMismatch
 from streamdp.ports import Taken
 from streamdp.service.charges_by_others import ALONE
-from streamdp.service.protocol import Pace, Restoring
+from streamdp.service.protocol import Restoring
+from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason
 from streamdp.wire.published import Mode

@@ -37,8 +37,7 @@ from streamdp.core.errors import (
 )
 from streamdp.ports import Partition, Transport
 from streamdp.service.charges_by_others import ChargesByOthersOf
-from streamdp.service.event_log import EventLog as EventLog
-from streamdp.service.event_log import where_raised as where_raised
+from streamdp.service.event_log import EventLog, where_raised
 from streamdp.service.settings import LoopSettings
 from streamdp.service.view import Reason, View
 from streamdp.wire.published import Mode

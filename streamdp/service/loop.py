@@ -22,19 +22,12 @@ from streamdp.ports import Partition, Transport
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.assembling.worker import AssemblyWorker, check_event_sizes
 from streamdp.service.charges_by_others import ChargesByOthersOf
-from streamdp.service.life import wall_clock
+from streamdp.service.event_log import EventLog
+from streamdp.service.life import Clock, Observe, Surroundings, wall_clock
+from streamdp.service.settings import LoopSettings, OnHalt
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import ON_ITS_WAY, Reason, Status, View
-from streamdp.service.worker import (
-    Clock,
-    EventLog,
-    LoopSettings,
-    Observe,
-    OnHalt,
-    Surroundings,
-    Worker,
-    check_sizes,
-)
+from streamdp.service.worker import Worker, check_sizes
 from streamdp.wire.published import Mode
 
 _TURNS = 4

@@ -48,10 +48,6 @@ class Withholding:
         """Whether nothing of this key may be carried over."""
         return key in self.noted or key in self.untold
 
-    def __len__(self) -> int:
-        """The number of such keys, at most."""
-        return len(self.noted) + len(self.untold)
-
 
 class SavedEntries(LiveEntries):
     """All entries but the rows, and the published releases, of the epoch: these are apart."""

@@ -22,16 +22,9 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Partition, Records, Transport
 from streamdp.service.allocation import without_collecting
 from streamdp.service.input_fingerprint import read_proof
-from streamdp.service.life import Clock as Clock
-from streamdp.service.life import EventLog as EventLog
-from streamdp.service.life import Life, check_not_stalled
-from streamdp.service.life import Observe as Observe
-from streamdp.service.life import Surroundings as Surroundings
-from streamdp.service.life import where_raised as where_raised
+from streamdp.service.life import Life, Surroundings, check_not_stalled
 from streamdp.service.protocol import PartitionWork, Restoring
 from streamdp.service.saved_entries import SavedEntries
-from streamdp.service.settings import LoopSettings as LoopSettings
-from streamdp.service.settings import OnHalt as OnHalt
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import epochs_of_no_partition, scope
 from streamdp.service.view import PartitionView, Status
@@ -39,6 +32,9 @@ from streamdp.service.view import PartitionView, Status
 _TOLD_SECONDS = 2.0
 """Seconds between two log lines about the progress of taking or rebuilding."""
 
+
+_PRESSED = 0.5
+"""Share of what may wait from which on a commit should not: see `Worker._waiting`."""
 
 INLINE_ENTRIES = 10_000
 """A state of more entries is restored in a thread: a million keys take minutes, and the loop goes
@@ -94,7 +90,10 @@ class Worker:
         except Exception as error:
             self.life.fail(error)
         else:
-            self._hold_back(self._work)
+            if not self._paused and self._waiting(self._work) > 1:
+                self._paused = True
+                self._around.transport.pause(self.partition)
+                self._around.log.info("partition_paused", partition=str(self.partition))
             most, drawn = self._most_drawn, self._work.unrecorded
             self.appetite = max(1, most * sum(map(len, inbox)) // max(1, drawn - before))
             if drawn > most:
@@ -191,7 +190,7 @@ class Worker:
         while True:
             if self.life.failure is not None:
                 raise self.life.failure
-            if work.urgent or work.late(settings.pace) or self._pressed(work):
+            if work.urgent or work.late(settings.pace) or self._waiting(work) > _PRESSED:
                 return True
             if self.life.draining:
                 return work.engine.position > work.committed
@@ -246,37 +245,22 @@ class Worker:
 
     # -- back-pressure -----------------------------------------------------------------------------
 
-    def _hold_back(self, work: PartitionWork) -> None:
-        """Pause the partition while too much of it is not durable yet."""
-        if not self._paused and self._is_beyond(work, share=1):
-            self._paused = True
-            self._around.transport.pause(self.partition)
-            self._around.log.info("partition_paused", partition=str(self.partition))
-
     def _let_go(self, work: PartitionWork) -> None:
         """Resume once a cut has caught up."""
-        if self._paused and not self._pressed(work):
+        if self._paused and self._waiting(work) <= _PRESSED:
             self._paused = False
             self._heard_at = self._around.clock()
             self._around.transport.resume(self.partition, work.engine.position)
             self._around.log.info("partition_resumed", partition=str(self.partition))
 
-    def _pressed(self, work: PartitionWork) -> bool:
-        """Whether so much is not durable that a commit should not wait."""
-        return self._is_beyond(work, share=2)
-
-    def _is_beyond(self, work: PartitionWork, *, share: int) -> bool:
-        """Whether more is not durable, or drawn and in no cut, than this share of what may be."""
-        settings = self._around.settings
-        return (
-            self._backlog(work) > settings.most_waiting // share
-            or work.unrecorded_bytes > settings.most_waiting_bytes // share
+    def _waiting(self, work: PartitionWork) -> float:
+        """How much is not durable, or drawn and in no cut; beyond 1 the partition is paused."""
+        settings, position = self._around.settings, work.engine.position
+        beyond = position - work.low_water - 2 * settings.pace.records  # of a rebuild's bound
+        return max(
+            max(position - work.committed, beyond) / settings.most_waiting,
+            work.unrecorded_bytes / settings.most_waiting_bytes,
         )
-
-    def _backlog(self, work: PartitionWork) -> int:
-        """Records that are applied and not durable, or beyond the bound of a rebuild."""
-        beyond = work.engine.position - work.low_water - 2 * self._around.settings.pace.records
-        return max(work.engine.position - work.committed, beyond)
 
 
 def check_sizes(spec: StreamSpec, transport: Transport) -> None:

@@ -17,10 +17,10 @@ outcome exists is what an assembly protects.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamdp.core.errors import InvalidConfig
 
@@ -29,6 +29,25 @@ if TYPE_CHECKING:
     from streamdp.service.config.tables import AssemblyTable, Tables
 
 NONE = Fraction(0)
+
+
+class Way(NamedTuple):
+    """How requests and outcomes get into a topic."""
+
+    requests: str
+    outcomes: str
+    output: str
+
+
+def connected(ways: Iterable[Way], topic: str) -> list[Way]:
+    """The ways that topics of requests or of outcomes connect with one of these topics."""
+    every, ends, before = list(ways), {topic}, 0
+    while len(ends) != before:
+        before = len(ends)
+        for requests, outcomes, _ in every:
+            if {requests, outcomes} & ends:
+                ends |= {requests, outcomes}
+    return [way for way in every if way.requests in ends]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +60,25 @@ class TopicPair:
     outputs: tuple[str, ...]
 
 
+def way_of(tables: Tables, name: str) -> Way:
+    """What an assembly makes of what."""
+    table = tables.assemblies[name]
+    return Way(table.requests, table.outcomes, tables.streams[table.stream].input)
+
+
 def pairs_of(tables: Tables) -> list[TopicPair]:
     """Every pair of a configuration, in the order of its assemblies."""
-    groups: list[dict[str, AssemblyTable]] = []
-    for name, table in tables.assemblies.items():
-        together = {name: table}
-        apart = []
-        for group in groups:
-            ends = {end for member in group.values() for end in (member.requests, member.outcomes)}
-            if ends & {table.requests, table.outcomes}:
-                together = {**group, **together}
-            else:
-                apart.append(group)
-        groups = [*apart, together]
-    return [_pair(tables, group) for group in groups]
-
-
-def _pair(tables: Tables, group: Mapping[str, AssemblyTable]) -> TopicPair:
-    return TopicPair(
-        assemblies=tuple(group),
-        requests=tuple(dict.fromkeys(member.requests for member in group.values())),
-        outcomes=tuple(dict.fromkeys(member.outcomes for member in group.values())),
-        outputs=tuple(tables.streams[member.stream].input for member in group.values()),
-    )
+    ways = {name: way_of(tables, name) for name in tables.assemblies}
+    groups = dict.fromkeys(tuple(connected(ways.values(), way.requests)) for way in ways.values())
+    return [
+        TopicPair(
+            assemblies=tuple(name for name, way in ways.items() if way in group),
+            requests=tuple(dict.fromkeys(way.requests for way in group)),
+            outcomes=tuple(dict.fromkeys(way.outcomes for way in group)),
+            outputs=tuple(way.output for way in group),
+        )
+        for group in groups
+    ]
 
 
 def pair_with(tables: Tables, topic: str) -> TopicPair | None:
