@@ -60,7 +60,6 @@ class Service:
         observe: Observe = unobserved,
         now: Callable[[], int] = wall_clock,
     ) -> None:
-        self._now = now  # the broker's clock in milliseconds, for assemblies
         self._specs = {spec.name: spec for spec in specs}
         self._transport = transport
         self._settings = settings or LoopSettings()
@@ -177,7 +176,7 @@ class Service:
         """The worker of a partition: of a stream or of an assembly."""
         spec = self._specs[partition.stream]
         if isinstance(spec, AssemblySpec):
-            return AssemblyWorker(spec, partition, self._around, now=self._now)
+            return AssemblyWorker(spec, partition, self._around)
         return Worker(spec, partition, self._around)
 
     async def _run_in_turn(self, worker: Worker | AssemblyWorker) -> None:
