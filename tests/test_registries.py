@@ -46,6 +46,7 @@ from tests.support.loops import rows
 from tests.support.neighbours import Course, differences, on_memory
 from tests.support.registry import Registry, registry
 from tests.support.services import Lines, Room
+from tests.support.shop_files import joined_shop
 from tests.support.streams import ACTIONS, spec
 from tests.support.visits import SPEC, lived_through
 
@@ -433,41 +434,12 @@ def test_a_state_with_a_schema_that_is_none_halts() -> None:
 
 # -- configuration ---------------------------------------------------------------------------------
 
-CONFIGURATION = """
-app = "shop"
-[transport]
-kind = "sqlite"
-path = "shop.db"
-[topics.requests]
-budget = "1"
-[topics.events]
-budget = "1"
-[streams.home]
-input = "events"
-start = "earliest"
-observes = "feedback"
-actions = ["grid", "list"]
-{format}
-[streams.home.feedback]
-content = "reward"
-[streams.home.learner]
-epsilon = "1"
-[assemblies.clicks]
-requests = "requests"
-outcomes = "outcomes"
-stream = "home"
-start = "earliest"
-mode = "feedback"
-window = "1s"
-combine = "max"
-{more}
-"""
 REGISTRY = 'name = "avro", registry = "http://localhost"'
 
 
 def loaded(tmp_path: Path, *, format_: str = "", more: str = "") -> Configuration:
     path = tmp_path / "shop.toml"
-    path.write_text(CONFIGURATION.format(format=format_, more=more))
+    path.write_text(joined_shop(of_stream=format_, of_assembly=more))
     return Configuration.load(path, {})
 
 
