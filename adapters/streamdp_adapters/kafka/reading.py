@@ -318,7 +318,7 @@ async def _read_state(
                         raise _taken_by_another(look.where, owned_at, record.offset)
                     last = at
                     break
-        state.enter((of.key, of.value) for of in records[:last] if of.key != OWNER_KEY)
+        state.enter((_place(of), of.value) for of in records[:last] if of.key != OWNER_KEY)
         if last < len(records):
             break
         count += len(records)
