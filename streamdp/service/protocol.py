@@ -108,6 +108,7 @@ class Restoring:
         self.heritage = heritage_at(self.spec, partition, self.opening, opened=entries.opened)
         entries.heritage.update(self.heritage.carried)
         self.heritage.carried = entries.heritage
+        self.heritage.gone += entries.behind
         point = saved.checkpoint
         self.learner = _introduced(self.spec, self.opening)
         self.withheld, self.published = entries.withheld, entries.published
@@ -272,13 +273,13 @@ class PartitionWork:
                 self._tombstones.append(place)
             else:
                 self._keep(identity.key, self._entries.mark(place))
-        adopted = {(of.key, of.born, of.block, of.kind) for of in saved.releases}
+        adopted = {release_entry(of) for of in saved.releases}
+        adopted_keys = {of.key for of in saved.releases}
         for names, kept in restored.published.parts():
             marked = self._entries.marks(names.kind, names.born, names.block, epoch=self._epoch)
             held = (kept.last_offset < restored.saved_at(names.keys)).tolist()
-            named_by = zip(names.keys, names.born.tolist(), names.block.tolist(), strict=True)
-            for (key, *at), mark, gone in zip(named_by, marked, held, strict=True):
-                if adopted and (key, *at, names.kind) in adopted:
+            for key, mark, gone in zip(names.keys, marked, held, strict=True):
+                if key in adopted_keys and self._entries.release(mark, key) in adopted:
                     continue
                 if gone:
                     self._tombstones.append(self._entries.release(mark, key))
