@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import exp, floor, log, log10, sqrt
 
 import numpy as np
@@ -22,7 +23,7 @@ from streamdp.lab.offpolicy.policies import experiment_of
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.papers.play import WorldLosses, simulate_bandit
 from streamdp.lab.play import First, Walk, ends_of, sees_all_losses, walks
-from streamdp.lab.replay.cells import Candidate, Epsilon, epsilon_text
+from streamdp.lab.replay.cells import Candidate, Epsilon, crossed, epsilon_text
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.spread import standard_error
 from streamdp.lab.replay.stages import Watch, unwatched
@@ -146,11 +147,8 @@ def simulate(
     for number, world in enumerate(worlds):
         progress(world)
         names = [str(action) for action in range(world.actions)]
-        cells = [
-            (candidate.text, epsilon, candidate.learner(epsilon, actions=names))
-            for candidate in candidates
-            for epsilon in (epsilons if candidate.private else (None,))
-        ]
+        made = crossed(candidates, epsilons, partial(Candidate.learner, actions=names))
+        cells = [(cell.name, cell.epsilon, cell.learner) for cell in made]
         cells += [(baseline.label, None, baseline.kind(names)) for baseline in baselines]
         kinds = [learner for _, _, learner in cells if not isinstance(learner, Bandit)]
         _check_blocks(kinds, size.horizon)

@@ -288,7 +288,7 @@ def as_json(replay: FeedbackReplay) -> dict[str, object]:
     if replay.releases:
         facts["releases"] = [
             {
-                "learner": cell.text,
+                "learner": cell.name,
                 "epsilon": epsilon_text(cell.epsilon),
                 "seed": seed,
                 "releases": [release_as_json(release) for release in releases],
@@ -301,7 +301,7 @@ def as_json(replay: FeedbackReplay) -> dict[str, object]:
 def _answer(answer: FeedbackAnswer, replay: FeedbackReplay) -> dict[str, Any]:
     arms, charge = answer.arms, answer.charge
     facts: dict[str, Any] = {
-        "learner": answer.cell.text,
+        "learner": answer.cell.name,
         "epsilon": epsilon_option(answer.cell.epsilon),
         "config": answer.cell.learner.to_config(),
         "over_time": {

@@ -195,7 +195,7 @@ def _cells(replay: Replay) -> Iterator[dict[str, object]]:
                 "candidate": answer.cell.candidate.text,
                 "role": role,
                 "epsilon": epsilon_option(answer.cell.epsilon),
-                "config": answer.cell.leader.to_config(),
+                "config": answer.cell.learner.to_config(),
                 "regret": answer.mean,
                 "standard_error": answer.error,
                 "share_of_stake": share_reached(answer, replay),

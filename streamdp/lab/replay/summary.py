@@ -260,7 +260,7 @@ def _settling(replay: Replay) -> Iterator[Statement]:
 def _charges(replay: Replay) -> Iterator[Statement]:
     less = []
     for answer in replay.answers:
-        charged, epsilon = answer.cell.leader.charge, answer.cell.epsilon
+        charged, epsilon = answer.cell.learner.charge, answer.cell.epsilon
         if charged is not None and epsilon is not None and charged < epsilon:
             less.append(f"{answer.cell.name} at ε = {epsilon_text(epsilon)} spends {charged}")
     text = (
