@@ -117,7 +117,7 @@ def check_assemblies(configuration: Configuration) -> None:
     for name, table in tables.assemblies.items():
         if table.stream not in tables.streams:
             expected = "one of the streams: " + ", ".join(tables.streams)
-            raise _wrong(configuration, name, "stream", "unknown", expected, table.stream)
+            raise wrong(configuration, name, "stream", "unknown", expected, table.stream)
     inputs = {stream.input: name for name, stream in tables.streams.items()}
     writers: dict[str, str] = {}
     roles: dict[str, str] = {}
@@ -126,16 +126,16 @@ def check_assemblies(configuration: Configuration) -> None:
         if output in writers:
             problem = "another assembly writes the same input: a request would be in it twice"
             expected, got = "an input of its own", f"{output}, which {writers[output]} writes"
-            raise _wrong(configuration, name, "stream", problem, expected, got)
+            raise wrong(configuration, name, "stream", problem, expected, got)
         writers[output] = name
         for key, topic in (("requests", table.requests), ("outcomes", table.outcomes)):
             if roles.setdefault(topic, key) != key:
                 problem = "requests of one assembly cannot be outcomes of another"
-                raise _wrong(configuration, name, key, problem, "another topic", topic)
+                raise wrong(configuration, name, key, problem, "another topic", topic)
         if table.outcomes in inputs:
             problem = "a stream reads the outcomes, and would publish how many there are"
             got = f"{table.outcomes}, which {inputs[table.outcomes]} reads"
-            raise _wrong(
+            raise wrong(
                 configuration, name, "outcomes", problem, "a topic that no stream reads", got
             )
         if table.requests not in tables.topics:
@@ -149,7 +149,7 @@ def check_assemblies(configuration: Configuration) -> None:
     for output, name in writers.items():
         if output in roles:
             problem = f"the stream's input holds the {roles[output]} of an assembly"
-            raise _wrong(configuration, name, "stream", problem, "an input of its own", output)
+            raise wrong(configuration, name, "stream", problem, "an input of its own", output)
 
 
 def _check_partitions(
@@ -189,8 +189,9 @@ def _with_budget(configuration: Configuration, pair: TopicPair) -> Iterator[str]
     return (topic for topic in (*pair.requests, *pair.outcomes) if topic in tables.topics)
 
 
-def _wrong(
+def wrong(
     configuration: Configuration, name: str, key: str, what: str, expected: str, got: object
 ) -> InvalidConfig:
+    """The error of a key in an assembly's table."""
     where = configuration.place("assemblies", name, key)
     return InvalidConfig(where, what, expected=expected, got=got)
