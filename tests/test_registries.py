@@ -555,13 +555,13 @@ def test_send_writes_requests_and_outcomes_by_their_schemas(tmp_path: Path) -> N
             kept.register(("requests-value", "outcomes-value")[number - 1], schema, number=number)
         both = [f'{what}_format = {{ name = "avro", registry = "{kept.url}" }}'
                 for what in ("requests", "outcomes")]  # fmt: skip
-        text = CONFIGURATION.format(format="", more="\n".join(both))
+        text = joined_shop(of_assembly="\n".join(both))
         for old, new in (("feedback", "losses"), ("reward", "loss")):
             text = text.replace(f'observes = "{old}"', f'observes = "{new}"')
         text = text.replace('path = "shop.db"', f'path = "{tmp_path}/shop.db"')
-        text = text.replace('[streams.home.feedback]\ncontent = "reward"\n', "")
+        text = text.replace('[streams.clicks.feedback]\ncontent = "reward"\n', "")
         path.write_text(text.replace('mode = "feedback"', 'mode = "rankers"'))
-        for words in (["topics", "create"], ["send", "--assembly", "clicks", "--key", "fr"]):
+        for words in (["topics", "create"], ["send", "--assembly", "join", "--key", "fr"]):
             arguments = [*words, "--config", str(path)]
             given = "\n".join(map(json.dumps, lines))
             result = CliRunner().invoke(application(), arguments, input=given)
