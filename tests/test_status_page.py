@@ -120,6 +120,15 @@ def test_are_keys_found_and_opened_by_keyboard_alone(window: Browser) -> None:
     assert "2,047" in window.text("tr.detail [aria-label='Newest actions']")
     width, height = keep("opened", window.screenshot())
     assert (width, height > 900) == (1280, True)
+    window.size(390, 844)
+    window.until(lambda: window.run("return innerWidth") == 390)
+    wider = (
+        "return [...document.querySelectorAll('.scroll')]"
+        ".map(each => each.scrollWidth - each.clientWidth)"
+    )
+    window.until(lambda: max(window.run(wider)) <= 0)  # on a phone no table scrolls sideways
+    keep("opened-390", window.screenshot())
+    window.size(1280, 900)
     window.run("document.getElementById('search').focus()")
     window.keys("\ue00c")  # Escape
     window.until(lambda: "More keys match" in window.text("#more"))
@@ -134,7 +143,7 @@ def test_are_odd_keys_shown_as_they_are(window: Browser) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(("name", "width"), [("wide", 1280), ("narrow", 500)])
+@pytest.mark.parametrize(("name", "width"), [("wide", 1280), ("narrow", 390)])
 def test_does_it_fit_wide_and_narrow_light_and_dark(
     window: Browser, scheme: str, name: str, width: int
 ) -> None:
@@ -142,6 +151,11 @@ def test_does_it_fit_wide_and_narrow_light_and_dark(
     window.scheme(scheme)
     window.size(width, 900)
     window.until(lambda: bool(window.run("return innerWidth === arguments[0]", width)))
+    drawn = (
+        "const svg = document.querySelector('#curve svg');"
+        " return svg.clientWidth / svg.viewBox.baseVal.width"
+    )
+    window.until(lambda: abs(window.run(drawn) - 1) < 0.05)  # its labels have the size of text
     window.until(
         lambda: bool(window.run("return document.documentElement.scrollWidth <= innerWidth"))
     )
