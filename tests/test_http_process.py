@@ -51,9 +51,16 @@ def test_serve_beside_run_ends_with_it_and_its_own_end_does_not_stop_learning(
         slots = 'streamdp_slots_total{application="shop",partition="0",stream="home"} 400.0'
         until(lambda: slots in place.operations("/metrics")[1].decode())
     assert place.operations("/healthz")[0] == 0
-    with place.running():
+    log = tmp_path / "killed.log"
+    with log.open("wb") as file:
+        arguments = ["run", "--config", str(place.path), "--with-serve"]
+        killed = subprocess.Popen([sys.executable, "-c", MAIN, *arguments], stderr=file)
+    try:
         until(place.ready)
-    assert place.get("/healthz")[0] == 0
+    finally:
+        killed.kill()
+        killed.wait()
+    until(lambda: place.get("/healthz")[0] == 0)
 
 
 LOADED = f"""

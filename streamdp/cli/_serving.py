@@ -39,10 +39,10 @@ def serve_as_child(configuration: Configuration, *, single_broker: bool) -> Obse
 
 @asynccontextmanager
 async def _child(running: Running, *, single_broker: bool) -> AsyncIterator[Observe | None]:
-    command = ["serve", "--config", str(running.configuration.path)]
+    command = ["serve", "--ends-with-input", "--config", str(running.configuration.path)]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "streamdp", *command, *["--single-broker"][: single_broker],
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.PIPE,  # it ends with this process, however that ends
     )  # fmt: skip
     watching = asyncio.get_running_loop().create_task(_ended(process, running.log))
     try:

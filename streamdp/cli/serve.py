@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
+from typing import Annotated
 
 import typer
 
@@ -14,7 +18,13 @@ def register(app: typer.Typer) -> None:
     app.command("serve")(serve)
 
 
-def serve(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = False) -> None:
+def serve(
+    config: Config = DEFAULT_CONFIG,
+    single_broker: SingleBroker = False,
+    ends_with_input: Annotated[
+        bool, typer.Option(hidden=True, help="End where standard input ends: with the parent.")
+    ] = False,
+) -> None:
     """Serve look-ups, the status page and metrics over HTTP, without learning.
 
     Reads only what is published, so it needs no right on input or state. Run as many as you like.
@@ -78,4 +88,13 @@ def serve(config: Config = DEFAULT_CONFIG, single_broker: SingleBroker = False) 
         )
 
     with reaching(), bound(http.listen, where="http.listen") as listener:
+        if ends_with_input:
+            threading.Thread(target=_end_with_input, daemon=True).start()
         run(work, log=log)
+
+
+def _end_with_input() -> None:
+    """End as by SIGTERM once nobody has the other end of standard input's pipe."""
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
