@@ -83,7 +83,8 @@ def test_private_contexts_are_joined_once_through_kills(
     names = Names(ACTIONS, "", FIELDS, "value")
 
     async def lies(topic: str) -> tuple[list[bytes | None], list[object]]:
-        values, headers = [], []
+        values: list[bytes | None] = []
+        headers: list[object] = []
         tools = technology.administrator()
         try:
             of = StreamTopics("reader", "reader", topic, headers=True)
