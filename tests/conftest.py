@@ -21,6 +21,7 @@ pytest_plugins = (
     "tests.support.calling",
     "tests.support.few_requests",
     "tests.support.lending",
+    "tests.support.longest_first",
 )
 
 ROOT = Path(__file__).resolve().parent.parent

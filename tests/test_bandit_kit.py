@@ -11,7 +11,6 @@ import pytest
 
 from streamdp.core.arrays import Ints
 from streamdp.core.learners.leader import read_actions
-from streamdp.lab.audit import audit_bandit
 from streamdp.lab.kits.bandits import check_bandit
 from streamdp.lab.papers.learners import BANDIT_RECIPES, Bandit, Chance, bandit_recipe
 from streamdp.lab.papers.learners.phases import ArmPhases, PhaseCourse, best, constant
@@ -50,7 +49,7 @@ def greedy() -> Iterator[Bandit]:
 @pytest.mark.slow
 def test_does_a_learner_of_ones_own_pass_the_kit(greedy: Bandit) -> None:
     """A rule of a few lines on doubling phases is a private learner."""
-    check_bandit(greedy, audit=lambda bandit: audit_bandit(bandit, samples=200))
+    check_bandit(greedy)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from streamdp.core.learners.feedback.policy_weights import policy_weights
 from streamdp.ports import Administrator, Published, StreamTopics, Taken, Verdict
 from streamdp.service import diagnosis
 from streamdp.service.charges_by_others import alone
-from streamdp.service.protocol import Pace
+from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.testing.judge import judge
 from streamdp.wire import entries

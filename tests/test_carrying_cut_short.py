@@ -15,7 +15,8 @@ import pytest
 
 from streamdp.ports import Headers
 from streamdp.service import protocol
-from streamdp.service.protocol import Pace, PartitionWork
+from streamdp.service.protocol import PartitionWork
+from streamdp.service.settings import Pace
 from streamdp.wire.entries import Entries
 from streamdp.wire.published import Mode
 from streamdp.wire.state import encode_learner

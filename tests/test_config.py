@@ -17,8 +17,7 @@ import streamdp as sd
 from streamdp.core.engine.machine import MOST_ROWS
 from streamdp.core.errors import InvalidConfig
 from streamdp.service.config import Configuration, Seeds, Tables, example
-from streamdp.service.spec import Start
-from streamdp.service.worker import LoopSettings
+from streamdp.service.settings import LoopSettings, Start
 from streamdp.wire.formats import checked_names
 from streamdp.wire.published import Mode
 from tests.support.shop_files import second, shop

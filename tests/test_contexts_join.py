@@ -43,6 +43,7 @@ from streamdp.wire.feedback import FeedbackFormat, observe
 from streamdp.wire.schemas import schema
 from tests.support.assembling_group import Group
 from tests.support.loops import rows
+from tests.support.shop_files import joined_shop
 from tests.support.visits import SPEC
 from tests.test_noninterference_assembling import Life, differing
 
@@ -59,43 +60,26 @@ WHO: list[Context] = [
     for device in ("phone", "tablet with a né", "fridge")
     for age in (7, 44, 66, "?")
 ]
-SHOP = """
-app = "shop"
-[transport]
-kind = "memory"
-[topics.shown]
-budget = "1"
-[topics.requests]
-budget = "1"
-[streams.clicks]
-input = "shown"
-start = "earliest"
-observes = "feedback"
-actions = ["boots", "a coat with a long name"]
-fallback_action = "boots"
-[streams.clicks.learner]
-epsilon = "1/2"
-played = "value"
-[streams.clicks.feedback]
-content = "reward"
-salt = "pepper"
-[streams.clicks.format]
-name = "float32"
+CONTEXT = """
 [streams.clicks.context]
 device = ["phone", "tablet with a né"]
 age = { cuts = [18, 65] }
-[assemblies.join]
-requests = "requests"
-outcomes = "outcomes"
-stream = "clicks"
-start = "earliest"
-mode = "feedback"
-window = "1s"
-grace = "100ms"
-combine = "max"
 """
-JSON = SHOP.replace('"float32"', '"json"\npadding = "fixed"')
-PLAIN = JSON[: JSON.index("[streams.clicks.context]")] + JSON[JSON.index("[assemblies") :]
+
+
+def settings(*, name: str = '"json"\npadding = "fixed"', context: str = CONTEXT) -> str:
+    """A shop with private contexts, in some format."""
+    return joined_shop(
+        actions='["boots", "a coat with a long name"]\nfallback_action = "boots"',
+        feedback='content = "reward"\nsalt = "pepper"',
+        tables=f'played = "value"\n[streams.clicks.format]\nname = {name}\n{context}',
+        of_assembly='grace = "100ms"',
+    )
+
+
+JSON = settings()
+SHOP = settings(name='"float32"')
+PLAIN = settings(context="")
 """Without contexts: contents name the action alone."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
@@ -22,7 +21,7 @@ from streamdp.serve.about import About
 from streamdp.service.settings import Start
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.feedback import Feedback, configure_feedback
-from tests.support.asking import Observer, listening
+from tests.support.asking import Observer, shown
 from tests.support.browser import CONTRAST, LAPPING, Browser, browser, keep
 from tests.support.publishing import Topic, action, charge
 
@@ -149,8 +148,8 @@ def test_levels_are_compared_in_the_same_mixture_of_other_fields() -> None:
 def test_what_never_occurred_counts_alike() -> None:
     """Also where noisy counts are below 0, and nothing is known."""
     table = np.eye(4)
-    for shown in (np.zeros((4, 4)), np.full((4, 4), -1.0)):
-        of = by_field((2, 2), shown=shown, policy=table, rewards=table, deviations=table)
+    for counts in (np.zeros((4, 4)), np.full((4, 4), -1.0)):
+        of = by_field((2, 2), shown=counts, policy=table, rewards=table, deviations=table)
         assert of.fields[0].traffic.tolist() == [0.5, 0.5]
     half = by_field(
         (2, 2), shown=np.diag([1.0, 1, -3, 0]), policy=table, rewards=table, deviations=table
@@ -165,31 +164,13 @@ def test_what_never_occurred_counts_alike() -> None:
 @pytest.fixture(scope="module")
 def window() -> Iterator[Browser]:
     """A window on the key's page."""
-    stop, address, ready = threading.Event(), list[str](), threading.Event()
-
-    async def serve() -> None:
-        of = observer()
-        async with of.knowledge.following(), listening(of) as (host, port):
-            await of.knowledge.cache.ready()
-            address.append(f"http://{host}:{port}/")
-            ready.set()
-            while not stop.is_set():
-                await asyncio.sleep(0.05)
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    try:
-        assert ready.wait(60)
-        with browser() as page:
-            page.size(1280, 1700)
-            page.open(address[0])
-            page.until(lambda: "home" in page.text("#rows"))
-            page.run("document.querySelector('#rows button').click()")
-            page.until(lambda: "One combination" in page.text("#rows"))
-            yield page
-    finally:
-        stop.set()
-        thread.join()
+    with shown(observer) as address, browser() as page:
+        page.size(1280, 1700)
+        page.open(address)
+        page.until(lambda: "home" in page.text("#rows"))
+        page.run("document.querySelector('#rows button').click()")
+        page.until(lambda: "One combination" in page.text("#rows"))
+        yield page
 
 
 browsing = pytest.mark.system("chromium", "chromedriver")

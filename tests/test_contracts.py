@@ -32,6 +32,7 @@ TOUCHED = {
     "_contains_abort_marker", "_coordination_task", "_coordinator", "_drain_waiter",
     "_fetch_task", "_fetcher", "_get_conn",
     "_heartbeat_task", "_maybe_do_transactional_request", "_message_accumulator",
+    "_metadata_update",
     "_partition_records", "_pending_tasks", "_protocol", "_records", "_records_iterator",
     "_reset_committed_task",
     "_send_produce_req", "_sender", "_transport", "_txn_manager", "_unpack_records",
@@ -204,3 +205,30 @@ def test_a_broker_that_cannot_be_reached_is_tried_ever_more_rarely(
 
     monkeypatch.setattr("aiokafka.client.create_conn", connect)
     asyncio.run(asked())
+
+
+def test_a_topic_that_is_gone_is_asked_for_ever_more_rarely() -> None:
+    """Ten questions at once, as at a start, then pauses; after a rest again ten at once."""
+    asked = list[object]()
+
+    async def update(cluster: object, topics: object) -> bool:
+        asked.append(topics)
+        return True
+
+    async def asks() -> None:
+        client = cast(Any, AIOKafkaClient)(bootstrap_servers="127.0.0.1:1")
+        client._metadata_update = update
+        with_pauses(client)
+
+        async def ask() -> None:
+            while True:
+                assert await client._metadata_update(client.cluster, set())
+
+        for _ in range(2):
+            asked.clear()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(ask(), 0.4)
+            assert 11 <= len(asked) <= 14  # then at .05, .15 and .35 s
+            await asyncio.sleep(0.1)
+
+    asyncio.run(asks())

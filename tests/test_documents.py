@@ -44,6 +44,7 @@ QUICKER = {
 """Options of a page's commands, and with what they compute for seconds less."""
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("page", HERE)
 def test_a_page_that_needs_no_broker_can_be_followed(page: Path, tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,7 +13,7 @@ from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
 from streamdp.wire.published import Lines
 from tests.golden_wire import FEEDBACK, SHOWN_FEEDBACK
-from tests.support.asking import Observer, listening
+from tests.support.asking import Observer, shown
 from tests.support.browser import CONTRAST, LAPPING, Browser, browser, keep
 from tests.support.publishing import Topic, action, charge
 from tests.support.showing import CLICKS, LEARNER
@@ -58,7 +56,6 @@ def releases() -> list[Release]:
 @pytest.fixture(scope="module")
 def window() -> Iterator[Browser]:
     """A window on the page of such a stream, its key opened."""
-    stop, address, ready = threading.Event(), list[str](), threading.Event()
     drawn = releases()
     actions = Topic([action(release, lines=LINES) for release in drawn])
     ledger = Topic(
@@ -66,29 +63,13 @@ def window() -> Iterator[Browser]:
     )
     about = replace(CLICKS, learner=replace(LEARNER, actions=ACTIONS), fallback="autumn")
 
-    async def serve() -> None:
-        observer = Observer(actions, ledger, about=about)
-        async with observer.knowledge.following(), listening(observer) as (host, port):
-            await observer.knowledge.cache.ready()
-            address.append(f"http://{host}:{port}/")
-            ready.set()
-            while not stop.is_set():
-                await asyncio.sleep(0.05)
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    try:
-        assert ready.wait(30)
-        with browser() as page:
-            page.size(1280, 1100)
-            page.open(address[0])
-            page.until(lambda: "fr" in page.text("#rows"))
-            page.run("document.querySelector('#rows button').click()")
-            page.until(lambda: "Interval" in page.text("#rows"))
-            yield page
-    finally:
-        stop.set()
-        thread.join()
+    with shown(lambda: Observer(actions, ledger, about=about)) as address, browser() as page:
+        page.size(1280, 1100)
+        page.open(address)
+        page.until(lambda: "fr" in page.text("#rows"))
+        page.run("document.querySelector('#rows button').click()")
+        page.until(lambda: "Interval" in page.text("#rows"))
+        yield page
 
 
 def test_does_each_action_stand_with_its_mean_interval_and_chance(window: Browser) -> None:

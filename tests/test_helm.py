@@ -22,6 +22,12 @@ CHART = DEPLOY / "helm" / "streamdp"
 FOREIGN = {"ScaledObject", "ServiceMonitor"}
 """Kinds of operators that a cluster may have: Kubernetes has no schema for them."""
 
+COLLECTOR = {
+    "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "otel"}}}],
+    "ports": [{"protocol": "TCP", "port": 4318}],
+}
+ENDPOINT = {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector.otel:4318"}
+
 ALL = {
     "keda": {"enabled": True, "authenticationRef": "kafka"},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
@@ -31,6 +37,8 @@ ALL = {
     "nodeSelector": {"disk": "fast"},
     "tolerations": [{"key": "shop", "operator": "Exists"}],
     "podAnnotations": {"team": "shop"},
+    "extraEnv": [ENDPOINT],
+    "networkPolicy": {"extraEgress": [COLLECTOR]},
     "kafka": {"tls": {"caKey": "kafka-ca"}},
     "config": {"streams": {"home": {"limits": {"most_keys": 1000000}, "gap": 0.25}}},
 }
@@ -146,6 +154,17 @@ def test_pods_have_no_rights_and_selectors_find_them(tmp_path: Path) -> None:
             )
 
 
+def test_a_collector_is_named_and_reached_by_every_pod(tmp_path: Path) -> None:
+    out = rendered(tmp_path, ALL)
+    for deployment in of_kind(out, "Deployment"):
+        pod = deployment["spec"]["template"]["spec"]
+        for container in (*pod["containers"], *pod.get("initContainers", ())):
+            assert ENDPOINT in container["env"]
+    assert all(of["spec"]["egress"][-1] == COLLECTOR for of in of_kind(out, "NetworkPolicy"))
+    for of in of_kind(rendered(tmp_path, {}), "NetworkPolicy"):
+        assert len(of["spec"]["egress"]) == 2
+
+
 def test_no_pod_starts_with_a_configuration_that_needs_a_new_epoch(tmp_path: Path) -> None:
     (learns, *_) = [
         of
@@ -188,6 +207,8 @@ WRONG: dict[str, Mapping[str, Any]] = {
     "a transport of its own": {"config": {"transport": {"kind": "kafka"}}},
     "an unknown value": {"kafka": {"bootstraps": "x"}},
     "a digest that is none": {"image": {"digest": "latest"}},
+    "a variable that the chart sets": {"extraEnv": [{"name": "STREAMDP__SERVICE__WORKER"}]},
+    "a rule of another name": {"networkPolicy": {"egress": [COLLECTOR]}},
 }
 
 

@@ -27,7 +27,7 @@ from streamdp.core.events import Key
 from streamdp.ports import Records
 from streamdp.service.batches import decode
 from streamdp.service.config import Configuration
-from streamdp.service.protocol import Pace
+from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.verification import Verification
 from streamdp.testing.faults import Dice

@@ -20,7 +20,7 @@ from streamdp.core.engine import Ages, Rebuilding, plan, recorded
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import Key, Release
 from streamdp.ports import Records
-from streamdp.service.protocol import Pace
+from streamdp.service.settings import Pace
 from streamdp.testing.judge import judge
 from streamdp.wire.published import Mode
 from tests.support.carrying import ALL, charges, leader, live, verified

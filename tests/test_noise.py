@@ -16,7 +16,8 @@ from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.grid import UNIT
 from streamdp.core.noise import discrete_laplace, standard_deviation
 from streamdp.core.randomness import Bits, SeededRandomness
-from streamdp.lab.kits.selection import CoarseBits, chi_square
+from streamdp.lab.audit.sampler import chi2
+from streamdp.lab.kits.selection import CoarseBits
 from tests.support.scripted_bits import Scripted
 
 LARGE = Fraction(2 * UNIT * 10)  # a block's regret at ε = 1/10
@@ -42,22 +43,23 @@ def law(scale: Fraction, most: int) -> NDArray[np.float64]:
 @pytest.mark.parametrize("width", [64, 6])
 @pytest.mark.parametrize("scale", [Fraction(1, 3), Fraction(1), Fraction(7, 3), Fraction(9)])
 def test_the_noise_follows_the_law(scale: Fraction, width: int) -> None:
-    """χ² at 10⁻⁷, also where 6 random bits a word leave nearly every draw to the decimals."""
+    """χ² at 10⁻⁹, also where 6 random bits a word leave nearly every draw to the decimals."""
     rows = 100_000 if width == 64 else 4_000
     noise = discrete_laplace(scale, CoarseBits(draws(rows, seed=5), width=width))
     most = floor(scale * 12)
     cells = np.where(np.abs(noise) <= most, noise + most, 2 * most + 1)
-    assert chi_square(cells, law(scale, most)) > 1e-7
+    counts = np.bincount(cells, minlength=2 * most + 2)
+    assert chi2(counts, law(scale, most) * rows).passed
 
 
 def test_large_noise_follows_the_law() -> None:
-    """χ² at 10⁻⁷ over 40 equal cells of the continuous limit, which differs by less than 10⁻⁷."""
+    """χ² at 10⁻⁹ over 40 equal cells of the continuous limit, which differs by less than 10⁻⁷."""
     noise = discrete_laplace(LARGE, draws(100_000, seed=6)) / float(LARGE)
     quantiles = np.where(
         noise < 0, np.exp(np.minimum(noise, 0)) / 2, 1 - np.exp(-noise.clip(0)) / 2
     )
     cells = np.minimum((quantiles * 40).astype(np.int64), 39)
-    assert chi_square(cells, np.full(40, 1 / 40)) > 1e-7
+    assert chi2(np.bincount(cells, minlength=40), np.full(40, 2_500.0)).passed
 
 
 @pytest.mark.parametrize("scale", [Fraction(1, 3), Fraction(5), LARGE, Fraction(10**40, 3**60)])

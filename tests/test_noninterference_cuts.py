@@ -17,7 +17,8 @@ from streamdp.core.events import Releases
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 from streamdp.ports import Published
 from streamdp.service import protocol
-from streamdp.service.protocol import Pace, PartitionWork
+from streamdp.service.protocol import PartitionWork
+from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.testing.judge import judge
 from streamdp.wire.published import Lines, Mode

@@ -21,7 +21,8 @@ from streamdp.core.engine import Engine
 from streamdp.core.events import LossBatch
 from streamdp.ports import Value
 from streamdp.service.logs import watch_loop
-from streamdp.service.protocol import Cut, Pace, PartitionWork
+from streamdp.service.protocol import Cut, PartitionWork
+from streamdp.service.settings import Pace
 from streamdp.service.view import View
 from streamdp.service.worker import Worker
 from streamdp.wire import published, recording
@@ -186,7 +187,7 @@ def test_is_a_life_told_in_full(
     else:
         assert '"records": 0' in log
         assert log.count('"partition_rebuilding"') > log.count('"records": 0')
-        assert "block_regret" in str(seen["epoch: view"])
+        assert "block_regret" in str(seen["ledger"])
 
 
 # Sizes do not tell what was drawn

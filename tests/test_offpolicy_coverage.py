@@ -8,7 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from streamdp.lab.offpolicy.answers import FeedbackCell, feedback_cells
+from streamdp.core.learners.feedback import PolicyLearner
+from streamdp.lab.offpolicy.answers import cells_of, of_kind
 from streamdp.lab.offpolicy.estimators import PolicyValues
 from streamdp.lab.offpolicy.statements import enough
 from streamdp.lab.offpolicy.weighted import cut, fixed, weigh
@@ -42,10 +43,10 @@ def test_at_most_7_percent_of_the_intervals_miss_where_no_warning_stands(actions
             draws = 0.8 * chance.dirichlet(np.ones(actions)) + 0.2 * draws
         draws /= draws.sum()
         log = made_up(SLOTS, seed=number, draws=draws, means=means)
-        cells = feedback_cells(LEARNERS, (Fraction(1),), actions=log.actions)
+        cells = of_kind(cells_of(LEARNERS, (Fraction(1),), actions=log.actions), PolicyLearner)
         valued: list[tuple[PolicyValues, float]] = []
         for answer in weigh(log, cells, Bench((number,))):
-            assert isinstance(answer.cell, FeedbackCell)
+            assert isinstance(answer.cell.learner, PolicyLearner)
             shown = cut(log, answer.cell.learner.schedule).moments.shown.sum(axis=1)
             assert answer.value is not None
             truth = float(shown @ answer.shares.shares @ means) / SLOTS

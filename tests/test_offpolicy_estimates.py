@@ -13,7 +13,8 @@ import scipy
 from numpy.typing import NDArray
 
 from streamdp.core.evidence.policy import PARTS
-from streamdp.lab.offpolicy.answers import feedback_cells
+from streamdp.core.learners.feedback import PolicyLearner
+from streamdp.lab.offpolicy.answers import cells_of, of_kind
 from streamdp.lab.offpolicy.estimators import Moments, Sums, value_of
 from streamdp.lab.offpolicy.intervals import bounds, reach
 from streamdp.lab.offpolicy.likelihood import WeightedRecords
@@ -25,7 +26,7 @@ from tests.support.shown_logs import ACTIONS, MEANS, UNEVEN, made_up
 
 OBP = json.loads((ROOT / "tests" / "golden" / "obp.json").read_text())
 ONE = Fraction(1)
-CELLS = feedback_cells(("policy_blocks",), (ONE,), actions=ACTIONS)
+CELLS = of_kind(cells_of(("policy_blocks",), (ONE,), actions=ACTIONS), PolicyLearner)
 
 
 @pytest.mark.parametrize("number", range(len(OBP["logs"])))

@@ -14,8 +14,9 @@ from streamdp.core.engine import Engine
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import SUMS, Identity, Key, Release
 from streamdp.core.evidence.policy import PARTS, policy_of
+from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.randomness import SeededRandomness
-from streamdp.lab.offpolicy.answers import FeedbackCell, feedback_cells
+from streamdp.lab.offpolicy.answers import FeedbackCell, cells_of, of_kind
 from streamdp.lab.offpolicy.exact import play
 from streamdp.lab.offpolicy.fold import fold, release_as_json
 from streamdp.lab.offpolicy.policies import coins_of, drawn
@@ -49,7 +50,7 @@ TEXTS = (
     "policy_weights",
     "thompson",
 )
-CELLS = feedback_cells(TEXTS, (HALF,), actions=ACTIONS)
+CELLS = of_kind(cells_of(TEXTS, (HALF,), actions=ACTIONS), PolicyLearner)
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
@@ -100,7 +101,7 @@ def test_does_it_matter_how_a_log_of_losses_is_cut() -> None:
     losses = chance.random((900, 4)).astype(np.float32)
     keys = [[b"a", b"b", None][at] for at in chance.integers(0, 3, 900).tolist()]
     partitions = np.sort(chance.integers(0, 2, 900))
-    cells = feedback_cells(TEXTS[:3], (HALF,), actions=("a", "b", "c", "d"))
+    cells = of_kind(cells_of(TEXTS[:3], (HALF,), actions=("a", "b", "c", "d")), PolicyLearner)
     regrets = []
     for step in (577, 13):
         log_keys, answers = play(
@@ -171,7 +172,7 @@ def test_is_the_fold_what_a_live_service_released(played: str) -> None:
     """The real service on its topic, with garbage headers and payloads and a key of 2,000 bytes,
     which gets no learner: each line and policy."""
     text = f"policy_blocks:schedule=capped 8:played={played}"
-    (cell,) = feedback_cells((text,), (HALF,), actions=SERVED)
+    (cell,) = of_kind(cells_of((text,), (HALF,), actions=SERVED), PolicyLearner)
     learner = cell.learner
     made = feedback_spec(learner=learner)
 

@@ -87,7 +87,7 @@ def test_adds_regret_up_over_keys(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     replayed = replay_losses(open_log(str(path), ReadOptions()), asked(*LEARNERS, seeds=3))
     assert replayed.findings.keys == 2
-    assert [answer.cell.text for answer in replayed.answers] == list(LEARNERS)
+    assert [answer.cell.name for answer in replayed.answers] == list(LEARNERS)
     for answer in replayed.answers:
         assert answer.regret is not None
         assert answer.course.mean[-1] == pytest.approx(answer.regret.mean())
@@ -176,8 +176,8 @@ def test_stand_phases_beside_policies() -> None:
     alone = replay_shown(made_up(300, seed=1, draws=EVEN), asked("lazy_ucb"))
     for replayed in (exact, uniform, alone):
         check_told(replayed)
-    assert [answer.cell.text for answer in uniform.answers] == ["policy_blocks"]
-    assert [answer.cell.text for answer in uniform.rejected] == ["lazy_ucb", "policy_blocks"]
+    assert [answer.cell.name for answer in uniform.answers] == ["policy_blocks"]
+    assert [answer.cell.name for answer in uniform.rejected] == ["lazy_ucb", "policy_blocks"]
     assert not alone.answers
     for replayed, has in ((alone, False), (uniform, True)):
         assert any(answer.arms is not None for answer in replayed.rejected) is has

@@ -15,7 +15,7 @@ import pytest
 
 from streamdp.core.errors import InvalidConfig, TransportLost
 from streamdp.ports import Partition, Records, StreamTopics, Transport
-from streamdp.service.protocol import Pace
+from streamdp.service.settings import Pace
 from streamdp.service.view import Status
 from streamdp.testing.memory_log import MemoryLog
 from tests.support.services import QUICK, Between, Room

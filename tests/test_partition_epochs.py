@@ -18,7 +18,8 @@ from streamdp.ports import Partition, Published, Taken
 from streamdp.serve.history import StreamReleases
 from streamdp.service.charges_by_others import ALONE
 from streamdp.service.config import Configuration
-from streamdp.service.protocol import Pace, PartitionWork, Restoring
+from streamdp.service.protocol import PartitionWork, Restoring
+from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import open_partition
 from streamdp.service.verification import Verification

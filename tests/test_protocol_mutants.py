@@ -18,8 +18,9 @@ from streamdp.core.errors import StreamdpError
 from streamdp.core.events import LossBatch
 from streamdp.ports import Commit, Records
 from streamdp.service import taking
-from streamdp.service.protocol import Cut, Pace, PartitionWork
+from streamdp.service.protocol import Cut, PartitionWork
 from streamdp.service.saved_entries import SavedEntries
+from streamdp.service.settings import Pace
 from streamdp.service.taking import Opening
 from streamdp.wire.published import Mode
 from streamdp.wire.state import encode_checkpoint

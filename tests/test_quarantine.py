@@ -161,8 +161,8 @@ def test_is_nothing_set_aside_again() -> None:
     assert [entry.offset for entry in queue(made).take(9)] == [4]
     restoring = Restoring(aside(), HOME, asyncio.run(_peeked()), by_others=ALONE)
     restoring.feed(records([BAD]))
-    assert restoring._spec.quarantine is not None
-    assert restoring._spec.quarantine.take(9) == []
+    assert restoring.spec.quarantine is not None
+    assert restoring.spec.quarantine.take(9) == []
 
 
 async def _peeked() -> Taken:

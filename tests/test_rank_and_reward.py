@@ -29,6 +29,7 @@ from tests.golden_wire import FEEDBACK, SHOWN_FEEDBACK
 from tests.support.asking import NO_FILES, Answer, Observer, asked
 from tests.support.loops import joined, rows
 from tests.support.publishing import Topic, action
+from tests.support.shop_files import joined_shop
 from tests.support.showing import CLICKS
 
 TOPICS = LoopTopics("requests", "outcomes")
@@ -325,34 +326,7 @@ def test_nobody_can_see_that_there_was_a_reward(caplog: pytest.LogCaptureFixture
         assert before == after
 
 
-SETTINGS = """
-app = "shop"
-[transport]
-kind = "sqlite"
-path = "shop.db"
-[topics.requests]
-budget = "1"
-[topics.events]
-budget = "1"
-[streams.home]
-input = "events"
-start = "earliest"
-observes = "feedback"
-actions = ["grid", "list"]
-[streams.home.feedback]
-content = "loss"
-[streams.home.learner]
-epsilon = "1"
-[assemblies.clicks]
-requests = "requests"
-outcomes = "outcomes"
-stream = "home"
-start = "earliest"
-mode = "feedback"
-window = "1s"
-combine = "max"
-[http]
-"""
+SETTINGS = joined_shop(feedback='content = "loss"')
 
 
 @pytest.mark.parametrize(
@@ -373,7 +347,7 @@ def test_settings_that_would_open_the_loop_are_refused(
     path = tmp_path / "shop.toml"
     listen = "" if "listen" in http else 'listen = "127.0.0.1:8080"\n'
     path.write_text(
-        f"{SETTINGS}{listen}rank_and_reward = true\n{http}\n".replace(
+        f"{SETTINGS}[http]\n{listen}rank_and_reward = true\n{http}\n".replace(
             '= "page', f'= "{tmp_path}/page'
         ).replace('= "token"', f'= "{tmp_path}/token"')
     )

@@ -46,6 +46,7 @@ from tests.support.loops import rows
 from tests.support.neighbours import Course, differences, on_memory
 from tests.support.registry import Registry, registry
 from tests.support.services import Lines, Room
+from tests.support.shop_files import joined_shop
 from tests.support.streams import ACTIONS, spec
 from tests.support.visits import SPEC, lived_through
 
@@ -433,41 +434,12 @@ def test_a_state_with_a_schema_that_is_none_halts() -> None:
 
 # -- configuration ---------------------------------------------------------------------------------
 
-CONFIGURATION = """
-app = "shop"
-[transport]
-kind = "sqlite"
-path = "shop.db"
-[topics.requests]
-budget = "1"
-[topics.events]
-budget = "1"
-[streams.home]
-input = "events"
-start = "earliest"
-observes = "feedback"
-actions = ["grid", "list"]
-{format}
-[streams.home.feedback]
-content = "reward"
-[streams.home.learner]
-epsilon = "1"
-[assemblies.clicks]
-requests = "requests"
-outcomes = "outcomes"
-stream = "home"
-start = "earliest"
-mode = "feedback"
-window = "1s"
-combine = "max"
-{more}
-"""
 REGISTRY = 'name = "avro", registry = "http://localhost"'
 
 
 def loaded(tmp_path: Path, *, format_: str = "", more: str = "") -> Configuration:
     path = tmp_path / "shop.toml"
-    path.write_text(CONFIGURATION.format(format=format_, more=more))
+    path.write_text(joined_shop(of_stream=format_, of_assembly=more))
     return Configuration.load(path, {})
 
 
@@ -583,13 +555,13 @@ def test_send_writes_requests_and_outcomes_by_their_schemas(tmp_path: Path) -> N
             kept.register(("requests-value", "outcomes-value")[number - 1], schema, number=number)
         both = [f'{what}_format = {{ name = "avro", registry = "{kept.url}" }}'
                 for what in ("requests", "outcomes")]  # fmt: skip
-        text = CONFIGURATION.format(format="", more="\n".join(both))
+        text = joined_shop(of_assembly="\n".join(both))
         for old, new in (("feedback", "losses"), ("reward", "loss")):
             text = text.replace(f'observes = "{old}"', f'observes = "{new}"')
         text = text.replace('path = "shop.db"', f'path = "{tmp_path}/shop.db"')
-        text = text.replace('[streams.home.feedback]\ncontent = "reward"\n', "")
+        text = text.replace('[streams.clicks.feedback]\ncontent = "reward"\n', "")
         path.write_text(text.replace('mode = "feedback"', 'mode = "rankers"'))
-        for words in (["topics", "create"], ["send", "--assembly", "clicks", "--key", "fr"]):
+        for words in (["topics", "create"], ["send", "--assembly", "join", "--key", "fr"]):
             arguments = [*words, "--config", str(path)]
             given = "\n".join(map(json.dumps, lines))
             result = CliRunner().invoke(application(), arguments, input=given)

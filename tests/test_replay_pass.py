@@ -83,8 +83,8 @@ def _lived_regret(log: Pieces, cell: Cell, seed: int, partition: int) -> float:
     engine = sd.Engine(
         stream="home",
         partition=partition,
-        learner=cell.leader,
-        budget=None if cell.leader.charge is None else "10",
+        learner=cell.learner,
+        budget=None if cell.learner.charge is None else "10",
         randomness=sd.SeededRandomness(seed),
         epoch=2,
         not_private=seen,

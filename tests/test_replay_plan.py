@@ -82,7 +82,7 @@ def test_does_a_plan_hang_together() -> None:
         assert blocks[0].first == 1
         assert blocks[-1].last == 20_000
         assert all(a.last + 1 == b.first for a, b in pairwise(blocks))
-        assert blocks[-1].regret == pytest.approx(plan.regret)
+        assert blocks[-1].regret_so_far == pytest.approx(plan.regret)
         assert plan.bound is not None
         assert plan.regret < plan.bound.regret
     assert high.regret < low.regret

@@ -163,11 +163,11 @@ def test_the_ledger_charges_whole_blocks_once(still: Replay) -> None:
     """Whole blocks are charged, the open one is not, and no event twice."""
     answer = still.answers[0]
     assert answer.charged is not None
-    schedule = answer.cell.leader.schedule
+    schedule = answer.cell.learner.schedule
     assert answer.charged.blocks == schedule.block_of(4001)
     assert answer.charged.slots == schedule.start(answer.charged.blocks) - 1
     assert answer.charged.slots + answer.charged.open_slots == 4000
-    assert answer.charged.epsilon == answer.cell.leader.charge
+    assert answer.charged.epsilon == answer.cell.learner.charge
 
 
 def test_the_lead_says_what_was_at_stake_and_how_sure_that_is(

@@ -10,8 +10,8 @@ import asyncio
 from dataclasses import replace
 
 from streamdp.ports import Partition
+from streamdp.service.settings import OnHalt
 from streamdp.service.view import Reason, Status, View
-from streamdp.service.worker import OnHalt
 from streamdp.wire.lines import EpochMark
 from streamdp.wire.published import decode_ledger
 from tests.support.services import QUICK, Room

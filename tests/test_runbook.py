@@ -14,7 +14,8 @@ from streamdp.cli.exit_codes import code_of_halt
 from streamdp.core.errors import StateMismatch
 from streamdp.ports import Taken
 from streamdp.service.charges_by_others import ALONE
-from streamdp.service.protocol import Pace, Restoring
+from streamdp.service.protocol import Restoring
+from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason
 from streamdp.wire.published import Mode
@@ -24,7 +25,6 @@ from tests.support.streams import events, spec
 
 STREAM = spec(epoch=2)
 RUNBOOK = (ROOT / "deploy" / "RUNBOOK.md").read_text()
-OPERATING = (ROOT / "docs" / "operating.md").read_text()
 
 
 def rows() -> list[tuple[list[str], str]]:
@@ -171,13 +171,3 @@ def test_does_the_runbook_promise_no_epoch_that_is_refused(how: str) -> None:
         others = ("*another stream*", "*another input*")
         assert any(way in todo for way in others) or how == "newer checkpoint"
     rebuilt(store, stream, Taken({}, taken.first_offset, taken.end_offset, None, None, 1))
-
-
-def test_does_the_manual_say_the_same_as_the_runbook() -> None:
-    """What is replaced, unreadable or lost in public has no epoch in either."""
-    table = OPERATING.partition("| what happened | the way out |")[2].partition("\n\n")[0]
-    refused = [line for line in table.splitlines() if "**no epoch**" in line]
-    assert len(refused) == 3
-    assert all("stream with another name" in line for line in refused)
-    offered = [line for line in table.splitlines() if "a new epoch" in line]
-    assert not set(refused) & set(offered)

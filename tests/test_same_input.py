@@ -23,7 +23,7 @@ from streamdp.service.config import Configuration
 from streamdp.service.input_fingerprint import fingerprint
 from streamdp.service.ledgers import Ledgers
 from streamdp.service.loop import Service
-from streamdp.service.protocol import Pace
+from streamdp.service.settings import Pace
 from streamdp.service.taking import scope
 from streamdp.service.view import PartitionView, Status, View
 from streamdp.testing.memory import MemoryTechnology

@@ -28,7 +28,7 @@ from streamdp.core.selection import (
     laws,
     race,
 )
-from streamdp.lab.kits.selection import CoarseBits, check_selection, chi_square, chi_square_tail
+from streamdp.lab.kits.selection import CoarseBits, check_selection
 from tests.support import laws_by_hand
 from tests.support.scripted_bits import Scripted
 
@@ -184,17 +184,6 @@ def test_the_kit_refuses_a_law_that_prefers_large_sums() -> None:
 
     with pytest.raises(AssertionError, match="smaller sums are likelier"):
         check_selection(Backwards(GOOD, GOOD))
-
-
-@pytest.mark.parametrize("freedom", [1, 2, 3, 10, 49])
-def test_the_tail_of_chi_square_is_right(freedom: int) -> None:
-    for value in (0.0, 0.5, 3.0, 30.0, 100.0):
-        exact = mp.gammainc(mp.mpf(freedom) / 2, mp.mpf(value) / 2, regularized=True)
-        assert chi_square_tail(value, freedom) == pytest.approx(float(exact), rel=1e-12)
-
-
-def test_a_certain_winner_leaves_nothing_to_test() -> None:
-    assert chi_square(np.zeros(100, np.int64), np.array([1.0, 0.0])) == 1.0
 
 
 # The laws

@@ -27,9 +27,8 @@ from streamdp.ports import (
     Transport,
 )
 from streamdp.service.protocol import PartitionWork
-from streamdp.service.spec import Start
+from streamdp.service.settings import OnHalt, Start
 from streamdp.service.view import Reason, Status
-from streamdp.service.worker import OnHalt
 from streamdp.testing.faults import Dice, FaultPlan
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import Mode, decode_ledger

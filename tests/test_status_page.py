@@ -6,17 +6,16 @@ With ``STREAMDP_SCREENSHOTS=folder`` the pictures are kept, to be looked at.
 
 from __future__ import annotations
 
-import asyncio
 import random
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from streamdp.ports import Published
 from streamdp.wire.published import Mode
-from tests.support.asking import Observer, listening
+from tests.support.asking import Observer, shown
 from tests.support.browser import CONTRAST, Browser, browser, keep
 from tests.support.publishing import Topic, action, charge, release
 from tests.support.showing import ABOUT, LINES, block
@@ -48,26 +47,8 @@ def published() -> tuple[Topic, Topic]:
 @pytest.fixture(scope="module")
 def page() -> Iterator[str]:
     """A listener with a token."""
-    ready, stop, address = threading.Event(), threading.Event(), []
-
-    async def serve() -> None:
-        observer = Observer(*published(), token=TOKEN)
-        async with (
-            observer.knowledge.following(),
-            listening(observer) as (host, port),
-        ):
-            await observer.knowledge.cache.ready()
-            address.append(f"http://{host}:{port}/")
-            ready.set()
-            while not stop.is_set():
-                await asyncio.sleep(0.05)
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    assert ready.wait(30)
-    yield address[0]
-    stop.set()
-    thread.join()
+    with shown(lambda: Observer(*published(), token=TOKEN)) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -182,36 +163,19 @@ def test_does_it_ask_nobody_but_its_own_origin_and_complain_of_nothing(
 
 def test_does_a_page_of_several_streams_let_one_choose() -> None:
     """Shadow mode and a seed are said; the budget adds up over the streams of a topic."""
-    ready, stop, address = threading.Event(), threading.Event(), []
     other = replace(
         ABOUT,
         topics=replace(ABOUT.topics, stream="other"),
         seeded=True,
         mode=Mode.SHADOW,
     )
-    actions, ledger = published()
-
-    async def serve() -> None:
-        made = Observer(actions, ledger, about=ABOUT, more=[other])
-        async with made.knowledge.following(), listening(made) as (host, port):
-            address.append(f"http://{host}:{port}/")
-            ready.set()
-            while not stop.is_set():
-                await asyncio.sleep(0.05)
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    try:
-        assert ready.wait(30)
-        with browser() as page_window:
-            page_window.open(address[0])
-            page_window.until(lambda: "other" in page_window.text("#streams"))
-            assert "ε = 2" in page_window.text("[aria-labelledby=costs]")
-            assert "other is seeded" in page_window.text("#alarms")
-            page_window.run("document.querySelectorAll('#streams button')[1].focus()")
-            page_window.keys("\ue007")
-            page_window.until(lambda: "shadow" in page_window.text("#pills"))
-            keep("streams", page_window.screenshot())
-    finally:
-        stop.set()
-        thread.join()
+    made = partial(Observer, *published(), about=ABOUT, more=[other])
+    with shown(made) as address, browser() as page_window:
+        page_window.open(address)
+        page_window.until(lambda: "other" in page_window.text("#streams"))
+        assert "ε = 2" in page_window.text("[aria-labelledby=costs]")
+        assert "other is seeded" in page_window.text("#alarms")
+        page_window.run("document.querySelectorAll('#streams button')[1].focus()")
+        page_window.keys("\ue007")
+        page_window.until(lambda: "shadow" in page_window.text("#pills"))
+        keep("streams", page_window.screenshot())

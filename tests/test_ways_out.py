@@ -15,7 +15,7 @@ import streamdp as sd
 from streamdp.core.errors import OTHER_TOPIC, StateMismatch
 from streamdp.ports import Partition, StreamTopics
 from streamdp.service.charges_by_others import ALONE, Tally
-from streamdp.service.protocol import Pace
+from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import open_partition
 from streamdp.testing.judge import judge

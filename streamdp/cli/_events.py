@@ -12,7 +12,8 @@ from __future__ import annotations
 import csv
 import json
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, NoReturn
 
 from streamdp.cli._printable import word
@@ -133,20 +134,26 @@ def _from_base64(where: str, own: object) -> bytes:
 
 
 def _from_csv(file: str, source: BinaryIO, actions: Actions, key: bytes | None) -> Iterator[Event]:
-    reader = csv.reader((line for _, line in lines(file, source)), strict=True)
-    table = csv_rows(file, reader)
-    header = next(table, (f"{file} line 1", []))[1]
-    _check_header(f"{file} line 1", header, actions)
-    column = next((name for name in KEYS if name in header and name not in actions), None)
-    for where, fields in table:
-        if len(fields) != len(header):
-            refuse(where, "wrong number of fields", len(header), len(fields))
-        row = dict(zip(header, fields, strict=True))
+    for where, row in csv_rows(file, source, partial(_check_header, actions=actions)):
+        column = next((name for name in KEYS if name in row and name not in actions), None)
         own = key if column is None else read_key(where, {column: row[column]})
         yield Event(own, _checked(where, [number(row[name]) for name in actions], actions), where)
 
 
-def csv_rows(file: str, reader: Any) -> Iterator[tuple[str, list[str]]]:
+def csv_rows(
+    file: str, source: BinaryIO, check: Callable[[str, list[str]], None]
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """The rows that are not empty by their columns, and where each ends; `check` the header."""
+    table = _fields(file, csv.reader((line for _, line in lines(file, source)), strict=True))
+    where, header = next(table, (f"{file} line 1", []))
+    check(f"{file} line 1", header)
+    for where, fields in table:
+        if len(fields) != len(header):
+            refuse(where, "wrong number of fields", len(header), len(fields))
+        yield where, dict(zip(header, fields, strict=True))
+
+
+def _fields(file: str, reader: Any) -> Iterator[tuple[str, list[str]]]:
     """The rows that are not empty, and the line on which each ends."""
     while True:
         try:
@@ -159,7 +166,7 @@ def csv_rows(file: str, reader: Any) -> Iterator[tuple[str, list[str]]]:
             yield f"{file} line {reader.line_num}", row
 
 
-def _check_header(where: str, header: list[str], actions: Actions) -> None:
+def _check_header(where: str, header: list[str], *, actions: Actions) -> None:
     missing = [action for action in actions if action not in header]
     if missing:
         got = names(header) or "nothing"

@@ -9,9 +9,9 @@ and line.
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from streamdp.cli._events import KEYS, csv_rows, kind, lines, names, number, read_key, refuse
@@ -61,16 +61,8 @@ def _from_json(
 def _from_csv(
     file: str, source: BinaryIO, feedback: Feedback
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    reader = csv.reader((line for _, line in lines(file, source)), strict=True)
-    table = csv_rows(file, reader)
-    header = next(table, (f"{file} line 1", []))[1]
-    _check_names(f"{file} line 1", header, feedback)
-    for where, fields in table:
-        if len(fields) != len(header):
-            refuse(where, "wrong number of fields", len(header), len(fields))
-        event: dict[str, Any] = dict(zip(header, fields, strict=True))
-        event[feedback.content] = number(event[feedback.content])
-        yield where, event
+    for where, row in csv_rows(file, source, partial(_check_names, feedback=feedback)):
+        yield where, {**row, feedback.content: number(row[feedback.content])}
 
 
 def _check_names(where: str, given: list[str], feedback: Feedback) -> None:

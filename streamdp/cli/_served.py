@@ -16,8 +16,8 @@ from streamdp.cli.exit_codes import ExitCode, code_of, code_of_halt
 
 if TYPE_CHECKING:
     from streamdp.service.config import Seeds
+    from streamdp.service.event_log import EventLog
     from streamdp.service.run import Running, Work
-    from streamdp.service.worker import EventLog
 
 
 def served(ready: Prepared, *, work: Work, allowed: Seeds) -> ExitCode:
@@ -67,9 +67,9 @@ def _served(ready: Prepared, *, log: EventLog, work: Work, allowed: Seeds) -> Ex
     import signal
 
     from streamdp.core.errors import StreamdpError
+    from streamdp.service.event_log import where_raised
     from streamdp.service.process import piped_by_default, run
     from streamdp.service.run import TransportRefuses, run_service
-    from streamdp.service.worker import where_raised
 
     start = _Start()
 

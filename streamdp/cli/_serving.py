@@ -12,8 +12,9 @@ from streamdp.core.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from streamdp.service.config import Configuration
+    from streamdp.service.event_log import EventLog
+    from streamdp.service.life import Observe
     from streamdp.service.run import Observer, Running
-    from streamdp.service.worker import EventLog, Observe
 
 
 def serve_as_child(configuration: Configuration, *, single_broker: bool) -> Observer:

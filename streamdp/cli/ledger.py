@@ -191,26 +191,23 @@ async def _read_state(
 ) -> list[str]:
     """Read how far each partition has come; return why some state could not be read."""
     from streamdp.core.errors import InvalidConfig, StateMismatch
-    from streamdp.wire.entries import POINT, Entries
+    from streamdp.ports import closing
+    from streamdp.wire.entries import checkpoints
 
-    tools, unread = technology.administrator(), list[str]()
-    try:
+    unread = list[str]()
+    async with closing(technology.administrator()) as tools:
         for topics in streams:
-
-            def marks(partition: int, stream: str = topics.stream) -> list[bytes]:
-                return [Entries(stream, partition).checkpoint, POINT]
-
             there = False
             try:
-                async for commit in tools.last_commits(topics, marks=marks):
+                async for commit in tools.last_commits(
+                    topics, marks=partial(checkpoints, topics.stream)
+                ):
                     verification.read_state(topics, commit)
                     there = True
                 if not there:
                     unread.append(f"{topics.state}: there is none, or you may not see it")
             except (InvalidConfig, StateMismatch) as error:
                 unread.append(f"{topics.state}: {error}")
-    finally:
-        await tools.close()
     return unread
 
 
@@ -223,17 +220,16 @@ async def _read_shown(
     not compared with it.
     """
     from streamdp.core.errors import InvalidConfig
+    from streamdp.ports import closing
 
-    publications, unread = technology.publications(), list[str]()
-    try:
+    unread = list[str]()
+    async with closing(technology.publications()) as publications:
         for topics in streams:
             try:
                 async for batch in publications.actions(topics, follow=False):
                     verification.read_published(topics, batch)
             except InvalidConfig as error:
                 unread.append(f"{topics.actions}: {error}")
-    finally:
-        await publications.close()
     return unread
 
 

@@ -94,15 +94,14 @@ async def _publish(technology: Technology, topics: StreamTopics, switch: Switch)
 
 async def _published(technology: Technology, topics: StreamTopics) -> ModeLine | None:
     """The newest line of the stream itself, if there is one."""
+    from streamdp.ports import closing
     from streamdp.wire.lines import ModeLine
     from streamdp.wire.published import decode_published
 
-    newest, publications = None, technology.publications()
-    try:
+    newest = None
+    async with closing(technology.publications()) as publications:
         async for batch in publications.actions(topics, follow=False):
             for record in batch:
                 line = decode_published(record.value)
                 newest = line if isinstance(line, ModeLine) else newest
-    finally:
-        await publications.close()
     return newest

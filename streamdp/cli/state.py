@@ -152,7 +152,8 @@ def _assembly_described(
 ) -> dict[str, Any]:
     """The public facts of an assembly's partition; outcomes only if asked for."""
     from streamdp.service.assembling.fingerprints import FINGERPRINTS
-    from streamdp.service.assembling.saved import POINT, entries, read_point
+    from streamdp.service.assembling.saved import entries, read_point
+    from streamdp.wire.entries import POINT
     from streamdp.wire.unprotected import labelled
 
     point = read_point(place, taken)

@@ -96,14 +96,13 @@ def _table(configuration: Configuration, stream: str) -> tuple[Contexts | None, 
 
 async def _releases(technology: Technology, topics: StreamTopics, key: str) -> StreamReleases:
     """What the ledger says of one key."""
+    from streamdp.ports import closing
     from streamdp.serve.history import StreamReleases
 
-    releases, publications = StreamReleases(), technology.publications()
-    try:
+    releases = StreamReleases()
+    async with closing(technology.publications()) as publications:
         async for batch in publications.ledger(topics, follow=False):
             releases.apply([record for record in batch if is_asked(record.key, key)])
-    finally:
-        await publications.close()
     return releases
 
 

@@ -32,7 +32,7 @@ actions, rates of .01 to .5, gaps of a quarter to 1.2 of the rate, ε of .1 to 2
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import partial
 from math import inf, log, sqrt
@@ -50,7 +50,13 @@ from streamdp.core.learners.feedback.policy_contexts import NAME as CONTEXTS
 from streamdp.core.regret import Bound, bound_of
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.play import Walk, walks
-from streamdp.lab.replay.cells import Candidate, Epsilon, epsilon_text, parse_candidate
+from streamdp.lab.replay.cells import (
+    Candidate,
+    Epsilon,
+    epsilon_option,
+    epsilon_text,
+    parse_candidate,
+)
 from streamdp.lab.replay.figures import per_thousand
 from streamdp.lab.replay.following import Result, contests, half_interval, ranked
 from streamdp.lab.replay.spread import standard_error
@@ -196,8 +202,8 @@ class PlannedBlock:
     first: int  # slot
     last: int
     found: float  # the share of runs that show the best action often enough
-    best: float  # its probability of being shown, mean over runs
-    regret: float  # so far
+    best_shown: float  # its probability, mean over runs
+    regret_so_far: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,12 +474,17 @@ def around(wish: Wish, epsilon: Epsilon) -> list[EventsTable]:
 
 def as_json(plan: LearnerPlan) -> dict[str, Any]:
     """A plan in JSON."""
-    wish = plan.wish
-    common = {
+    wish, bound = plan.wish, plan.bound
+    formula, table = FORMULAS.get(wish.candidate.text), table_for(wish, plan.epsilon)
+    return {
+        "observes": wish.observes,
         "learner": wish.candidate.text,
         "actions": wish.actions,
-        "epsilon": epsilon_text(plan.epsilon).replace("∞", "inf"),
+        "epsilon": epsilon_option(plan.epsilon),
         "gap": wish.gap,
+        "best_mean_loss": wish.best,
+        "rate": wish.rate,
+        "events_a_day": wish.traffic,
         "keys": wish.keys,
         "regret_of_all_keys": plan.regret * wish.keys,
         "horizon": wish.horizon,
@@ -481,28 +492,7 @@ def as_json(plan: LearnerPlan) -> dict[str, Any]:
         "regret": plan.regret,
         "standard_error": plan.error,
         "uniform_regret": wish.uniform,
-    }
-    if wish.observes == "losses":
-        bound = plan.bound
-        return common | {
-            "best_mean_loss": wish.best,
-            "settled_at": plan.settled,
-            "bound": None if bound is None else {"regret": bound.regret, "source": bound.source},
-            "blocks": [
-                {
-                    "first": block.first,
-                    "last": block.last,
-                    "best_in_force": block.best,
-                    "regret_so_far": block.regret,
-                }
-                for block in plan.blocks()
-            ],
-        }
-    formula, table = FORMULAS.get(wish.candidate.text), table_for(wish, plan.epsilon)
-    return common | {
-        "observes": "feedback",
-        "rate": wish.rate,
-        "events_a_day": wish.traffic,
+        "bound": None if bound is None else {"regret": bound.regret, "source": bound.source},
         "found_after": plan.found_after,
         "found_after_days": plan.days,
         "found_after_by_formula": None
@@ -517,16 +507,7 @@ def as_json(plan: LearnerPlan) -> dict[str, Any]:
             "gap": list(table.gaps),
             "events": [list(row) for row in table.events],
         },
-        "blocks": [
-            {
-                "first": block.first,
-                "last": block.last,
-                "found": block.found,
-                "best_shown": block.best,
-                "regret_so_far": block.regret,
-            }
-            for block in plan.blocks()
-        ],
+        "blocks": [asdict(block) for block in plan.blocks()],
     }
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import exp, floor, log, log10, sqrt
 
 import numpy as np
 
-from streamdp.core.arrays import Floats, Ints
+from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.experiment import Arms
 from streamdp.core.kinds.feedback import PolicyLearner
@@ -22,13 +23,12 @@ from streamdp.lab.offpolicy.policies import experiment_of
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.papers.play import WorldLosses, simulate_bandit
 from streamdp.lab.play import First, Walk, ends_of, sees_all_losses, walks
-from streamdp.lab.replay.cells import Candidate, Epsilon, epsilon_text
+from streamdp.lab.replay.cells import Candidate, Epsilon, crossed, epsilon_text
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.spread import standard_error
 from streamdp.lab.replay.stages import Watch, unwatched
 from streamdp.lab.worlds import World
 
-BAND = (10, 90)
 _WORST = 100  # the worst 1 % are one run in so many
 _ROUNDING = 1e-9  # of a mean: a standard error below it is that of sums of floats
 _MOST_BLOCKS = 10_000
@@ -147,11 +147,8 @@ def simulate(
     for number, world in enumerate(worlds):
         progress(world)
         names = [str(action) for action in range(world.actions)]
-        cells = [
-            (candidate.text, epsilon, candidate.learner(epsilon, actions=names))
-            for candidate in candidates
-            for epsilon in (epsilons if candidate.private else (None,))
-        ]
+        made = crossed(candidates, epsilons, partial(Candidate.learner, actions=names))
+        cells = [(cell.name, cell.epsilon, cell.learner) for cell in made]
         cells += [(baseline.label, None, baseline.kind(names)) for baseline in baselines]
         kinds = [learner for _, _, learner in cells if not isinstance(learner, Bandit)]
         _check_blocks(kinds, size.horizon)
@@ -213,7 +210,7 @@ def _of_walk(world: World, text: str, epsilon: Epsilon, walk: Walk) -> Outcome:
         text,
         epsilon,
         so_far[-1],
-        _course(ends, so_far.T),
+        Trajectory.of_runs(ends, so_far.T),
         None if walk.shares is None else Shares(walk.starts, walk.shares),
         arms,
     )
@@ -240,14 +237,8 @@ def _of_bandit(
         marks=marks,
         progress=progress,
     )
-    course = _course(np.array(marks), outcome.regrets)
+    course = Trajectory.of_runs(np.array(marks), outcome.regrets)
     return Outcome(world, text, epsilon, outcome.regrets[:, -1], course)
-
-
-def _course(slots: Ints, so_far: Floats) -> Trajectory:
-    """The regret over time, from runs × slots."""
-    low, high = np.percentile(so_far, BAND, axis=0)
-    return Trajectory(slots, so_far.mean(axis=0), low, high)
 
 
 @dataclass(frozen=True, slots=True)

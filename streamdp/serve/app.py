@@ -1,22 +1,18 @@
 """The public application: page, data, metrics, probes, API description, and what others answer.
 
-Addresses are fixed and few, so a dictionary routes them. Look-ups are tried first, then rank and
-reward.
+Look-ups are tried first, then rank and reward, then the few fixed addresses.
 """
 
 from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Callable, Iterator
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from itertools import islice
 from re import DOTALL, findall
 from urllib.parse import parse_qsl
-
-from prometheus_client.core import Metric
 
 from streamdp.client.http_wire import encode, in_force, written_key
 from streamdp.serve.asgi import JSON, Answered, Headers, Receive, Refused, Scope
@@ -33,8 +29,7 @@ MOST_SCANNED = 200_000
 
 _NO_STORE = (b"cache-control", b"no-store")
 _TEXT = (b"content-type", b"text/plain; charset=utf-8")
-
-Route = Callable[[Scope], Answered]
+_METRICS_TYPE = (b"content-type", CONTENT_TYPE.encode())
 
 
 class PublicApp:
@@ -49,18 +44,12 @@ class PublicApp:
         ranking: Ranking | None = None,
     ) -> None:
         self._knowledge = knowledge
-        self._credentials = credentials
         self._ranking = ranking
         self._lookups = Lookups(knowledge, body_seconds=body_seconds)
-        self._metrics = MetricsPage(self._families, application=knowledge.application)
-        self._routes: dict[bytes, Route] = {
-            b"/": self._page,
-            b"/metrics": self._metrics_page,
-            b"/healthz": self._health,
-            b"/readyz": self._readiness,
-            b"/openapi.json": self._description,
-            b"/v1/status": self._status,
-        }
+        self._metrics = MetricsPage(
+            lambda: published(knowledge.facts(expires_at=credentials.expires_at)),
+            application=knowledge.application,
+        )
 
     async def answer(self, scope: Scope, receive: Receive) -> Answered:
         """Any request."""
@@ -73,38 +62,23 @@ class PublicApp:
             return await self._ranking.answer(scope, receive, call)
         if scope["method"] not in ("GET", "HEAD"):
             raise Refused(405, "only GET and HEAD are allowed", (b"allow", b"GET, HEAD"))
-        route = self._routes.get(scope["raw_path"])
-        return self._of_stream(scope) if route is None else route(scope)
-
-    # -- for machines ----------------------------------------------------------------------------
-
-    def _metrics_page(self, scope: Scope) -> Answered:
-        return Answered(
-            200, [(b"content-type", CONTENT_TYPE.encode()), _NO_STORE], self._metrics.render()
-        )
-
-    def _families(self) -> Iterator[Metric]:
-        return published(self._knowledge.facts(expires_at=self._credentials.expires_at))
-
-    def _health(self, scope: Scope) -> Answered:
-        return Answered(200, [_TEXT, _NO_STORE], b"alive\n")
-
-    def _readiness(self, scope: Scope) -> Answered:
-        missing = self._knowledge.why_not_ready()
-        readiness = {"ready": not missing, "why": missing}
-        return Answered(503 if missing else 200, [JSON, _NO_STORE], encode(readiness))
-
-    def _description(self, scope: Scope) -> Answered:
-        return Answered(200, [JSON, (b"cache-control", b"max-age=3600")], description())
-
-    # -- for people ------------------------------------------------------------------------------
-
-    def _page(self, scope: Scope) -> Answered:
-        page, headers = status_page()
-        return Answered(200, list(headers), page)
-
-    def _status(self, scope: Scope) -> Answered:
-        return Answered(200, [JSON, _NO_STORE], encode(shown_status(self._knowledge)))
+        match scope["raw_path"]:
+            case b"/healthz":
+                return Answered(200, [_TEXT, _NO_STORE], b"alive\n")
+            case b"/readyz":
+                missing = self._knowledge.why_not_ready()
+                readiness = {"ready": not missing, "why": missing}
+                return Answered(503 if missing else 200, [JSON, _NO_STORE], encode(readiness))
+            case b"/metrics":
+                return Answered(200, [_METRICS_TYPE, _NO_STORE], self._metrics.render())
+            case b"/openapi.json":
+                return Answered(200, [JSON, (b"cache-control", b"max-age=3600")], description())
+            case b"/":
+                page, headers = status_page()
+                return Answered(200, list(headers), page)
+            case b"/v1/status":
+                return Answered(200, [JSON, _NO_STORE], encode(shown_status(self._knowledge)))
+        return self._of_stream(scope)
 
     def _of_stream(self, scope: Scope) -> Answered:
         """A stream's keys, or one key's history."""

@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from streamdp.service.config.pairs import Way, connected
 from streamdp.wire.lines import Assembled, PersonsCap
 
 
@@ -68,7 +69,7 @@ class AssembledRequests:
 
     def __init__(self) -> None:
         self._parts: dict[tuple[str, str, int], _Part] = {}
-        self._ways: dict[tuple[str, str, str], None] = {}  # requests, outcomes and output
+        self._ways: dict[Way, None] = {}
         self._claimed: dict[tuple[str, str, str, int | None, int | None], None] = {}
 
     def read(self, app: str, name: str, partition: int, line: Assembled) -> list[str]:
@@ -76,7 +77,7 @@ class AssembledRequests:
         part = self._parts.setdefault((app, name, partition), _Part(app))
         wrong = list(_follows(part.lines[-1] if part.lines else None, line))
         part.lines.append(line)
-        self._ways[line.input, line.outcomes, line.output] = None
+        self._ways[Way(line.input, line.outcomes, line.output)] = None
         if line.stop > line.start:
             cap = line.persons if isinstance(line.persons, PersonsCap) else None
             slots = cap.slots if cap and isinstance(cap.slots, int) else None
@@ -97,7 +98,7 @@ class AssembledRequests:
 
     def outputs(self, topic: str) -> list[str]:
         """The topics that requests, or outcomes, of a topic were assembled into."""
-        return sorted({output for _, _, output in self._around(topic)})
+        return sorted({output for _, _, output in connected(self._ways, topic)})
 
     def claims(self, highest: Charged) -> list[PersonsClaim]:
         """One claim for each cap that an assembly has had."""
@@ -113,7 +114,7 @@ class AssembledRequests:
 
         `charged`: for the events of a topic; `directly`: for the records of an end.
         """
-        around = self._around(topic)
+        around = connected(self._ways, topic)
         inputs = {requests for requests, _, _ in around}
         ends = {end for way in around for end in way[:2]}
         of_events = {output: charged(output) for _, _, output in around}
@@ -140,16 +141,6 @@ class AssembledRequests:
                 here += change
                 highest = max(highest, here)
         return highest
-
-    def _around(self, topic: str) -> list[tuple[str, str, str]]:
-        """Each way that requests or outcomes connect with a topic."""
-        ends, before = {topic}, 0
-        while len(ends) != before:
-            before = len(ends)
-            for one, other, _ in self._ways:
-                if {one, other} & ends:
-                    ends |= {one, other}
-        return [way for way in self._ways if way[0] in ends]
 
 
 def _ranges(lines: list[Assembled]) -> Iterator[tuple[int, int, str, str]]:

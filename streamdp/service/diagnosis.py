@@ -150,7 +150,14 @@ async def _partition(
     )
     return [
         Finding(f"partition {partition}: state", Verdict.GOOD, text),
-        _retention(partition, low_water=point.low_water, taken=taken),
+        retention(
+            partition,
+            taken,
+            needed=point.low_water,
+            text=f"a rebuild reads from {point.low_water}, input is retained from"
+            f" {taken.first_offset}",
+            remedy="raise retention now",
+        ),
         *shared,
     ]
 
@@ -197,13 +204,14 @@ def _foreseen(
     return [Finding(f"partition {partition}: open blocks", Verdict.WARNING, text)]
 
 
-def _retention(partition: Partition, *, low_water: int, taken: Taken) -> Finding:
-    """How many records lie between retention and the oldest one that a rebuild needs."""
+def retention(
+    partition: Partition, taken: Taken, *, needed: int, text: str, remedy: str
+) -> Finding:
+    """How many records lie between retention and the oldest one that a start needs."""
     subject = f"partition {partition}: retention"
-    headroom = low_water - taken.first_offset
-    text = f"a rebuild reads from {low_water}, input is retained from {taken.first_offset}"
-    if taken.first_offset > 0 and headroom < (taken.end_offset - low_water) // 10 + 1:
-        return Finding(subject, Verdict.WARNING, f"{text}: raise retention now")
+    headroom = needed - taken.first_offset
+    if taken.first_offset > 0 and headroom < (taken.end_offset - needed) // 10 + 1:
+        return Finding(subject, Verdict.WARNING, f"{text}: {remedy}")
     return Finding(subject, Verdict.GOOD, text)
 
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import StreamTopics, Technology, closing
@@ -31,9 +32,9 @@ from streamdp.service.charges_by_others import (
     recorded_lines,
 )
 from streamdp.service.config import Configuration
-from streamdp.service.life import EventLog
+from streamdp.service.event_log import EventLog
 from streamdp.service.pair_charges_by_others import PairChargesByOthers
-from streamdp.wire.entries import POINT, Entries
+from streamdp.wire.entries import checkpoints
 
 _FRESH_SECONDS = 10.0
 
@@ -174,25 +175,18 @@ class Ledgers:
 
     async def _recorded(self, topics: StreamTopics) -> RecordedLines:
         """The ledger lines that the newest commit of each partition has recorded."""
-
-        def marks(partition: int) -> list[bytes]:
-            """A stream's, and an assembly's: a ledger's name does not say whose it is."""
-            return [Entries(topics.stream, partition).checkpoint, POINT]
-
-        lines, partitions = list[bytes](), set[int]()
-        there = False
-        tools = self._technology.administrator()
-        try:
-            async for commit in tools.last_commits(topics, marks=marks):
-                lines += recorded_lines(commit, topics.stream)
-                if not commit.state.keys().isdisjoint(marks(commit.partition)):
-                    partitions.add(commit.partition)
-                there = True
-                await asyncio.sleep(0)
-        except InvalidConfig:  # no right to read it
-            there = False
-        finally:
-            await tools.close()
+        lines, partitions, there = list[bytes](), set[int](), False
+        marks = partial(checkpoints, topics.stream)
+        async with closing(self._technology.administrator()) as tools:
+            try:
+                async for commit in tools.last_commits(topics, marks=marks):
+                    lines += recorded_lines(commit, topics.stream)
+                    if not commit.state.keys().isdisjoint(marks(commit.partition)):
+                        partitions.add(commit.partition)
+                    there = True
+                    await asyncio.sleep(0)
+            except InvalidConfig:  # no right to read it
+                there = False
         return RecordedLines(lines, frozenset(partitions) if there else None)
 
     def _note_state(self, ledger: str, *, known: bool) -> None:

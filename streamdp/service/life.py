@@ -35,12 +35,11 @@ from streamdp.core.errors import (
     Superseded,
     TransportLost,
 )
-from streamdp.ports import Partition, Transport
+from streamdp.ports import Partition, Records, Transport
 from streamdp.service.charges_by_others import ChargesByOthersOf
-from streamdp.service.event_log import EventLog as EventLog
-from streamdp.service.event_log import where_raised as where_raised
+from streamdp.service.event_log import EventLog, where_raised
 from streamdp.service.settings import LoopSettings
-from streamdp.service.view import Reason, View
+from streamdp.service.view import PartitionView, Reason, Status, View
 from streamdp.wire.published import Mode
 
 Clock = Callable[[], float]
@@ -82,21 +81,6 @@ _REASONS: tuple[tuple[type[StreamdpError], Reason], ...] = (
 )
 
 
-def check_not_stalled(partition: Partition, around: Surroundings, *, heard_at: float) -> None:
-    """Raise `TransportLost` if records wait, but none came for long: a consumer stalled in silence.
-
-    While it delivers other partitions' records it has not stalled: partitions take turns.
-    """
-    silent = around.clock() - max(heard_at, around.heard())
-    if silent > around.settings.stall_seconds:
-        raise TransportLost(
-            f"partition {partition}",
-            "records wait in the input, but none comes",
-            expected=f"records within {around.settings.stall_seconds} s",
-            got=f"none for {silent:.0f} s",
-        )
-
-
 class Life:
     """Lives with one partition until it is revoked, drained or halted."""
 
@@ -112,6 +96,8 @@ class Life:
         self.stirred = asyncio.Event()  # a waiting worker should look: records or an end have come
         self.draining = False
         self.failure: BaseException | None = None  # found elsewhere, since the taking began
+        self.heard_at = 0.0  # when records last came, or none was expected
+        self.paused = False
         self._around = around
         self._live = live
         self._drop = drop
@@ -133,6 +119,71 @@ class Life:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._ending.wait()
+
+    # -- what the worker asks of its transport -----------------------------------------------------
+
+    def taking(self) -> None:
+        """Show that the partition is being taken."""
+        self._around.view.turn(self.partition, Status.TAKING)
+        self._around.log.info("partition_taking", partition=str(self.partition))
+
+    def go_on(self, position: int) -> None:
+        """Let records come from this position on."""
+        self.paused, self.heard_at = False, self._around.clock()
+        self._around.transport.resume(self.partition, position)
+
+    def pause(self) -> None:
+        """Let no more records come."""
+        if not self.paused:
+            self.paused = True
+            self._around.transport.pause(self.partition)
+            self._around.log.info("partition_paused", partition=str(self.partition))
+
+    def resume(self, position: int) -> None:
+        """End a pause, if there is one."""
+        if self.paused:
+            self.go_on(position)
+            self._around.log.info("partition_resumed", partition=str(self.partition))
+
+    def look(self) -> PartitionView:
+        """Note how far the input reaches."""
+        transport, part = self._around.transport, self._around.view.part(self.partition)
+        part.look(
+            first=transport.first_offset(self.partition),
+            end=transport.end_offset(self.partition),
+            retain=transport.retain,
+            now=self._around.clock(),
+        )
+        return part
+
+    def stamp(self, records: Records) -> None:
+        """Compare clocks by records that have come."""
+        end, now = self._around.transport.end_offset(self.partition), self._around.now()
+        self._around.view.part(self.partition).stamp(records, end=end, now=now)
+
+    def check_not_stalled(self, *, position: int) -> None:
+        """Raise `TransportLost` if records wait, but none came for long: a stall in silence.
+
+        While the consumer delivers other partitions' records it has not stalled: they take turns.
+        """
+        around, end = self._around, self._around.transport.end_offset(self.partition)
+        if end is None or end <= position or self.paused:
+            self.heard_at = around.clock()
+        silent = around.clock() - max(self.heard_at, around.heard())
+        if silent > around.settings.stall_seconds:
+            raise TransportLost(
+                f"partition {self.partition}",
+                "records wait in the input, but none comes",
+                expected=f"records within {around.settings.stall_seconds} s",
+                got=f"none for {silent:.0f} s",
+            )
+
+    def drained(self) -> None:
+        """Show that everything is durable."""
+        self._around.view.turn(self.partition, Status.DRAINED)
+        self._around.log.info("partition_drained", partition=str(self.partition))
+
+    # -- from the first taking to the end ----------------------------------------------------------
 
     async def run(self) -> None:
         """Take the partition, work, and end."""

@@ -22,19 +22,12 @@ from streamdp.ports import Partition, Transport
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.assembling.worker import AssemblyWorker, check_event_sizes
 from streamdp.service.charges_by_others import ChargesByOthersOf
-from streamdp.service.life import wall_clock
+from streamdp.service.event_log import EventLog
+from streamdp.service.life import Clock, Observe, Surroundings, wall_clock
+from streamdp.service.settings import LoopSettings, OnHalt
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import ON_ITS_WAY, Reason, Status, View
-from streamdp.service.worker import (
-    Clock,
-    EventLog,
-    LoopSettings,
-    Observe,
-    OnHalt,
-    Surroundings,
-    Worker,
-    check_sizes,
-)
+from streamdp.service.worker import Worker, check_sizes
 from streamdp.wire.published import Mode
 
 _TURNS = 4
@@ -67,7 +60,6 @@ class Service:
         observe: Observe = unobserved,
         now: Callable[[], int] = wall_clock,
     ) -> None:
-        self._now = now  # the broker's clock in milliseconds, for assemblies
         self._specs = {spec.name: spec for spec in specs}
         self._transport = transport
         self._settings = settings or LoopSettings()
@@ -184,7 +176,7 @@ class Service:
         """The worker of a partition: of a stream or of an assembly."""
         spec = self._specs[partition.stream]
         if isinstance(spec, AssemblySpec):
-            return AssemblyWorker(spec, partition, self._around, now=self._now)
+            return AssemblyWorker(spec, partition, self._around)
         return Worker(spec, partition, self._around)
 
     async def _run_in_turn(self, worker: Worker | AssemblyWorker) -> None:

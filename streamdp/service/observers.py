@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from streamdp.service.config import Configuration
+    from streamdp.service.life import Observe
     from streamdp.service.run import Observer, Running
-    from streamdp.service.worker import Observe
 
 
 def observers_of(configuration: Configuration) -> Sequence[Observer]:

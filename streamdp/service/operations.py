@@ -43,6 +43,8 @@ from streamdp.serve.families import counter, gauge
 from streamdp.serve.listener import bound, server_of
 from streamdp.serve.metrics import CONTENT_TYPE, MetricsPage
 from streamdp.serve.traffic import Traffic
+from streamdp.service.event_log import EventLog, where_raised
+from streamdp.service.life import Observe
 from streamdp.service.listeners import (
     abouts_of,
     epochs_of_assemblies,
@@ -53,7 +55,6 @@ from streamdp.service.metrics import Facts, ProcessMetrics, is_up
 from streamdp.service.run import Running
 from streamdp.service.status import ProcessStatus, Steps, status_of
 from streamdp.service.view import Reason
-from streamdp.service.worker import EventLog, Observe, where_raised
 from streamdp.wire.unprotected import NOT_PRIVATE
 
 SNAPSHOT_SECONDS = 0.5

@@ -19,23 +19,14 @@ configuration allows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import NamedTuple
 
 from streamdp.service.charges_by_others import ChargesByOthers, Claim, EpochReading, Tally
 from streamdp.service.config import Configuration
-from streamdp.service.config.pairs import event_charge
+from streamdp.service.config.pairs import Way, connected, event_charge, way_of
 
 NONE = Fraction(0)
-
-
-class _Way(NamedTuple):
-    """How requests and outcomes get into a topic."""
-
-    requests: str
-    outcomes: str
-    output: str
 
 
 class PairChargesByOthers:
@@ -58,7 +49,7 @@ class PairChargesByOthers:
 
     def of_assembly(self, name: str) -> ChargesByOthers:
         """What all others have done with an assembly's requests."""
-        own = self._way(name)
+        own = way_of(self._tables, name)
         topics = self._tables.topics
         budget = min(topics[end].budget for end in own[:2] if end in topics)
         ledger = self._ledger(name)
@@ -70,15 +61,15 @@ class PairChargesByOthers:
             readings=tuple(self._readings(own, budget, but=ledger)),
         )
 
-    def _configured(self, name: str, own: _Way) -> dict[str, Fraction]:
+    def _configured(self, name: str, own: Way) -> dict[str, Fraction]:
         """What others will charge each request from now on, by ledger."""
         charges: dict[str, Fraction] = {}
         for other in self._tables.assemblies:
-            way = self._way(other)
+            way = way_of(self._tables, other)
             if other != name and way.requests == own.requests:
                 charges[self._ledger(other)] = event_charge(self._configuration, way.output)
         ways = {way for way in self._ways() if way.requests != own.requests}
-        for way in self._together(own) & ways:  # those that share outcomes
+        for way in ways.intersection(connected(self._ways(), own.requests)):  # that share outcomes
             charges[f"{way.requests} to {way.output}"] = self._highest(way.output)
         for stream, table in self._tables.streams.items():
             if table.input == own.requests:
@@ -86,7 +77,7 @@ class PairChargesByOthers:
         charges[f"streams of {own.outcomes}"] = self._read_directly(own.outcomes)
         return charges
 
-    def _readings(self, own: _Way, budget: Fraction, *, but: str) -> Iterable[EpochReading]:
+    def _readings(self, own: Way, budget: Fraction, *, but: str) -> Iterable[EpochReading]:
         """What others have done with requests up to an offset."""
         for claim in self._claims:
             if claim.requests == own.requests and claim.ledger != but:
@@ -104,7 +95,7 @@ class PairChargesByOthers:
         lefts = [
             table.budget - self._through_others(topic, group)
             for end, table in self._tables.topics.items()
-            for group in [self._around(end)]
+            for group in [connected(self._ways(), end)]
             if any(topic in way for way in group)
         ]
         return min(lefts, default=None)
@@ -113,7 +104,7 @@ class PairChargesByOthers:
         """Whether a topic is requests, outcomes, or assembled from them."""
         return any(topic in way for way in self._ways())
 
-    def _through_others(self, topic: str, group: set[_Way]) -> Fraction:
+    def _through_others(self, topic: str, group: Sequence[Way]) -> Fraction:
         """The highest charge on a request by every way but one."""
         outputs = {way.output for way in group} - {topic}
         inputs = {end for way in group for end in way[:2]} - {topic}
@@ -124,29 +115,10 @@ class PairChargesByOthers:
 
     # -- parts -------------------------------------------------------------------------------------
 
-    def _around(self, end: str) -> set[_Way]:
-        """Every way that starts from a topic, or from one that shares an end with it."""
-        first = next((way for way in self._ways() if end in way[:2]), None)
-        return set() if first is None else self._together(first)
-
-    def _together(self, first: _Way) -> set[_Way]:
-        """The ways that are connected by topics of requests or of outcomes."""
-        connected, ways = {first}, self._ways()
-        while True:
-            ends = {end for way in connected for end in way[:2]}
-            more = {way for way in ways if ends & set(way[:2])}
-            if more == connected:
-                return connected
-            connected = connected | more
-
-    def _ways(self) -> set[_Way]:
+    def _ways(self) -> set[Way]:
         """Configured ways, and those that ledgers name."""
-        ways = {_Way(claim.requests, claim.outcomes, claim.output) for claim in self._claims}
-        return ways | {self._way(name) for name in self._tables.assemblies}
-
-    def _way(self, name: str) -> _Way:
-        table = self._tables.assemblies[name]
-        return _Way(table.requests, table.outcomes, self._tables.streams[table.stream].input)
+        ways = {Way(claim.requests, claim.outcomes, claim.output) for claim in self._claims}
+        return ways | {way_of(self._tables, name) for name in self._tables.assemblies}
 
     def _share(self, stream: str) -> Fraction:
         return sum(self._configuration.shares(stream).values(), NONE)

@@ -19,30 +19,28 @@ wrote, so everything public must be durable before it is first sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from streamdp.core.arrays import Ints
 from streamdp.core.engine import Ages, Engine, Rebuilding
 from streamdp.core.errors import TransportLost
 from streamdp.core.events import OPENING, Key, Releases
-from streamdp.core.kinds.recorded import ManyRecorded, recorded
+from streamdp.core.kinds.recorded import recorded
 from streamdp.ports import Commit, Partition, Records, Taken
 from streamdp.service.batches import decode, newest_time, observed_early
-from streamdp.service.carrying import Heritage, born_before, carries
+from streamdp.service.carrying import born_before, carries
 from streamdp.service.charges_by_others import ChargesByOthers
 from streamdp.service.input_fingerprint import Newest, of_input
-from streamdp.service.saved_entries import SavedEntries, Withholding
-from streamdp.service.settings import Pace as Pace
+from streamdp.service.saved_entries import SavedEntries
+from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import Opening, check_alone, heritage_at, open_partition
 from streamdp.wire.entries import Entries, release_entry
-from streamdp.wire.feedback import FeedbackFormat
-from streamdp.wire.formats import Format
 from streamdp.wire.lines import ENDS_BLOCK
 from streamdp.wire.published import Mode
 from streamdp.wire.recording import Entry, record_all
@@ -94,42 +92,50 @@ class Restoring:
     ) -> None:
         entries = SavedEntries.of(spec, partition, taken)
         taken = replace(taken, state=entries)
-        self._partition, self._taken, self._by_others = partition, taken, by_others
+        self.partition, self._by_others = partition, by_others
         entries.settle()
         entries.check_epoch()
-        self._opening = open_partition(spec, partition, taken, by_others=by_others)
-        self._spec = spec
-        self._format = _format_of(spec, self._opening)
-        self._read = self._opening.low_water
-        continues = self._opening.new_epoch is None
-        saved = self._opening.saved
+        self.opening = open_partition(spec, partition, taken, by_others=by_others)
+        self.spec = spec
+        self.format = spec.format
+        if isinstance(spec.format, Registered):
+            held = self.opening.saved.now.schemas if self.opening.goes_on else []
+            self.format = replace(spec.format, reading=spec.format.reading.resumed(held))
+        self._read = self.opening.point.low_water
+        continues = self.opening.new_epoch is None
+        saved = self.opening.saved
         self._input_fingerprint = of_input(partition, taken, saved.checkpoint)
-        self._heritage = heritage_at(self._spec, partition, self._opening, opened=entries.opened)
-        entries.heritage.update(self._heritage.carried)
-        self._heritage.carried = entries.heritage
+        self.heritage = heritage_at(self.spec, partition, self.opening, opened=entries.opened)
+        entries.heritage.update(self.heritage.carried)
+        self.heritage.carried = entries.heritage
+        self.heritage.gone += entries.behind
         point = saved.checkpoint
-        self._learner = _introduced(self._spec, self._opening)
-        self._withheld, self._published = entries.withheld, entries.published
+        self.learner = _introduced(self.spec, self.opening)
+        self.withheld, self.published = entries.withheld, entries.published
         if continues:
-            self._published.update(recorded(of.release for of in saved.releases.values()))
-            learner = self._learner or saved.now.learner
-            self._withheld.noted |= saved.now.withheld
+            self.published.update(recorded(of.release for of in saved.releases.values()))
+            learner = self.learner or saved.now.learner
+            self.withheld.noted |= saved.now.withheld
             if learner is not None and learner.noted_from is not UNSET:
-                self._withheld.untold |= born_before(
-                    learner.noted_from, entries.engine.known(), self._published
+                self.withheld.untold |= born_before(
+                    learner.noted_from, entries.engine.known(), self.published
                 )
         ages = point.ages if continues and point is not None else UNSET
         self._rebuilding = Rebuilding(
             entries.engine,
             rows=entries.rows,
-            releases=self._published,
+            releases=self.published,
             ages=None if ages is UNSET else Ages(ages.idle, ages.since, ages.newest, ages.low),
         )
+
+    def saved_at(self, keys: Sequence[Key]) -> Ints:
+        """The position that each key's saved row holds."""
+        return self._rebuilding.valid_at(keys)
 
     @property
     def span(self) -> range:
         """The input offsets that must be read again."""
-        return range(self._opening.low_water, self._opening.position)
+        return range(self.opening.point.low_water, self.opening.position)
 
     @property
     def proof(self) -> range:
@@ -149,7 +155,7 @@ class Restoring:
         """
         check_goes_on(records, position=self._read)
         self._input_fingerprint.check(records)
-        batch, _ = decode(self._format, [records], most_key_bytes=None, idle=self._spec.idle)
+        batch, _ = decode(self.format, [records], most_key_bytes=None, idle=self.spec.idle)
         self._rebuilding.feed(batch)
         self._read = records.next_offset
 
@@ -160,11 +166,11 @@ class Restoring:
         there is a bound. If nothing has to be read again, the check of `finish` itself is made and
         may raise.
         """
-        low_water = self._opening.low_water
-        if low_water == self._opening.position:
+        low_water = self.opening.point.low_water
+        if low_water == self.opening.position:
             self.finish()
             return []
-        number = self._partition.number
+        number = self.partition.number
         oldest = self._rebuilding.open_since(end=low_water)
         return (
             self._by_others.ahead(number, oldest)
@@ -174,23 +180,11 @@ class Restoring:
 
     def finish(self) -> PartitionWork:
         """The partition at its committed position, ready to go on."""
-        opening = self._opening
-        engine = self._rebuilding.finish(position=opening.position, rows=opening.rows)
+        opening = self.opening
+        engine = self._rebuilding.finish(position=opening.position, rows=opening.point.rows)
         if opening.new_epoch is None:
-            check_alone(self._partition, self._oldest_uncharged(engine), self._by_others)
-        return PartitionWork(
-            self._spec,
-            self._partition,
-            engine=engine,
-            format_=self._format,
-            opening=opening,
-            heritage=self._heritage,
-            learner=self._learner,
-            withheld=self._withheld,
-            published=self._published,
-            saved_at=self._rebuilding.valid_at,
-            partitions=self._taken.partitions,
-        )
+            check_alone(self.partition, self._oldest_uncharged(engine), self._by_others)
+        return PartitionWork(self, engine)
 
     def _oldest_uncharged(self, engine: Engine) -> int:
         """The oldest record that was read and is in no release yet.
@@ -225,64 +219,43 @@ class PartitionWork:
     drop this object and take the partition again.
     """
 
-    def __init__(
-        self,
-        spec: StreamSpec,
-        partition: Partition,
-        *,
-        engine: Engine,
-        format_: Format | FeedbackFormat,
-        opening: Opening,
-        heritage: Heritage,
-        learner: EpochLearner | None,
-        withheld: Withholding,
-        published: ManyRecorded,
-        saved_at: Callable[[Sequence[Key]], Ints],
-        partitions: int,
-    ) -> None:
-        self.spec, self.partition, self.engine = spec, partition, engine
-        self.commit_seq = opening.commit_seq
-        self._lines_recorded = opening.lines_recorded
-        self._lines_published = opening.lines_published
-        self.low_water = opening.low_water
-        self.committed = opening.position
+    def __init__(self, restored: Restoring, engine: Engine) -> None:
+        opening, heritage, learner = restored.opening, restored.heritage, restored.learner
+        self.spec, self.partition, self.engine = restored.spec, restored.partition, engine
+        self._point = opening.point  # of the newest cut
+        self._lines_recorded = opening.point.lines_recorded
         self.keys_refused = 0
         self.slots = 0  # absorbed since the partition was taken
-        self._partitions = partitions
-        self._began_with = opening.began_with
-        self._input_id = opening.input_id
-        point = opening.saved.checkpoint
-        self._newest = Newest(None if point is None else point.last_record)
-        self._entries = Entries(partition.stream, partition.number)
-        self._epoch = spec.epoch_of(partition.number)
+        self._newest = Newest(opening.point.last_record)
+        self._entries = Entries(self.partition.stream, self.partition.number)
+        self._epoch = opening.point.epoch
         self._drawn: list[tuple[Releases, Mode]] = []
         self._tombstones: list[bytes] = [*opening.saved.stale, *heritage.gone]
         self._heritage = heritage
-        self._withheld = withheld  # keys whose newest release was withheld; the engine asks it
+        self._withheld = restored.withheld  # whose newest release was; the engine asks it
         self._withheld_now: dict[Key, bytes | None] = {}  # the changes to it for the next cut
         self._published: dict[Key, bytes] = {}  # per key, the marks of its entries, one a line
         self._waiting = _Waiting([], [], 0)
         # That the last cut recorded, all its copies; before the first one, a short key's longest.
-        self._bytes_a_line = largest_recorded(spec.lines, spec.kind, key_bytes=0)
+        self._bytes_a_line = largest_recorded(self.spec.lines, self.spec.kind, key_bytes=0)
         self._mark: bytes | None = None  # the ledger's line where an epoch begins
         self._first = not opening.goes_on or opening.adopts or learner is not None
         self._learner = learner  # what the epoch's rows mean, still to be written
         saved_learner = opening.saved.now.learner if opening.goes_on else None
         self._notes_withheld = learner is not None or saved_learner is not None
-        self._format = format_
+        self._format = restored.format
         self._schemas: list[Held] = []  # that hold and are not saved yet
         self._last_save: float | None = None
-        self._adopt(opening, published, saved_at)
+        self._adopt(restored)
         if opening.new_epoch is not None:
             self._mark = self._epoch_mark(opening, previous=opening.new_epoch)
 
-    def _adopt(
-        self, opening: Opening, published: ManyRecorded, saved_at: Callable[[Sequence[Key]], Ints]
-    ) -> None:
+    def _adopt(self, restored: Restoring) -> None:
         """Sort earlier recorded releases: those still to be published, and those to delete."""
+        opening = restored.opening
         saved = opening.saved
         records = sorted(saved.releases.values(), key=attrgetter("ordinal"))
-        saved_positions = saved_at([record.release.key for record in records]).tolist()
+        saved_positions = restored.saved_at([record.release.key for record in records]).tolist()
         for record, position in zip(records, saved_positions, strict=True):
             identity = record.release.identity
             place = release_entry(identity)
@@ -300,13 +273,13 @@ class PartitionWork:
                 self._tombstones.append(place)
             else:
                 self._keep(identity.key, self._entries.mark(place))
-        adopted = {(of.key, of.born, of.block, of.kind) for of in saved.releases}
-        for names, kept in published.parts():
+        adopted = {release_entry(of) for of in saved.releases}
+        adopted_keys = {of.key for of in saved.releases}
+        for names, kept in restored.published.parts():
             marked = self._entries.marks(names.kind, names.born, names.block, epoch=self._epoch)
-            held = (kept.last_offset < saved_at(names.keys)).tolist()
-            named_by = zip(names.keys, names.born.tolist(), names.block.tolist(), strict=True)
-            for (key, *at), mark, gone in zip(named_by, marked, held, strict=True):
-                if adopted and (key, *at, names.kind) in adopted:
+            held = (kept.last_offset < restored.saved_at(names.keys)).tolist()
+            for key, mark, gone in zip(names.keys, marked, held, strict=True):
+                if key in adopted_keys and self._entries.release(mark, key) in adopted:
                     continue
                 if gone:
                     self._tombstones.append(self._entries.release(mark, key))
@@ -353,6 +326,16 @@ class PartitionWork:
             self.spec.quarantine.notice(self.partition.number, records, batch)
 
     @property
+    def committed(self) -> int:
+        """The position of the newest cut."""
+        return self._point.next_offset
+
+    @property
+    def low_water(self) -> int:
+        """The oldest record that a rebuild from the newest cut reads again."""
+        return self._point.low_water
+
+    @property
     def urgent(self) -> bool:
         """Whether something was drawn or waits to be published."""
         return self._first or bool(self._drawn) or bool(self._waiting.entries)
@@ -379,7 +362,6 @@ class PartitionWork:
 
     def cut(self, *, now: float, pace: Pace) -> Cut:
         """A cut of everything as of now; `now` only paces how many rows are saved."""
-        self.commit_seq += 1
         rows = self.engine.save(most=self._share(now, pace))
         saved = {key for key, _ in rows}
         publishing = self._waiting
@@ -388,30 +370,41 @@ class PartitionWork:
         if self._mark is not None:
             ledger.append((None, self._mark))
             self._mark = None
-        self._lines_published = self._lines_recorded  # of all earlier cuts
+        published = self._lines_recorded  # of all earlier cuts
         self._waiting = self._record(saved)
         gone, self._tombstones = self._tombstones[:_MOST_GONE], self._tombstones[_MOST_GONE:]
-        self.low_water, self.committed = self.engine.low_water(), self.engine.position
         self._first = False
-        checkpoint = self._checkpoint()
+        ages = self.engine.ages()
+        self._point = structs.replace(
+            self._point,
+            next_offset=self.engine.position,
+            low_water=self.engine.low_water(),
+            rows=self.engine.rows,
+            commit_seq=self._point.commit_seq + 1,
+            lines_recorded=self._lines_recorded,
+            lines_published=published,
+            last_record=self._newest.last_record(),
+            ages=UNSET if ages is None else SavedAges(**ages._asdict()),
+        )
+        remark = Remark(epoch=self._epoch, began_with=self._point.began_with)
         state: list[tuple[bytes, bytes | None]] = [
             *self._introduced(),
             *((entry.place, entry.recorded) for entry in self._waiting.entries),
             *((self._entries.row(key, epoch=self._epoch), row) for key, row in rows),
             *((entry, None) for entry in gone),
-            (self._entries.checkpoint, encode_checkpoint(checkpoint)),
+            (self._entries.checkpoint, encode_checkpoint(self._point)),
         ]
         actions = [(e.key, e.action) for e in publishing.entries if e.action is not None]
         return Cut(
             commit=Commit(
-                next_offset=self.committed,
+                next_offset=self._point.next_offset,
                 state=state,
                 actions=actions,
                 ledger=ledger,
                 low_water=self.low_water,
-                remark=encode_remark(Remark(epoch=self._epoch, began_with=self._began_with)),
+                remark=encode_remark(remark),
             ),
-            checkpoint=checkpoint,
+            checkpoint=self._point,
             releases=len(publishing.entries),
             blocks=publishing.blocks,
         )
@@ -428,7 +421,7 @@ class PartitionWork:
                 lines=self.spec.lines,
                 mode=mode,
                 ordinal=ordinal,
-                input_id=self._input_id,
+                input_id=self._point.input_id,
             )
             self._lines_recorded += len(releases)
             blocks += int((releases.kind == _BLOCK).sum())
@@ -441,20 +434,20 @@ class PartitionWork:
 
     def _note(self, releases: Releases, *, mode: Mode) -> None:
         """Drop what keys have carried over, and note whose newest release is withheld."""
-        shadow = mode is Mode.SHADOW
-        if not (self._heritage.places or self._withheld or shadow):
+        shadow, withheld = mode is Mode.SHADOW, self._withheld
+        if not (self._heritage.places or withheld.noted or withheld.untold or shadow):
             return
         for key, code in zip(releases.keys, releases.kind.tolist(), strict=True):
             kind = releases.kinds[code]
             if kind == OPENING:
                 self._tombstones += self._heritage.places.pop(key, ())
-                self._withheld.untold.discard(key)
+                withheld.untold.discard(key)
             if kind not in (OPENING, *ENDS_BLOCK) or not self._notes_withheld:
                 continue
             # Where releases add up, one that is published does not show what was withheld before.
             shows = kind == OPENING or not self.spec.kind.evidence.adds_up
-            if shadow != (key in self._withheld.noted) and (shadow or shows):
-                self._withheld.noted ^= {key}
+            if shadow != (key in withheld.noted) and (shadow or shows):
+                withheld.noted ^= {key}
                 self._withheld_now[key] = encode_withheld() if shadow else None
 
     def _introduced(self) -> list[tuple[bytes, bytes | None]]:
@@ -497,63 +490,19 @@ class PartitionWork:
         share = int(len(self.engine) * min(1.0, since / pace.seconds)) + 1
         return min(max(due, share), max(1, pace.bytes_a_cut // self.spec.row_bytes))
 
-    def _checkpoint(self) -> Checkpoint:
-        ages = self.engine.ages()
-        return Checkpoint(
-            next_offset=self.committed,
-            low_water=self.low_water,
-            rows=self.engine.rows,
-            commit_seq=self.commit_seq,
-            lines_recorded=self._lines_recorded,
-            lines_published=self._lines_published,
-            epoch=self._epoch,
-            stream_epoch=self._stream_epoch,
-            digest=self.spec.digest,
-            partitions=self._partitions,
-            began_with=self._began_with,
-            input_id=self._input_id,
-            last_record=self._newest.last_record(),
-            ages=UNSET if ages is None else SavedAges(**ages._asdict()),
-        )
-
-    @property
-    def _stream_epoch(self) -> int | None:
-        """The stream's epoch, if the partition has one of its own."""
-        return None if self._epoch == self.spec.epoch else self.spec.epoch
-
     def _epoch_mark(self, opening: Opening, *, previous: int) -> bytes:
         """The ledger's line where an epoch begins; it comes after all releases that wait."""
         self._lines_recorded += 1
         before = opening.saved.now.learner
-        return replace(self.spec.lines, input_id=self._input_id).epoch(
+        return replace(self.spec.lines, input_id=self._point.input_id or UNSET).epoch(
             partition=self.partition.number,
             epoch=self._epoch,
-            stream_epoch=self._stream_epoch,
+            stream_epoch=self._point.stream_epoch,
             previous=previous,
             next_offset=opening.position,
             carries=carries(self.spec, before) if opening.carries and before else None,
             ordinal=self._lines_recorded,
         )
-
-
-def _format_of(spec: StreamSpec, opening: Opening) -> Format | FeedbackFormat:
-    """The stream's format, with the schemas that the partition holds.
-
-    If it holds none, the registry must have answered: without any, no record could ever be used.
-    """
-    format_ = spec.format
-    if not isinstance(format_, Registered):
-        return format_
-    held = opening.saved.now.schemas if opening.goes_on else []
-    if not held and not format_.reading.source.fetched.schemas:
-        source = format_.reading.source
-        raise TransportLost(
-            f"subject {source.subject}",
-            "no schema is known yet",
-            expected="one in the state, or an answer of its registry that has one",
-            got="neither",
-        )
-    return replace(format_, reading=format_.reading.holding(held))
 
 
 def check_goes_on(records: Records, *, position: int) -> None:

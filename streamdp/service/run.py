@@ -26,13 +26,14 @@ from streamdp import __version__
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import StaticMembership, Technology
 from streamdp.service.config import Configuration, Seeds
+from streamdp.service.event_log import EventLog
 from streamdp.service.ledgers import Ledgers
+from streamdp.service.life import Observe
 from streamdp.service.loop import Service
 from streamdp.service.quarantine import quarantining
 from streamdp.service.registries import fetching, reading_of
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, View
-from streamdp.service.worker import EventLog, Observe
 
 
 class Work(Enum):

@@ -1,9 +1,12 @@
 """A partition's saved entries, as a transport reads them: rows go straight into a new engine.
 
 A state of a million keys is read once, and none of its rows is in memory a second time. Recorded
-releases wait as they are, because most of them are deleted by a later entry; once there are many,
-those that are surely published become columns (`ManyRecorded`), as a rebuild needs no more of them
-than what was drawn.
+releases wait as they are, because most of them are deleted by a later entry. Once there are many,
+those that are surely published are looked at, by the newest checkpoint:
+
+- One whose last record lies before `low_water` is behind its key's saved row. No rebuild reads it,
+  so nothing is kept but its name, and that only until an entry deletes it.
+- Of any other, a rebuild needs what was drawn (`ManyRecorded`).
 
 All of this is for the configured epoch alone. Where an epoch begins, the rows and releases of the
 one before stay whole: what a key carries over is read from them (`carrying`).
@@ -12,11 +15,14 @@ one before stay whole: what a key carries over is read from them (`carrying`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Carried, Key
@@ -36,6 +42,11 @@ _MANY = 10_000
 
 _AT_ONCE = 2000  # recorded releases read together
 
+_LAST = re.compile(  # a recorded release's last record and ordinal; whatever differs is read whole
+    rb'\{"version":\d+,"min_reader":\d+,"start":\d+,"stop":\d+,"first_offset":\d+,'
+    rb'"last_offset":(\d+),"epsilon":"[^"]+","ordinal":(\d+),'
+)
+
 
 @dataclass(slots=True)
 class Withholding:
@@ -48,9 +59,42 @@ class Withholding:
         """Whether nothing of this key may be carried over."""
         return key in self.noted or key in self.untold
 
+
+class Places:
+    """Keys of entries, by their hashes, as a few dozen bytes each."""
+
+    def __init__(self, beginning: bytes) -> None:
+        """All of them begin so."""
+        self._beginning = beginning
+        self._hashes = array("q")
+        self._lines = bytearray()  # what follows; JSON has no line's end
+
     def __len__(self) -> int:
-        """The number of such keys, at most."""
-        return len(self.noted) + len(self.untold)
+        """How many."""
+        return len(self._hashes)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """All of them, in their order."""
+        for line in re.finditer(rb"[^\n]+", self._lines):
+            yield self._beginning + line[0]
+
+    def add(self, places: list[bytes]) -> None:
+        """Add some that are not there."""
+        length = len(self._beginning)
+        self._hashes.extend(map(hash, places))
+        self._lines += b"".join([place[length:] + b"\n" for place in places])
+
+    def discard(self, places: list[bytes]) -> list[bytes]:
+        """Forget some; return those that were not there."""
+        gone = np.fromiter(map(hash, places), dtype=np.int64, count=len(places))
+        here = np.array(self._hashes, dtype=np.int64)
+        unknown, stays = ~np.isin(gone, here), ~np.isin(here, gone)
+        if not stays.all():
+            lines = np.frombuffer(self._lines, dtype=np.uint8)
+            lengths = np.diff(np.flatnonzero(lines == ord("\n")), prepend=-1)
+            self._lines = bytearray(lines[np.repeat(stays, lengths)].tobytes())
+            self._hashes = array("q", here[stays].tobytes())
+        return list(compress(places, unknown.tolist()))
 
 
 class SavedEntries(LiveEntries):
@@ -65,6 +109,7 @@ class SavedEntries(LiveEntries):
         )
         self.rows: Loading = self.engine.loading()
         self.published = ManyRecorded()
+        self._deleted: list[bytes] = []  # keys of releases that do not wait here as they are
         self.entered = 0
         self._places = Entries(partition.stream, partition.number)
         self._where = f"state of {partition}"
@@ -72,6 +117,7 @@ class SavedEntries(LiveEntries):
         self._row = self._places.beginning("row", epoch=self._epoch)
         self._plain_row = re.compile(re.escape(self._row) + rb'"([^"\\\x00-\x1f\x7f-\xff]*)"\]')
         self._release = self._places.beginning("release", epoch=self._epoch)
+        self.behind = Places(self._release)  # published releases that no rebuild reads
         self._rereading = Rereading(self._places, epoch=self._epoch, where=self._where)
         self._most = _MANY
 
@@ -97,8 +143,8 @@ class SavedEntries(LiveEntries):
                 plain = self._plain_row.fullmatch(place)
                 try:
                     key = self._key(place) if plain is None else plain[1]
-                except StateMismatch:
-                    self._enter(place, value)
+                except StateMismatch:  # whoever reads it says so
+                    self.update(((place, value),) if value is not None else ())
                     continue
                 if value is None:
                     self.rows.put(rows)
@@ -106,37 +152,61 @@ class SavedEntries(LiveEntries):
                     rows = []
                 else:
                     rows.append((key, value))
-            else:
-                self._enter(place, value)
+            elif value is not None:
+                self[place] = value
+            elif self.pop(place, None) is None and place.startswith(self._release):
+                self._deleted.append(place)
         if rows:
             self.rows.put(rows)
         if len(self) > self._most:
-            self.settle()
+            self._sort()
             self._most = _MANY + 2 * len(self)
-
-    def _enter(self, place: bytes, value: Value) -> None:
-        """Let an entry take the place of an earlier one; whoever reads a foreign one says so."""
-        if value is not None:
-            self[place] = value
-        elif self.pop(place, None) is None and place.startswith(self._release):
-            with suppress(StateMismatch):
-                of = self._rereading.identity(place)
-                self.published.discard(Drawn(of.key, of.born, of.block, of.kind))
+        if len(self._deleted) > _MANY + len(self.behind) // 4:
+            self._delete()
 
     def settle(self) -> None:
         """Keep of releases that are surely published what a rebuild needs of them."""
-        point = self.get(self._places.checkpoint)
+        self._sort()
+        self._delete()
+
+    def _sort(self) -> None:
+        value = self.get(self._places.checkpoint)
         try:
-            published = 0 if point is None else decode_checkpoint(point).lines_published
+            point = None if value is None else decode_checkpoint(value)
         except StateMismatch:
             return  # whoever reads it next says so
-        releases = [pair for pair in self.items() if pair[0].startswith(self._release)]
+        published, low_water = 0, 0
+        if point is not None:
+            published = point.lines_published
+            low_water = point.low_water if point.epoch == self._epoch else 0
+        behind: list[bytes] = []
+        releases: list[tuple[bytes, bytes]] = []
+        for place, recorded in self.items():
+            if place.startswith(self._release):
+                last = _LAST.match(recorded)
+                if last and int(last[1]) < low_water and int(last[2]) <= published:
+                    behind.append(place)
+                else:
+                    releases.append((place, recorded))
+        for place in behind:
+            del self[place]
+        self.behind.add(behind)
         for first in range(0, len(releases), _AT_ONCE):
             for read in self._rereading.read(releases[first : first + _AT_ONCE]):
                 shown = read.ordinal <= published
                 self.published.add_many(*read.only(shown))
                 for place in compress(read.entries, shown.tolist()):
                     del self[place]
+
+    def _delete(self) -> None:
+        """Forget what entries have deleted."""
+        deleted, self._deleted = self.behind.discard(self._deleted), []
+        if not len(self.published):
+            return
+        for place in deleted:
+            with suppress(StateMismatch):
+                of = self._rereading.identity(place)
+                self.published.discard(Drawn(of.key, of.born, of.block, of.kind))
 
     def _key(self, place: bytes) -> Key:
         """The key of a row, from its entry's; `StateMismatch` for a foreign one."""

@@ -24,7 +24,7 @@ from streamdp.core.regret import Estimate, full_charge
 from streamdp.ports import StreamTopics
 from streamdp.service.exact import ExactTotals
 from streamdp.service.quarantine import Quarantine
-from streamdp.service.settings import Start as Start
+from streamdp.service.settings import Start
 from streamdp.wire.entries import Entries
 from streamdp.wire.feedback import FeedbackFormat
 from streamdp.wire.formats import Format

@@ -46,8 +46,8 @@ from streamdp.core.events import Key
 from streamdp.ports import Partition, Taken
 from streamdp.service.carrying import Begins, Heritage, heritage, is_readable
 from streamdp.service.charges_by_others import ChargesByOthers, Scope
-from streamdp.service.settings import changes
-from streamdp.service.spec import Start, StreamSpec
+from streamdp.service.settings import Start, changes
+from streamdp.service.spec import StreamSpec
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.lines import EpochMark, LedgerLine
 from streamdp.wire.published import decode_ledger
@@ -67,18 +67,18 @@ _NONE = Fraction(0)
 class Opening:
     """The result of taking a partition: how it goes on."""
 
-    position: int  # the position that a rebuild must reach, and where new input begins
-    low_water: int  # the first record that a rebuild reads
-    commit_seq: int
-    lines_recorded: int  # the last ordinal that was given to a ledger line
-    lines_published: int  # the last ordinal that was published
-    rows: int
+    point: Checkpoint
+    """What a rebuild arrives at, as the next commit would write it: the position where new input
+    begins, and `low_water`, the first record that the rebuild reads."""
     saved: SavedState
-    new_epoch: int | None  # the epoch before this one, if a new one begins here
-    began_with: int  # the number of partitions when the stream began
-    input_id: str | None  # of the topic that this is a taking of
-    adopts: bool  # whether the id is new to the checkpoint
+    new_epoch: int | None = None  # the epoch before this one, if a new one begins here
+    adopts: bool = False  # whether the input's id is new to the checkpoint
     carries: bool = False  # whether the new epoch carries over what is public
+
+    @property
+    def position(self) -> int:
+        """The position that a rebuild must reach."""
+        return self.point.next_offset
 
     @property
     def goes_on(self) -> bool:
@@ -87,7 +87,7 @@ class Opening:
 
     def waits(self, recorded: Recorded) -> bool:
         """Whether a recorded release still has to be published."""
-        return recorded.ordinal > self.lines_published
+        return recorded.ordinal > self.point.lines_published
 
     def waiting(self) -> list[tuple[str, int, int, Fraction]]:
         """The releases that still have to be published: kind, first and last record, charge."""
@@ -152,25 +152,49 @@ def _open(
     _check_input(partition, taken, checkpoint.input_id)
     _check_epoch(spec, partition, checkpoint)
     if spec.epoch_of(partition.number) > max(checkpoint.epoch, line.epoch if line else 0):
-        opening = _anew(partition, taken, saved, line, by_others, before=checkpoint.epoch)
+        opening = _anew(spec, partition, taken, saved, line, by_others, before=checkpoint.epoch)
         newest = line is None or not _is_later(line, checkpoint)
         learner = saved.now.learner
         known = learner is not None and learner.noted_from is UNSET
         whole = is_readable(checkpoint.epoch, saved.now)
         return replace(opening, carries=spec.carry and newest and known and whole)
     _check_continues(spec, partition, taken, saved, checkpoint, line)
-    return Opening(
-        position=checkpoint.next_offset,
-        low_water=checkpoint.low_water,
-        commit_seq=checkpoint.commit_seq,
-        lines_recorded=checkpoint.lines_recorded,
-        lines_published=checkpoint.lines_published,
-        rows=checkpoint.rows,
-        saved=saved,
-        new_epoch=None,
-        began_with=checkpoint.began_with,
-        input_id=taken.input_id or checkpoint.input_id,
-        adopts=checkpoint.input_id is None and taken.input_id is not None,
+    adopts = checkpoint.input_id is None and taken.input_id is not None
+    point = _point(
+        spec, partition, taken, saved,
+        at=checkpoint.next_offset, low_water=checkpoint.low_water, rows=checkpoint.rows,
+        lines=(checkpoint.lines_recorded, checkpoint.lines_published),
+    )  # fmt: skip
+    return Opening(point, saved, adopts=adopts)
+
+
+def _point(
+    spec: StreamSpec,
+    partition: Partition,
+    taken: Taken,
+    saved: SavedState,
+    *,
+    at: int,
+    low_water: int,
+    rows: int = 0,
+    lines: tuple[int, int] = (0, 0),  # the last ordinals that were recorded and published
+) -> Checkpoint:
+    """The checkpoint at a position, with this configuration and what is known of the input."""
+    before, epoch = saved.checkpoint, spec.epoch_of(partition.number)
+    return Checkpoint(
+        next_offset=at,
+        low_water=low_water,
+        rows=rows,
+        commit_seq=before.commit_seq if before else 0,
+        lines_recorded=lines[0],
+        lines_published=lines[1],
+        epoch=epoch,
+        stream_epoch=None if epoch == spec.epoch else spec.epoch,
+        digest=spec.digest,
+        partitions=taken.partitions,
+        began_with=before.began_with if before else _began_with(taken),
+        input_id=taken.input_id or (before.input_id if before else None),
+        last_record=before.last_record if before else None,
     )
 
 
@@ -295,25 +319,12 @@ def _without_checkpoint(
 ) -> Opening:
     """A first start; or a state that was lost, which needs a new epoch."""
     if line is None and taken.group_offset is None:
-        began_with = _began_with(taken)
-        added = partition.number >= began_with
+        added = partition.number >= _began_with(taken)
         earliest = added or spec.start is Start.EARLIEST
         first = taken.first_offset if earliest else taken.end_offset
         first = by_others.begin(partition.number, first)
         _check_reaches(partition, taken, first, by_others)
-        return Opening(
-            position=first,
-            low_water=first,
-            commit_seq=0,
-            lines_recorded=0,
-            lines_published=0,
-            rows=0,
-            saved=saved,
-            new_epoch=None,
-            began_with=began_with,
-            input_id=taken.input_id,
-            adopts=False,
-        )
+        return Opening(_point(spec, partition, taken, saved, at=first, low_water=first), saved)
     _check_input(partition, taken, by_others.input_ids.get(partition.number))
     remark = decode_remark(taken.remarks.get(partition.number, ""))
     before = max(1, line.epoch if line else 0, remark.epoch if remark else 0)
@@ -325,10 +336,11 @@ def _without_checkpoint(
             f"a checkpoint, or epoch {before + 1}",
             evidence,
         )
-    return _anew(partition, taken, saved, line, by_others, before=before)
+    return _anew(spec, partition, taken, saved, line, by_others, before=before)
 
 
 def _anew(
+    spec: StreamSpec,
     partition: Partition,
     taken: Taken,
     saved: SavedState,
@@ -350,19 +362,9 @@ def _anew(
     _check_end(partition, taken, max(known))
     position = by_others.begin(partition.number, max(known))
     _check_reaches(partition, taken, position, by_others)
-    return Opening(
-        position=position,
-        low_water=position,
-        commit_seq=saved.checkpoint.commit_seq if saved.checkpoint else 0,
-        lines_recorded=max(*recorded, *published),
-        lines_published=max(published),
-        rows=0,
-        saved=saved,
-        new_epoch=before,
-        began_with=saved.checkpoint.began_with if saved.checkpoint else _began_with(taken),
-        input_id=taken.input_id or (saved.checkpoint.input_id if saved.checkpoint else None),
-        adopts=False,
-    )
+    lines = max(*recorded, *published), max(published)
+    point = _point(spec, partition, taken, saved, at=position, low_water=position, lines=lines)
+    return Opening(point, saved, new_epoch=before)
 
 
 def _began_with(taken: Taken) -> int:

@@ -15,8 +15,8 @@ from streamdp.core.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from streamdp.serve.otlp import Telemetry
+    from streamdp.service.life import Observe
     from streamdp.service.run import Running
-    from streamdp.service.worker import Observe
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"

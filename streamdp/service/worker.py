@@ -22,23 +22,19 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Partition, Records, Transport
 from streamdp.service.allocation import without_collecting
 from streamdp.service.input_fingerprint import read_proof
-from streamdp.service.life import Clock as Clock
-from streamdp.service.life import EventLog as EventLog
-from streamdp.service.life import Life, check_not_stalled
-from streamdp.service.life import Observe as Observe
-from streamdp.service.life import Surroundings as Surroundings
-from streamdp.service.life import where_raised as where_raised
+from streamdp.service.life import Life, Surroundings
 from streamdp.service.protocol import PartitionWork, Restoring
 from streamdp.service.saved_entries import SavedEntries
-from streamdp.service.settings import LoopSettings as LoopSettings
-from streamdp.service.settings import OnHalt as OnHalt
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import epochs_of_no_partition, scope
-from streamdp.service.view import PartitionView, Status
+from streamdp.service.view import Status
 
 _TOLD_SECONDS = 2.0
 """Seconds between two log lines about the progress of taking or rebuilding."""
 
+
+_PRESSED = 0.5
+"""Share of what may wait from which on a commit should not: see `Worker._waiting`."""
 
 INLINE_ENTRIES = 10_000
 """A state of more entries is restored in a thread: a million keys take minutes, and the loop goes
@@ -61,9 +57,7 @@ class Worker:
         self._work: PartitionWork | None = None
         self._inbox: list[Records] = []
         self.life = Life(partition, around, live=self._live, drop=self._drop)
-        self._heard_at = 0.0
         self._committed_at = 0.0
-        self._paused = False
 
     @property
     def at_work(self) -> bool:
@@ -76,11 +70,10 @@ class Worker:
             return
         try:
             self._inbox.append(self._work.read(records))
-            end, now = self._around.transport.end_offset(self.partition), self._around.now()
-            self._around.view.part(self.partition).stamp(records, end=end, now=now)
+            self.life.stamp(records)
         except Exception as error:
             self.life.fail(error)
-        self._heard_at = self._around.clock()
+        self.life.heard_at = self._around.clock()
 
     def apply(self) -> None:
         """Apply what was delivered; a failure is this partition's alone."""
@@ -90,11 +83,12 @@ class Worker:
             return
         before = self._work.unrecorded
         try:
-            self._work.absorb(inbox, mode=self._around.mode(self._spec.name))
+            self._work.absorb(inbox, mode=self._around.mode(self.partition.stream))
         except Exception as error:
             self.life.fail(error)
         else:
-            self._hold_back(self._work)
+            if self._waiting(self._work) > 1:
+                self.life.pause()
             most, drawn = self._most_drawn, self._work.unrecorded
             self.appetite = max(1, most * sum(map(len, inbox)) // max(1, drawn - before))
             if drawn > most:
@@ -111,11 +105,11 @@ class Worker:
     async def _live(self) -> None:
         work = await self._take()
         around = self._around
-        self._work, self._paused = work, False
-        self._heard_at = self._committed_at = around.clock()
-        around.transport.resume(self.partition, work.engine.position)
+        self._work = work
+        self._committed_at = around.clock()
+        self.life.go_on(work.engine.position)
         around.view.running(self.partition, work)
-        self._look()
+        self.life.look()
         around.log.info(
             "partition_running",
             partition=str(self.partition),
@@ -124,14 +118,12 @@ class Worker:
         )
         while await self._wait_for_reason(work):
             await self._commit(work)
-        around.view.turn(self.partition, Status.DRAINED)
-        around.log.info("partition_drained", partition=str(self.partition))
+        self.life.drained()
 
     async def _take(self) -> PartitionWork:
         around = self._around
         check_sizes(self._spec, around.transport)
-        around.view.turn(self.partition, Status.TAKING)
-        around.log.info("partition_taking", partition=str(self.partition))
+        self.life.taking()
         report = self._teller("partition_taking")
         with without_collecting():
             entries = SavedEntries(self._spec, self.partition)
@@ -191,13 +183,14 @@ class Worker:
         while True:
             if self.life.failure is not None:
                 raise self.life.failure
-            if work.urgent or work.late(settings.pace) or self._pressed(work):
+            if work.urgent or work.late(settings.pace) or self._waiting(work) > _PRESSED:
                 return True
             if self.life.draining:
                 return work.engine.position > work.committed
             due = self._committed_at + settings.idle_commit_seconds
             if clock() >= due:
-                self._watch(work)
+                self.life.look()
+                self.life.check_not_stalled(position=work.engine.position)
                 self._committed_at = clock()
                 if work.behind:
                     return True
@@ -206,25 +199,6 @@ class Worker:
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, due - clock())):
                     await self.life.stirred.wait()
-
-    def _watch(self, work: PartitionWork) -> None:
-        """Raise if the consumer has stalled in silence."""
-        part = self._look()
-        lagging = part.end_offset is not None and part.end_offset > work.engine.position
-        if not lagging or self._paused:
-            self._heard_at = self._around.clock()
-        check_not_stalled(self.partition, self._around, heard_at=self._heard_at)
-
-    def _look(self) -> PartitionView:
-        """Note how far the input reaches."""
-        transport, part = self._around.transport, self._around.view.part(self.partition)
-        part.look(
-            first=transport.first_offset(self.partition),
-            end=transport.end_offset(self.partition),
-            retain=transport.retain,
-            now=self._around.clock(),
-        )
-        return part
 
     async def _commit(self, work: PartitionWork) -> None:
         around, clock = self._around, self._around.clock
@@ -238,7 +212,7 @@ class Worker:
         refused = work.keys_refused + work.engine.slots_refused
         learned = work.slots - work.engine.slots_refused
         around.view.committed(self.partition, cut, slots=learned, keys_refused=refused, now=ended)
-        self._look()
+        self.life.look()
         self._let_go(work)
         left = around.settings.commit_seconds - (ended - begun)
         if left > 0:
@@ -246,37 +220,19 @@ class Worker:
 
     # -- back-pressure -----------------------------------------------------------------------------
 
-    def _hold_back(self, work: PartitionWork) -> None:
-        """Pause the partition while too much of it is not durable yet."""
-        if not self._paused and self._is_beyond(work, share=1):
-            self._paused = True
-            self._around.transport.pause(self.partition)
-            self._around.log.info("partition_paused", partition=str(self.partition))
-
     def _let_go(self, work: PartitionWork) -> None:
         """Resume once a cut has caught up."""
-        if self._paused and not self._pressed(work):
-            self._paused = False
-            self._heard_at = self._around.clock()
-            self._around.transport.resume(self.partition, work.engine.position)
-            self._around.log.info("partition_resumed", partition=str(self.partition))
+        if self._waiting(work) <= _PRESSED:
+            self.life.resume(work.engine.position)
 
-    def _pressed(self, work: PartitionWork) -> bool:
-        """Whether so much is not durable that a commit should not wait."""
-        return self._is_beyond(work, share=2)
-
-    def _is_beyond(self, work: PartitionWork, *, share: int) -> bool:
-        """Whether more is not durable, or drawn and in no cut, than this share of what may be."""
-        settings = self._around.settings
-        return (
-            self._backlog(work) > settings.most_waiting // share
-            or work.unrecorded_bytes > settings.most_waiting_bytes // share
+    def _waiting(self, work: PartitionWork) -> float:
+        """How much is not durable, or drawn and in no cut; beyond 1 the partition is paused."""
+        settings, position = self._around.settings, work.engine.position
+        beyond = position - work.low_water - 2 * settings.pace.records  # of a rebuild's bound
+        return max(
+            max(position - work.committed, beyond) / settings.most_waiting,
+            work.unrecorded_bytes / settings.most_waiting_bytes,
         )
-
-    def _backlog(self, work: PartitionWork) -> int:
-        """Records that are applied and not durable, or beyond the bound of a rebuild."""
-        beyond = work.engine.position - work.low_water - 2 * self._around.settings.pace.records
-        return max(work.engine.position - work.committed, beyond)
 
 
 def check_sizes(spec: StreamSpec, transport: Transport) -> None:

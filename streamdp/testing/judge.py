@@ -76,7 +76,7 @@ def judge_fold(
     charged: list[bytes] = []
     shown_lines: list[bytes] = []
     first = decode_ledger(evidence.ledger[0].value).input_id if evidence.ledger else UNSET
-    beginning = replace(lines, input_id=None if first is UNSET else first)
+    beginning = replace(lines, input_id=first)
     for batch in log:
         for release in engine.apply_batch(batch):
             words, ordinal = lines if charged else beginning, len(charged) + 1

@@ -104,6 +104,14 @@ class Entries:
         return place[begin : place.index(b'",', begin) + 1]
 
 
+def checkpoints(stream: str, partition: int) -> list[bytes]:
+    """What every commit writes: a stream's checkpoint, or an assembly's.
+
+    A ledger's name does not say whose it is.
+    """
+    return [Entries(stream, partition).checkpoint, POINT]
+
+
 def release_entry(identity: Identity) -> bytes:
     """The key of the recorded release of this identity."""
     stream, partition, key, epoch, born, block, kind = identity

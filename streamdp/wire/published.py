@@ -112,7 +112,7 @@ class Lines:
     contexts: Contexts | None = None
     played: Literal["header", "value"] = "header"  # feedback streams: where action and context are
     schedule: str = ""  # of the learner's blocks, as text
-    input_id: str | None = None  # of the input topic, if the next line is to have it
+    input_id: str | UnsetType = UNSET  # of the input topic, if the next line is to have it
     _fill: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _estimates: Mapping[str, Estimate] = field(init=False, repr=False, compare=False)
 
@@ -152,11 +152,10 @@ class Lines:
         drawn, fill = self._drawn(release, mode)
         line = Charge(
             **self._named(release, schema=LEDGER_SCHEMA),
-            mechanism=self._mechanism(release),
             epsilon=str(release.epsilon),
-            **self._noise(release),
+            **self._mechanism(release),
             delta="0",
-            input_id=self._input_id,
+            input_id=self.input_id,
             ordinal=ordinal,
             digest=self.digest,
             version=self.version,
@@ -186,7 +185,7 @@ class Lines:
             stream_epoch=UNSET if stream_epoch is None else stream_epoch,
             previous=previous,
             input=self.input,
-            input_id=self._input_id,
+            input_id=self.input_id,
             next_offset=next_offset,
             carries=UNSET if carries is None else carries,
             ordinal=ordinal,
@@ -195,10 +194,6 @@ class Lines:
             seeded=self.seeded,
         )
         return _encode(line)
-
-    @property
-    def _input_id(self) -> str | UnsetType:
-        return UNSET if self.input_id is None else self.input_id
 
     def _named(self, release: Release, *, schema: int) -> dict[str, Any]:
         """The fields that both lines begin with: the identity, and what was read."""
@@ -221,19 +216,15 @@ class Lines:
             "stop": release.stop,
         }
 
-    def _mechanism(self, release: Release) -> str:
+    def _mechanism(self, release: Release) -> dict[str, Any]:
+        """How it was drawn, with the noise's rate or scale; an opening draws no noise."""
         if release.kind == OPENING:
-            return "uniform" if release.carried is None else CARRIED
-        return "discrete_laplace" if release.kind in self._estimates else self.mechanism
-
-    def _noise(self, release: Release) -> dict[str, Any]:
-        """The rate or scale of the draw, which its ε follows from; an opening draws no noise."""
-        if release.kind == OPENING:
-            return {}
+            return {"mechanism": "uniform" if release.carried is None else CARRIED}
         if release.kind in self._estimates:
             scale = self._estimates[release.kind].scale(actions=len(self.actions))
-            return {"scale": str(scale)}
-        return {"rate": str(self.rate)} if release.kind == ACTION else {"scale": str(self.scale)}
+            return {"mechanism": "discrete_laplace", "scale": str(scale)}
+        noise = {"rate": str(self.rate)} if release.kind == ACTION else {"scale": str(self.scale)}
+        return {"mechanism": self.mechanism, **noise}
 
     def _carried(self, release: Release, mode: Mode) -> CarriedOver | UnsetType:
         """What an opening carried over; in shadow mode the history is withheld too."""

@@ -157,16 +157,37 @@ class _Kind:
     )
 
     def __post_init__(self) -> None:
-        """Make the templates, with marks for the arms' numbers where there are any."""
-        self._has_sums = self.releases.kinds[self.code] == SUMS
-        sums, policy, feedback = None, None, self.releases.feedback
+        """Call the plain encoder once and put placeholders where the marks are."""
+        releases, feedback, lines = self.releases, self.releases.feedback, self.lines
+        kind = releases.kinds[self.code]
+        self._has_sums = kind == SUMS
+        sums = policy = None
         if feedback is not None:
             policy = _mark("policy", 4 * feedback.policy.shape[1])
-        if feedback is not None and self._has_sums:
-            size = 8 * feedback.first.shape[1]
-            sums = BlockSums(_mark("first", size), _mark("second", size), feedback.pairs)
-        self._texts = _templates(
-            self.releases, self.code, lines=self.lines, mode=self.mode, sums=sums, policy=policy
+            if self._has_sums:
+                size = 8 * feedback.first.shape[1]
+                sums = BlockSums(_mark("first", size), _mark("second", size), feedback.pairs)
+        stream, partition, epoch = releases.stream, releases.partition, releases.epoch
+        marked = Release(
+            Identity(stream, partition, _KEY, epoch, _BORN, _BLOCK, kind),
+            0, _START, _STOP, _FIRST, _LAST, Fraction(releases.charges[self.code]),
+            sums=sums, policy=policy,
+        )  # fmt: skip
+        plain = _plainly(marked, lines=lines, mode=self.mode, ordinal=_ORDINAL)
+        named = (b'"key":"%b"' % _KEY, b"%b"), (b"%d" % _BORN, b"%d"), (b"%d" % _BLOCK, b"%d")
+        read = tuple((b"%d" % mark, b"%d") for mark in (_FIRST, _LAST, _START, _STOP))
+        ordinal = (b"%d" % _ORDINAL, b"%d")
+        of_arms = () if sums is None else tuple(map(_written, (sums.first, sums.second)))
+        withheld, shown = (of_arms, ()) if self.mode is Mode.SHADOW else ((), of_arms)
+        in_force = () if policy is None else (_written(policy),)
+        drawn, _, _ = plain.recorded.partition(b'"value":')
+        width = b'"value":%%-%dd}' % INTEGER_WIDTH
+        ledger, action = _head(plain.ledger), _head(plain.action or b"")
+        self._texts = _Templates(
+            place=_template(plain.place, (*named[1:], (b'"%b"' % _KEY, b"%b"))),
+            drawn=_template(drawn, (*read[2:], *read[:2], ordinal, *withheld)) + width,
+            ledger=_template(ledger, (*named, *read, ordinal, *shown)),
+            action=_template(action, (*named, *read, *in_force) if action else ()),
         )
 
     def entry(self, row: _Row, ordinal: int) -> Entry:
@@ -209,38 +230,6 @@ class _Templates(NamedTuple):
     drawn: bytes
     ledger: bytes
     action: bytes
-
-
-def _templates(
-    releases: Releases,
-    code: int,
-    *,
-    lines: Lines,
-    mode: Mode,
-    sums: BlockSums | None = None,
-    policy: bytes | None = None,
-) -> _Templates:
-    """Call the plain encoder once and put placeholders where the marks are."""
-    epsilon, kind = Fraction(releases.charges[code]), releases.kinds[code]
-    stream, partition, epoch = releases.stream, releases.partition, releases.epoch
-    identity = Identity(stream, partition, _KEY, epoch, _BORN, _BLOCK, kind)
-    marked = Release(identity, 0, _START, _STOP, _FIRST, _LAST, epsilon, sums=sums, policy=policy)
-    plain = _plainly(marked, lines=lines, mode=mode, ordinal=_ORDINAL)
-    named = (b'"key":"%b"' % _KEY, b"%b"), (b"%d" % _BORN, b"%d"), (b"%d" % _BLOCK, b"%d")
-    read = tuple((b"%d" % mark, b"%d") for mark in (_FIRST, _LAST, _START, _STOP))
-    ordinal = (b"%d" % _ORDINAL, b"%d")
-    of_arms = () if sums is None else tuple(map(_written, (sums.first, sums.second)))
-    withheld, shown = (of_arms, ()) if mode is Mode.SHADOW else ((), of_arms)
-    in_force = () if policy is None else (_written(policy),)
-    drawn, _, _ = plain.recorded.partition(b'"value":')
-    width = b'"value":%%-%dd}' % INTEGER_WIDTH
-    ledger, action = _head(plain.ledger), _head(plain.action or b"")
-    return _Templates(
-        place=_template(plain.place, (*named[1:], (b'"%b"' % _KEY, b"%b"))),
-        drawn=_template(drawn, (*read[2:], *read[:2], ordinal, *withheld)) + width,
-        ledger=_template(ledger, (*named, *read, ordinal, *shown)),
-        action=_template(action, (*named, *read, *in_force) if action else ()),
-    )
 
 
 def _mark(name: str, size: int) -> bytes:

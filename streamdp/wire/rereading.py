@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import compress, repeat
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from streamdp.core.arrays import Bools, Ints
@@ -63,6 +64,7 @@ _FIELD = re.compile(
 )
 _FILL = re.compile(rb" *(?=})")
 _NO_PATTERN = re.compile(rb'[{,]"(?:carried|history)":')
+_integers = msgspec.json.Decoder(list[int])  # in half of the time that `int` takes for each
 _MOST_PATTERNS = 16  # of a kind: modes and versions that wrote the state
 
 
@@ -161,7 +163,8 @@ class _Pattern:
         def numbers(name: str, otherwise: int) -> Ints:
             if name not in groups:
                 return np.full(count, otherwise, dtype=np.int64)
-            return np.fromiter(map(int, columns[groups[name]]), dtype=np.int64, count=count)
+            text = b"[%b]" % b",".join(columns[groups[name]])
+            return np.array(_integers.decode(text), dtype=np.int64)
 
         sums: Iterable[BlockSums | None] = repeat(None)
         policies: Iterable[bytes | None] = repeat(None, count)

@@ -239,8 +239,13 @@ def encode_withheld() -> bytes:
 
 
 def encode_recorded(recorded: Recorded) -> bytes:
-    """The value of a recorded release's entry."""
-    release = recorded.release
+    """The value of a recorded release's entry.
+
+    Arms' numbers and a carried history stand in it only if the ledger line withholds them.
+    """
+    release, hidden = recorded.release, recorded.action is None
+    sums = release.sums.named() if release.sums is not None and hidden else ()
+    history = release.carried.history if release.carried is not None and hidden else None
     drawn = _Drawn(
         version=VERSION,
         min_reader=MIN_READER,
@@ -250,29 +255,13 @@ def encode_recorded(recorded: Recorded) -> bytes:
         last_offset=release.last_offset,
         epsilon=str(release.epsilon),
         ordinal=recorded.ordinal,
-        **_written(recorded),
-        history=_history(recorded),
+        **{name: b64encode(of).decode() for name, of in sums},
+        history=UNSET if history is None else b64encode(history).decode(),
         value=release.value,
     )
     spaces = INTEGER_WIDTH - len(str(release.value))
     line = _encode(drawn)[:-1] + b" " * spaces + b"}"
     return b"\n".join((line, recorded.ledger, recorded.action or b""))
-
-
-def _written(recorded: Recorded) -> dict[str, str]:
-    """Arms' numbers for a rebuild, if the ledger line withholds them; never written twice."""
-    sums = recorded.release.sums
-    if sums is None or recorded.action is not None:
-        return {}
-    return {name: b64encode(of).decode() for name, of in sums.named()}
-
-
-def _history(recorded: Recorded) -> str | UnsetType:
-    """The history of a carried opening, if its ledger line withholds it."""
-    carried = recorded.release.carried
-    if carried is None or carried.history is None or recorded.action is not None:
-        return UNSET
-    return b64encode(carried.history).decode()
 
 
 def largest_recorded(lines: Lines, kind: Kind, *, key_bytes: int) -> int:

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence, Set
+from collections.abc import Callable, Collection, Coroutine, Sequence, Set
 from enum import IntEnum
 from typing import Any
 
@@ -20,6 +20,7 @@ class ClusterMetadata:
 class AIOKafkaClient:
     cluster: ClusterMetadata
     _get_conn: Callable[..., Coroutine[Any, Any, AIOKafkaConnection | None]]
+    _metadata_update: Callable[[ClusterMetadata, Collection[str] | None], Coroutine[Any, Any, bool]]
     async def close(self) -> None: ...
     def get_random_node(self) -> int | None: ...
     send: Callable[..., Coroutine[Any, Any, Any]]

@@ -55,7 +55,7 @@ def grid(path: Path) -> tuple[float, float]:
     """Every cell of the grid; the seconds of the pass, and those of the cells."""
     log = open_log(path)
     cells = _cells(log.actions)
-    prefix = [cell for cell in cells if cell.leader.window == "random_prefix"]
+    prefix = [cell for cell in cells if cell.learner.window == "random_prefix"]
     plan = CutPlan(schedules_of(cells), schedules_of(prefix), report_points(log.slots))
     bench = Bench(tuple(range(SEEDS)))
     start = process_time()

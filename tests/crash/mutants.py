@@ -10,7 +10,8 @@ from dataclasses import replace
 from streamdp.ports import Partition, Records, Taken
 from streamdp.service import protocol, taking
 from streamdp.service.charges_by_others import ChargesByOthers
-from streamdp.service.protocol import Cut, Pace, PartitionWork
+from streamdp.service.protocol import Cut, PartitionWork
+from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import Opening
 from streamdp.wire.published import Mode

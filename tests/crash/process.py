@@ -29,10 +29,9 @@ from streamdp.core.randomness import Randomness
 from streamdp.ports import Partition, Reached, StreamTopics, Technology
 from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
-from streamdp.service.protocol import Pace
-from streamdp.service.spec import Start, StreamSpec
+from streamdp.service.settings import LoopSettings, Pace, Start
+from streamdp.service.spec import StreamSpec
 from streamdp.service.view import View
-from streamdp.service.worker import LoopSettings
 from streamdp.wire.formats import configure
 from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.technology import KafkaTechnology

@@ -153,6 +153,7 @@ def guarded() -> Iterator[Broker]:
         yield mine
 
 
+@pytest.mark.long
 async def test_a_new_authority_is_read_without_a_restart(
     guarded: Broker,
     fresh_app: Callable[[], str],

@@ -34,6 +34,7 @@ def call(shop: Shop, streamdp: Streamdp) -> Call:
     return lambda *arguments: streamdp(*arguments, "--config", str(shop.path), *shop.options)
 
 
+@pytest.mark.long
 def test_from_clicks_to_a_policy_through_kills(shop: Shop, call: Call) -> None:
     """Two assemblers share the partitions, some are killed; events are the join of the logs."""
     missing = call("doctor")

@@ -73,6 +73,7 @@ def uncommitted(bootstrap: str, made: Scenario) -> Seen:
     return asyncio.run(read())
 
 
+@pytest.mark.long
 def test_is_every_block_released_once_through_kills_at_every_step(
     broker: Borrowed, fresh_app: Callable[[], str], tmp_path: Path
 ) -> None:
@@ -89,6 +90,7 @@ def test_is_every_block_released_once_through_kills_at_every_step(
     assert min(made.steps[step] for step in STEPS["kafka"]) > KILLS // 2, made.steps
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mutant", "said"),
     [
@@ -174,6 +176,7 @@ def test_is_nothing_lost_or_doubled_while_workers_come_and_go(
     assert made.findings(uncommitted(broker.bootstrap, made)) == []
 
 
+@pytest.mark.long
 def test_does_the_service_wait_for_its_broker_and_outlive_it(
     fresh_app: Callable[[], str], tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ KILLS = 3 if TIMES == 1 else 11 * TIMES
 """Of which a fifth are the broker's."""
 
 
+@pytest.mark.long
 def test_are_events_the_join_of_both_logs_though_all_are_killed(
     tmp_path: Path, fresh_app: Callable[[], str]
 ) -> None:

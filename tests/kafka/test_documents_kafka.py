@@ -15,6 +15,7 @@ from tests.support.documents import PAGES, Story, blocks, needs_broker
 THERE = [page for page in PAGES if needs_broker(page.read_text())]
 
 
+@pytest.mark.long
 @pytest.mark.kafka
 @pytest.mark.system("kcat", "curl", "javac")
 @pytest.mark.parametrize("page", THERE, ids=lambda page: str(page.stem))

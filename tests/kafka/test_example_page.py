@@ -20,7 +20,7 @@ import pytest
 from tests.support.browser import CONTRAST, Browser, browser, keep
 from tests.support.documents import ROOT
 
-pytestmark = [pytest.mark.kafka, pytest.mark.system("chromium", "chromedriver")]
+pytestmark = [pytest.mark.kafka, pytest.mark.long, pytest.mark.system("chromium", "chromedriver")]
 
 LATEST_SALE = 4.0
 """Seconds without a sale after which no made-up visitor buys: the window is shorter."""

@@ -19,6 +19,7 @@ from tests.support.processes import until
 
 pytestmark = [
     pytest.mark.kafka,
+    pytest.mark.long,
     pytest.mark.slow,
     pytest.mark.system("buildah", "mmdebstrap", "unshare"),
 ]

@@ -337,6 +337,7 @@ async def test_is_the_end_of_a_transaction_no_lag(
     await worker.transport.close()
 
 
+@pytest.mark.long
 async def test_a_cluster_that_is_gone_is_noticed_without_any_traffic(
     mortal: Broker, fresh_app: Fresh, topics: StreamTopics, monkeypatch: pytest.MonkeyPatch
 ) -> None:

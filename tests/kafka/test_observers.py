@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "streamdp.rules.yml"
 
 
+@pytest.mark.long
 def test_does_the_demonstration_run_on_a_broker(broker: Borrowed, tmp_path: Path) -> None:
     asked = ["demo", "--kafka", "--bootstrap", broker.bootstrap, "--seconds", "6",
              "--folder", str(tmp_path), "--listen", f"127.0.0.1:{free_port()}"]  # fmt: skip
@@ -97,6 +98,7 @@ def test_is_a_key_s_first_learned_action_served_everywhere(broker: Borrowed, mak
     assert readers_disagree(make(broker.bootstrap)) == {}
 
 
+@pytest.mark.long
 @pytest.mark.system("prometheus")
 def test_is_a_dead_broker_noticed_by_an_idle_service_that_goes_on_answering(
     tmp_path: Path, make: Make

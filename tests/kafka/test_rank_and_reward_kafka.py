@@ -110,6 +110,7 @@ class Visitors:
         return lambda: all(len(self.written[call]) >= goal[call] for call in goal)
 
 
+@pytest.mark.long
 def test_what_was_answered_survives_a_killed_serve_and_a_broker_that_is_away(
     fresh_app: Callable[[], str], tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ SCHEMAS = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_evolution_outage_and_restart(
     broker: Borrowed, fresh_app: Callable[[], str], tmp_path: Path
 ) -> None:

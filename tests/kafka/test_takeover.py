@@ -18,9 +18,10 @@ import pytest
 
 from streamdp.ports import Partition, Reached, no_fault
 from streamdp.service.charges_by_others import alone
-from streamdp.service.protocol import Pace
+from streamdp.service.life import Surroundings
+from streamdp.service.settings import Pace
 from streamdp.service.view import PartitionView, Status, View
-from streamdp.service.worker import Surroundings, Worker
+from streamdp.service.worker import Worker
 from streamdp.testing.broker import Borrowed
 from streamdp.testing.transport_room import Heard
 from streamdp.wire.published import Mode

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
+from queue import Queue
 from typing import Any
 
 from streamdp.ports import Publications
@@ -171,6 +173,28 @@ async def listening(
         finally:
             server.should_exit = True
             await serving
+
+
+@contextmanager
+def shown(make: Callable[[], Observer]) -> Iterator[str]:
+    """The address of the same in a thread of its own, for a browser; it has read everything."""
+    address, stop = Queue[str](), threading.Event()
+
+    async def serve() -> None:
+        observer = make()
+        async with observer.knowledge.following(), listening(observer) as (host, port):
+            await observer.knowledge.cache.ready()
+            address.put(f"http://{host}:{port}/")
+            while not stop.is_set():
+                await asyncio.sleep(0.05)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        yield address.get(timeout=60)
+    finally:
+        stop.set()
+        thread.join()
 
 
 async def raw(address: tuple[str, int], request: bytes, *, seconds: float = 5.0) -> bytes:

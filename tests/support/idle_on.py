@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from streamdp.ports import Key, Partition, Published, Records, StreamTopics, Technology, Transport
 from streamdp.service.batches import decode
 from streamdp.service.charges_by_others import ALONE
-from streamdp.service.protocol import Pace, PartitionWork, Restoring
+from streamdp.service.protocol import PartitionWork, Restoring
+from streamdp.service.settings import Pace
 from streamdp.service.verification import Verification
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.lines import Charge

@@ -24,10 +24,9 @@ from streamdp.service.charges_by_others import (
     alone,
 )
 from streamdp.service.loop import Service
-from streamdp.service.protocol import Pace
+from streamdp.service.settings import LoopSettings, Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import PartitionView, Status, View
-from streamdp.service.worker import LoopSettings
 from streamdp.testing.broker import Borrowed
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.lines import EpochMark, LedgerLine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamdp.service.protocol import Pace
+from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.published import Mode
 from tests.support.protocol_model import Store, restore

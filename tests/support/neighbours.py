@@ -33,11 +33,10 @@ from streamdp.ports import Commit, Headers, Key, Partition, Technology, Transpor
 from streamdp.service import logs
 from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
-from streamdp.service.protocol import Pace
 from streamdp.service.quarantine import Quarantine, quarantining
+from streamdp.service.settings import LoopSettings, Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Status, View
-from streamdp.service.worker import LoopSettings
 from streamdp.testing.faults import FaultPlan
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import Isolation, MemoryLog

@@ -42,7 +42,7 @@ def cells() -> Sequence[Cell]:
 
 def learners() -> Sequence[sd.Leader]:
     """What the service runs."""
-    return [cell.leader for cell in cells()]
+    return [cell.learner for cell in cells()]
 
 
 def stream(number: int, learner: sd.Leader, *, app: str, input: str) -> StreamSpec:  # noqa: A002

@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 
 import streamdp as sd
 from streamdp.core.events import Key
-from streamdp.lab.replay.cells import Cell, cells_of, parse_candidates, parse_epsilons, schedules_of
+from streamdp.lab.replay.cells import (
+    Cell,
+    cells_of,
+    parse_candidates,
+    parse_epsilons,
+    redraws,
+    schedules_of,
+)
 from streamdp.lab.replay.chunks import chunks
 from streamdp.lab.replay.cuts import Bench, CutPlan, report_points
 from streamdp.lab.replay.grid import play
@@ -93,13 +100,13 @@ def cells(texts: Sequence[str] = EVERYONE, epsilons: str = "0.5,2") -> tuple[Cel
 
 
 def plan_of(which: Sequence[Cell], slots: int) -> CutPlan:
-    prefix = [cell for cell in which if cell.leader.window == "random_prefix"]
+    prefix = [cell for cell in which if cell.learner.window == "random_prefix"]
     points = np.union1d(report_points(slots), np.arange(1, FIRST))
     return CutPlan(schedules_of(which), schedules_of(prefix), points)
 
 
 def redrawn(which: Sequence[Cell]) -> CutPlan | None:
-    resampled = [cell for cell in which if cell.resampled]
+    resampled = [cell for cell in which if redraws(cell)]
     return CutPlan(schedules_of(resampled), (), np.zeros(0, dtype=np.int64)) if resampled else None
 
 
@@ -140,8 +147,8 @@ def lived(
                 number: sd.Engine(
                     stream=bench.stream,
                     partition=number,
-                    learner=cell.leader,
-                    budget=None if cell.leader.charge is None else "10",
+                    learner=cell.learner,
+                    budget=None if cell.learner.charge is None else "10",
                     randomness=sd.SeededRandomness(seed),
                     epoch=bench.epoch,
                 )

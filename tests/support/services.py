@@ -25,11 +25,12 @@ from streamdp.ports import (
 )
 from streamdp.service.batches import decode
 from streamdp.service.charges_by_others import alone
+from streamdp.service.life import Clock
 from streamdp.service.logs import EVENTS
 from streamdp.service.loop import Service
+from streamdp.service.settings import LoopSettings
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, View
-from streamdp.service.worker import Clock, LoopSettings
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.testing.memory import MemoryTransport
 from streamdp.testing.memory_log import Isolation, MemoryLog

@@ -1,4 +1,4 @@
-"""Configuration files of a small shop."""
+"""Configuration files of a small shop, and of one that joins requests and outcomes."""
 
 from __future__ import annotations
 
@@ -39,4 +39,48 @@ actions = ["x", "y"]
 {more}
 [streams.{name}.learner]
 epsilon = {epsilon}
+"""
+
+
+def joined_shop(
+    *,
+    actions: str = '["grid", "list"]',
+    feedback: str = 'content = "reward"',
+    of_stream: str = "",
+    tables: str = "",
+    of_assembly: str = "",
+) -> str:
+    """A shop whose stream `clicks` learns from the events of an assembly.
+
+    With more lines of its stream and of its assembly, and more tables before the assembly.
+    """
+    return f"""
+app = "shop"
+[transport]
+kind = "sqlite"
+path = "shop.db"
+[topics.requests]
+budget = "1"
+[topics.shown]
+budget = "1"
+[streams.clicks]
+input = "shown"
+start = "earliest"
+observes = "feedback"
+actions = {actions}
+{of_stream}
+[streams.clicks.feedback]
+{feedback}
+[streams.clicks.learner]
+epsilon = "1"
+{tables}
+[assemblies.join]
+requests = "requests"
+outcomes = "outcomes"
+stream = "clicks"
+start = "earliest"
+mode = "feedback"
+window = "1s"
+combine = "max"
+{of_assembly}
 """

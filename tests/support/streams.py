@@ -13,7 +13,8 @@ from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.core.randomness import Randomness
 from streamdp.ports import Headers, Key, StreamTopics, Value
-from streamdp.service.spec import Start, StreamSpec
+from streamdp.service.settings import Start
+from streamdp.service.spec import StreamSpec
 from streamdp.wire.feedback import Content, Feedback, configure_feedback
 from streamdp.wire.formats import configure
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from streamdp.ports import Partition
 from streamdp.serve.about import About
 from streamdp.service.charges_by_others import alone
+from streamdp.service.life import Observe
 from streamdp.service.loop import Service, unobserved
 from streamdp.service.operations import LatestStatus
 from streamdp.service.spec import StreamSpec
 from streamdp.service.status import Steps, status_of
 from streamdp.service.view import View
-from streamdp.service.worker import Observe
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from tests.support.asking import Observer, Process

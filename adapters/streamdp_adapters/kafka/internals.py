@@ -47,10 +47,10 @@ while the marker of the transaction before is on its way there, and that one's c
 visible: rows of a commit without its lines. So a refusal ends the sender of an
 `AbandonableProducer` at once.
 
-**Pauses between connections.** To a broker that it cannot reach, or does not trust, the client
+**Pauses.** To a broker that it cannot reach, or does not trust, the client
 connects again at once, for each of its tasks: a hundred handshakes of TLS a second, on both sides.
-So it waits first (`with_pauses`), longer after each failure, up to a second: the time of Kafka's
-own clients.
+While a topic is gone it asks three hundred times a second where it is. So it waits first
+(`with_pauses`), longer each time, up to a second: the time of Kafka's own clients.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.client import AIOKafkaClient, ClusterMetadata, CoordinationType
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.consumer.fetcher import FetchError, FetchResult, PartitionRecords
 from aiokafka.consumer.group_coordinator import GroupCoordinator
@@ -98,7 +98,8 @@ R = TypeVar("R")
 
 _SECONDS = 2.0
 _TIMES = 10
-_SHORTEST, _LONGEST = 0.05, 1.0  # seconds between two connections to a broker that fail
+_SHORTEST, _LONGEST = 0.05, 1.0  # seconds of a pause
+_AT_ONCE = 10  # questions about topics that may follow on one another, as at a start
 
 
 # -- questions that the library does not offer -----------------------------------------------------
@@ -163,31 +164,47 @@ def abort(connection: AIOKafkaConnection) -> bool:
 
 
 def with_pauses(client: AIOKafkaClient) -> None:
-    """Let connections to a broker that fail one after another be ever rarer."""
+    """Let connections that fail, and questions about topics, be ever rarer in a row."""
     connect, pauses = client._get_conn, dict[int | str, _Pause]()
+    update, asked = client._metadata_update, _Pause()
 
     async def connect_later(node: int | str, **more: Any) -> AIOKafkaConnection | None:
         pause = pauses.setdefault(node, _Pause())
-        failures = pause.failures
+        before = pause.times
         await asyncio.sleep(pause.until - time.monotonic())  # at once if that is past
-        if pause.failures > failures:
+        if pause.times > before:
             return None  # another task has tried meanwhile
         connection = await connect(node, **more)
         if connection is not None:
-            pause.failures, pause.until = 0, 0.0
-        elif pause.failures == failures:
-            pause.failures += 1
-            pause.until = time.monotonic() + min(_SHORTEST * 2**failures, _LONGEST)
+            pause.times, pause.until = 0, 0.0
+        elif pause.times == before:
+            pause.times += 1
+            pause.until = time.monotonic() + _seconds(pause.times)
         return connection
 
-    client._get_conn = connect_later
+    async def update_later(cluster: ClusterMetadata, topics: Collection[str] | None) -> bool:
+        in_a_row = time.monotonic() < asked.until
+        asked.times = asked.times + 1 if in_a_row else 0
+        if asked.times > _AT_ONCE:
+            await asyncio.sleep(_seconds(asked.times - _AT_ONCE))
+        try:
+            return await update(cluster, topics)
+        finally:
+            asked.until = time.monotonic() + _SHORTEST
+
+    client._get_conn, client._metadata_update = connect_later, update_later
+
+
+def _seconds(times: int) -> float:
+    """The pause after so many times in a row."""
+    return min(_SHORTEST * 2.0 ** min(times - 1, 10), _LONGEST)
 
 
 @dataclass
 class _Pause:
-    """When a broker may be tried again."""
+    """How often something was tried in a row, and until when to wait, or to count as a row."""
 
-    failures: int = 0  # in a row
+    times: int = 0
     until: float = 0.0
 
 

@@ -10,14 +10,13 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import ConsumerStoppedError
 from aiokafka.structs import TopicPartition
 
-from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Key, Published, StreamTopics
 from streamdp_adapters.kafka import client_errors
 from streamdp_adapters.kafka.internals import lean
 from streamdp_adapters.kafka.reading import settled
 from streamdp_adapters.kafka.sending import learner_key
 from streamdp_adapters.kafka.settings import KafkaSettings
-from streamdp_adapters.kafka.topics import administration, describe_shapes
+from streamdp_adapters.kafka.topics import administration, describe_shapes, no_such_topic
 
 _BATCH = 2000
 _WAIT_MS = 500
@@ -157,12 +156,7 @@ class _Look:
         async with administration(self._settings) as client:
             there = await describe_shapes(client, [self._topic])
         if self._topic not in there:
-            raise InvalidConfig(
-                f"topic {self._topic}",
-                "missing",
-                expected="`streamdp topics create`",
-                got="no such topic",
-            )
+            raise no_such_topic(self._topic)
         places = {TopicPartition(self._topic, n) for n in range(there[self._topic][0])}
         if places != self._ends.keys():
             at = {place: await self._consumer.position(place) for place in self._ends}

@@ -273,9 +273,7 @@ class SqliteTransport:
     async def read(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
         """The input again, batch by batch."""
         topics = self._stream(partition)
-        if self._looker is None:
-            raise _not_joined()
-        look = partial(self._looker.range, topics, partition)
+        look = partial(self._open_looker().range, topics, partition)
         while True:
             records = await self._looking.run(partial(look, start, stop, READ_BATCH))
             if not records:
@@ -286,16 +284,12 @@ class SqliteTransport:
     async def end_now(self, partition: Partition) -> int:
         """The end of the first input."""
         topics = self._stream(partition)
-        if self._looker is None:
-            raise _not_joined()
-        return (await self._looking.run(partial(self._looker.heads, topics)))[partition].next
+        return (await self._looking.run(partial(self._open_looker().heads, topics)))[partition].next
 
     async def stop_second_input(self, partition: Partition, start: int, *, timestamp: int) -> int:
         """The offset at which the second input is no longer older than this."""
         topics = self._stream(partition)
-        if self._looker is None:
-            raise _not_joined()
-        look = partial(self._looker.since, topics, partition.number, start, timestamp)
+        look = partial(self._open_looker().since, topics, partition.number, start, timestamp)
         return await self._looking.run(look)
 
     async def read_second_input(
@@ -303,9 +297,7 @@ class SqliteTransport:
     ) -> AsyncIterator[Records]:
         """The second input, batch by batch."""
         topics = self._stream(partition)
-        if self._looker is None:
-            raise _not_joined()
-        look = partial(self._looker.range, as_input(topics), partition, every=False)
+        look = partial(self._open_looker().range, as_input(topics), partition, every=False)
         while start < stop:
             records = await self._looking.run(partial(look, start, stop, READ_BATCH))
             if records.next_offset <= start:
@@ -342,10 +334,8 @@ class SqliteTransport:
         return {p: self._positions[p] for p in partitions[turn:] + partitions[:turn]}
 
     async def _look(self, positions: dict[Partition, int], limit: int) -> Sight:
-        if self._looker is None:
-            raise _not_joined()
         streams = tuple(self._topics.values())
-        return await self._looking.run(partial(self._looker.look, streams, positions, limit))
+        return await self._looking.run(partial(self._open_looker().look, streams, positions, limit))
 
     def _deliver(self, asked: dict[Partition, int], sight: Sight) -> list[Records]:
         """The records of partitions that are still resumed; runs in the caller's step."""
@@ -434,6 +424,11 @@ class SqliteTransport:
         self._owned.pop(partition, None)
         self._in_flight.pop(partition, None)
         self._positions.pop(partition, None)
+
+    def _open_looker(self) -> Looker:
+        if self._looker is None:
+            raise _not_joined()
+        return self._looker
 
     def _files(self) -> FilePair:
         if self._pair is None:

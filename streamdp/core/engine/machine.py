@@ -268,8 +268,10 @@ class Engine:
                 limit=limit, heritage=draws.carried, away=away,
             )  # fmt: skip
             segments, ends = planned.slots.segments, np.flatnonzero(planned.slots.segments.closes)
-            self._grow_ledger(len(self._bank) + len(planned.new))
-            self._book(planned.slots.segment_rows[ends], segments.block[ends])
+            self._book(
+                planned.slots.segment_rows[ends], segments.block[ends],
+                rows=len(self._bank) + len(planned.new),
+            )  # fmt: skip
             self._halfway = True
             waves += self._apply(planned, draws)
             self.slots_refused += planned.refused
@@ -578,13 +580,12 @@ class Engine:
 
     # -- charges ---------------------------------------------------------------------------------
 
-    def _grow_ledger(self, rows: int) -> None:
-        if self._ledger is not None:
-            self._ledger.grow(max(0, rows - len(self._ledger)))
-
-    def _book(self, accounts: Ints, blocks: Ints) -> None:
-        """Charge blocks before anything is drawn from them (P6)."""
-        if self._ledger is None or self._tariff is None or not len(accounts):
+    def _book(self, accounts: Ints, blocks: Ints, *, rows: int) -> None:
+        """Charge blocks before anything is drawn from them (P6); `rows` have an account."""
+        if self._ledger is None or self._tariff is None:
+            return
+        self._ledger.grow(max(0, rows - len(self._ledger)))
+        if not len(accounts):
             return
         starts, stops = self.kind.schedule.starts(blocks), self.kind.schedule.stops(blocks)
         for epsilon, which in self._tariff.of_lengths(stops - starts):
@@ -592,9 +593,9 @@ class Engine:
 
     def _book_past(self) -> None:
         """Charge the blocks that ended before saved rows were saved."""
-        self._grow_ledger(len(self._bank))
         if self._ledger is None or self._tariff is None:
             return
+        self._ledger.grow(max(0, len(self._bank) - len(self._ledger)))
         ended, schedule = self._bank.block[: len(self._bank)], self.kind.schedule
         for epsilon, begin, end in self._tariff.of_first(int(ended.max(initial=0)), schedule):
             accounts = np.flatnonzero(ended > begin)

@@ -208,15 +208,17 @@ class ManyRecorded(Mapping[Drawn, Kept]):
         self, keys: Sequence[Key], kinds: bytes, numbers: Sequence[Ints], rest: Sequence[Rest]
     ) -> None:
         begin, before = len(self._keys), self._columns["before"]
+        get, append, known = self._last.get, self._keys.append, self._keys
         for at, key in enumerate(keys, start=begin):
-            last = self._last.get(key, _END)
+            last = get(key, _END)
             before.append(last)
-            self._keys.append(key if last == _END else self._keys[last])
+            append(key if last == _END else known[last])
             self._last[key] = at
         for column, of in zip(_NUMBERS, numbers, strict=False):  # all but `before`
             self._columns[column].frombytes(of.astype(np.int64, copy=False).tobytes())
         self._kinds += kinds
-        self._rest.update((at, of) for at, of in enumerate(rest, start=begin) if of is not NOTHING)
+        if rest.count(NOTHING) < len(rest):
+            self._rest.update((at, of) for at, of in enumerate(rest, begin) if of is not NOTHING)
         self._count += len(keys)
 
     def _close_up(self) -> None:

@@ -109,7 +109,8 @@ def _of_losses(kind: Leader) -> Neighbours:
     def apart(length: int, block: int) -> Slots:
         """Null, then equal losses, then an action that is behind by about a noise unit."""
         slots = np.tile((np.arange(length) % 2)[:, None], actions).astype(np.float64)
-        ahead = min(max(1, round(1 / kind.choose.rate)), max(1, length // 2))
+        unit = 1 / kind.choose.rate if kind.choose.rate else 1  # a rate of 0: no noise at all
+        ahead = min(max(1, round(unit)), max(1, length // 2))
         slots[-ahead:] = np.eye(actions)[block % actions]
         if length > 2:
             slots[0] = np.nan

@@ -98,7 +98,8 @@ def spec_of(learner: Learner, *, stream: str, content: Content = "loss") -> Stre
     """A stream with this learner, as a configuration would make it."""
     from streamdp.core.learners import PolicyLearner
     from streamdp.core.randomness import SystemRandomness
-    from streamdp.service.spec import Start, StreamSpec
+    from streamdp.service.settings import Start
+    from streamdp.service.spec import StreamSpec
     from streamdp.wire.feedback import Feedback, configure_feedback
     from streamdp.wire.formats import configure
 
@@ -128,7 +129,7 @@ def _topics(stream: str, *, headers: bool) -> StreamTopics:
 def apart(spec: StreamSpec, *, stream: str) -> StreamSpec:
     """The stream as an application of its own for each run, from the first record."""
     from streamdp.core.engine.machine import MOST_ROWS
-    from streamdp.service.spec import Start
+    from streamdp.service.settings import Start
 
     return replace(
         spec,

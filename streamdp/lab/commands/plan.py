@@ -393,12 +393,12 @@ def _print(plan: LearnerPlan) -> None:
     blocks = plan.blocks()
     for at in rows_shown(len(blocks)):
         block = blocks[at]
-        shares = [block.found, block.best] if feedback else [block.best]
+        shares = [block.found, block.best_shown] if feedback else [block.best_shown]
         table.add_row(
             str(at),
             f"{block.first:,} – {block.last:,}",
             *(f"{share:.0%}" for share in shares),
-            number(block.regret),
+            number(block.regret_so_far),
         )
     Console().print(table)
     if feedback:

@@ -398,7 +398,7 @@ def _print(replay: Replay) -> None:
     extra = [replay.leader, *([replay.running] if replay.running else [])]
     for answer in (*replay.answers, *(answer for answer in extra if answer not in replay.answers)):
         at = settled_at(answer, replay.base.points)
-        charge = answer.cell.leader.charge
+        charge = answer.cell.learner.charge
         table.add_row(
             answer.cell.name,
             epsilon_text(answer.cell.epsilon),
@@ -435,7 +435,7 @@ def _print_feedback(replay: FeedbackReplay) -> None:
     for name in ("learner", "ε", *head, "charge of an event"):
         table.add_column(name, justify="left" if name == "learner" else "right", overflow="fold")
     for answer in replay.rejected or replay.answers:
-        name, budget = answer.cell.text, epsilon_text(answer.cell.epsilon)
+        name, budget = answer.cell.name, epsilon_text(answer.cell.epsilon)
         table.add_row(name, budget, *_figures(answer, replay), charge_text(answer))
     console = Console()
     console.print(table)

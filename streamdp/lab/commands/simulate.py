@@ -13,7 +13,6 @@ from streamdp.lab.commands._contexts import ContextOption
 
 if TYPE_CHECKING:
     from streamdp.lab.baselines import Baseline
-    from streamdp.lab.replay.course import Trajectory
     from streamdp.lab.simulation import Outcome
     from streamdp.lab.worlds import World
 
@@ -319,13 +318,8 @@ def _as_json(outcome: Outcome) -> dict[str, object]:
         "standard_error": outcome.error,
         "worst_percent": outcome.worst,
         "world": _world(outcome.world, slots=int(outcome.course.slots[-1])),
-        "regret_over_time": _over_time(outcome.course),
-        "policy_over_time": None
-        if outcome.shares is None
-        else {
-            "starts": outcome.shares.starts.tolist(),
-            "policy": outcome.shares.shares.tolist(),
-        },
+        "regret_over_time": outcome.course.as_json(most=200),
+        "policy_over_time": None if outcome.shares is None else outcome.shares.as_json(),
         "experiment": None if outcome.arms is None else arms_as_json(outcome.arms),
     }
 
@@ -340,10 +334,3 @@ def _world(world: World, *, slots: int) -> dict[str, object]:
         "late": world.late,
         "uniform_regret": None if world.later else slots * float(rewards.max() - rewards.mean()),
     }
-
-
-def _over_time(course: Trajectory) -> dict[str, list[float]]:
-    """Thin the curve to a bounded number of points: capped blocks may be thousands."""
-    kept = slice(None, None, max(1, len(course.slots) // 200))
-    columns = {"slots": course.slots, "mean": course.mean, "low": course.low, "high": course.high}
-    return {name: values[kept].tolist() for name, values in columns.items()}

@@ -21,9 +21,9 @@ The promises, in the order in which they are checked:
 6. *Any number*: among 40,000 actions, wherever two contend, the bits of these two decide; each of
    50,000 rows is won as its own bits say (for the noises that `streamdp.lab.audit.races` knows).
 
-A failure is an `AssertionError` that says which promise was broken. All statistical tests of a run
-together raise a false alarm with probability at most 10⁻⁶; seeds are fixed, so it never comes and
-goes.
+A failure is an `AssertionError` that says which promise was broken. The χ² tests of a run (those of
+`streamdp.lab.audit.sampler`) together raise a false alarm with probability at most 10⁻⁷; seeds are
+fixed, so it never comes and goes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from math import erfc, exp, lgamma, log, sqrt
 
 import numpy as np
 
@@ -40,13 +39,12 @@ from streamdp.core.grid import UNIT
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness, uniform_integers
 from streamdp.core.selection import ExactMechanism, Mechanism, Prior
 from streamdp.lab.audit import flaws_of_races
+from streamdp.lab.audit.sampler import chi2
+from streamdp.lab.kits.kinds import require
 
 Sums = Ints
 
-FALSE_ALARM = 1e-6
 TOLERANCE = 1e-9  # of a log-probability in the price: quadrature, not privacy, is that coarse
-_CHECKS = 32  # more statistical tests than a run makes
-_LEAST_EXPECTED = 10.0  # of a cell in a χ² test; rarer actions are counted together
 _COARSE = 6
 _COARSE_DRAWN = 4  # random bits of a word: the first words of 50 actions nearly always tie
 _COARSE_ROWS = 160  # one draw of coarse words for so many others: 12 of each of 50 equal actions
@@ -124,7 +122,7 @@ def check_selection(mechanism: Mechanism, *, draws: int = 100_000, seed: int = 1
         exact = max(20, min(300, draws // 50) // len(case.sums))
         _check_exact_path(mechanism, case, source.bits(exact))
     flaws = flaws_of_races(mechanism)
-    _require(not flaws, "; ".join(["many actions and rows", *flaws]), mechanism.name)
+    require(not flaws, "; ".join(["many actions and rows", *flaws]), mechanism.name)
 
 
 def cases(unit: int) -> Iterator[Case]:
@@ -163,44 +161,38 @@ class _Source:
         return uniform_integers(self.bits(size), np.full(size, most + 1)).reshape(shape)
 
 
-def _require(held: object, promise: str, case: str) -> None:
-    """Raise with the broken promise; `python -O` would strip an `assert`."""
-    if not held:
-        raise AssertionError(f"{promise} ({case})")
-
-
 def _check_law(mechanism: Mechanism, case: Case, unit: int) -> None:
     """Promise 1."""
     logs = case.law(mechanism)
-    _require(logs.shape == case.sums.shape, "one log-probability for each action", case.name)
-    _require(np.isfinite(logs).all(), "no action has probability 0", case.name)
-    _require(abs(np.exp(logs).sum() - 1) < 1e-12, "the probabilities sum to 1", case.name)
+    require(logs.shape == case.sums.shape, "one log-probability for each action", case.name)
+    require(np.isfinite(logs).all(), "no action has probability 0", case.name)
+    require(abs(np.exp(logs).sum() - 1) < 1e-12, "the probabilities sum to 1", case.name)
     moved = mechanism.log_probabilities(case.sums + 7 * unit, case.prior(1))
-    _require(np.allclose(moved, logs, rtol=1e-12, atol=1e-12), "only differences count", case.name)
+    require(np.allclose(moved, logs, rtol=1e-12, atol=1e-12), "only differences count", case.name)
     if case.prior(1) is None:
         order = np.argsort(case.sums)
-        _require(np.all(np.diff(logs[order]) <= 1e-12), "smaller sums are likelier", case.name)
+        require(np.all(np.diff(logs[order]) <= 1e-12), "smaller sums are likelier", case.name)
     else:
         plain = mechanism.log_probabilities(case.sums)
         lucky = case.incumbent if case.incumbent is not None else int(np.argmax(case.bonuses or ()))
-        _require(logs[lucky] > plain[lucky], "a bonus makes an action likelier", case.name)
+        require(logs[lucky] > plain[lucky], "a bonus makes an action likelier", case.name)
 
 
 def _check_function_of_bits(mechanism: Mechanism, case: Case, bits: Bits) -> None:
     """Promise 3."""
     together = case.winners(mechanism, bits)
-    _require(together.dtype == np.int64 and together.shape == (bits.rows,), "one index a row", "")
+    require(together.dtype == np.int64 and together.shape == (bits.rows,), "one index a row", "")
     again = case.winners(mechanism, bits)
-    _require(np.array_equal(together, again), "the same bits give the same winners", case.name)
+    require(np.array_equal(together, again), "the same bits give the same winners", case.name)
     alone = [case.winners(mechanism, bits.part(row, row + 1))[0] for row in range(bits.rows)]
-    _require(np.array_equal(together, alone), "a row alone wins as in a batch", case.name)
+    require(np.array_equal(together, alone), "a row alone wins as in a batch", case.name)
 
 
 def _check_draws(mechanism: Mechanism, case: Case, bits: Bits, what: str) -> None:
     """Promises 4 and 5: a χ² test of the winners against the law."""
-    winners = case.winners(mechanism, bits)
-    probability = chi_square(winners, np.exp(case.law(mechanism)))
-    _require(probability > FALSE_ALARM / _CHECKS / 2, f"{what} follow the law", case.name)
+    law = np.exp(case.law(mechanism))
+    counts = np.bincount(case.winners(mechanism, bits), minlength=len(law))
+    require(chi2(counts, law * bits.rows).passed, f"{what} follow the law", case.name)
 
 
 def _check_exact_path(mechanism: Mechanism, case: Case, bits: Bits) -> None:
@@ -209,7 +201,7 @@ def _check_exact_path(mechanism: Mechanism, case: Case, bits: Bits) -> None:
         sums = np.tile(case.sums, (bits.rows, 1))
         exact = mechanism.select_exactly(sums, bits, case.prior(bits.rows))
         same = np.array_equal(exact, case.winners(mechanism, bits))
-        _require(same, "floats and decimals agree", case.name)
+        require(same, "floats and decimals agree", case.name)
 
 
 def _check_price(mechanism: Mechanism, source: _Source) -> None:
@@ -227,39 +219,10 @@ def _check_price(mechanism: Mechanism, source: _Source) -> None:
                     ]
                     worst = np.ptp(np.stack(logs), axis=0).max()
                     case = f"{actions} actions, {slots} slots"
-                    _require(worst <= allowed, "a replaced vector costs twice the rate", case)
+                    require(worst <= allowed, "a replaced vector costs twice the rate", case)
 
 
 def _vectors(actions: int, source: _Source) -> Sums:
     """Loss vectors that may replace each other: the corners that matter and some between."""
     corners = (np.arange(1 << actions)[:, None] >> np.arange(actions) & 1) * UNIT
     return np.concatenate([corners, source.integers(UNIT, (4, actions))])
-
-
-def chi_square(winners: Sums, law: Floats) -> float:
-    """The probability of counts at least this far from the law, rare actions taken together."""
-    counts = np.bincount(winners, minlength=len(law)).astype(np.float64)
-    expected = law * len(winners)
-    rare = expected < _LEAST_EXPECTED
-    if rare.any():
-        few = int(np.argmin(np.where(rare, np.inf, expected)))
-        pooled = expected[rare].sum()
-        if pooled < _LEAST_EXPECTED:  # too little even together: count it with the least common
-            rare[few] = True
-        counts = np.append(counts[~rare], counts[rare].sum())
-        expected = np.append(expected[~rare], expected[rare].sum())
-    if len(expected) == 1:
-        return 1.0
-    return chi_square_tail(float(((counts - expected) ** 2 / expected).sum()), len(expected) - 1)
-
-
-def chi_square_tail(value: float, freedom: int) -> float:
-    """P(χ² with so many degrees of freedom ≥ value), by the recursion in steps of two."""
-    half = value / 2
-    if half == 0:
-        return 1.0
-    tail, done = (erfc(sqrt(half)), 1) if freedom % 2 else (exp(-half), 2)
-    while done < freedom:
-        tail += exp(done / 2 * log(half) - half - lgamma(done / 2 + 1))
-        done += 2
-    return tail

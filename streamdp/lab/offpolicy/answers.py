@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,38 +16,18 @@ from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.schedule import Schedule
 from streamdp.lab.offpolicy.estimators import MeanReward, PolicyValues
 from streamdp.lab.papers.learners import EXPERT_RECIPES, Bandit
-from streamdp.lab.replay.cells import Epsilon, epsilon_text, parse_candidate
+from streamdp.lab.replay.cells import Candidate, Epsilon, LearnerCell, crossed, parse_candidate
 from streamdp.lab.replay.course import Shares, Trajectory
 
-L = TypeVar("L")
+K = TypeVar("K")
 
+FeedbackCell = LearnerCell[PolicyLearner]
+"""A learner of policies: it releases when a block ends."""
 
-@dataclass(frozen=True, slots=True)
-class LearnerCell(Generic[L]):
-    """A learner, as text, at an ε."""
+PhasedCell = LearnerCell[Bandit]
+"""One of the papers' learners: it releases by an action's own count."""
 
-    text: str
-    epsilon: Epsilon
-    learner: L
-
-    def __str__(self) -> str:
-        """The form used in tables and messages."""
-        return f"{self.text} at ε = {epsilon_text(self.epsilon)}"
-
-
-class FeedbackCell(LearnerCell[PolicyLearner]):
-    """A learner of policies: it releases when a block ends."""
-
-    __slots__ = ()
-
-
-class PhasedCell(LearnerCell[Bandit]):
-    """One of the papers' learners: it releases by an action's own count."""
-
-    __slots__ = ()
-
-
-AnyCell = FeedbackCell | PhasedCell
+AnyCell = LearnerCell[PolicyLearner | Bandit]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,38 +59,37 @@ class FeedbackAnswer:
     regret: Floats | None = None  # exactly: by seed
 
 
-def feedback_cells(
-    learners: tuple[str, ...], epsilons: tuple[Epsilon, ...], *, actions: tuple[str, ...]
-) -> tuple[FeedbackCell, ...]:
-    """The cells of learners that release when a block ends."""
-    cells = cells_of(learners, epsilons, actions=actions)
-    return tuple(cell for cell in cells if isinstance(cell, FeedbackCell))
-
-
 def cells_of(
     learners: tuple[str, ...], epsilons: tuple[Epsilon, ...], *, actions: tuple[str, ...]
 ) -> tuple[AnyCell, ...]:
     """Every combination, in the order of the question; a baseline has one cell, without privacy.
 
     >>> cells = cells_of(("lazy_ucb", "thompson"), (Fraction(1),), actions=("a", "b"))
-    >>> [(type(cell).__name__, cell.epsilon) for cell in cells]
-    [('PhasedCell', Fraction(1, 1)), ('FeedbackCell', None)]
+    >>> [(type(cell.learner).__name__, cell.epsilon) for cell in cells]
+    [('Bandit', Fraction(1, 1)), ('PolicyLearner', None)]
     """
-    cells: list[AnyCell] = []
     for text in learners:
         if (name := text.split(":")[0]) in EXPERT_RECIPES:
             what = "advice comes with each choice, so no log holds it"
             expected = "a learner without advice, or streamdp.lab.papers.experts"
             raise InvalidConfig("learners", what, expected=expected, got=name)
-        candidate = parse_candidate(text, observes="feedback")
-        for epsilon in epsilons if candidate.private else (None,):
-            made = candidate.learner(epsilon, actions=actions)
-            if isinstance(made, Bandit):
-                cells.append(PhasedCell(text, epsilon, made))
-            else:
-                assert isinstance(made, PolicyLearner)
-                cells.append(FeedbackCell(text, epsilon, made))
-    return tuple(cells)
+
+    def made(candidate: Candidate, epsilon: Epsilon) -> PolicyLearner | Bandit:
+        learner = candidate.learner(epsilon, actions=actions)
+        assert isinstance(learner, PolicyLearner | Bandit)
+        return learner
+
+    candidates = [parse_candidate(text, observes="feedback") for text in learners]
+    return crossed(candidates, epsilons, made)
+
+
+def of_kind(cells: Sequence[AnyCell], kind: type[K]) -> tuple[LearnerCell[K], ...]:
+    """The cells whose learners are of this type."""
+    return tuple(
+        LearnerCell(cell.candidate, cell.epsilon, cell.learner)
+        for cell in cells
+        if isinstance(cell.learner, kind)
+    )
 
 
 def charge_of(learner: PolicyLearner, counts: Ints) -> FeedbackCharge:

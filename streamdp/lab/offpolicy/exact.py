@@ -29,7 +29,6 @@ from streamdp.lab.replay.cuts import Bench, Rows
 from streamdp.lab.replay.log import Log, Portion
 from streamdp.lab.replay.stages import Watch, unwatched
 
-BAND = (10, 90)
 _AT_ONCE = 1 << 21  # slots × (seeds + actions)
 
 
@@ -195,7 +194,6 @@ class _Player:
     def answer(self) -> FeedbackAnswer:
         """The result."""
         log_keys, so_far = self._log_keys, np.cumsum(self._regret, axis=0)
-        low, high = np.percentile(so_far, BAND, axis=1)
         ends = ends_of(self._schedule, len(so_far), longest=int(log_keys.counts.max()))
         regret = so_far[-1]
         best = float(log_keys.totals.min(axis=1).sum()) / UNIT
@@ -204,7 +202,7 @@ class _Player:
             cell=self._cell,
             estimate=MeanReward.over_seeds(rewards),
             by_seed=rewards,
-            course=Trajectory(ends, so_far.mean(axis=1), low, high),
+            course=Trajectory.of_runs(ends, so_far.T),
             shares=Shares(self._schedule.starts(np.arange(len(self._shares))), self._shares),
             arms=self._runs.experiment.arms(),
             charge=charge_of(self._cell.learner, log_keys.counts),

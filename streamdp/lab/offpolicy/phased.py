@@ -29,7 +29,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCharge, PhasedCell
 from streamdp.lab.offpolicy.estimators import MeanReward
-from streamdp.lab.offpolicy.exact import BAND, LogKeys, slots_in_order
+from streamdp.lab.offpolicy.exact import LogKeys, slots_in_order
 from streamdp.lab.offpolicy.log import ShownLog
 from streamdp.lab.offpolicy.rejection import POINTS, Met, answer_of
 from streamdp.lab.papers.learners import Bandit
@@ -102,13 +102,12 @@ def _exact(
             if not at:
                 charge.add(run, len(played))
     regrets -= least
-    low, high = np.percentile(regrets, BAND, axis=0)
     rewards = 1 - (regrets[:, -1] + least[-1]) / log_keys.slots
     return FeedbackAnswer(
         cell=cell,
         estimate=MeanReward.over_seeds(rewards),
         by_seed=rewards,
-        course=Trajectory(marks, regrets.mean(axis=0), low, high),
+        course=Trajectory.of_runs(marks, regrets),
         shares=_shares(shown, marks, log_keys.totals.shape[1]),
         charge=charge.total(),
         regret=regrets[:, -1],

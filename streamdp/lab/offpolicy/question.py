@@ -24,19 +24,21 @@ from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Release
+from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.lab.offpolicy import exact, phased, rejection, weighted
 from streamdp.lab.offpolicy.answers import (
     AnyCell,
     FeedbackAnswer,
     FeedbackCell,
-    PhasedCell,
     cells_of,
+    of_kind,
 )
 from streamdp.lab.offpolicy.fold import fold
 from streamdp.lab.offpolicy.log import ShownLog
+from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.replay.cells import Epsilon
 from streamdp.lab.replay.cuts import Bench
-from streamdp.lab.replay.log import Log
+from streamdp.lab.replay.log import Log, key_text
 from streamdp.lab.replay.spread import standard_error
 from streamdp.lab.replay.stages import Watch, unwatched
 
@@ -143,7 +145,7 @@ def replay_losses(
 ) -> FeedbackReplay:
     """Play a log of the losses of all actions as feedback."""
     cells = cells_of(question.learners, question.epsilons, actions=log.actions)
-    policies, phases = _parted(cells)
+    policies, phases = of_kind(cells, PolicyLearner), of_kind(cells, Bandit)
     keys, answers = exact.play(log, policies, question.bench, watch)
     answers += phased.play_phases(log, phases, question.bench, keys, watch)
     watched = int(keys.counts.argmax())
@@ -168,9 +170,9 @@ def replay_shown(
     cells = cells_of(question.learners, question.epsilons, actions=log.actions)
     slots = log.slots
     log, method = _answerable(log, question)
-    policies, phases = _parted(cells)
+    policies, phases = of_kind(cells, PolicyLearner), of_kind(cells, Bandit)
     if phases and method != "uniform":
-        raise _refused(log, *_PHASES_UNKNOWN, got=", ".join(dict.fromkeys(p.text for p in phases)))
+        raise _refused(log, *_PHASES_UNKNOWN, got=", ".join(dict.fromkeys(p.name for p in phases)))
     partition, key = log.learners[int(log.counts.argmax())]
     answer = FeedbackReplay(
         log=log.name,
@@ -197,22 +199,12 @@ _PHASES_UNKNOWN = (
 )
 
 
-def _parted(
-    cells: tuple[AnyCell, ...],
-) -> tuple[tuple[FeedbackCell, ...], tuple[PhasedCell, ...]]:
-    """Learners with blocks, and those with phases."""
-    return (
-        tuple(cell for cell in cells if isinstance(cell, FeedbackCell)),
-        tuple(cell for cell in cells if isinstance(cell, PhasedCell)),
-    )
-
-
 def _in_order(
     answers: list[FeedbackAnswer], cells: tuple[AnyCell, ...]
 ) -> tuple[FeedbackAnswer, ...]:
     """The answers in the order of the question's cells."""
-    by_cell = {(answer.cell.text, answer.cell.epsilon): answer for answer in answers}
-    return tuple(by_cell[cell.text, cell.epsilon] for cell in cells)
+    by_cell = {(answer.cell.name, answer.cell.epsilon): answer for answer in answers}
+    return tuple(by_cell[cell.name, cell.epsilon] for cell in cells)
 
 
 def _releases(
@@ -325,13 +317,3 @@ def _check_uniform(log: ShownLog, good: NDArray[np.bool_]) -> None:
 
 def _refused(log: ShownLog, why: str, expected: str, got: str = "none") -> InvalidConfig:
     return InvalidConfig(log.name, why, expected=expected, got=got)
-
-
-def key_text(key: bytes | None, partition: int) -> str:
-    """A key for people.
-
-    >>> key_text(None, 0), key_text(b"fr", 2)
-    ('(no key)', 'fr in partition 2')
-    """
-    name = "(no key)" if key is None else key.decode(errors="backslashreplace")
-    return name if partition == 0 else f"{name} in partition {partition}"

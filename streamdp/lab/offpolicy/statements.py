@@ -6,7 +6,7 @@ Text, page and JSON all use these, so that they say the same.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,44 +16,37 @@ from streamdp.lab.offpolicy.estimators import MeanReward, PolicyValues, ValueEst
 from streamdp.lab.offpolicy.fold import release_as_json
 from streamdp.lab.offpolicy.likelihood import FEWEST
 from streamdp.lab.offpolicy.question import FeedbackReplay, Method
-from streamdp.lab.replay.cells import epsilon_text
+from streamdp.lab.replay.cells import epsilon_option, epsilon_text
 from streamdp.lab.replay.spread import standard_error
-from streamdp.lab.replay.summary import counted
+from streamdp.lab.replay.summary import Statement, counted
 from streamdp.wire.unprotected import labelled
 
 _NAMED = 5  # candidates in a sentence
 _WEIGHT_OFF = 0.1  # of a mean weight from 1
 
 
-class Said(NamedTuple):
-    """One paragraph."""
-
-    about: str
-    says: str
-
-
-METHODS: Mapping[Method, Said] = {
-    "exact": Said(
+METHODS: Mapping[Method, Statement] = {
+    "exact": Statement(
         "Exact",
         "The log holds the losses of all actions, so each learner drew its own actions and was told"
         " what came of them. There is nothing to estimate: intervals are over seeds. This stops"
         " being true where the losses of actions that were not shown were made up, or where what"
         " was shown changed what came next.",
     ),
-    "propensities": Said(
+    "propensities": Statement(
         "Estimated from propensities",
         "The log holds what came of the actions that were shown, and how likely each was. Each"
         " block is weighed by the policy that a learner has made from earlier blocks of this log,"
         " so the values are those of policies that learn from the log's draws. Live, a learner"
         " learns from its own.",
     ),
-    "uniform": Said(
+    "uniform": Statement(
         "As it would have run live",
         "The log's actions were drawn uniformly, so each learner could draw its own and learn from"
         " the records where both agree: about one in K. Beside it stand the estimates from all"
         " records, of policies that learn from the log's draws.",
     ),
-    "service": Said(
+    "service": Statement(
         "Released, not valued",
         "These are the releases that a service with this stream, epoch, seed and learner makes from"
         " these records, bit for bit. What other policies would have won is not said: that takes"
@@ -72,19 +65,19 @@ def enough(reward: MeanReward) -> bool:
     return reward.clicks is None or reward.clicks >= FEWEST
 
 
-def summary(replay: FeedbackReplay) -> list[Said]:
+def summary(replay: FeedbackReplay) -> list[Statement]:
     """The conclusions of a replay, in sentences."""
     said = [METHODS[replay.method]]
     shown = replay.rejected or replay.answers
     if replay.method != "service":
-        said.append(Said("Best here", _best(shown)))
+        said.append(Statement("Best here", _best(shown)))
     if replay.fixed is not None:
-        said.append(Said("The log itself", f"{interval(replay.fixed.logged)} a record."))
+        said.append(Statement("The log itself", f"{interval(replay.fixed.logged)} a record."))
         said.append(_always(replay))
         said += list(_doubts(shown))
     if replay.best is not None and replay.uniform is not None:
         means = f"the best fixed action of each key {replay.best:.4g}, uniform play"
-        said.append(Said("Yardsticks", f"A record's reward: {means} {replay.uniform:.4g}."))
+        said.append(Statement("Yardsticks", f"A record's reward: {means} {replay.uniform:.4g}."))
     said += list(_counted(replay))
     return said
 
@@ -158,7 +151,7 @@ def _names(answers: Sequence[FeedbackAnswer]) -> str:
     return f"{names} and {more} more" if more > 0 else names
 
 
-def _always(replay: FeedbackReplay) -> Said:
+def _always(replay: FeedbackReplay) -> Statement:
     always = best_always(replay)
     if always is None:
         says = f"no action has {FEWEST:.0f} effective clicks, so none can be compared."
@@ -168,7 +161,7 @@ def _always(replay: FeedbackReplay) -> Said:
             f"{name!r} is estimated best: {interval(reward)} a record. It was picked from"
             f" {len(replay.actions)} by these records, so it seems better than it is."
         )
-    return Said("Always the same action", says)
+    return Statement("Always the same action", says)
 
 
 def best_always(replay: FeedbackReplay) -> tuple[str, MeanReward] | None:
@@ -179,11 +172,11 @@ def best_always(replay: FeedbackReplay) -> tuple[str, MeanReward] | None:
     return max(known, key=lambda pair: pair[1].value) if known else None
 
 
-def _doubts(shown: Sequence[FeedbackAnswer]) -> Iterator[Said]:
+def _doubts(shown: Sequence[FeedbackAnswer]) -> Iterator[Statement]:
     """Warnings about estimates that cannot be trusted."""
     few = [answer for answer in shown if not enough(headline(answer))]
     if few:
-        yield Said(
+        yield Statement(
             "Few effective clicks",
             f"{_names(few)}: clicks that would have been shown as often carry the weight of fewer"
             f" than {FEWEST:.0f}. These values are not compared, and their intervals may miss; only"
@@ -191,14 +184,14 @@ def _doubts(shown: Sequence[FeedbackAnswer]) -> Iterator[Said]:
         )
     off = [a for a in shown if a.value and abs(a.value.mean_weight.value - 1) > _WEIGHT_OFF]
     if off:
-        yield Said(
+        yield Statement(
             "Mean weight",
             f"{_names(off)}: the mean weight is not within {_WEIGHT_OFF:g} of 1, so this log hardly"
             " showed what they would show, or these are not the propensities of the draws.",
         )
 
 
-def _counted(replay: FeedbackReplay) -> Iterator[Said]:
+def _counted(replay: FeedbackReplay) -> Iterator[Statement]:
     log = replay.findings
     parts = [
         (log.refused, "have a key that is too long for a learner (--most-key-bytes)"),
@@ -209,7 +202,7 @@ def _counted(replay: FeedbackReplay) -> Iterator[Said]:
     ]
     counts = [f"{count:,} {what}" for count, what in parts if count]
     if counts:
-        yield Said("Of the records", "; ".join(counts) + ".")
+        yield Statement("Of the records", "; ".join(counts) + ".")
 
 
 def interval(reward: MeanReward) -> str:
@@ -295,7 +288,7 @@ def as_json(replay: FeedbackReplay) -> dict[str, object]:
     if replay.releases:
         facts["releases"] = [
             {
-                "learner": cell.text,
+                "learner": cell.name,
                 "epsilon": epsilon_text(cell.epsilon),
                 "seed": seed,
                 "releases": [release_as_json(release) for release in releases],
@@ -306,22 +299,16 @@ def as_json(replay: FeedbackReplay) -> dict[str, object]:
 
 
 def _answer(answer: FeedbackAnswer, replay: FeedbackReplay) -> dict[str, Any]:
-    course, arms, shares, charge = answer.course, answer.arms, answer.shares, answer.charge
+    arms, charge = answer.arms, answer.charge
     facts: dict[str, Any] = {
-        "learner": answer.cell.text,
-        "epsilon": epsilon_text(answer.cell.epsilon).replace("∞", "inf"),
+        "learner": answer.cell.name,
+        "epsilon": epsilon_option(answer.cell.epsilon),
         "config": answer.cell.learner.to_config(),
         "over_time": {
             "of": "regret" if answer.regret is not None else "mean reward",
-            "slots": course.slots.tolist(),
-            "mean": course.mean.tolist(),
-            "low": course.low.tolist(),
-            "high": course.high.tolist(),
+            **answer.course.as_json(),
         },
-        "policy_over_time": {
-            "starts": shares.starts.tolist(),
-            "policy": shares.shares.tolist(),
-        },
+        "policy_over_time": answer.shares.as_json(),
         "experiment": None if arms is None else arms_as_json(arms),
         "ledger": {
             "epsilon_per_event": None if charge.epsilon is None else str(charge.epsilon),

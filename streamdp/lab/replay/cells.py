@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig
@@ -84,13 +84,16 @@ class Candidate:
         return config | {"epsilon": str(epsilon)} if self.private else config
 
 
+L = TypeVar("L", covariant=True)
+
+
 @dataclass(frozen=True, slots=True)
-class Cell:
+class LearnerCell(Generic[L]):
     """A candidate at an ε: one curve for each seed."""
 
     candidate: Candidate
     epsilon: Epsilon
-    leader: Leader
+    learner: L
 
     @property
     def name(self) -> str:
@@ -101,15 +104,19 @@ class Cell:
         """The name and ε, for tables and messages."""
         return f"{self.name} at ε = {epsilon_text(self.epsilon)}"
 
-    @property
-    def resampled(self) -> bool:
-        """Whether the events must be drawn anew for every seed."""
-        return self.leader.resample != "none"
 
-    @property
-    def running(self) -> bool:
-        """Whether it looks at every slot."""
-        return self.leader.window == "running"
+Cell = LearnerCell[Leader]
+"""A learner of losses at an ε."""
+
+
+def redraws(cell: Cell) -> bool:
+    """Whether the events must be drawn anew for every seed."""
+    return cell.learner.resample != "none"
+
+
+def runs_on(cell: Cell) -> bool:
+    """Whether it looks at every slot."""
+    return cell.learner.window == "running"
 
 
 def parse_candidate(text: str, *, observes: str = "losses") -> Candidate:
@@ -184,12 +191,26 @@ def epsilon_text(epsilon: Epsilon) -> str:
     return decimal if "e" not in decimal and Fraction(decimal) == epsilon else str(epsilon)
 
 
+def epsilon_option(epsilon: Epsilon) -> str:
+    """An ε as commands take it, and as JSON has it."""
+    return "inf" if epsilon is None else epsilon_text(epsilon)
+
+
 def cells_of(
     candidates: Sequence[Candidate], epsilons: Sequence[Epsilon], *, actions: Sequence[str]
 ) -> tuple[Cell, ...]:
-    """Every combination; a candidate without privacy has one cell, at ε = inf."""
+    """The learners of losses in every combination."""
+    return crossed(candidates, epsilons, lambda one, epsilon: one.at(epsilon, actions=actions))
+
+
+def crossed(
+    candidates: Sequence[Candidate],
+    epsilons: Sequence[Epsilon],
+    make: Callable[[Candidate, Epsilon], L],
+) -> tuple[LearnerCell[L], ...]:
+    """Every combination, in order; a candidate without privacy has one cell, at ε = inf."""
     return tuple(
-        Cell(candidate, epsilon, candidate.at(epsilon, actions=actions))
+        LearnerCell(candidate, epsilon, make(candidate, epsilon))
         for candidate in candidates
         for epsilon in (epsilons if candidate.private else (None,))
     )
@@ -197,7 +218,7 @@ def cells_of(
 
 def schedules_of(cells: Sequence[Cell]) -> tuple[Schedule, ...]:
     """The different schedules of some cells."""
-    return tuple(dict.fromkeys(cell.leader.schedule for cell in cells))
+    return tuple(dict.fromkeys(cell.learner.schedule for cell in cells))
 
 
 def _candidate(recipe: str, options: Sequence[tuple[str, str]]) -> Candidate:

@@ -1,4 +1,4 @@
-"""Values over the slots of a key, for charts of feedback learners."""
+"""Values over the slots of a key, for charts, and their form in JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
+
+BAND = (10, 90)
+"""The percentiles between which a band lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +21,16 @@ class Trajectory:
     low: Floats
     high: Floats
 
-    def since(self, slot: int) -> Trajectory:
-        """The part from a slot on; all of it if it ends earlier."""
-        kept = slice(int(np.searchsorted(self.slots[:-1], slot)), None)
-        return Trajectory(self.slots[kept], self.mean[kept], self.low[kept], self.high[kept])
+    @classmethod
+    def of_runs(cls, slots: Ints, values: Floats) -> Trajectory:
+        """Of runs or seeds (runs × slots): the mean and the middle 80 %."""
+        low, high = np.percentile(values, BAND, axis=0)
+        return cls(slots, values.mean(axis=0), low, high)
+
+    def as_json(self, *, most: int | None = None) -> dict[str, list[float]]:
+        """About so many of its points at most: capped blocks may be thousands."""
+        kept = slice(None, None, 1 if most is None else max(1, len(self.slots) // most))
+        return {name: getattr(self, name)[kept].tolist() for name in self.__slots__}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +39,7 @@ class Shares:
 
     starts: Ints  # the first slot of each block
     shares: Floats  # blocks × K
+
+    def as_json(self) -> dict[str, object]:
+        """A policy for each block."""
+        return {"starts": self.starts.tolist(), "policy": self.shares.tolist()}

@@ -80,7 +80,7 @@ def curves(summed: Summed, cells: Sequence[Cell], bench: Bench, base: Baselines)
     books = [_Book(summed, base, len(bench.seeds)) for _ in cells]
     intervals: dict[tuple[Schedule, int], list[_Intervals]] = {}
     for played in play(summed, cells, bench):
-        schedule = cells[played.cell].leader.schedule
+        schedule = cells[played.cell].learner.schedule
         name = (schedule, int(played.part.rows[0]))
         if name not in intervals:
             if len(intervals) > 16:

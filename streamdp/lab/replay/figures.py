@@ -21,7 +21,6 @@ from streamdp.lab.replay.cells import Cell
 from streamdp.lab.replay.replaying import Replay, ReplayAnswer
 
 SETTLED = 0.9
-BAND = (10, 90)
 Z = following.Z
 _BOUND_POINTS = 24
 
@@ -59,11 +58,11 @@ def bounds(replay: Replay, cell: Cell) -> tuple[Floats, Floats, str] | None:
     None with several keys, each of which has its own bound, and for learners without privacy.
     """
     difference = gap(replay)
-    if len(replay.summed.rows) > 1 or not cell.leader.private or difference <= 0:
+    if len(replay.summed.rows) > 1 or not cell.learner.private or difference <= 0:
         return None
     longest = replay.summed.longest
     horizons = np.unique(np.geomspace(1, longest, _BOUND_POINTS).astype(np.int64))
-    limits = [bound_of(cell.leader, horizon=int(t), gap=difference) for t in horizons]
+    limits = [bound_of(cell.learner, horizon=int(t), gap=difference) for t in horizons]
     return horizons.astype(float), np.array([limit.regret for limit in limits]), limits[-1].source
 
 
@@ -79,7 +78,7 @@ class Stretch:
 
 def timeline(answer: ReplayAnswer, *, slots: int) -> list[Stretch]:
     """The most frequent action over all seeds, block by block."""
-    schedule, actions = answer.cell.leader.schedule, answer.curves.timeline
+    schedule, actions = answer.cell.learner.schedule, answer.curves.timeline
     starts = schedule.starts(np.arange(len(actions)))
     inside = starts <= slots
     actions, starts = actions[inside], starts[inside]

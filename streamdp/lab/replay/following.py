@@ -82,7 +82,7 @@ def contests(
 def _contest(epsilon: Epsilon, actions: Sequence[str]) -> Contest:
     memory = parse_candidate(MEMORY)
     (cell,) = cells_of([memory], [epsilon], actions=actions)
-    schedule = cell.leader.schedule
+    schedule = cell.learner.schedule
     capped = parse_candidate(f"{GROWING}:schedule={schedule.name} {schedule.parameter}")
     candidates: dict[MemoryKind, Candidate] = {
         MemoryKind.MEMORY: memory,
@@ -99,12 +99,12 @@ def _contest(epsilon: Epsilon, actions: Sequence[str]) -> Contest:
 
 
 def _blocks(contest: Contest, slots: int) -> int:
-    return contest.cells[MemoryKind.MEMORY].leader.schedule.block_of(slots)
+    return contest.cells[MemoryKind.MEMORY].learner.schedule.block_of(slots)
 
 
 def could_differ(contest: Contest, longest: int) -> bool:
     """Whether the longest key reaches a block that memory or a cap changes."""
-    schedule = contest.cells[MemoryKind.MEMORY].leader.schedule
+    schedule = contest.cells[MemoryKind.MEMORY].learner.schedule
     assert schedule.longest is not None, "the default's blocks stop growing"
     return longest >= schedule.start(len(schedule.prefix) + 2)
 

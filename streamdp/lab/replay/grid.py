@@ -23,7 +23,7 @@ from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import ACTION
 from streamdp.core.schedule import Schedule
-from streamdp.lab.replay.cells import Cell, schedules_of
+from streamdp.lab.replay.cells import Cell, redraws, schedules_of
 from streamdp.lab.replay.cuts import Bench
 from streamdp.lab.replay.draws import Dealer, SharedBits
 from streamdp.lab.replay.store import CutSums
@@ -66,7 +66,7 @@ def play(summed: Summed, cells: Sequence[Cell], bench: Bench) -> Iterator[Played
 def holds(cell: Cell, summed: Summed, bench: Bench) -> bool:
     """Whether a cell's plays fit in memory, part by part."""
     rows, seeds = _part_size(summed, bench)
-    blocks = cell.leader.schedule.block_of(summed.longest + 1) + 1
+    blocks = cell.learner.schedule.block_of(summed.longest + 1) + 1
     return blocks * min(rows, len(summed.rows)) * seeds <= _MOST_ACTIONS_HELD
 
 
@@ -111,11 +111,11 @@ def _play_part(
     slots, K = summed.slots[part.rows], len(summed.actions)
     dealer = Dealer(summed.rows, bench.randomness(), stream=bench.stream, seeds=part.seeds)
     waves = {schedule: _Waves.of(schedule, slots) for schedule in schedules_of(cells)}
-    held = [blank(len(waves[cell.leader.schedule]), part, cell) for cell in cells]
+    held = [blank(len(waves[cell.learner.schedule]), part, cell) for cell in cells]
     remembered = [
         {
             column.name: np.zeros((len(part.rows), len(part.seeds), *column.shape), column.dtype)
-            for column in cell.leader.evidence.fields
+            for column in cell.learner.evidence.fields
         }
         for cell in cells
     ]
@@ -131,11 +131,11 @@ def _play_part(
         rows, blocks = _pairs(counts, low)
         bits = dealer.selections(part.rows[rows], blocks, actions=K)
         for group in _alike(cells):
-            _Chunk(summed, part, waves[group[0][1].leader.schedule], low, high, counts).play(
+            _Chunk(summed, part, waves[group[0][1].learner.schedule], low, high, counts).play(
                 group, held, remembered, bits
             )
     for at, cell in enumerate(cells):
-        yield Played(part, at, held[at], waves[cell.leader.schedule].closed)
+        yield Played(part, at, held[at], waves[cell.learner.schedule].closed)
 
 
 class _Chunk:
@@ -165,7 +165,7 @@ class _Chunk:
         sums = self._sums(group[0][1])
         own = bits.pick(self._draws)
         for at, cell in group:
-            if cell.leader.bonus or cell.leader.remembers:
+            if cell.learner.bonus or cell.learner.remembers:
                 self._in_order(cell, held[at], remembered[at], sums, own)
                 continue
             chosen = _drawn(cell, sums, np.zeros(len(sums), np.int64), own)
@@ -180,7 +180,7 @@ class _Chunk:
         bits: SharedBits,
     ) -> None:
         """Select wave after wave: a choice depends on the action in force and on the memory."""
-        evidence, schedule = cell.leader.evidence, cell.leader.schedule
+        evidence, schedule = cell.learner.evidence, cell.learner.schedule
         seeds, begin = len(self._part.seeds), 0
         for block, count in enumerate(self._counts.tolist(), start=self._low):
             stop = begin + count * seeds
@@ -201,14 +201,14 @@ class _Chunk:
         starts = self._schedule.starts(self._blocks) - 1
         stops = self._schedule.stops(self._blocks) - 1
         sources: Sequence[CutSums] = (self._summed.sums,)
-        if cell.resampled:
+        if redraws(cell):
             sources = [self._summed.resampled[seed] for seed in self._part.seeds]
-        if cell.leader.window == "random_prefix":
+        if cell.learner.window == "random_prefix":
             windows = self._summed.rows.windows(self._schedule, rows, self._blocks)
             stops = starts[:, None] + windows[:, self._part.seeds.start : self._part.seeds.stop]
         seeds = len(self._part.seeds)
         ends = np.broadcast_to(stops.reshape(len(rows), -1), (len(rows), seeds))
-        if len(sources) == 1 and cell.leader.window == "whole":
+        if len(sources) == 1 and cell.learner.window == "whole":
             sums = _difference(sources[0], rows, starts, stops)
             return np.repeat(sums, seeds, axis=0)
         by_seed = [
@@ -220,7 +220,7 @@ class _Chunk:
 
 def _drawn(cell: Cell, sums: Ints, in_force: Ints, bits: SharedBits) -> Ints:
     """The votes that the learner draws from these sums while these actions are in force."""
-    return cell.leader.draw(ACTION, {"sums": sums}, {"action": in_force}, lambda purpose: bits)
+    return cell.learner.draw(ACTION, {"sums": sums}, {"action": in_force}, lambda purpose: bits)
 
 
 def _difference(sums: CutSums, rows: Ints, starts: Ints, stops: Ints) -> Ints:
@@ -244,7 +244,7 @@ def _alike(cells: Sequence[Cell]) -> list[list[tuple[int, Cell]]]:
     """Groups of cells that select from the same sums."""
     groups: dict[object, list[tuple[int, Cell]]] = defaultdict(list)
     for at, cell in enumerate(cells):
-        leader = cell.leader
+        leader = cell.learner
         groups[leader.schedule, leader.window, leader.resample].append((at, cell))
     return list(groups.values())
 

@@ -240,3 +240,13 @@ class ArrayLog:
         step = max(1, PORTION_BYTES // (4 * len(self.actions)))
         for first in range(0, self.slots, step):
             yield from portions_of(self.losses[first : first + step], Columns(), first=first)
+
+
+def key_text(key: Key, partition: int) -> str:
+    """A key for people.
+
+    >>> key_text(None, 0), key_text(b"fr", 2)
+    ('(no key)', 'fr in partition 2')
+    """
+    name = "(no key)" if key is None else key.decode(errors="backslashreplace")
+    return name if partition == 0 else f"{name} in partition {partition}"

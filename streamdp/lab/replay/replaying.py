@@ -27,6 +27,8 @@ from streamdp.lab.replay.cells import (
     Epsilon,
     cells_of,
     parse_candidate,
+    redraws,
+    runs_on,
     schedules_of,
 )
 from streamdp.lab.replay.curves import Baselines, Curves, baselines, curves
@@ -175,18 +177,18 @@ class ReplayWork:
         """The cells that the one pass answers, with those of some comparisons."""
         compared = (cell for contest in contests for cell in contest.cells.values())
         every = dict.fromkeys((*self.asked, self.leader, *compared))
-        return tuple(cell for cell in every if not cell.running)
+        return tuple(cell for cell in every if not runs_on(cell))
 
     def cuts(self) -> tuple[CutPlan, CutPlan | None]:
         """The cuts of the pass, and those of the events that are drawn anew."""
         cells = self.cells(self.contests)
-        prefix = [cell for cell in cells if cell.leader.window == "random_prefix"]
-        redrawn = [cell for cell in cells if cell.resampled]
+        prefix = [cell for cell in cells if cell.learner.window == "random_prefix"]
+        redrawn = [cell for cell in cells if redraws(cell)]
         main = CutPlan(schedules_of(cells), schedules_of(prefix), self.points)
         if not redrawn:
             return main, None
         none = np.zeros(0, dtype=np.int64)
-        windows = [cell for cell in redrawn if cell.leader.window == "random_prefix"]
+        windows = [cell for cell in redrawn if cell.learner.window == "random_prefix"]
         return main, CutPlan(schedules_of(redrawn), schedules_of(windows), none)
 
 
@@ -198,7 +200,7 @@ def plan(log: Log, question: Question) -> ReplayWork:
     if question.contests:
         seeds = len(question.seeds)
         compared = contests(question.epsilons, actions=actions, slots=log.slots, seeds=seeds)
-    running = [cell for cell in asked if cell.running]
+    running = [cell for cell in asked if runs_on(cell)]
     if not running and log.slots * len(actions) <= SMALL_LOG:
         running = list(cells_of([parse_candidate(RUNNING)], (None,), actions=actions))
     (leader,) = cells_of([parse_candidate(BASELINE)], (None,), actions=actions)
@@ -214,15 +216,15 @@ def _read(log: Log, question: Question, work: ReplayWork, watch: Watch) -> Summe
 
 def _charge(cell: Cell, summed: Summed) -> Charged | None:
     """Book every block that ended, in a ledger like the live one."""
-    if cell.leader.charge is None:
+    if cell.learner.charge is None:
         return None
-    schedule = cell.leader.schedule
+    schedule = cell.learner.schedule
     closed = schedule.blocks_of(summed.slots + 1)
-    ledger = Ledger(cell.leader.charge)
+    ledger = Ledger(cell.learner.charge)
     ledger.grow(len(closed))
     accounts = np.flatnonzero(closed)
     stops = schedule.starts(closed[accounts])
-    ledger.book(accounts, np.ones_like(accounts), stops, epsilon=cell.leader.charge)
+    ledger.book(accounts, np.ones_like(accounts), stops, epsilon=cell.learner.charge)
     charged = int((stops - 1).sum())
     return Charged(ledger.highest(), int(closed.sum()), charged, int(summed.slots.sum()) - charged)
 
@@ -240,7 +242,7 @@ def costs(log: Log, question: Question) -> Sequence[str]:
     """The costs of a replay beyond one reading of the log, as sentences; empty if none."""
     work = plan(log, question)
     values, sentences = log.slots * len(log.actions), []
-    redrawn = [cell.name for cell in work.asked if cell.resampled]
+    redrawn = [cell.name for cell in work.asked if redraws(cell)]
     if redrawn:
         seconds = values * len(question.seeds) / REDRAWN_A_SECOND
         sentences.append(

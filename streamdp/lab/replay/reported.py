@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from streamdp.core.events import Key
 from streamdp.lab.replay import following
-from streamdp.lab.replay.cells import Epsilon, epsilon_text
+from streamdp.lab.replay.cells import epsilon_option, epsilon_text
+from streamdp.lab.replay.course import BAND
 from streamdp.lab.replay.figures import (
-    BAND,
     Z,
     bounds,
     gap,
@@ -23,6 +22,7 @@ from streamdp.lab.replay.figures import (
     share_reached,
     timeline,
 )
+from streamdp.lab.replay.log import key_text
 from streamdp.lab.replay.replaying import Replay, ReplayAnswer
 from streamdp.lab.replay.summary import (
     best_without_privacy,
@@ -48,7 +48,7 @@ def as_json(replay: Replay) -> dict[str, object]:
     facts: dict[str, object] = {
         "log": replay.log,
         "lead": lead(replay),
-        "summary": [{"about": said.about, "says": said.says} for said in summary(replay)],
+        "summary": [said._asdict() for said in summary(replay)],
         "actions": list(replay.actions),
         "slots": replay.slots,
         "keys": len(replay.summed.rows),
@@ -70,7 +70,7 @@ def as_json(replay: Replay) -> dict[str, object]:
         ).tolist(),
         "shown": {
             "learner": shown.cell.name,
-            "epsilon": _epsilon(shown.cell.epsilon),
+            "epsilon": epsilon_option(shown.cell.epsilon),
             "slots_open": 0 if shown.charged is None else shown.charged.open_slots,
         },
         "by_key": list(_by_key(replay, shown)),
@@ -123,10 +123,6 @@ def lead(replay: Replay) -> dict[str, str]:
     return {"compared": compared, "worth": worth, "sure": sure}
 
 
-def _epsilon(epsilon: Epsilon) -> str:
-    return epsilon_text(epsilon).replace("∞", "inf")
-
-
 def _by_key(replay: Replay, shown: ReplayAnswer) -> Iterator[dict[str, object]]:
     """The keys with the most slots: their best action, and the shown learner's regret there."""
     totals, slots = replay.base.totals, replay.summed.slots
@@ -142,12 +138,6 @@ def _by_key(replay: Replay, shown: ReplayAnswer) -> Iterator[dict[str, object]]:
         }
 
 
-def key_text(key: Key, partition: int) -> str:
-    """A key for people."""
-    name = "(no key)" if key is None else key.decode(errors="backslashreplace")
-    return name if partition == 0 else f"{name} in partition {partition}"
-
-
 def _in_force(replay: Replay) -> dict[str, object]:
     """The action most often in force, by stretches of the longest key; and the best of each 1/50.
 
@@ -160,7 +150,7 @@ def _in_force(replay: Replay) -> dict[str, object]:
         "best_by_slice": _best_by_slice(replay),
         "runs": [
             {
-                "epsilon": _epsilon(answer.cell.epsilon),
+                "epsilon": epsilon_option(answer.cell.epsilon),
                 "stretches": [
                     [stretch.start, stretch.stop, stretch.action, stretch.share]
                     for stretch in timeline(answer, slots=slots)
@@ -204,8 +194,8 @@ def _cells(replay: Replay) -> Iterator[dict[str, object]]:
                 "learner": answer.cell.name,
                 "candidate": answer.cell.candidate.text,
                 "role": role,
-                "epsilon": _epsilon(answer.cell.epsilon),
-                "config": answer.cell.leader.to_config(),
+                "epsilon": epsilon_option(answer.cell.epsilon),
+                "config": answer.cell.learner.to_config(),
                 "regret": answer.mean,
                 "standard_error": answer.error,
                 "share_of_stake": share_reached(answer, replay),

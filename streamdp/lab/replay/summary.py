@@ -7,7 +7,7 @@ an interval is too wide to say something, it says that.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,7 @@ from streamdp.lab.replay.replaying import Replay, ReplayAnswer
 from streamdp.lab.replay.spread import standard_error
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(NamedTuple):
     """A sentence with a short heading."""
 
     about: str
@@ -261,7 +260,7 @@ def _settling(replay: Replay) -> Iterator[Statement]:
 def _charges(replay: Replay) -> Iterator[Statement]:
     less = []
     for answer in replay.answers:
-        charged, epsilon = answer.cell.leader.charge, answer.cell.epsilon
+        charged, epsilon = answer.cell.learner.charge, answer.cell.epsilon
         if charged is not None and epsilon is not None and charged < epsilon:
             less.append(f"{answer.cell.name} at ε = {epsilon_text(epsilon)} spends {charged}")
     text = (

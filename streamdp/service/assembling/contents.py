@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamdp.core.errors import TransportLost
 from streamdp.ports import Records, Value
 from streamdp.service.assembling.saved import schema_entry
 from streamdp.wire.registered.formats import Reading, as_json
@@ -19,15 +18,8 @@ class Contents:
     """The contents of one topic's records in one partition."""
 
     def __init__(self, what: str, reading: Reading | None, held: Sequence[Held]) -> None:
-        if reading is not None and not held and not reading.source.fetched.schemas:
-            raise TransportLost(
-                f"subject {reading.source.subject}",
-                "no schema is known yet",
-                expected="one in the state, or an answer of its registry that has one",
-                got="neither",
-            )
         self._what = what
-        self._reading = None if reading is None else reading.holding(held)
+        self._reading = None if reading is None else reading.resumed(held)
         self._unsaved: list[Held] = []
 
     def renew(self, *, since: int) -> None:

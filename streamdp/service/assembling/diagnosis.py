@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from streamdp.assembly.join import Positions
 from streamdp.assembly.public import TELLING
 from streamdp.core.errors import ConfigurationMismatch, InvalidConfig, StreamdpError
 from streamdp.ports import Administrator, Finding, Key, Partition, StreamTopics, Taken, Verdict
 from streamdp.service.assembling.saved import open_assembly
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.charges_by_others import ALONE, ChargesByOthers, ChargesByOthersOf, Scope
+from streamdp.service.diagnosis import retention
 from streamdp.wire.unprotected import NOT_PRIVATE
 
 
@@ -68,24 +68,15 @@ def _partition(
         text = f"it would begin epoch {spec.epoch} at request {positions.requests}"
         return [Finding(subject, Verdict.GOOD, text)]
     text = f"at request {positions.requests} of {taken.end_offset}"
-    return [Finding(subject, Verdict.GOOD, text), _retention(partition, positions, taken)]
-
-
-def _retention(partition: Partition, positions: Positions, taken: Taken) -> Finding:
-    """How many records lie between retention and the oldest one that a start reads again.
-
-    By requests alone: how long outcomes are retained may depend on what they contain.
-    """
-    subject = f"partition {partition}: retention"
-    needed, first = positions.history, taken.first_offset
-    text = (
-        f"a start reads from request {positions.history} on, they are retained from"
-        f" {taken.first_offset} on"
+    kept = retention(  # by requests: how long outcomes are kept may depend on what they contain
+        partition,
+        taken,
+        needed=positions.history,
+        text=f"a start reads from request {positions.history} on, they are retained from"
+        f" {taken.first_offset} on",
+        remedy="raise the retention of requests, and of outcomes, now",
     )
-    if first > 0 and needed - first < (taken.end_offset - needed) // 10 + 1:
-        both = "raise the retention of requests, and of outcomes, now"
-        return Finding(subject, Verdict.WARNING, f"{text}: {both}")
-    return Finding(subject, Verdict.GOOD, text)
+    return [Finding(subject, Verdict.GOOD, text), kept]
 
 
 async def keys(tools: Administrator, topics: StreamTopics, *, count: int) -> Finding:

@@ -50,10 +50,11 @@ from streamdp.ports import (
 )
 from streamdp.service.assembling.contents import Contents
 from streamdp.service.assembling.fingerprints import FINGERPRINTS
-from streamdp.service.assembling.saved import POINT, Opened, encode_point, entry_of, open_assembly
+from streamdp.service.assembling.saved import Opened, encode_point, entry_of, open_assembly
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.charges_by_others import ALONE, ChargesByOthers
 from streamdp.service.protocol import check_goes_on
+from streamdp.wire.entries import POINT
 from streamdp.wire.lines import LEDGER_SCHEMA, Assembled, PersonsCap
 from streamdp.wire.published import encode_assembled
 

@@ -42,7 +42,7 @@ from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.charges_by_others import ALONE, ChargesByOthers
 from streamdp.service.settings import Start, changes
 from streamdp.service.taking import check_alone
-from streamdp.wire.entries import POINT as POINT
+from streamdp.wire.entries import POINT
 from streamdp.wire.lines import Assembled
 from streamdp.wire.published import decode_assembled
 from streamdp.wire.registered.schemas import Held, decode_held

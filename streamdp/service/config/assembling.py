@@ -27,6 +27,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import NO_ARM
 from streamdp.ports import StreamTopics
 from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.config.pairs import wrong
 from streamdp.service.config.tables import FormatTable, options_for
 from streamdp.wire.feedback import FeedbackFormat, configure_feedback
 from streamdp.wire.formats import Format, checked_names, configure, factory_of
@@ -114,10 +115,10 @@ def _reading(
     factory = factory_of(format_.name)
     if not isinstance(factory, SchemaFactory):
         expected = "json without options, avro, protobuf or json_schema"
-        raise _wrong(configuration, name, key, "is not for contents", expected, format_.name)
+        raise wrong(configuration, name, key, "is not for contents", expected, format_.name)
     if field is None:
         problem = f"mode = {table.mode} reads no content of requests"
-        raise _wrong(configuration, name, key, problem, f"no {key}", format_.name)
+        raise wrong(configuration, name, key, problem, f"no {key}", format_.name)
     try:
         checked_names(format_.options, where="format", known=SOURCE)
         return factory.reading(field, options_for(format_, getattr(table, what)))
@@ -133,11 +134,11 @@ def _recipe(configuration: Configuration, name: str) -> Recipe:
     if observes != needed:
         problem = f"this mode writes events for streams with observes = {needed}"
         got = f"{table.mode} for {table.stream}, which observes {observes}"
-        raise _wrong(configuration, name, "mode", problem, "another mode or another stream", got)
+        raise wrong(configuration, name, "mode", problem, "another mode or another stream", got)
     for key, mode in (("gain", "rankers"), ("scale", "errors")):
         if getattr(table, key) is not None and table.mode != mode:
             problem, got = f"is only for mode = {mode}", f"mode = {table.mode}"
-            raise _wrong(configuration, name, key, problem, f"no {key}", got)
+            raise wrong(configuration, name, key, problem, f"no {key}", got)
     actions = tuple(configuration.actions(table.stream))
     match table.mode:
         case "feedback":
@@ -153,7 +154,7 @@ def _recipe(configuration: Configuration, name: str) -> Recipe:
         case "errors":
             if table.scale is None:
                 problem, expected = "missing", "the error from which on the loss is 1"
-                raise _wrong(configuration, name, "scale", problem, expected, "nothing")
+                raise wrong(configuration, name, "scale", problem, expected, "nothing")
             return Errors(actions, table.scale)
 
 
@@ -164,7 +165,7 @@ def _encoding(configuration: Configuration, name: str) -> Encode:
     if "registry" in options:
         problem = "the stream's records need a schema, and an event's length must never differ"
         expected = "a stream whose format is json or float32"
-        raise _wrong(configuration, name, "stream", problem, expected, stream.format.name)
+        raise wrong(configuration, name, "stream", problem, expected, stream.format.name)
     if stream.format.name == "json":
         options["padding"] = "fixed"
     feedback = configuration.feedback(stream_name)
@@ -176,7 +177,7 @@ def _encoding(configuration: Configuration, name: str) -> Encode:
     made = configure_feedback(stream.format.name, feedback=feedback, options=options)
     if made.frames:
         problem, expected = "an event is one slot, a frame is many", "a stream without frames"
-        raise _wrong(configuration, name, "stream", problem, expected, stream_name)
+        raise wrong(configuration, name, "stream", problem, expected, stream_name)
     return _feedback(made)
 
 
@@ -216,7 +217,7 @@ def _check_one_length(
         problem = "an event's length would reveal the outcome"
         expected = "a stream whose format writes events of one length, such as json or float32"
         got = f"events of {min(lengths)} to {max(lengths)} bytes"
-        raise _wrong(configuration, name, "stream", problem, expected, got)
+        raise wrong(configuration, name, "stream", problem, expected, got)
 
 
 def _cap(configuration: Configuration, name: str) -> Cap | None:
@@ -233,10 +234,10 @@ def _cap(configuration: Configuration, name: str) -> Cap | None:
         ) from None
     if (persons.slots is None) == (persons.per is None):
         problem, got = "the cap needs one kind of stretch", _given(persons.slots, persons.per)
-        raise _wrong(configuration, name, "persons", problem, "slots = … or per = day", got)
+        raise wrong(configuration, name, "persons", problem, "slots = … or per = day", got)
     if persons.most_persons is not None and persons.per is None:
         problem = "is only for per = day"
-        raise _wrong(configuration, name, "persons.most_persons", problem, "no such key", "slots")
+        raise wrong(configuration, name, "persons.most_persons", problem, "no such key", "slots")
     try:
         return Cap(persons.most, persons.slots, secret, persons.most_persons or MOST_PERSONS)
     except InvalidConfig as error:
@@ -247,10 +248,3 @@ def _cap(configuration: Configuration, name: str) -> Cap | None:
 
 def _given(slots: int | None, per: str | None) -> str:
     return "neither" if slots is None and per is None else "both"
-
-
-def _wrong(
-    configuration: Configuration, name: str, key: str, what: str, expected: str, got: object
-) -> InvalidConfig:
-    where = configuration.place("assemblies", name, key)
-    return InvalidConfig(where, what, expected=expected, got=got)

@@ -17,10 +17,10 @@ outcome exists is what an assembly protects.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamdp.core.errors import InvalidConfig
 
@@ -29,6 +29,25 @@ if TYPE_CHECKING:
     from streamdp.service.config.tables import AssemblyTable, Tables
 
 NONE = Fraction(0)
+
+
+class Way(NamedTuple):
+    """How requests and outcomes get into a topic."""
+
+    requests: str
+    outcomes: str
+    output: str
+
+
+def connected(ways: Iterable[Way], topic: str) -> list[Way]:
+    """The ways that topics of requests or of outcomes connect with one of these topics."""
+    every, ends, before = list(ways), {topic}, 0
+    while len(ends) != before:
+        before = len(ends)
+        for requests, outcomes, _ in every:
+            if {requests, outcomes} & ends:
+                ends |= {requests, outcomes}
+    return [way for way in every if way.requests in ends]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +60,25 @@ class TopicPair:
     outputs: tuple[str, ...]
 
 
+def way_of(tables: Tables, name: str) -> Way:
+    """What an assembly makes of what."""
+    table = tables.assemblies[name]
+    return Way(table.requests, table.outcomes, tables.streams[table.stream].input)
+
+
 def pairs_of(tables: Tables) -> list[TopicPair]:
     """Every pair of a configuration, in the order of its assemblies."""
-    groups: list[dict[str, AssemblyTable]] = []
-    for name, table in tables.assemblies.items():
-        together = {name: table}
-        apart = []
-        for group in groups:
-            ends = {end for member in group.values() for end in (member.requests, member.outcomes)}
-            if ends & {table.requests, table.outcomes}:
-                together = {**group, **together}
-            else:
-                apart.append(group)
-        groups = [*apart, together]
-    return [_pair(tables, group) for group in groups]
-
-
-def _pair(tables: Tables, group: Mapping[str, AssemblyTable]) -> TopicPair:
-    return TopicPair(
-        assemblies=tuple(group),
-        requests=tuple(dict.fromkeys(member.requests for member in group.values())),
-        outcomes=tuple(dict.fromkeys(member.outcomes for member in group.values())),
-        outputs=tuple(tables.streams[member.stream].input for member in group.values()),
-    )
+    ways = {name: way_of(tables, name) for name in tables.assemblies}
+    groups = dict.fromkeys(tuple(connected(ways.values(), way.requests)) for way in ways.values())
+    return [
+        TopicPair(
+            assemblies=tuple(name for name, way in ways.items() if way in group),
+            requests=tuple(dict.fromkeys(way.requests for way in group)),
+            outcomes=tuple(dict.fromkeys(way.outcomes for way in group)),
+            outputs=tuple(way.output for way in group),
+        )
+        for group in groups
+    ]
 
 
 def pair_with(tables: Tables, topic: str) -> TopicPair | None:
@@ -102,7 +117,7 @@ def check_assemblies(configuration: Configuration) -> None:
     for name, table in tables.assemblies.items():
         if table.stream not in tables.streams:
             expected = "one of the streams: " + ", ".join(tables.streams)
-            raise _wrong(configuration, name, "stream", "unknown", expected, table.stream)
+            raise wrong(configuration, name, "stream", "unknown", expected, table.stream)
     inputs = {stream.input: name for name, stream in tables.streams.items()}
     writers: dict[str, str] = {}
     roles: dict[str, str] = {}
@@ -111,16 +126,16 @@ def check_assemblies(configuration: Configuration) -> None:
         if output in writers:
             problem = "another assembly writes the same input: a request would be in it twice"
             expected, got = "an input of its own", f"{output}, which {writers[output]} writes"
-            raise _wrong(configuration, name, "stream", problem, expected, got)
+            raise wrong(configuration, name, "stream", problem, expected, got)
         writers[output] = name
         for key, topic in (("requests", table.requests), ("outcomes", table.outcomes)):
             if roles.setdefault(topic, key) != key:
                 problem = "requests of one assembly cannot be outcomes of another"
-                raise _wrong(configuration, name, key, problem, "another topic", topic)
+                raise wrong(configuration, name, key, problem, "another topic", topic)
         if table.outcomes in inputs:
             problem = "a stream reads the outcomes, and would publish how many there are"
             got = f"{table.outcomes}, which {inputs[table.outcomes]} reads"
-            raise _wrong(
+            raise wrong(
                 configuration, name, "outcomes", problem, "a topic that no stream reads", got
             )
         if table.requests not in tables.topics:
@@ -134,7 +149,7 @@ def check_assemblies(configuration: Configuration) -> None:
     for output, name in writers.items():
         if output in roles:
             problem = f"the stream's input holds the {roles[output]} of an assembly"
-            raise _wrong(configuration, name, "stream", problem, "an input of its own", output)
+            raise wrong(configuration, name, "stream", problem, "an input of its own", output)
 
 
 def _check_partitions(
@@ -174,8 +189,9 @@ def _with_budget(configuration: Configuration, pair: TopicPair) -> Iterator[str]
     return (topic for topic in (*pair.requests, *pair.outcomes) if topic in tables.topics)
 
 
-def _wrong(
+def wrong(
     configuration: Configuration, name: str, key: str, what: str, expected: str, got: object
 ) -> InvalidConfig:
+    """The error of a key in an assembly's table."""
     where = configuration.place("assemblies", name, key)
     return InvalidConfig(where, what, expected=expected, got=got)

@@ -33,9 +33,9 @@ from streamdp.service.demo.world import (
     Segment,
     ShopWorld,
 )
+from streamdp.service.life import Observe
 from streamdp.service.listeners import about_of
 from streamdp.service.run import Running
-from streamdp.service.worker import Observe
 from streamdp.wire.feedback import ACTION_HEADER
 
 PREFIX = "streamdp-demo"

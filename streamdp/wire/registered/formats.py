@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost
 from streamdp.wire.feedback import Feedback, Outcomes
 from streamdp.wire.formats import (
     Decoded,
@@ -88,6 +88,21 @@ class Reading:
     def holding(self, held: Sequence[Held]) -> Reading:
         """With these schemas alone."""
         return replace(self, log=SchemaLog.of(held), seen=None)
+
+    def resumed(self, held: Sequence[Held]) -> Reading:
+        """As a partition with these schemas goes on.
+
+        If it holds none, the registry must have answered: without any, no record could ever be
+        used.
+        """
+        if not held and not self.source.fetched.schemas:
+            raise TransportLost(
+                f"subject {self.source.subject}",
+                "no schema is known yet",
+                expected="one in the state, or an answer of its registry that has one",
+                got="neither",
+            )
+        return self.holding(held)
 
     def renewed(self, *, since: int) -> tuple[Reading, list[Held]]:
         """With what was fetched since, which holds from a position on; and what is new of it."""

@@ -29,6 +29,8 @@ from streamdp.lab.replay.stages import Watch, unwatched
 
 Verdict = Literal["reproduced", "not reproduced", "open"]
 
+Interval = tuple[float, float]
+
 Z = 2.576
 """Standard errors of the intervals: 99 %."""
 
@@ -117,6 +119,23 @@ def verdict(
     if low > at_most or high < at_least:
         return "not reproduced"
     return "open"
+
+
+def judged(
+    claim: str,
+    source: str,
+    learner: str,
+    rule: str,
+    measured: str,
+    interval: Interval,
+    runs: int,
+    *,
+    at_least: float = -np.inf,
+    at_most: float = np.inf,
+) -> ClaimResult:
+    """A measurement, with the verdict that follows from its interval and the claimed range."""
+    judgement = verdict(*interval, at_least=at_least, at_most=at_most)
+    return ClaimResult(claim, source, learner, rule, measured, *interval, runs, judgement)
 
 
 def ratio(top: Floats, bottom: Floats) -> tuple[float, float, float]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.random import default_rng  # noqa: TID251 - losses are made up: no secret
 
 from streamdp.core.arrays import Floats, Ints
-from streamdp.lab.papers.claims import ClaimResult, Effort, Measured, Z, ratio, verdict
+from streamdp.lab.papers.claims import ClaimResult, Effort, Measured, Z, judged, ratio
 from streamdp.lab.papers.claims.bandits import runs_of
 from streamdp.lab.papers.learners import BANDIT_RECIPES, EXPERT_RECIPES
 from streamdp.lab.papers.learners.experts import batched_rates
@@ -34,16 +34,16 @@ def leak(size: Effort) -> Measured:
     ):
         off = _exp3_path(first) - claimed
         findings.append(
-            ClaimResult(
+            judged(
                 "one loss moves EXP3's probability of an action from nearly 0 to nearly 1",
                 f"{PAPER}, Appendix G.1, Fig. 1",
                 f"EXP3 without noise, {name}",
                 f"P(2) after T = 100/η slots is {claimed:.6g} within 10⁻⁶",
                 f"{claimed + off:.8f}",
-                off,
-                off,
+                (off, off),
                 1,
-                verdict(off, off, at_least=-1e-6, at_most=1e-6),
+                at_least=-1e-6,
+                at_most=1e-6,
             )
         )
     return Measured(tuple(findings))
@@ -87,18 +87,15 @@ def bounds(size: Effort) -> Measured:
             half = Z * outcome.error
             vacuous = " (vacuous: more than T)" if bound > horizon else ""
             findings.append(
-                ClaimResult(
+                judged(
                     "the printed bound is never exceeded",
                     f"{PAPER}, Corollaries 1 to 3",
                     f"converted:base={base}:constants={constants}",
                     "regret / bound is at most 1 at T = 10⁴, gap 0.1, K = 5",
                     f"{outcome} of {bound:,.0f}{vacuous} at ε = {epsilon}",
-                    (outcome.mean - half) / bound,
-                    (outcome.mean + half) / bound,
+                    ((outcome.mean - half) / bound, (outcome.mean + half) / bound),
                     runs_of(size),
-                    verdict(
-                        (outcome.mean - half) / bound, (outcome.mean + half) / bound, at_most=1.0
-                    ),
+                    at_most=1.0,
                 )
             )
     return Measured(tuple(findings))
@@ -128,16 +125,16 @@ def order(size: Effort) -> Measured:
     value, low, high = ratio(outcomes[long].regrets[:, -1], outcomes[short].regrets[:, -1])
     return Measured(
         (
-            ClaimResult(
+            judged(
                 "regret is of the order √(T/ε)",
                 f"{PAPER}, Corollary 2",
                 "converted:base=htinf",
                 "16 times the slots at a gap of 2√(K/T) give 4 times the regret (3 … 5)",
                 f"{value:.2f}",
-                low,
-                high,
+                (low, high),
                 2 * runs_of(size),
-                verdict(low, high, at_least=3.0, at_most=5.0),
+                at_least=3.0,
+                at_most=5.0,
             ),
         )
     )
@@ -223,14 +220,13 @@ def _learns(
     low, high = ((outcome.mean + sign * Z * outcome.error) / world.uniform for sign in (-1, 1))
     ours = options["noise"] == "cell"
     algorithm = 7 if recipe.startswith("improved") else 2
-    return ClaimResult(
+    return judged(
         "learns from expert advice",
         "ours: a noise for each cell" if ours else f"{PAPER}, Algorithm {algorithm}",
         f"{recipe}:noise={options['noise']}",
         f"regret is at most 0.9 of uniform play's at {where}",
         f"{outcome} of {world.uniform:.0f}",
-        low,
-        high,
+        (low, high),
         runs,
-        verdict(low, high, at_most=0.9),
+        at_most=0.9,
     )

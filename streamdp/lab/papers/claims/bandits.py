@@ -21,8 +21,8 @@ from streamdp.lab.papers.claims import (
     Measured,
     Picture,
     Z,
+    judged,
     ratio,
-    verdict,
 )
 from streamdp.lab.papers.learners import BANDIT_RECIPES, Bandit
 from streamdp.lab.papers.play import BanditOutcome, simulate_bandit, steady
@@ -105,83 +105,75 @@ def regrets(
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The range in which a claim wants a ratio of two regrets, and how that is said."""
+
+    says: str
+    at_least: float = -np.inf
+    at_most: float = np.inf
+
+    def of(
+        self, top: BanditOutcome, bottom: BanditOutcome, claim: str, source: str, learner: str
+    ) -> ClaimResult:
+        """Judge the ratio of the regrets of two learners, or of one at two ε."""
+        value, low, high = ratio(top.regrets[:, -1], bottom.regrets[:, -1])
+        return judged(
+            claim,
+            source,
+            learner,
+            self.says,
+            f"{top} against {bottom}: {value:.2f}",
+            (low, high),
+            len(top.regrets),
+            at_least=self.at_least,
+            at_most=self.at_most,
+        )
+
+    def at_each(
+        self,
+        outcomes: Regrets,
+        budgets: Sequence[Fraction],
+        one: FigureLearner,
+        other: FigureLearner,
+        claim: str,
+        source: str,
+    ) -> list[ClaimResult]:
+        """Judge one learner beside another, at each ε."""
+        return [
+            self.of(
+                outcomes[one.name, epsilon],
+                outcomes[other.name, epsilon],
+                claim,
+                source,
+                f"ε = {epsilon_text(epsilon)}",
+            )
+            for epsilon in budgets
+        ]
+
+
+NO_MORE = Rule("the ratio is at most 1", at_most=1.0)
+SIMILAR = Rule("the ratio is 0.8 … 1.25", 0.8, 1.25)
+
+
 def figure(number: int, means: Sequence[float]) -> Callable[[Effort], Measured]:
     """A figure of regret over slots: five arms, a million slots, three ε."""
 
     def measured(size: Effort) -> Measured:
         outcomes = regrets(FIGURE, BUDGETS, means, size, horizon=HORIZON)
-        source = f"{NEWEST}, Fig. {number}"
-        findings = [
-            *below(outcomes, THOMPSON_2, SUCCESSIVE, BUDGETS, source),
-            *below(outcomes, THOMPSON_2, LAZY_UCB, BUDGETS, source),
-            *(
-                compared(
-                    outcomes,
-                    THOMPSON_2,
-                    KLUCB,
-                    epsilon,
-                    (f"{THOMPSON_2.name}, is similar to {KLUCB.name}", source),
-                    rule="the ratio is 0.8 … 1.25",
-                    at_least=0.8,
-                    at_most=1.25,
-                )
-                for epsilon in BUDGETS
-            ),
-            *below(outcomes, LAZY_UCB, SUCCESSIVE, BUDGETS, f"{OLDER}, §5"),
-        ]
+        newest, older = f"{NEWEST}, Fig. {number}", f"{OLDER}, §5"
+        findings: list[ClaimResult] = []
+        for rule, one, verb, other, source in (
+            (NO_MORE, THOMPSON_2, "loses no more than", SUCCESSIVE, newest),
+            (NO_MORE, THOMPSON_2, "loses no more than", LAZY_UCB, newest),
+            (SIMILAR, THOMPSON_2, "is similar to", KLUCB, newest),
+            (NO_MORE, LAZY_UCB, "loses no more than", SUCCESSIVE, older),
+        ):
+            claim = f"{one.name} {verb} {other.name}"
+            findings += rule.at_each(outcomes, BUDGETS, one, other, claim, source)
         return Measured(tuple(findings), _picture(outcomes, number))
 
     return measured
-
-
-def below(
-    outcomes: Regrets,
-    one: FigureLearner,
-    other: FigureLearner,
-    budgets: Sequence[Fraction],
-    source: str,
-) -> list[ClaimResult]:
-    """One learner against another, at each ε."""
-    claim = f"{one.name} loses no more than {other.name}"
-    return [
-        compared(
-            outcomes,
-            one,
-            other,
-            epsilon,
-            (claim, source),
-            rule="the ratio is at most 1",
-            at_most=1.0,
-        )
-        for epsilon in budgets
-    ]
-
-
-def compared(
-    outcomes: Regrets,
-    one: FigureLearner,
-    other: FigureLearner,
-    epsilon: Fraction,
-    said: tuple[str, str],
-    *,
-    rule: str,
-    at_least: float = -np.inf,
-    at_most: float = np.inf,
-) -> ClaimResult:
-    """The ratio of two learners' regrets."""
-    top, bottom = outcomes[one.name, epsilon], outcomes[other.name, epsilon]
-    value, low, high = ratio(top.regrets[:, -1], bottom.regrets[:, -1])
-    return ClaimResult(
-        said[0],
-        said[1],
-        f"ε = {epsilon_text(epsilon)}",
-        rule,
-        f"{top} against {bottom}: {value:.2f}",
-        low,
-        high,
-        len(top.regrets),
-        verdict(low, high, at_least=at_least, at_most=at_most),
-    )
 
 
 def _picture(by_learner: Regrets, number: int) -> Picture:
@@ -209,25 +201,10 @@ def spread_of(regrets: Floats) -> tuple[Floats, Floats]:
 def flat(size: Effort) -> Measured:
     """DP-SE's regret does not depend on ε in the range of the figures."""
     outcomes = regrets((SUCCESSIVE,), BUDGETS, FIRST, size, horizon=HORIZON)
-    value, low, high = ratio(
-        outcomes[SUCCESSIVE.name, BUDGETS[0]].regrets[:, -1],
-        outcomes[SUCCESSIVE.name, BUDGETS[-1]].regrets[:, -1],
-    )
-    return Measured(
-        (
-            ClaimResult(
-                "the regret of DP-SE is flat in ε",
-                f"{OLDER}, §5",
-                SUCCESSIVE.name,
-                "regret at ε = 1/4 over that at ε = 1 is 0.8 … 1.25",
-                f"{value:.2f}",
-                low,
-                high,
-                runs_of(size),
-                verdict(low, high, at_least=0.8, at_most=1.25),
-            ),
-        )
-    )
+    few, many = (outcomes[SUCCESSIVE.name, epsilon] for epsilon in (BUDGETS[0], BUDGETS[-1]))
+    rule = Rule("regret at ε = 1/4 over that at ε = 1 is 0.8 … 1.25", 0.8, 1.25)
+    claim = "the regret of DP-SE is flat in ε"
+    return Measured((rule.of(few, many, claim, f"{OLDER}, §5", SUCCESSIVE.name),))
 
 
 def hybrid(size: Effort) -> Measured:
@@ -238,17 +215,16 @@ def hybrid(size: Effort) -> Measured:
         worst = exposure(learner)
         printed = root == "printed"
         findings.append(
-            ClaimResult(
+            judged(
                 "Hybrid-UCB is ε-differentially private",
                 f"{OLDER}, Theorem on Hybrid-UCB" if printed else "ours: the array is the root",
                 f"hybrid_ucb:root={root}",
                 "the largest log-ratio of releases over all headers and replacements of five slots"
                 " is at most ε = 1",
                 f"{worst:.4f} ε",
-                worst,
-                worst,
+                (worst, worst),
                 1,
-                verdict(worst, worst, at_most=1.0 + 1e-9),
+                at_most=1.0 + 1e-9,
             )
         )
     return Measured(tuple(findings))

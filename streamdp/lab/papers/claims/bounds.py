@@ -7,7 +7,7 @@ from itertools import product
 
 from streamdp.core.calibration import prefix_softmax_rate
 from streamdp.core.regret import leader_bound, prefix_softmax_bound
-from streamdp.lab.papers.claims import LEADERS, ClaimResult, Effort, Measured, Z, verdict
+from streamdp.lab.papers.claims import LEADERS, Effort, Measured, Z, judged
 from streamdp.lab.papers.claims.growth import one_better, run
 from streamdp.lab.replay.cells import epsilon_text
 from streamdp.lab.replay.spread import standard_error
@@ -41,17 +41,16 @@ def never_exceeded(size: Effort) -> Measured:
         if learner.startswith("prefix"):
             source = "Cesari & Colomboni 2026, Theorem 1"
         findings.append(
-            ClaimResult(
+            judged(
                 "the printed bound is never exceeded",
                 source,
                 learner,
                 f"regret / bound is at most 1 in {len(GRID)} worlds (K = 2, 10, 100;"
                 " Δ = .02, .1, .5; ε = .05, .25, 2; T = 2^20)",
                 f"at most {100 * high:.1f} % of the bound, at {where}",
-                low,
-                high,
+                (low, high),
                 few.runs * len(GRID),
-                verdict(low, high, at_most=1.0),
+                at_most=1.0,
             )
         )
     return Measured(tuple(findings))

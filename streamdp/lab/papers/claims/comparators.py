@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from streamdp.lab.papers.claims import ClaimResult, Effort, Measured, Picture, ratio, verdict
+from streamdp.lab.papers.claims import ClaimResult, Effort, Measured, Picture
 from streamdp.lab.papers.claims.bandits import (
     FIRST,
     KLUCB,
     SUCCESSIVE,
     FigureLearner,
-    compared,
+    Rule,
     over_slots,
     regrets,
 )
@@ -28,25 +28,14 @@ ONE = Fraction(1)
 def adap(size: Effort) -> Measured:
     """Fig. 2: the order at ten million slots. Fig. 3: no price of privacy above ε = 0.3."""
     outcomes = regrets((KLUCB, UCB, SUCCESSIVE), (ONE,), FIRST, size, horizon=HORIZON)
+    source = f"{PAPER}, Fig. 2"
+    no_more = Rule("the ratio is at most 1 after 10⁷ slots", at_most=1.0)
+    many_times = Rule("the ratio is at least 7 after 10⁷ slots", at_least=7.0)
+    order = "AdaP-KLUCB loses no more than AdaP-UCB"
+    times = "DP-SE loses almost ten times what AdaP-KLUCB does"
     findings = [
-        compared(
-            outcomes,
-            KLUCB,
-            UCB,
-            ONE,
-            ("AdaP-KLUCB loses no more than AdaP-UCB", f"{PAPER}, Fig. 2"),
-            rule="the ratio is at most 1 after 10⁷ slots",
-            at_most=1.0,
-        ),
-        compared(
-            outcomes,
-            SUCCESSIVE,
-            KLUCB,
-            ONE,
-            ("DP-SE loses almost ten times what AdaP-KLUCB does", f"{PAPER}, Fig. 2"),
-            rule="the ratio is at least 7 after 10⁷ slots",
-            at_least=7.0,
-        ),
+        *no_more.at_each(outcomes, (ONE,), KLUCB, UCB, order, source),
+        *many_times.at_each(outcomes, (ONE,), SUCCESSIVE, KLUCB, times, source),
         _flat(size),
     ]
     curves = over_slots({name: outcome for (name, _), outcome in outcomes.items()})
@@ -57,16 +46,11 @@ def adap(size: Effort) -> Measured:
 def _flat(size: Effort) -> ClaimResult:
     few, many = Fraction(3, 10), Fraction(10)
     outcomes = regrets((KLUCB,), (few, many), FAR_APART, size, horizon=HORIZON)
-    top, bottom = outcomes[KLUCB.name, few], outcomes[KLUCB.name, many]
-    value, low, high = ratio(top.regrets[:, -1], bottom.regrets[:, -1])
-    return ClaimResult(
+    says = "means (0.8, 0.1⁴): regret at ε = 0.3 over that at ε = 10 is 0.8 … 1.25 after 10⁷ slots"
+    return Rule(says, 0.8, 1.25).of(
+        outcomes[KLUCB.name, few],
+        outcomes[KLUCB.name, many],
         "above ε = 0.3 privacy costs AdaP-KLUCB nothing where gaps are large",
         f"{PAPER}, Fig. 3",
         KLUCB.name,
-        "means (0.8, 0.1⁴): regret at ε = 0.3 over that at ε = 10 is 0.8 … 1.25 after 10⁷ slots",
-        f"{top} against {bottom}: {value:.2f}",
-        low,
-        high,
-        len(top.regrets),
-        verdict(low, high, at_least=0.8, at_most=1.25),
     )

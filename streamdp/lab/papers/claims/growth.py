@@ -16,6 +16,7 @@ from streamdp.lab.papers.claims import (
     Measured,
     Picture,
     Z,
+    judged,
     ratio,
     verdict,
 )
@@ -57,7 +58,7 @@ def horizon(size: Effort) -> Measured:
         half = Z * standard_error(share)
         low, high = float(share.mean()) - half, float(share.mean()) + half
         findings.append(
-            ClaimResult(
+            judged(
                 "regret does not grow with T",
                 f"{PREFIX}; {NOISY}; Wu & Wang 2026, Theorem 3",
                 learner,
@@ -65,10 +66,9 @@ def horizon(size: Effort) -> Measured:
                 f" (K = {K}, Δ = {gap}, ε = {epsilon_text(epsilon)})",
                 f"{early.mean():.1f} after 2^{short}, {added.mean():.2f} more by 2^{long};"
                 f" {int((added > 0).sum())} runs played a wrong action after 2^{short}",
-                low,
-                high,
+                (low, high),
                 size.runs,
-                verdict(low, high, at_most=0.02),
+                at_most=0.02,
             )
         )
         total = np.cumsum(costs.mean(axis=1))
@@ -89,17 +89,16 @@ def actions(size: Effort) -> Measured:
         }
         value, low, high = (bound / logs for bound in ratio(regrets[1024], regrets[8]))
         findings.append(
-            ClaimResult(
+            judged(
                 "regret grows like ln K",
                 f"{PREFIX}; {NOISY} (ln K once gaps are equal)",
                 learner,
                 f"R/ln K at K = 1024 is at most 1.5 times that at K = 8, where ln² K would give"
                 f" 3.3 (Δ = {gap}, ε = {epsilon_text(epsilon)})",
                 f"{value:.2f} times; R is {regrets[8].mean():.1f} and {regrets[1024].mean():.1f}",
-                low,
-                high,
+                (low, high),
                 size.runs,
-                verdict(low, high, at_most=1.5),
+                at_most=1.5,
             )
         )
         curves.append(_curve(learner, {float(np.log(K)): regret for K, regret in regrets.items()}))
@@ -121,29 +120,29 @@ def epsilon(size: Effort) -> Measured:
         value, low, high = ratio(regrets[1 / 64], regrets[1 / 32])
         flat, flat_low, flat_high = ratio(regrets[16.0], regrets[8.0])
         small.append(
-            ClaimResult(
+            judged(
                 "regret is like 1/ε for small ε",
                 f"{PREFIX}; {NOISY} and 12",
                 learner,
                 f"R(ε = 1/64) / R(ε = 1/32) lies in [1.7, 2.3] (K = {K}, Δ = {gap})",
                 f"ratio {value:.2f}; {regrets[1 / 64].mean():.0f} and {regrets[1 / 32].mean():.0f}",
-                low,
-                high,
+                (low, high),
                 size.runs,
-                verdict(low, high, at_least=1.7, at_most=2.3),
+                at_least=1.7,
+                at_most=2.3,
             )
         )
         large.append(
-            ClaimResult(
+            judged(
                 "privacy is free for large ε",
                 f"{PREFIX}; {NOISY}: ln K/Δ remains",
                 learner,
                 f"R(ε = 16) / R(ε = 8) lies in [0.8, 1.25] (K = {K}, Δ = {gap})",
                 f"ratio {flat:.2f}; {regrets[16.0].mean():.1f} and {regrets[8.0].mean():.1f}",
-                flat_low,
-                flat_high,
+                (flat_low, flat_high),
                 size.runs,
-                verdict(flat_low, flat_high, at_least=0.8, at_most=1.25),
+                at_least=0.8,
+                at_most=1.25,
             )
         )
         curves.append(_curve(learner, regrets))

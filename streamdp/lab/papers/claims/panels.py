@@ -12,18 +12,18 @@ from itertools import pairwise
 
 import numpy as np
 
-from streamdp.lab.papers.claims import ClaimResult, Curve, Effort, Measured, Picture, ratio, verdict
+from streamdp.lab.papers.claims import ClaimResult, Curve, Effort, Measured, Picture, judged, ratio
 from streamdp.lab.papers.claims.bandits import (
     FIRST,
     KLUCB,
     LAZY_UCB,
+    NO_MORE,
     OLDER,
     SUCCESSIVE,
     THOMPSON,
     FigureLearner,
     Regrets,
-    below,
-    compared,
+    Rule,
     marks_of,
     regrets,
     runs_of,
@@ -73,103 +73,51 @@ def panel(means: Sequence[float], size: Effort, *, horizon: int) -> Regrets:
     return outcomes
 
 
+COMPETITIVE = Rule("the ratio is at most 1.25", at_most=1.25)
+TWICE = Rule("its regret is at least twice that of DP-SE", at_least=2.0)
+AT_MOST_THAT = Rule("its regret is at most that of DP-SE", at_most=1.0)
+
+
 def statements(outcomes: Regrets, source: str) -> list[ClaimResult]:
     """The statements of the text, each at the ε that it names or at all of them."""
-    plots = f"{source} (a plot, no text)"
-    findings = [
-        compared(
-            outcomes,
-            LAZY_UCB,
-            SUCCESSIVE,
-            epsilon,
-            ("Anytime-Lazy-UCB is competitive with DP-SE", source if named else plots),
-            rule="the ratio is at most 1.25",
-            at_most=1.25,
-        )
-        for epsilon in BUDGETS
-        for named in (epsilon in MIDDLE,)
-    ]
-    findings += [
-        compared(
-            outcomes,
-            HYBRID,
-            SUCCESSIVE,
-            epsilon,
-            ("Hybrid-UCB does not perform well at small ε", source),
-            rule="its regret is at least twice that of DP-SE",
-            at_least=2.0,
-        )
-        for epsilon in MIDDLE
-    ]
-    findings += [
-        compared(
-            outcomes,
-            HYBRID,
-            SUCCESSIVE,
-            epsilon,
-            ("Hybrid-UCB performs well at large ε", source),
-            rule="its regret is at most that of DP-SE",
-            at_most=1.0,
-        )
-        for epsilon in LARGE
-    ]
+    competitive = "Anytime-Lazy-UCB is competitive with DP-SE"
+    small = "Hybrid-UCB does not perform well at small ε"
+    large = "Hybrid-UCB performs well at large ε"
+    ours = f"{THOMPSON.name} loses no more than {SUCCESSIVE.name}"
+    findings: list[ClaimResult] = []
+    for epsilon in BUDGETS:
+        of = source if epsilon in MIDDLE else f"{source} (a plot, no text)"
+        findings += COMPETITIVE.at_each(outcomes, (epsilon,), LAZY_UCB, SUCCESSIVE, competitive, of)
+    findings += TWICE.at_each(outcomes, MIDDLE, HYBRID, SUCCESSIVE, small, source)
+    findings += AT_MOST_THAT.at_each(outcomes, LARGE, HYBRID, SUCCESSIVE, large, source)
     findings += [_falls(outcomes, learner, source) for learner in (LAZY_UCB, HYBRID)]
-    findings.append(_flat(outcomes, source))
-    return findings + below(outcomes, THOMPSON, SUCCESSIVE, BUDGETS, "ours, beside the panels")
+    findings.append(
+        Rule("regret at ε = 0.1 over that at ε = 128 is 0.8 … 1.25", 0.8, 1.25).of(
+            outcomes[SUCCESSIVE.name, BUDGETS[0]],
+            outcomes[SUCCESSIVE.name, BUDGETS[-1]],
+            "the regret of DP-SE is flat in ε",
+            source,
+            SUCCESSIVE.name,
+        )
+    )
+    beside = "ours, beside the panels"
+    return findings + NO_MORE.at_each(outcomes, BUDGETS, THOMPSON, SUCCESSIVE, ours, beside)
 
 
 def _falls(by_learner: Regrets, shown: FigureLearner, source: str) -> ClaimResult:
     """The worst step from an ε to the next larger one."""
     outcomes = [by_learner[shown.name, epsilon].regrets[:, -1] for epsilon in BUDGETS]
     value, low, high = max(ratio(after, before) for before, after in pairwise(outcomes))
-    return _over_budgets(
+    course = ", ".join(f"{regrets.mean():.0f}" for regrets in outcomes)
+    return judged(
         "the regret of UCB-based learners falls with ε",
         source,
-        shown,
-        "from each ε to the next larger one it grows by a tenth at most",
-        (value, low, high),
-        outcomes,
-        at_most=1.1,
-    )
-
-
-def _flat(by_learner: Regrets, source: str) -> ClaimResult:
-    outcomes = [by_learner[SUCCESSIVE.name, epsilon].regrets[:, -1] for epsilon in BUDGETS]
-    return _over_budgets(
-        "the regret of DP-SE is flat in ε",
-        source,
-        SUCCESSIVE,
-        "regret at ε = 0.1 over that at ε = 128 is 0.8 … 1.25",
-        ratio(outcomes[0], outcomes[-1]),
-        outcomes,
-        at_least=0.8,
-        at_most=1.25,
-    )
-
-
-def _over_budgets(
-    claim: str,
-    source: str,
-    shown: FigureLearner,
-    rule: str,
-    interval: tuple[float, float, float],
-    outcomes: Sequence[np.ndarray[tuple[int, ...], np.dtype[np.float64]]],
-    *,
-    at_least: float = -np.inf,
-    at_most: float = np.inf,
-) -> ClaimResult:
-    value, low, high = interval
-    course = ", ".join(f"{regrets.mean():.0f}" for regrets in outcomes)
-    return ClaimResult(
-        claim,
-        source,
         shown.name,
-        rule,
+        "from each ε to the next larger one it grows by a tenth at most",
         f"{value:.2f}; at ε = {epsilon_text(BUDGETS[0])} … {epsilon_text(BUDGETS[-1])}: {course}",
-        low,
-        high,
+        (low, high),
         len(outcomes[0]),
-        verdict(low, high, at_least=at_least, at_most=at_most),
+        at_most=1.1,
     )
 
 

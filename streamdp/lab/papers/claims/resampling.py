@@ -13,7 +13,7 @@ from streamdp.core.grid import quantise
 from streamdp.core.kinds.resampled import resampled
 from streamdp.core.learners import Leader
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness
-from streamdp.lab.papers.claims import ClaimResult, Effort, Measured, Z, verdict
+from streamdp.lab.papers.claims import Effort, Measured, Z, judged
 from streamdp.lab.replay.cells import Epsilon, epsilon_text, parse_candidate
 
 Losses = NDArray[np.float32]
@@ -38,7 +38,7 @@ def example(size: Effort) -> Measured:
             at = (claimed - 0.02, claimed + 0.02) if claimed else (0.0, 0.5)
             said = f"is {claimed}" if claimed else "is at most 1/2"
             findings.append(
-                ClaimResult(
+                judged(
                     "without resampling the wrong action leads"
                     if claimed
                     else "resampling sets it right",
@@ -46,10 +46,10 @@ def example(size: Effort) -> Measured:
                     f"noisy_leader:resample={resample}",
                     f"{rule} {said}",
                     f"{share:.3f}",
-                    low,
-                    high,
+                    (low, high),
                     n,
-                    verdict(low, high, at_least=at[0], at_most=at[1]),
+                    at_least=at[0],
+                    at_most=at[1],
                 )
             )
     return Measured(tuple(findings))
@@ -79,17 +79,16 @@ def monotonicity(size: Effort) -> Measured:
             low, high, j, share, n = _worst_share(size, noise, budget, "bernoulli")
             _, _, i, plain, _ = _worst_share(size, noise, budget, "none")
             findings.append(
-                ClaimResult(
+                judged(
                     "P(J = j) ≤ 1/j under resampling",
                     "Wu & Wang 2026, Lemma 6",
                     f"noisy_leader:noise={noise}:resample=bernoulli",
                     f"the largest j · P(J = j), j ≥ 2, after blocks of 1, 4, 16 slots is at most 1"
                     f" (K = 6, skewed losses, ε = {epsilon_text(budget)})",
                     f"{j} · {share:.3f}; without resampling {i} · {plain:.3f}",
-                    low,
-                    high,
+                    (low, high),
                     n,
-                    verdict(low, high, at_most=1),
+                    at_most=1,
                 )
             )
     return Measured(tuple(findings))
