@@ -22,9 +22,10 @@ import numpy as np
 import pytest
 
 from streamdp.client import choosing
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.learners import Leader, learner_of
-from streamdp.core.learners.feedback import PolicyLearner
+from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.randomness import SeededRandomness, SystemRandomness
 from streamdp.core.regret import estimate
 from streamdp.lab.audit import (
@@ -126,10 +127,19 @@ AUDITED = one_policy_of_each(
 )
 
 
+def in_parts(played: str) -> PolicyLearner:
+    """Of a table of two fields, each of them a part."""
+    fields = Contexts.read({"device": ["phone"], "country": ["fr"]})
+    return FEEDBACK_RECIPES["policy_contexts"](
+        actions=fields.arms(("a", "b")), epsilon="1/2", context=fields, played=played,
+        interactions="none",
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "kind",
-    [*AUDITED.values(), made(), made(played="value")],
-    ids=[*AUDITED, "mutants' by header", "mutants' by value"],
+    [*AUDITED.values(), made(), made(played="value"), in_parts("value")],
+    ids=[*AUDITED, "mutants' by header", "mutants' by value", "parts"],
 )
 def test_every_feedback_learner_costs_what_it_says(kind: PolicyLearner) -> None:
     """ε exactly: enumerated, in long blocks, sampled; what is not private says so."""

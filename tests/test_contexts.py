@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from hashlib import sha256
 from itertools import combinations
@@ -17,6 +18,7 @@ from streamdp.core.evidence.context_model import ROUNDS, ContextModel, weighed
 from streamdp.core.evidence.contexts import MOST_LEVELS, Contexts
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.evidence.policy_posterior import TAILS, NoiseVariance, level
+from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 
 SHOP = '{"device":["phone","desktop"],"country":["de","fr","it"],"age":{"cuts":[18.0,30.0,65.0]}}'
 EXACT = NoiseVariance(2.0)
@@ -191,6 +193,59 @@ def test_the_fit_is_that_of_plain_tables(shape: tuple[int, ...], noise: NoiseVar
     lengths = np.array([50, 60, 70])
     alone = [of.policy(state[[at]], lengths[[at]]) for at in range(3)]
     assert (of.policy(state, lengths) == np.concatenate(alone)).all()
+
+
+def test_parts_release_the_sums_of_the_whole_table() -> None:
+    """Fields in the order of the table, part by part, as sums over the other axes."""
+    fields = Contexts.read({"a": ["x"], "b": ["x", "y"], "c": ["x", "y", "z"]})
+    of = FEEDBACK_RECIPES["policy_contexts"](
+        actions=fields.arms(("p", "q")), epsilon="1", context=fields, interactions="c x a"
+    )
+    rng = np.random.default_rng(3)
+    gains, shown = rng.integers(1, 9, (2, 1, 2, 3, 4, 2))
+    columns = of.totals(gains.reshape(1, -1), shown.reshape(1, -1))
+    for name, table in (("sums", gains[0]), ("shown", shown[0])):
+        parts = [table.sum(axis=1).reshape(-1), table.sum(axis=(0, 2)).reshape(-1)]
+        assert columns[name].tolist() == [np.concatenate(parts).tolist()]
+    assert isinstance(of.rule, ContextModel)
+    cells = of.rule.cells_shown(columns["shown"][0].astype(float)).reshape(2, 3, 4)
+    of_levels = [shown[0].sum(axis=(*{0, 1, 2} - {at}, 3)) for at in range(3)]
+    assert np.allclose(cells, np.einsum("i,j,k->ijk", *of_levels))
+
+
+def test_parts_learn_what_is_best_by_each_field_of_many() -> None:
+    """Of 729 cells whose tables are six of three levels: the right action in nearly all cells."""
+    shape = (3,) * 6
+    of = replace(model(shape, 2), parts=tuple((field,) for field in range(6)))
+    rng, state = np.random.default_rng(1), np.zeros((1, *of.history.shape(of.numbers)))
+    effects = rng.normal(0, 0.02, (6, 3))
+    best = effects[np.arange(6), np.indices(shape).reshape(6, -1).T].sum(axis=1)
+    rates = 0.1 + np.column_stack([best, -best]) / 2
+    noise = NoiseVariance(2 * 6.0**2)
+    for _ in range(3):
+        shown = rng.poisson(30, rates.shape)
+        gains = rng.binomial(shown, np.clip(rates, 0, 1)) - shown / 2
+        released = [np.zeros(of.numbers), np.zeros(of.numbers)]
+        for numbers, table in zip(released, (gains, shown), strict=True):
+            for places in of.places:
+                np.add.at(numbers, places, table.reshape(-1))
+        released[0] += rng.laplace(0, 6, of.numbers)
+        state = of.learned(state, released[0][None], released[1][None], noise)
+    means, _ = of.posterior(state)
+    clear = np.abs(best) > 0.02
+    right = (means[0].argmax(axis=1) == rates.argmax(axis=1))[clear]
+    assert clear.sum() > 300
+    assert right.mean() > 0.98
+
+
+@pytest.mark.parametrize("text", ["a", "a x d", "a x a", "a x b, b x a", "", "a,b"])
+def test_interactions_that_name_no_part_are_refused(text: str) -> None:
+    with pytest.raises(InvalidConfig, match="no interaction, or one twice"):
+        Contexts.read({name: ["x"] for name in "abc"}).parts(text)
+
+
+def test_an_interaction_of_all_fields_is_the_whole_table() -> None:
+    assert Contexts.read({name: ["x"] for name in "abc"}).parts("a × b × c") == ()
 
 
 def test_an_interaction_of_two_fields_is_learned_for_all_others() -> None:

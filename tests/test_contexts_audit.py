@@ -33,10 +33,11 @@ EPSILON = Fraction(1, 2)
 Content = tuple[int, int]  # an arm, which is content in value mode only, and a gain
 
 
-def learner(played: str) -> PolicyLearner:
+def learner(played: str, interactions: str = "all") -> PolicyLearner:
     return FEEDBACK_RECIPES["policy_contexts"](
-        actions=ARMS, epsilon=EPSILON, context=FIELDS, played=played, schedule="capped 4"
-    )
+        actions=ARMS, epsilon=EPSILON, context=FIELDS, played=played, schedule="capped 4",
+        interactions=interactions,
+    )  # fmt: skip
 
 
 def stream(contents: list[Content]) -> FeedbackBatch:
@@ -88,10 +89,12 @@ def neighbours(played: str) -> Iterator[FeedbackBatch]:
     return (stream([*BESIDE[:2], content, *BESIDE[2:]]) for content in contents(played))
 
 
+@pytest.mark.parametrize("interactions", ["all", "none"])
 @pytest.mark.parametrize("played", ["header", "value"])
-def test_a_replaced_event_costs_exactly_what_is_charged(played: str) -> None:
+def test_a_replaced_event_costs_exactly_what_is_charged(played: str, interactions: str) -> None:
     """Nothing above ε, and ε itself is reached: less noise would be too little."""
-    assert most(learner(played), neighbours(played)) == pytest.approx(float(EPSILON), abs=1e-9)
+    of = learner(played, interactions)
+    assert most(of, neighbours(played)) == pytest.approx(float(EPSILON), abs=1e-9)
 
 
 # -- mutants -------------------------------------------------------------------------------------
@@ -104,6 +107,24 @@ class TooLittleNoise(PolicyLearner):
     def sums_scale(self) -> Fraction | None:
         """1/ε."""
         return replace(learner("header"), charge=self.charge).sums_scale
+
+
+class ScaleOfOnePart(PolicyLearner):
+    """Adds the noise of a table to each of its parts, though an event enters all of them."""
+
+    @property
+    def sums_scale(self) -> Fraction | None:
+        """1/ε, or 2/ε."""
+        return replace(learner(self.played), charge=self.charge).sums_scale
+
+
+class ScaleOfParts(PolicyLearner):
+    """Adds parts/ε where contexts are content: a replaced event leaves cells and enters others."""
+
+    @property
+    def sums_scale(self) -> Fraction | None:
+        """Parts/ε."""
+        return replace(learner("header", "none"), charge=self.charge).sums_scale
 
 
 class HalfOnLosses(PolicyLearner):
@@ -138,14 +159,14 @@ class Weighted(PolicyLearner):
 
             def contents(self, slots, bits):  # type: ignore[no-untyped-def]
                 added = super().contents(slots, bits)
-                added.gains = added.gains * np.where(added.cells % len(ARMS) >= 4, 4, 1)
+                added.gains = added.gains * np.where(added.cells[0] % len(ARMS) >= 4, 4, 1)
                 return added
 
         return Adder(self, private)
 
 
 def as_mutant(kind: type[PolicyLearner], played: str) -> PolicyLearner:
-    sound = learner(played)
+    sound = learner(played, "none" if kind in (ScaleOfOnePart, ScaleOfParts) else "all")
     return kind(**{of.name: getattr(sound, of.name) for of in fields(sound)})
 
 
@@ -155,6 +176,9 @@ def as_mutant(kind: type[PolicyLearner], played: str) -> PolicyLearner:
         (TooLittleNoise, "value", 2 * float(EPSILON)),
         (HalfOnLosses, "value", 1.5 * float(EPSILON)),
         (ExactCounts, "value", float("inf")),
+        (ScaleOfOnePart, "header", 2 * float(EPSILON)),
+        (ScaleOfOnePart, "value", 2 * float(EPSILON)),
+        (ScaleOfParts, "value", 2 * float(EPSILON)),
         (Weighted, "header", 4 * float(EPSILON)),
         (Weighted, "value", 1.5 * float(EPSILON)),
     ],

@@ -38,10 +38,10 @@ def rewards() -> np.ndarray:
     return table.reshape(FIELDS.cells, 3)
 
 
-def spec(played: str = "header") -> StreamSpec:
+def spec(played: str = "header", interactions: str = "all") -> StreamSpec:
     learner = FEEDBACK_RECIPES["policy_contexts"](
         actions=FIELDS.arms(ACTIONS), epsilon="1", context=FIELDS, played=played,
-        schedule="geometric 2",
+        schedule="geometric 2", interactions=interactions,
     )  # fmt: skip
     feedback = Feedback(ACTIONS, "reward", played, contexts=FIELDS)  # type: ignore[arg-type]
     options = {"padding": "fixed"} if played == "value" else {}
@@ -80,8 +80,8 @@ def drawn(of: StreamSpec) -> list[Release]:
     return found
 
 
-def observer(played: str = "header") -> Observer:
-    of = spec(played)
+def observer(played: str = "header", interactions: str = "all") -> Observer:
+    of = spec(played, interactions)
     releases = drawn(of)
     actions = Topic([action(release, lines=of.lines) for release in releases])
     ledger = Topic(
@@ -97,12 +97,14 @@ def observer(played: str = "header") -> Observer:
     return Observer(actions, ledger, about=about)
 
 
-@pytest.mark.parametrize("played", ["header", "value"])
-def test_the_history_says_which_field_matters(played: str) -> None:
+@pytest.mark.parametrize(
+    ("played", "interactions"), [("header", "all"), ("value", "all"), ("header", "none")]
+)
+def test_the_history_says_which_field_matters(played: str, interactions: str) -> None:
     """Device does, country does not; intervals hold the truth; shares add up."""
 
     async def history() -> Any:
-        of = observer(played)
+        of = observer(played, interactions)
         async with of.knowledge.following():
             await of.knowledge.cache.ready()
             status = (await of.ask("/v1/status")).json

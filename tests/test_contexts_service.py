@@ -35,10 +35,11 @@ CELLS: tuple[dict[str, str], ...] = (
 CLICKS = Partition("clicks", 0)
 
 
-def spec(played: str) -> StreamSpec:
+def spec(played: str, interactions: str = "all") -> StreamSpec:
     learner = FEEDBACK_RECIPES["policy_contexts"](
-        actions=FIELDS.arms(ACTIONS), epsilon="1/2", context=FIELDS, played=played
-    )
+        actions=FIELDS.arms(ACTIONS), epsilon="1/2", context=FIELDS, played=played,
+        interactions=interactions,
+    )  # fmt: skip
     feedback = Feedback(ACTIONS, "reward", played, contexts=FIELDS)  # type: ignore[arg-type]
     options = {"padding": "fixed"} if played == "value" else {}
     return StreamSpec(
@@ -76,9 +77,14 @@ def shown(
     return records, headers  # type: ignore[return-value]
 
 
-def served(played: str, records: list[tuple[Key, Value]], headers: list[Headers]) -> Room:
+def served(
+    played: str,
+    records: list[tuple[Key, Value]],
+    headers: list[Headers],
+    interactions: str = "all",
+) -> Room:
     async def run() -> Room:
-        room = Room([spec(played)], partitions=1)
+        room = Room([spec(played, interactions)], partitions=1)
         async with room.worker():
             room.send("clicks", records, headers)
             await room.until(room.is_read)
@@ -87,10 +93,11 @@ def served(played: str, records: list[tuple[Key, Value]], headers: list[Headers]
     return asyncio.run(run())
 
 
+@pytest.mark.parametrize("interactions", ["all", "none"])
 @pytest.mark.parametrize("played", ["header", "value"])
-def test_readers_choose_by_cell_and_verify_finds_nothing(played: str) -> None:
+def test_readers_choose_by_cell_and_verify_finds_nothing(played: str, interactions: str) -> None:
     """The published table is what the ledger's numbers give, and phones get boots."""
-    room = served(played, *shown(played, 6000))
+    room = served(played, *shown(played, 6000), interactions)
     assert room.wrong() == []
     evidence, made = room.evidence(CLICKS), room.specs["clicks"]
     names = Names(ACTIONS, "pepper", FIELDS, played)  # type: ignore[arg-type]

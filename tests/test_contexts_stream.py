@@ -21,10 +21,11 @@ from streamdp.client.choosing import choose, hashed_prefix, held
 from streamdp.client.requests import Request, request_record
 from streamdp.client.table import Table
 from streamdp.core.engine import Engine
-from streamdp.core.errors import InvalidConfig
+from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import NO_ARM, SUMS, FeedbackBatch, Identity
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS, policy_of
+from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.randomness import SeededRandomness
 from streamdp.ports import Headers, Partition, Published, Records, StreamTopics, Verdict
@@ -36,6 +37,7 @@ from streamdp.service.listeners import about_of
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback, headers_of, observe
 from streamdp.wire.published import Mode
+from streamdp.wire.retracing import Method
 from tests.support.calling import Streamdp
 
 if TYPE_CHECKING:
@@ -494,3 +496,54 @@ def newest_of(batch: Records) -> Callable[..., Awaitable[list[Records]]]:
         return [batch]
 
     return newest
+
+
+# -- a table in parts ----------------------------------------------------------------------------
+
+
+def in_parts(tmp_path: Path, *, played: str = "header") -> StreamSpec:
+    more = '[streams.clicks.format]\nname = "float32"\n' if played == "value" else ""
+    options = f'epsilon = "1/2"\nplayed = "{played}"\ninteractions = "none"'
+    return shop(tmp_path, instead=('epsilon = "1/2"', options), more=more).spec("clicks")
+
+
+@pytest.mark.parametrize("played", ["header", "value"])
+def test_check_says_what_parts_cost(tmp_path: Path, streamdp: Streamdp, played: str) -> None:
+    spec = in_parts(tmp_path, played=played)
+    of = spec.learner
+    assert isinstance(of, PolicyLearner)
+    levels, parts = sum(FIELDS.shape), len(FIELDS.shape)
+    assert of.sums_scale == 2 * parts * (1 if played == "header" else 2) * UNIT  # ε = 1/2
+    said = streamdp("check", "-c", str(tmp_path / "shop.toml"))
+    assert said.code == 0, said
+    assert f"a table of 12 cells: {2 * levels * 2} numbers a release" in said.out
+    assert f"on each number, {parts} times as much for its {parts} parts" in said.out
+
+
+def test_interactions_are_written_as_a_list_or_as_text(tmp_path: Path) -> None:
+    one, two = (FIELDS.fields[at].name for at in range(2))
+    made = []
+    for at, written in enumerate((f'["{one} × {two}"]', f'"{one} x {two}"')):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        options = f'epsilon = "1/2"\ninteractions = {written}'
+        made.append(shop(folder, instead=('epsilon = "1/2"', options)).learner("clicks"))
+    assert made[0].digest() == made[1].digest()
+
+
+def test_an_epoch_begins_a_table_in_parts_anew() -> None:
+    """Numbers of other parts mean something else, though there may be as many."""
+    assert learner(interactions="none").evidence.carries == "nothing"
+    assert learner().evidence.carries == "posterior"
+    assert learner(interactions="none").evidence.likely_best({}) is None
+
+
+def test_whoever_reads_the_ledger_learns_how_many_actions_there_are() -> None:
+    of = learner(interactions="none")
+    method = Method(learner=json.dumps(of.to_config()))
+    width = of.releases[0].width
+    assert method.actions_of("released", width) == len(of.actions)
+    assert method.actions_of("in_force", len(of.actions)) == len(of.actions)
+    assert method.actions_of("history", width) == len(of.actions)
+    with pytest.raises(StateMismatch, match="numbers"):
+        method.actions_of("released", width + 2)

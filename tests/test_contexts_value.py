@@ -226,3 +226,11 @@ def test_a_stream_of_losses_is_refused(shop: Path, streamdp: Streamdp) -> None:
 def test_a_key_without_releases_is_refused(shop: Path, streamdp: Streamdp) -> None:
     ended = streamdp("worth", "--config", str(shop), "--key", "elsewhere")
     assert "key elsewhere: its releases cannot be added up" in ended.err
+
+
+def test_a_table_in_parts_is_refused(shop: Path, streamdp: Streamdp) -> None:
+    """Its parts do not say what a cell earned."""
+    shop.write_text(SHOP.replace('epsilon = "1"', 'epsilon = "1"\ninteractions = "none"'))
+    ended = streamdp("worth", "--config", str(shop), "--key", "home")
+    assert ended.code == 2, ended
+    assert "its table is in parts" in ended.err

@@ -8,7 +8,7 @@ exit code of its own says so, or ``--wait`` waits.
 
 from __future__ import annotations
 
-from math import ceil, sqrt
+from math import ceil, comb, sqrt
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -221,19 +221,24 @@ def _noise(spec: StreamSpec) -> float:
 
 def _table(configuration: Configuration, spec: StreamSpec) -> dict[str, Any] | None:
     """The size of a table of contexts, and what is promised of them."""
-    contexts, arms = configuration.contexts(spec.name), len(spec.learner.actions)
+    from streamdp.core.kinds.feedback import PolicyLearner
+
+    contexts, learner = configuration.contexts(spec.name), spec.learner
     if contexts is None:
         return None
+    assert isinstance(learner, PolicyLearner)
+    parts = 1 if learner.parts is None else len(learner.parts)
     public = spec.learner.played == "header"
     return {
         "fields": {field.name: list(field.names) for field in contexts.fields},
         "cells": contexts.cells,
-        "numbers_a_release": 2 * arms,
-        "bytes_a_policy": 4 * arms,
+        "parts": parts,
+        "numbers_a_release": 2 * learner.numbers,
+        "bytes_a_policy": 4 * len(learner.actions),
         "most_keys": spec.most_keys,
         "memory_bytes": spec.most_keys * spec.row_bytes,
         "noise": _noise(spec),
-        "events_beyond_noise": ceil(_BEYOND * _noise(spec) * arms),
+        "events_beyond_noise": ceil(_BEYOND * _noise(spec) * learner.numbers / parts),
         "public": public,
         "promise": (
             "context and action stand in headers: THEY ARE PUBLIC FOR GOOD. Send levels, never"
@@ -250,11 +255,21 @@ _LONG_BLOCK = 1 << 16
 """Slots of a block from which on a key may be slow to follow a change: its 65,536 events."""
 
 
+_MUCH_TO_FIT = 120_000
+"""Numbers times pairs of fields, from which on the model takes more than 20 ms."""
+
+
 def _warnings(spec: StreamSpec) -> list[str]:
     """Warnings for settings that are allowed but unusual, such as a slow schedule."""
+    from streamdp.core.evidence.context_model import ContextModel
     from streamdp.core.learners.feedback.policy_contexts import NAME as CONTEXTS
 
-    schedule = spec.learner.schedule
+    schedule, rule = spec.learner.schedule, getattr(spec.learner, "rule", None)
+    if isinstance(rule, ContextModel) and rule.numbers * comb(len(rule.shape), 2) > _MUCH_TO_FIT:
+        return [
+            "a table of so many fields and cells takes 20 to 40 ms of processor at the end of each"
+            " block of a key; in parts (interactions) it takes less"
+        ]
     if schedule.longest is None:
         remedy = "remembering_leader follows within a few blocks"
         if spec.learner.played is not None:
@@ -306,14 +321,16 @@ def _print(report: dict[str, Any]) -> None:
         )
         table = stream["context"]
         if table is not None:
+            parts = table["parts"]
+            in_parts = f", {parts} times as much for its {parts} parts" if parts > 1 else ""
             typer.echo(
                 f"    a table of {table['cells']} cells: {table['numbers_a_release']} numbers a"
                 f" release, a policy of {table['bytes_a_policy']} bytes, at most"
                 f" {table['most_keys']} keys in a partition ({table['memory_bytes'] / 1e6:,.0f} MB)"
             )
             typer.echo(
-                f"    noise of ±{table['noise']:.1f} on each number: an average cell shows an"
-                f" action {_BEYOND} times as often in a block of"
+                f"    noise of ±{table['noise']:.1f} on each number{in_parts}: an average cell"
+                f" shows an action {_BEYOND} times as often in a block of"
                 f" {table['events_beyond_noise']:,} events"
             )
             typer.echo(

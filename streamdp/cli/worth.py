@@ -126,6 +126,13 @@ def _totals(
         if history.epoch == table.partition_epochs.get(number, table.epoch)
     ]
     history = max((of for _, of in known), key=lambda of: of.stop, default=None)
+    if learner.parts is not None:
+        raise InvalidConfig(
+            f"stream {word(stream)}",
+            "its table is in parts, which do not say what a cell earned",
+            expected='a stream with the whole table: interactions = "all"',
+            got=f"{len(learner.parts)} parts",
+        )
     points = [] if history is None or history.policies is None else _points(history, learner)
     released = None if history is None or history.policies is None else history.policies.totals()
     if not points or released is None:

@@ -176,8 +176,10 @@ A record writes its reward r and its loss 1 − r, together 1, into one arm's tw
 of the same arm moves them by |r − r′| each; another arm loses 1 in all and this one gains 1; a
 record that becomes unusable, or names no arm, moves them by 1. So whatever is replaced, at most 2.
 A count is the pair's sum and a gain half its difference: post-processing. Counts and centred sums
-with noise of their own would move by 3. Exact audit of feedback: `adds_noise_of_one_over_epsilon…`,
-`adds_half_the_noise_to_losses`, `writes_counts_in_place_of_losses`."""
+with noise of their own would move by 3. Where an event enters a number of each of P tables
+(contexts in parts), this and `SUMS_SENSITIVITY` count P times. Exact audit of feedback:
+`adds_noise_of_one_over_epsilon…`, `adds_half_the_noise_to_losses`,
+`writes_counts_in_place_of_losses`."""
 
 
 class SoftmaxRate(NamedTuple):

@@ -234,25 +234,27 @@ def _by_field(
     if kept is None or row is None or totals is None:
         return None, None
     assert isinstance(row.evidence, ReleasedSums)
-    cells, (_, counts) = contexts.cells, told(totals, pairs=row.evidence.pairs)
-    shown = np.maximum(counts.reshape(cells, -1).sum(axis=1), 0.0)
+    cells, rule = contexts.cells, row.evidence.rule
+    if not isinstance(rule, ContextModel):
+        return None, None
+    shown = rule.cells_shown(told(totals, pairs=row.evidence.pairs)[1])
     weights = shown / shown.sum() if shown.any() else np.full(cells, 1 / cells)
     known, blocks = row.evidence.histories(row.columns), policies[-1].blocks
-    if not isinstance(row.evidence.rule, ContextModel) or not known.any():
+    if not known.any():
         return weights, None
     if kept.by_field[0] != blocks:  # the model takes up to 40 ms
-        kept.by_field = blocks, _fields(contexts, row.evidence.rule, known, counts, policies[-1])
+        kept.by_field = blocks, _fields(contexts, rule, known, shown, policies[-1])
     return weights, kept.by_field[1]
 
 
 def _fields(
-    contexts: Contexts, rule: ContextModel, known: Floats, counts: Floats, newest: PolicyPoint
+    contexts: Contexts, rule: ContextModel, known: Floats, shown: Floats, newest: PolicyPoint
 ) -> dict[str, Any]:
     """The table field by field, by the model of these histories."""
     means, deviations = (of[0] for of in rule.posterior(known))
     found = by_field(
         contexts.shape,
-        shown=counts,
+        shown=shown,
         policy=np.array(newest.shares),
         rewards=np.clip(0.5 + means, 0.0, 1.0),
         deviations=deviations,

@@ -71,10 +71,10 @@ class Method(NamedTuple):
 
     def actions_of(self, what: Literal["released", "in_force", "history"], numbers: int) -> int:
         """How many actions there are, if what is released, in force or kept has so many numbers."""
-        of_two = getattr(_numbers_of_two(self), what)
-        actions, rest = divmod(numbers * 2, of_two or numbers * 2 + 1)
+        of_few, few = getattr(_numbers_of_few(self), what), _numbers_of_few(self).actions
+        actions, rest = divmod(numbers * few, of_few or numbers * few + 1)
         if rest or actions < 2:
-            expected = f"{of_two} for each two actions"
+            expected = f"{of_few} for each {few} actions"
             raise StateMismatch(what, "numbers", expected=expected, got=numbers)
         return actions
 
@@ -101,19 +101,21 @@ def _learner(text: str, actions: int) -> Kind:
 
 
 class _Numbers(NamedTuple):
+    actions: int
     released: int
     in_force: int
     history: int
 
 
 @lru_cache(maxsize=64)
-def _numbers_of_two(method: Method) -> _Numbers:
-    """How many numbers there are of two actions; of more, as many for each."""
+def _numbers_of_few(method: Method) -> _Numbers:
+    """How many numbers there are of the fewest actions; of more, as many for each."""
     kind = method.kind(2)
     if kind is None:
-        return _Numbers(1, 1, 0)
+        return _Numbers(2, 1, 1, 0)
     row, width = PublicRow.opened(kind.evidence, _NOTHING), kind.releases[0].width
-    return _Numbers(width, row.in_force(1).size, len(row.known().history or b"") // 8)
+    history = len(row.known().history or b"") // 8
+    return _Numbers(len(kind.actions), width, row.in_force(1).size, history)
 
 
 class Retraced:

@@ -112,13 +112,14 @@ def shares_of(shape: Shape) -> Floats:
 # -- one run -------------------------------------------------------------------------------------
 
 
-def learner_of(shape: Shape, epsilon: str, played: str) -> PolicyLearner:
+def learner_of(shape: Shape, epsilon: str, played: str, interactions: str = "all") -> PolicyLearner:
     """The shipped learner of such a table."""
     fields = {f"f{n}": [str(at) for at in range(size - 1)] for n, size in enumerate(shape)}
     contexts = Contexts.read(fields)
     return FEEDBACK_RECIPES["policy_contexts"](
-        actions=contexts.arms(tuple("abcd")), epsilon=epsilon, context=contexts, played=played
-    )
+        actions=contexts.arms(tuple("abcd")), epsilon=epsilon, context=contexts, played=played,
+        interactions=interactions,
+    )  # fmt: skip
 
 
 def losses(
@@ -145,10 +146,11 @@ def losses(
             gaps = rates.max(axis=1, keepdims=True) - rates
             lost, uniform = lost + (shows * gaps).sum(), uniform + (cells * gaps.mean(axis=1)).sum()
             at = until
-        exact = learner.totals(np.rint(gains * UNIT).astype(np.int64), shown.astype(np.int64))
+        whole = np.rint(gains.reshape(1, -1) * UNIT), shown.reshape(1, -1)
+        exact = learner.totals(*(of.astype(np.int64) for of in whole))
         released = np.concatenate(
             [
-                numbers.reshape(1, -1) + np.rint(rng.laplace(0, float(scale or 0), (1, shown.size)))
+                numbers + np.rint(rng.laplace(0, float(scale or 0), numbers.shape))
                 for numbers, scale in zip(exact.values(), learner.scales, strict=True)
             ],
             axis=1,
@@ -166,10 +168,16 @@ class Scene:
     shape: Shape = SHAPE
     slots: int = 1 << 20
     changes: int = 0
+    interactions: str = "all"
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.shape))
         return f"{self.world}, {shape}, {self.slots} events" + ", changes" * self.changes
+
+    @property
+    def title(self) -> str:
+        """With the parts of its table; its worlds are those of the whole table."""
+        return str(self) + f", {self.interactions}" * (self.interactions != "all")
 
     def phases(self, rng: np.random.Generator) -> list[Floats]:
         """The click rates before and after each change."""
@@ -177,6 +185,7 @@ class Scene:
 
 
 FIRST = ("nothing", "one field", "all fields", "two fields together")
+PARTS_OF = ("all", "none", "f0 x f1")
 SCENES = (
     *(Scene(world) for world in WORLDS),
     *(Scene(world, changes=1) for world in FIRST[1:]),
@@ -184,12 +193,14 @@ SCENES = (
     *(Scene(world, (3, 4, 6), 1 << 18) for world in FIRST),
     *(Scene(world, (2, 2), 1 << 16) for world in FIRST[:3]),
     *(Scene(world, (3, 4, 6), 1 << 18, 1) for world in FIRST[1:]),
+    *(Scene(world, (4,) * 5, interactions=of) for world in FIRST for of in PARTS_OF),
+    *(Scene(world, (3,) * 7, interactions=of) for world in FIRST for of in PARTS_OF),
 )
 
 
 def regrets(scene: Scene, played: str, epsilon: str, runs: int) -> list[float]:
     """Of some runs, in percent of uniform play's."""
-    learner, found = learner_of(scene.shape, epsilon, played), []
+    learner, found = learner_of(scene.shape, epsilon, played, scene.interactions), []
     for seed in range(runs):
         rng = np.random.default_rng([seed, sum(map(ord, str(scene)))])
         phases = scene.phases(rng)
@@ -268,11 +279,11 @@ def main() -> None:
         print(f"{scene:56} {learner:24} {np.mean(found):5.1f}{shown}", flush=True)
 
     for scene in SCENES:
-        if asked.only not in str(scene):
+        if asked.only not in scene.title:
             continue
         for played, epsilon in SETTINGS:
             note(
-                str(scene), f"{played}, ε = {epsilon}", regrets(scene, played, epsilon, asked.runs)
+                scene.title, f"{played}, ε = {epsilon}", regrets(scene, played, epsilon, asked.runs)
             )
         if "STREAMDP_PEERS" in os.environ and scene.shape == SHAPE and scene.slots < 1 << 20:
             for name, options in VOWPAL.items():

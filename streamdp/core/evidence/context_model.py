@@ -25,6 +25,11 @@ in `ROUNDS` rounds. The levels of a factor never meet in a cell, so each effect 
 is no matrix, whatever the number of fields. After each round each variance moves towards the mean
 square of its effects.
 
+A table *in parts* releases, instead of the cells' numbers, those of a few smaller tables, each of
+some of the fields: an event enters one cell of each part. What is fitted are these numbers, each by
+the effects of its own fields; a cell's mean has the effects of all parts. Fields that no part has
+together count as independent of each other: what one of them explains is not taken off another.
+
 Change: at any block a new *regime* may begin, in which everything is different. The run-length
 filter of `policy_regimes` decides, with room for the two likeliest hypotheses, each of which has a
 table of its own. A hypothesis is judged by the gains of each action in all cells together: those
@@ -40,13 +45,13 @@ which adds one number after the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import combinations
 from math import prod
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -76,7 +81,7 @@ _FLOOR_SHARE = 0.5  # the most that all floors together take of a policy
 _NUMBERS = 1 << 14  # of tables that are fitted at once
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ContextModel:
     """In each cell an action's chance is its chance of being the best there, with a floor.
 
@@ -89,18 +94,56 @@ class ContextModel:
     hazard: Fraction
     spread: Fraction
     floor: Fraction
+    parts: tuple[tuple[int, ...], ...] = ()  # of a table in parts: the fields of each
     name: str = "contexts"
     history: ClassVar[RegimeHistory] = RegimeHistory(2)
 
     def parameters(self) -> Mapping[str, str]:
         """Everything that its policies depend on, in writing."""
-        shape = "x".join(map(str, self.shape))
+        parts = ",".join("x".join(map(str, part)) for part in self.parts)
         return {
-            "shape": shape,
+            "shape": "x".join(map(str, self.shape)),
+            **({"parts": parts} if parts else {}),
             "hazard": str(self.hazard),
             "spread": str(self.spread),
             "floor": str(self.floor),
         }
+
+    @property
+    def tables(self) -> tuple[tuple[int, ...], ...]:
+        """The fields of each table that is released: all of them, or those of each part."""
+        return self.parts or (tuple(range(len(self.shape))),)
+
+    @cached_property
+    def places(self) -> Ints:
+        """The number of each part that an arm's events enter: parts × arms."""
+        places, begin = [], 0
+        for part in self.tables:
+            size = prod(self.shape[field] for field in part)
+            cells = begin + _levels_of(self.shape, part, range(len(self.shape)))
+            places.append(cells[:, None] * self.actions + np.arange(self.actions))
+            begin += size
+        return np.reshape(places, (len(places), -1))
+
+    @cached_property
+    def numbers(self) -> int:
+        """How many there are of the two numbers that are released of an arm without parts."""
+        return int(self.places.max()) + 1
+
+    def cells_shown(self, counts: Floats) -> Floats:
+        """How often each cell occurred; of a table in parts as if fields were independent."""
+        of_cell, found = counts.reshape(-1, self.actions).sum(axis=1), np.ones(1)
+        if not self.parts:
+            shown: Floats = np.maximum(of_cell, 0.0)
+            return shown
+        firsts, every = self.places[:, :: self.actions] // self.actions, range(len(self.shape))
+        for field, size in enumerate(self.shape):
+            part = next(at for at, of in enumerate(self.parts) if field in of)
+            cells = np.unique(firsts[part], return_index=True)[1]  # one for each of the part's
+            level = _levels_of(self.shape, (field,), every)[cells]
+            of_level = np.bincount(level, of_cell[firsts[part][cells]], size)
+            found = np.multiply.outer(found, np.maximum(of_level, 0.0))
+        return found.reshape(-1)
 
     def learned(self, state: Floats, gains: Floats, shown: Floats, noise: NoiseVariance) -> Floats:
         """Weigh the hypotheses by what they predicted, and add the block to each."""
@@ -118,8 +161,8 @@ class ContextModel:
         The uncertainty of an action's cells counts as if it were the same in all of them.
         """
         rows, count = regimes.known.shape
-        of_cells = (rows, prod(self.shape), self.actions)
-        shown, gains = shown.reshape(of_cells), gains.reshape(of_cells)
+        of_cells, parts = (rows, self.numbers // self.actions, self.actions), len(self.tables)
+        shown, gains = shown.reshape(of_cells) / parts, gains.reshape(of_cells) / parts
         counts = np.maximum(shown, 0.0)
         slots = _over_cells(counts)
         means = np.repeat((_over_cells(shown) * before.mean[:, None])[:, None], count + 1, axis=1)
@@ -127,10 +170,11 @@ class ContextModel:
         deviations = np.repeat(wide[:, None], count + 1, axis=1)
         row, number = np.nonzero(regimes.known)
         if len(row):
-            of_cell, variances = self._laws(regimes.arms[row, number], rounds=_PREDICTING)
+            of_cell, variances = self._laws(regimes.arms[row, number], predicting=True)
             means[row, number] = _over_cells(shown[row] * of_cell)
             deviations[row, number] = _over_cells(counts[row] * np.sqrt(variances))
         on_cells = noise.on_sums + noise.on_counts * (before.mean * before.mean)
+        on_cells /= parts * parts
         own = before.variance[:, None] * slots + (TAILS * of_cells[1] * on_cells)[:, None]
         seen = (slots > 0)[:, None]
         variance = np.where(seen, own[:, None] + deviations * deviations, 1.0)
@@ -141,10 +185,9 @@ class ContextModel:
     def policy(self, state: Floats, lengths: Ints) -> Policy:
         """The policies of all cells, cell by cell."""
         arms = prod(self.shape) * self.actions
-        if state.shape[1:] != self.history.shape(arms):
-            raise InvalidConfig(
-                "context", "another table", expected=f"{arms} arms", got=f"state {state.shape}"
-            )
+        if state.shape[1:] != self.history.shape(self.numbers):
+            expected, got = f"{self.numbers} numbers", f"state {state.shape}"
+            raise InvalidConfig("context", "another table", expected=expected, got=got)
         means, deviations = self.posterior(state)
         chances = chances_of_best(
             means.reshape(-1, self.actions),
@@ -171,23 +214,27 @@ class ContextModel:
         np.add.at(variance, row, share * (variances + apart * apart))
         return means, np.sqrt(variance)
 
-    def _laws(self, tables: Floats, *, rounds: int = ROUNDS) -> tuple[Floats, Floats]:
-        """The posterior mean gain and its variance, tables × cells × actions."""
+    def _laws(self, tables: Floats, *, predicting: bool = False) -> tuple[Floats, Floats]:
+        """The posterior mean gain and its variance, tables × cells × actions.
+
+        `predicting`: of the numbers that are released, by fewer rounds.
+        """
         at_once = max(1, _NUMBERS // tables[0, 0].size)
         some = [
-            self._fitted(tables[at : at + at_once], rounds) for at in range(0, len(tables), at_once)
+            self._fitted(tables[at : at + at_once], predicting)
+            for at in range(0, len(tables), at_once)
         ]
         means, variances = (np.concatenate(parts) for parts in zip(*some, strict=True))
         return means, variances
 
-    def _fitted(self, tables: Floats, rounds: int) -> tuple[Floats, Floats]:
+    def _fitted(self, tables: Floats, predicting: bool) -> tuple[Floats, Floats]:
         centre = level(tables).mean
         half = np.maximum(0.5 - np.abs(centre), _LEAST_LEVEL) / 2.0
         weights = np.maximum(tables[:, 0], 0.0).reshape(-1)
         scores = (tables[:, 1] - tables[:, 0] * centre[:, None]).reshape(-1)
-        factors = _Factors.of(self.shape, len(tables), self.actions)
-        mean, variance = factors.fitted(weights, scores, half * half, rounds)
-        shape = len(tables), prod(self.shape), self.actions
+        factors = _Factors.of(self.shape, self.tables, len(tables), self.actions)
+        mean, variance = factors.fitted(weights, scores, half * half, predicting)
+        shape = len(tables), -1, self.actions
         return mean.reshape(shape) + centre[:, None, None], variance.reshape(shape)
 
 
@@ -214,14 +261,37 @@ def _over_cells(table: Floats) -> Floats:
     return ordered_sum(np.moveaxis(table, 1, 0))
 
 
+def _levels_of(shape: tuple[int, ...], of: Sequence[int], part: Sequence[int]) -> Ints:
+    """The combination of levels of some fields, in each cell of a table of some fields or more.
+
+    >>> _levels_of((2, 3), [0], range(2)).tolist()
+    [0, 0, 0, 1, 1, 1]
+    """
+    kept = [size if field in of else 1 for field, size in enumerate(shape)]
+    numbers = np.arange(prod(kept)).reshape(kept)
+    wide = [size if field in part else 1 for field, size in enumerate(shape)]
+    return np.broadcast_to(numbers, wide).reshape(-1)
+
+
+class _Places(NamedTuple):
+    """Where a factor's effects stand, and which entries they are of."""
+
+    effects: slice  # of a factor in the array of all effects
+    entries: Ints | slice  # those that the factor has an effect in
+    effect: Ints  # of each of these entries: the number of its effect
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Factors:
     """The factors of some rows' tables. All effects stand in one array, factor after factor.
 
-    A factor has effects of each row, level and action. An entry is an action in a cell of a row.
+    A factor has effects of each row, level and action. An entry is an action in a cell of a row:
+    of the tables that are released, or of all cells.
     """
 
-    places: tuple[tuple[slice, Ints], ...]  # of each factor: its effects, and each entry's of them
+    places: tuple[_Places, ...]  # in released tables
+    cells: tuple[_Places, ...]  # in all cells
+    entries: int
     group: Ints  # of each effect: its row and factor, of which each row has a variance
     size: Floats  # of each group: how many effects
     first: Floats  # of each group: the first variance
@@ -229,62 +299,88 @@ class _Factors:
 
     @staticmethod
     @lru_cache(maxsize=8)
-    def of(shape: tuple[int, ...], rows: int, actions: int) -> _Factors:
-        """Those of a number of rows with tables of this shape."""
-        fields = range(len(shape))
-        pairs = len(shape) * (len(shape) - 1) // 2
+    def of(
+        shape: tuple[int, ...], tables: tuple[tuple[int, ...], ...], rows: int, actions: int
+    ) -> _Factors:
+        """Those of a number of rows with released tables of these fields."""
+        every = tuple(range(len(shape)))
+        fields = sorted({field for part in tables for field in part})
+        pairs = sorted({pair for part in tables for pair in combinations(part, 2)})
         chosen: list[tuple[tuple[int, ...], float]] = [((), _EVERYWHERE)]
-        chosen += [((field,), _FIELDS / len(shape)) for field in fields]
-        chosen += [(pair, _PAIRS / pairs) for pair in combinations(fields, 2)]
-        if len(shape) > 2:
-            chosen.append((tuple(fields), _CELLS))
+        chosen += [((field,), _FIELDS / len(fields)) for field in fields]
+        chosen += [(pair, _PAIRS / len(pairs)) for pair in pairs]
+        chosen += [(part, _CELLS) for part in dict.fromkeys(tables) if len(part) > 2]
         row, action = np.arange(rows)[:, None, None], np.arange(actions)
-        places, groups, begin = [], [], 0
-        for number, (of, _) in enumerate(chosen):
-            levels = prod(shape[field] for field in of)
-            kept = [shape[field] if field in of else 1 for field in fields]
-            level_of = np.broadcast_to(np.arange(levels).reshape(kept), shape).reshape(-1)
-            place = (row * levels + level_of[:, None]) * actions + action
-            count = rows * levels * actions
-            places.append((slice(begin, begin + count), place.reshape(-1)))
-            groups.append(np.repeat(np.arange(rows) * len(chosen) + number, levels * actions))
-            begin += count
+
+        def places_in(parts: Sequence[tuple[int, ...]]) -> tuple[list[_Places], int]:
+            """Where each factor stands in these tables; and how many entries they have."""
+            sizes = [prod(shape[field] for field in part) for part in parts]
+            ends = np.cumsum(sizes).tolist()
+            cells, places, begin = ends[-1], list[_Places](), 0
+            for of, _ in chosen:
+                levels = prod(shape[field] for field in of)
+                having = [at for at, part in enumerate(parts) if {*of} <= {*part}]
+                level = np.concatenate([_levels_of(shape, of, parts[at]) for at in having])
+                effect = (row * levels + level[:, None]) * actions + action
+                entries: Ints | slice = slice(None)
+                if len(having) < len(parts):
+                    own = [np.arange(ends[at] - sizes[at], ends[at]) for at in having]
+                    cell = np.concatenate(own)[:, None]
+                    entries = ((row * cells + cell) * actions + action).reshape(-1)
+                stop = begin + rows * levels * actions
+                places.append(_Places(slice(begin, stop), entries, effect.reshape(-1)))
+                begin = stop
+            return places, rows * cells * actions
+
+        places, entries = places_in(tables)
+        of_cells = places if tables == (every,) else places_in([every])[0]
+        groups = [
+            np.repeat(np.arange(rows) * len(chosen) + at, (of.stop - of.start) // rows)
+            for at, (of, _, _) in enumerate(places)
+        ]
         group = np.concatenate(groups)
         size = np.bincount(group).astype(np.float64)
         first = np.array([first for _, first in chosen] * rows)
-        work = prod(shape) * actions * len(chosen)
+        work = entries // rows * len(chosen)
         rounds = min(ROUNDS, max(_LEAST_ROUNDS, _WORK // work))
-        return _Factors(tuple(places), group, size, first, rounds)
+        return _Factors(tuple(places), tuple(of_cells), entries, group, size, first, rounds)
 
     def fitted(
-        self, weights: Floats, scores: Floats, unit: Floats, rounds: int
+        self, weights: Floats, scores: Floats, unit: Floats, predicting: bool
     ) -> tuple[Floats, Floats]:
-        """The mean and variance of each entry's sum of effects, by rounds over the factors."""
+        """The mean and variance of each entry's sum of effects, by rounds over the factors.
+
+        `predicting`: of the released tables' entries, by fewer rounds; else of all cells'.
+        """
         known = np.concatenate(
-            [np.bincount(place, weights, of.stop - of.start) for of, place in self.places]
+            [
+                np.bincount(place, weights[entries], of.stop - of.start)
+                for of, entries, place in self.places
+            ]
         )
         most = np.repeat(unit, len(self.first) // len(unit))
         variances = self.first * most
         least = variances * _LEAST
         effects, spread = np.zeros_like(known), self._spread(known, variances)
-        rest, moved = scores.copy(), np.empty_like(scores)  # what is not explained yet
-        for turn in range(min(self.rounds, rounds) + 1):
+        rest, room = scores.copy(), np.empty_like(scores)  # what is not explained yet
+        for turn in range((_PREDICTING if predicting else self.rounds) + 1):
             if turn:
                 squares = np.bincount(self.group, effects * effects + spread) / self.size
                 variances = np.maximum(np.minimum(squares * squares / variances, most), least)
                 spread = self._spread(known, variances)
-            for of, place in self.places:
+            for of, entries, place in self.places:
                 before = effects[of]
-                after: Floats = known[of] * before + np.bincount(place, rest, len(before))
+                after: Floats = known[of] * before + np.bincount(place, rest[entries], len(before))
                 after *= spread[of]
-                (after - before).take(place, out=moved, mode="clip")
-                moved *= weights
-                rest -= moved
+                moved = (after - before).take(place, out=room[: len(place)], mode="clip")
+                moved *= weights[entries]
+                rest[entries] -= moved
                 effects[of] = after
-        mean, variance = np.zeros_like(weights), np.zeros_like(weights)
-        for of, place in self.places:
-            mean += effects[of].take(place)
-            variance += spread[of].take(place)
+        size = self.entries if predicting else len(self.cells[0].effect)
+        mean, variance = np.zeros(size), np.zeros(size)
+        for of, entries, place in self.places if predicting else self.cells:
+            mean[entries] += effects[of].take(place)
+            variance[entries] += spread[of].take(place)
         return mean, variance
 
     def _spread(self, known: Floats, variances: Floats) -> Floats:

@@ -26,7 +26,7 @@ OTHER = "other"
 """The level of everything that is not listed."""
 
 MOST_FIELDS = 8
-MOST_LEVELS = 128  # of all fields together: the model takes at most 20 ms a release
+MOST_LEVELS = 128  # of all fields together
 MOST_ARMS = 12_000  # two released numbers each, in one ledger line
 _MOST_NAME = 64  # characters
 _RESERVED = frozenset(";=\n")
@@ -186,6 +186,33 @@ class Contexts:
     def widest(self) -> dict[str, str]:
         """Of each field the level whose name takes the most bytes in JSON."""
         return {field.name: max(field.names, key=width_in_json) for field in self.fields}
+
+    def parts(self, interactions: str) -> tuple[tuple[int, ...], ...]:
+        """The fields of each part of a table in parts; none for the whole table (`all`).
+
+        Fields that no interaction names are a part of their own each.
+
+        >>> fields = Contexts.read({name: ["a"] for name in "pqr"})
+        >>> fields.parts("p x r"), fields.parts("none"), fields.parts("all")
+        (((0, 2), (1,)), ((0,), (1,), (2,)), ())
+        """
+        if interactions == "all":
+            return ()
+        names = {field.name: at for at, field in enumerate(self.fields)}
+        named = [] if interactions == "none" else interactions.split(", ")
+        parts = [[names.get(name) for name in re.split(" [x×] ", part)] for part in named]
+        read = [tuple(sorted({at for at in part if at is not None})) for part in parts]
+        for text, part, numbers in zip(named, parts, read, strict=True):
+            if len(numbers) < max(2, len(part)) or read.count(numbers) > 1:
+                raise InvalidConfig(
+                    "learner.interactions",
+                    "no interaction, or one twice",
+                    expected=f"two or more of {', '.join(names)} with × between; or all, or none",
+                    got=text,
+                )
+        alone = {*range(len(names))} - {at for part in read for at in part}
+        found = (*read, *((at,) for at in sorted(alone)))
+        return () if len(found) == 1 else found
 
     def arms(self, actions: tuple[str, ...]) -> tuple[str, ...]:
         """The names of all arms: the levels of a cell, then the action."""

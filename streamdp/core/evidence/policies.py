@@ -41,7 +41,8 @@ def told(released: Ints, *, pairs: bool) -> tuple[Floats, Floats]:
 class ReleasedSums:
     """The history of each row: numbers whose shape and meaning the rule gives.
 
-    A history is multiplied by `forgetting` before a block is learned from.
+    A history is multiplied by `forgetting` before a block is learned from. In a table in parts each
+    event is in one number of each part, and `actions` is how many numbers all parts have.
     """
 
     actions: int
@@ -49,13 +50,14 @@ class ReleasedSums:
     forgetting: Fraction
     noise: NoiseVariance
     pairs: bool = False  # whether an arm's numbers are its rewards and losses: see `told`
+    parts: int = 1
     answers: Literal["policy"] = "policy"
     adds_up: bool = True
 
     @property
     def carries(self) -> Carries:
         """Posteriors of the arms; the numbers of other rules mean nothing under another rule."""
-        return self.rule.history.carries
+        return self.rule.history.carries if self.parts == 1 else "nothing"
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -96,6 +98,8 @@ class ReleasedSums:
 
     def likely_best(self, public: Columns) -> Floats | None:
         """By the posterior of the arms, if the rule keeps one."""
+        if self.parts > 1:
+            return None
         laws = self.rule.history.posterior(self.histories(public))
         return None if laws is None else chances_of_best(*laws)
 
@@ -106,7 +110,7 @@ class ReleasedSums:
         shown = released[self.actions :]
         if self.pairs:
             return ""
-        if shown.astype(np.float64).sum() > length:
+        if shown.astype(np.float64).sum() > length * self.parts:
             return "actions were shown more often than it has slots"
         return "an action has a count below 0" if (shown < 0).any() else ""
 

@@ -14,7 +14,9 @@ A slot that names no known arm is the null observation: it takes its slot and ad
 
 *Contexts.* Where an event also falls into a cell of a table (`core.evidence.contexts`), an arm is
 an action in a cell, and `actions` has the arms. The argument stays the same, whatever the number of
-cells: an event enters one arm, in one block. Cell and action stand in the same place. In headers
+cells: an event enters one arm, in one block. In a table *in parts* it enters one number of each
+part: sensitivities, and so all scales, are as many times those above as there are parts. Cell and
+action stand in the same place. In headers
 both are public, and so are the counts of all arms; in the content a replaced record may leave one
 arm and enter another, and nothing of a context leaves but through the noise. **A context may follow
 from releases or from what is known from elsewhere, never from earlier contents**: in a header it
@@ -121,11 +123,23 @@ class PolicyLearner:
         return self
 
     @property
+    def parts(self) -> Ints | None:
+        """In a table in parts, the number of each part that an arm's events enter: parts × arms."""
+        rule = self.rule
+        return rule.places if isinstance(rule, ContextModel) and rule.parts else None
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers of each sort are released: one for each arm, or those of all parts."""
+        return len(self.actions) if self.parts is None else int(self.parts.max()) + 1
+
+    @property
     def sums_scale(self) -> Fraction | None:
         """The scale of the noise on every sum, in grid units; None: no noise."""
         if self.charge is None:
             return None
-        return calibration.laplace_scale(_SENSITIVITY[self.played], self.charge) * UNIT
+        sensitivity = _SENSITIVITY[self.played] * (1 if self.parts is None else len(self.parts))
+        return calibration.laplace_scale(sensitivity, self.charge) * UNIT
 
     @property
     def scales(self) -> tuple[Fraction | None, Fraction | None]:
@@ -144,7 +158,7 @@ class PolicyLearner:
 
     def nothing_known(self, rows: int) -> Floats:
         """The histories of new rows."""
-        return np.zeros((rows, *self.rule.history.shape(len(self.actions))))
+        return np.zeros((rows, *self.rule.history.shape(self.numbers)))
 
     def learned(self, state: Floats, first: Ints, second: Ints) -> Floats:
         """The histories after a block that released these two numbers of each arm."""
@@ -197,11 +211,17 @@ class PolicyLearner:
     @property
     def fields(self) -> tuple[Field, ...]:
         """The block's sums of centred gains, and how often it showed each arm; or the pair's."""
-        shape, (first, second) = (len(self.actions),), BlockSums.names(pairs=self.pairs)
+        shape, (first, second) = (self.numbers,), BlockSums.names(pairs=self.pairs)
         return Field(first, np.int64, shape), Field(second, np.int64, shape)
 
     def totals(self, gains: Ints, shown: Ints) -> Columns:
         """The private columns of blocks with these exact sums of centred gains, and counts."""
+        if self.parts is not None:
+            gains, shown = (_of_parts(of, self.parts) for of in (gains, shown))
+        return self.added(gains, shown)
+
+    def added(self, gains: Ints, shown: Ints) -> Columns:
+        """What centred gains, and counts, add to the two columns."""
         if self.pairs:
             gains, shown = NULL * shown + gains, NULL * shown - gains
         return dict(zip(BlockSums.names(pairs=self.pairs), (gains, shown), strict=True))
@@ -209,12 +229,13 @@ class PolicyLearner:
     @property
     def releases(self) -> tuple[BlockRelease, ...]:
         """All arms' first numbers, then all arms' second ones, as one release."""
-        return (BlockRelease(SUMS, self.charge or Fraction(0), 2 * len(self.actions)),)
+        return (BlockRelease(SUMS, self.charge or Fraction(0), 2 * self.numbers),)
 
     @property
     def evidence(self) -> ReleasedSums:
         """Noisy sums, with the learner's rule."""
-        return ReleasedSums(len(self.actions), self.rule, self.forgetting, self.noise, self.pairs)
+        parts = 1 if self.parts is None else len(self.parts)
+        return ReleasedSums(self.numbers, self.rule, self.forgetting, self.noise, self.pairs, parts)
 
     @property
     def experiment(self) -> Experiment | None:
@@ -225,8 +246,8 @@ class PolicyLearner:
 
     def size(self) -> Sizes:
         """Two numbers for each arm are released, and two kept; a policy has one part for each."""
-        arms = len(self.actions)
-        return Sizes(sums=16 * arms, policy=4 * arms, history=8 * CARRIED_PER_ARM * arms)
+        numbers, policy = self.numbers, 4 * len(self.actions)
+        return Sizes(sums=16 * numbers, policy=policy, history=8 * CARRIED_PER_ARM * numbers)
 
     def checked(self, batch: Batch) -> FeedbackBatch:
         """The batch. Values of `played` and `gain` may be content: they are never refused."""
@@ -253,28 +274,28 @@ class PolicyLearner:
 
     def opening(self, rows: int, bits: Callable[[int], Bits]) -> Ints:
         """Nothing: a policy needs no draw."""
-        return np.zeros((rows, 2 * len(self.actions)), dtype=np.int64)
+        return np.zeros((rows, 2 * self.numbers), dtype=np.int64)
 
     def draw(
         self, name: str, private: Columns, public: Columns, bits: Callable[[int], Bits]
     ) -> Ints:
         """Each arm's two numbers plus discrete Laplace noise of the learner's scales."""
-        arms = len(self.actions)
+        many = self.numbers
         released: Ints = np.concatenate([private[of.name] for of in self.fields], axis=1)
-        of_rows, at_once = bits(Purpose.NOISE), max(1, _WORDS // (2 * arms))
+        of_rows, at_once = bits(Purpose.NOISE), max(1, _WORDS // (2 * many))
         for first in range(0, len(released), at_once):
             part, some = of_rows.part(first, first + at_once), released[first : first + at_once]
             for at, scale in enumerate(self.scales):
                 if scale is not None:
-                    noise = discrete_laplaces(scale, part, arms, position=2 * at * arms)
-                    some[:, at * arms : (at + 1) * arms] += noise
+                    noise = discrete_laplaces(scale, part, many, position=2 * at * many)
+                    some[:, at * many : (at + 1) * many] += noise
         return released
 
     def law(self, name: str, private: Columns, public: Columns, released: Ints) -> Floats:
         """The noise's law around each number; what has no noise is as it is."""
-        arms, law = len(self.actions), np.zeros(len(released))
+        many, law = self.numbers, np.zeros(len(released))
         for at, (of, scale) in enumerate(zip(self.fields, self.scales, strict=True)):
-            noise = released[:, at * arms : (at + 1) * arms] - private[of.name]
+            noise = released[:, at * many : (at + 1) * many] - private[of.name]
             if scale is None:
                 law[noise.any(axis=1)] = -np.inf
             else:
@@ -283,23 +304,23 @@ class PolicyLearner:
 
     def columns(self, released: Ints, in_force: InForce) -> Mapping[str, Any]:
         """Each arm's two numbers and the policy in force."""
-        arms = len(self.actions)
-        columns = FeedbackColumns(released[:, :arms], released[:, arms:], in_force, self.pairs)
+        many = self.numbers
+        columns = FeedbackColumns(released[:, :many], released[:, many:], in_force, self.pairs)
         return {"value": np.zeros(len(released), dtype=np.int64), "feedback": columns}
 
     def read(self, name: str, values: Ints, sums: Sequence[BlockSums | None]) -> Ints:
         """The recorded numbers; an opening has none."""
-        arms = len(self.actions)
+        many = self.numbers
         if name == OPENING:
-            return np.zeros((len(values), 2 * arms), dtype=np.int64)
+            return np.zeros((len(values), 2 * many), dtype=np.int64)
         pairs = [(of.first, of.second) for of in sums if of is not None]
-        wrong = [pair for pair in pairs if {len(pair[0]), len(pair[1])} != {8 * arms}]
+        wrong = [pair for pair in pairs if {len(pair[0]), len(pair[1])} != {8 * many}]
         if len(pairs) < len(values) or wrong:
-            expected = f"two numbers of {arms} actions"
+            expected = f"two numbers of {many} actions"
             got = f"{len(wrong[0][0])} bytes" if wrong else "none"
             raise StateMismatch("rebuild: sums", "not recorded", expected=expected, got=got)
         numbers = np.frombuffer(b"".join(chain.from_iterable(pairs)), dtype="<i8")
-        return numbers.reshape(len(values), 2 * arms).astype(np.int64)
+        return numbers.reshape(len(values), 2 * many).astype(np.int64)
 
 
 class FeedbackAdder:
@@ -328,7 +349,8 @@ class FeedbackAdder:
             ends = np.searchsorted(wave[order], np.arange(int(wave.max()) + 2))
         played, gains = batch.played[places], batch.gain[places]
         known = (played >= 0) & (played < arms)
-        cells = rows * arms + played * known
+        arm, parts, numbers = played * known, self._kind.parts, self._kind.numbers
+        cells = [rows * numbers + of for of in ([arm] if parts is None else parts[:, arm])]
         gains = np.minimum(np.maximum(gains, -NULL), NULL) * known
         shows = known.astype(np.int64)
         return FeedbackContents(self._kind, self._private, segments.wave, ends, cells, gains, shows)
@@ -342,7 +364,7 @@ class FeedbackContents:
     private: Columns
     wave: Ints  # S: of each segment
     ends: NDArray[np.intp] | None  # where each wave begins, and where the last ends; None: one wave
-    cells: Ints  # row · K + arm
+    cells: Sequence[Ints]  # of each part: row · K + arm
     gains: Ints
     shows: Ints  # 1, or 0 for a null observation
 
@@ -352,6 +374,15 @@ class FeedbackContents:
         if self.ends is not None:
             wave = int(self.wave[which[0]])
             part = slice(int(self.ends[wave]), int(self.ends[wave + 1]))
-        added = self.kind.totals(self.gains[part], self.shows[part])
+        added = self.kind.added(self.gains[part], self.shows[part])
         for name, numbers in added.items():
-            np.add.at(self.private[name].reshape(-1), self.cells[part], numbers)
+            for cells in self.cells:
+                np.add.at(self.private[name].reshape(-1), cells[part], numbers)
+
+
+def _of_parts(of_arms: Ints, parts: Ints) -> Ints:
+    """The numbers of a table in parts: rows × numbers, of rows × arms."""
+    numbers = np.zeros((len(of_arms), int(parts.max()) + 1), dtype=np.int64)
+    for places in parts:
+        np.add.at(numbers.T, places, of_arms.T)
+    return numbers

@@ -184,7 +184,7 @@ def _grid(slots: Slots) -> tuple[Ints, Ints]:
 
 def _of_feedback(kind: PolicyLearner) -> Neighbours:
     """An arm and a gain. With the action in the header the arm is public, else it is content."""
-    many, in_header = kind.releases[0].width // 2, kind.played == "header"
+    many, in_header = len(kind.actions), kind.played == "header"
     arms = [*range(min(_FEW, many)), NO_ARM, many]
     gains = (-NULL, NULL, 0, 10**12)  # both extremes, nothing, and beyond every bound
     pairs = [(gain,) if in_header else (arm, gain) for gain in gains for arm in arms]
@@ -214,6 +214,10 @@ def _of_feedback(kind: PolicyLearner) -> Neighbours:
         """
         shown = (slots[:, :1] == np.arange(many)).astype(np.int64)
         gain = np.clip(slots[:, 1:], -NULL, NULL).astype(np.int64)
+        if kind.parts is not None:  # in one number of each part
+            arms, shown = shown, np.zeros((len(shown), kind.numbers), dtype=np.int64)
+            for numbers in kind.parts:
+                np.add.at(shown.T, numbers, arms.T)
         if in_header:
             return {"sums": gain * shown, "shown": shown}
         return {"rewards": (NULL + gain) * shown, "losses": (NULL - gain) * shown}
@@ -222,10 +226,14 @@ def _of_feedback(kind: PolicyLearner) -> Neighbours:
         """Sums with noise, then counts; where arms are content, rewards and losses with noise."""
         exact = np.concatenate([private[column.name] for column in kind.fields], axis=1)
         first, second = kind.scales
-        return Noisy(exact, (first,) * many + (second,) * many)
+        return Noisy(exact, (first,) * kind.numbers + (second,) * kind.numbers)
 
     def of_actions(names: tuple[str, ...]) -> Kind:
         """Of many with the cheapest rule: how policies are computed has no part in noise."""
+        if isinstance(kind.rule, ContextModel) and kind.rule.parts:  # as many, of one cell
+            parts = ((0,),) * len(kind.rule.parts)
+            rule = replace(kind.rule, shape=(1,), actions=len(names), parts=parts)
+            return replace(kind, actions=names, rule=rule)
         if len(names) <= _FEW and not isinstance(kind.rule, ContextModel):  # a table has more arms
             return replace(kind, actions=names)
         return replace(kind, actions=names, rule=Intervals(Fraction(2)), forgetting=Fraction(1))

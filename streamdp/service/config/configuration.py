@@ -555,6 +555,9 @@ def _options(table: LearnerTable) -> dict[str, str]:
     """
     options: dict[str, str] = {} if table.recipe is None else {"recipe": table.recipe}
     for name, value in table.options.items():
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            options[name] = ", ".join(value)
+            continue
         if not isinstance(value, str | int) or isinstance(value, bool):
             raise InvalidConfig(
                 f"learner.{name}",

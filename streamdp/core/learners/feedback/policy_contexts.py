@@ -1,7 +1,8 @@
 """Contexts: what is best may depend on who is looking.
 
 Privacy: ε-DP for replacing one record's content. Sensitivity: that of the sums (and counts) of a
-stream without contexts, whatever the number of cells, because an event enters one cell and action.
+stream without contexts, whatever the number of cells, because an event enters one cell and action;
+of a table in parts as many times that as it has parts, because it enters one cell of each.
 Why: discrete Laplace noise on every number of a block; policies read released numbers and, where
 cell and action stand in headers, public counts.
 
@@ -10,14 +11,14 @@ The model of `core.evidence.context_model` says how cells learn from each other.
 
 Blocks grow as those of `policy_following` do, and a change is followed alike. With C cells the
 noise in an action's sum over all cells is √C times that of one sum, so the longest block is √C
-times as long as without contexts.
+times as long as without contexts. (In parts C is the number of all parts' cells.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from math import isqrt, prod
+from math import isqrt
 
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig
@@ -48,6 +49,7 @@ def policy_contexts(
     spread: str | Fraction | int = SPREAD,
     floor: str | Fraction | int = FLOOR,
     played: str = "header",
+    interactions: str = "all",
 ) -> PolicyLearner:
     """Contexts: in each cell, play an action as often as it is likely to be the best there.
 
@@ -57,7 +59,9 @@ def policy_contexts(
     deviations of the means; each action's expected shows in a block, over all cells, are at least
     `floor`/ε; `hazard` is how likely the world is to change from one block to the next; `played`
     says where context and action stand, `header` or `value`; `schedule` says how blocks grow,
-    `fitting` computes the longest one from actions, cells and ε.
+    `fitting` computes the longest one from actions, cells and ε; `interactions` keeps the whole
+    table (`all`), or parts of it: a table for each combination of fields that is named
+    (`device × country, device × age`), and for each field that is in none (`none`: each field).
     Reference: Thompson 1933 for the rule; Blei, Kucukelbir & McAuliffe 2017 for the
     fit; the table, the
     model's moments, blocks, noise and floor are ours.
@@ -71,8 +75,10 @@ def policy_contexts(
     exact, contexts = parse_epsilon(epsilon, "learner.epsilon"), Contexts.read(context)
     arms = read_actions(actions)
     count, rest = divmod(len(arms), contexts.cells)
-    shape = contexts.shape
-    if len(arms) == 2:  # no table is so small: they stand for any number, in one cell
+    shape, parts = contexts.shape, contexts.parts(interactions)
+    if len(arms) == 2 and parts:  # no table is so small: they stand for any number
+        arms, count, rest = contexts.arms(arms), 2, 0
+    elif len(arms) == 2:  # and here in one cell
         shape, count, rest = (1,), 2, 0
     if rest or count < 2 or len(arms) > MOST_ARMS:
         raise InvalidConfig(
@@ -83,19 +89,21 @@ def policy_contexts(
         )
     shows = parse_epsilon(floor, "learner.floor") / exact
     where = read_played(played)
-    wide = count * (isqrt(prod(shape) - 1) + 1)
+    rule = ContextModel(
+        shape,
+        count,
+        read_share(hazard, where="learner.hazard"),
+        parse_epsilon(spread, "learner.spread"),
+        shows,
+        parts,
+    )
+    wide = count * (isqrt(rule.numbers // count - 1) + 1)
     return PolicyLearner(
         actions=arms,
         schedule=fitting(wide, exact if where == "header" else exact / 2)
         if schedule == FITTING
         else read_schedule(schedule),
-        rule=ContextModel(
-            shape,
-            count,
-            read_share(hazard, where="learner.hazard"),
-            parse_epsilon(spread, "learner.spread"),
-            shows,
-        ),
+        rule=rule,
         charge=exact,
         played=where,
     )
