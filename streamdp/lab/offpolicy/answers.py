@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Generic, TypeVar
 
@@ -10,8 +10,10 @@ import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.experiment import Arms
 from streamdp.core.learners.feedback import PolicyLearner
+from streamdp.core.learners.feedback.policy_contexts import NAME as BY_CONTEXT
 from streamdp.core.schedule import Schedule
 from streamdp.lab.offpolicy.estimators import MeanReward, PolicyValues
 from streamdp.lab.papers.learners import EXPERT_RECIPES, Bandit
@@ -72,24 +74,35 @@ class FeedbackAnswer:
     course: Trajectory
     shares: Shares
     charge: FeedbackCharge
-    arms: Arms | None = None  # the watched key's first seed, as its experiment page would show it
+    arms: Arms | None = None
+    """The watched key's first seed, as its page would show it; None where arms are of cells."""
     value: PolicyValues | None = None  # from propensities
     accepted: Ints | None = None  # by rejection: the number of records that each seed learned from
     regret: Floats | None = None  # exactly: by seed
 
 
 def feedback_cells(
-    learners: tuple[str, ...], epsilons: tuple[Epsilon, ...], *, actions: tuple[str, ...]
+    learners: tuple[str, ...],
+    epsilons: tuple[Epsilon, ...],
+    *,
+    actions: tuple[str, ...],
+    contexts: Contexts | None = None,
 ) -> tuple[FeedbackCell, ...]:
     """The cells of learners that release when a block ends."""
-    cells = cells_of(learners, epsilons, actions=actions)
+    cells = cells_of(learners, epsilons, actions=actions, contexts=contexts)
     return tuple(cell for cell in cells if isinstance(cell, FeedbackCell))
 
 
 def cells_of(
-    learners: tuple[str, ...], epsilons: tuple[Epsilon, ...], *, actions: tuple[str, ...]
+    learners: tuple[str, ...],
+    epsilons: tuple[Epsilon, ...],
+    *,
+    actions: tuple[str, ...],
+    contexts: Contexts | None = None,
 ) -> tuple[AnyCell, ...]:
     """Every combination, in the order of the question; a baseline has one cell, without privacy.
+
+    `policy_contexts` learns by the log's contexts; all others see none.
 
     >>> cells = cells_of(("lazy_ucb", "thompson"), (Fraction(1),), actions=("a", "b"))
     >>> [(type(cell).__name__, cell.epsilon) for cell in cells]
@@ -101,9 +114,15 @@ def cells_of(
             what = "advice comes with each choice, so no log holds it"
             expected = "a learner without advice, or streamdp.lab.papers.experts"
             raise InvalidConfig("learners", what, expected=expected, got=name)
-        candidate = parse_candidate(text, observes="feedback")
+        candidate, arms = parse_candidate(text, observes="feedback"), actions
+        if candidate.recipe == BY_CONTEXT:
+            if contexts is None:
+                expected = "--context, as the stream's configuration declares its fields"
+                raise InvalidConfig("learners", "no contexts", expected=expected, got=text)
+            options = (*candidate.options, ("context", str(contexts)))
+            candidate, arms = replace(candidate, options=options), contexts.arms(actions)
         for epsilon in epsilons if candidate.private else (None,):
-            made = candidate.learner(epsilon, actions=actions)
+            made = candidate.learner(epsilon, actions=arms)
             if isinstance(made, Bandit):
                 cells.append(PhasedCell(text, epsilon, made))
             else:

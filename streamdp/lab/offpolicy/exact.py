@@ -206,7 +206,7 @@ class _Player:
             by_seed=rewards,
             course=Trajectory(ends, so_far.mean(axis=1), low, high),
             shares=Shares(self._schedule.starts(np.arange(len(self._shares))), self._shares),
-            arms=self._runs.experiment.arms(),
+            arms=self._runs.arms(),
             charge=charge_of(self._cell.learner, log_keys.counts),
             regret=regret,
         )

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamdp.core.evidence.experiment import Arms
-from streamdp.lab.offpolicy.answers import FeedbackAnswer
+from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCell
 from streamdp.lab.offpolicy.estimators import MeanReward, PolicyValues, ValueEstimate
 from streamdp.lab.offpolicy.fold import release_as_json
 from streamdp.lab.offpolicy.likelihood import FEWEST
@@ -248,7 +248,7 @@ def charge_text(answer: FeedbackAnswer) -> str:
 def likeliest(answer: FeedbackAnswer, actions: tuple[str, ...]) -> str:
     """The action that is most likely the best, by the released sums of the watched key."""
     if answer.arms is None:
-        return "—"
+        return "by context" if isinstance(answer.cell, FeedbackCell) else "—"
     best = int(answer.arms.chances.argmax())
     return f"{actions[best]} ({answer.arms.chances[best]:.0%})"
 
