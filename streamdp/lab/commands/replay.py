@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
+    from streamdp.core.evidence.contexts import Contexts
     from streamdp.lab.offpolicy.answers import FeedbackAnswer
+    from streamdp.lab.offpolicy.files import Fields
     from streamdp.lab.offpolicy.question import FeedbackQuestion, FeedbackReplay
     from streamdp.lab.replay.replaying import Question, Replay
     from streamdp.lab.replay.sources import ReadOptions
@@ -97,6 +99,15 @@ LoggedDraws = Annotated[
 ]
 
 
+ContextOption = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        help="Feedback with contexts: a configuration (of the stream --stream), its context table"
+        " as JSON, or columns as in device,country=region whose values are levels.",
+    ),
+]
+
 StreamOption = Annotated[
     str, typer.Option(help="The name of the stream whose seeded bits are drawn.")
 ]
@@ -144,6 +155,7 @@ def replay(
     pscore: PscoreOption = "pscore",
     header: HeaderOption = "streamdp-action",
     played: PlayedOption = "header",
+    contexts: ContextOption = None,
 ) -> None:
     """Replay a log with a grid of learners, budgets and seeds. NOT PRIVATE.
 
@@ -160,11 +172,14 @@ def replay(
     from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
     from streamdp.lab.replay.replaying import Question, seeds_of
 
-    shown = ShownOptions(content, pscore, header, played, columns)
+    fields, columns = read_fields(contexts, columns, stream)
+    shown = ShownOptions(content, pscore, header, played, columns, fields)
     kind = check_observes(log, observes, shown.names)
     _check_of_use(context, log, kind, content, logged)
     check_places(report, as_json)
     how, usual = reading(actions, on_bad, wire_format, setting), USUAL[kind]
+    if contexts is not None:
+        usual = replace(usual, learners=f"policy_contexts,{usual.learners}")
     if not stream:
         raise InvalidConfig("--stream", "no name", expected="a stream's", got="nothing")
     texts = usual.learners if learners is None else learners
@@ -247,6 +262,7 @@ def _check_of_use(
         [
             (["--most-key-bytes"], feedback and logged == "service", "--logged service"),
             (["--logged", "--pscore"], feedback, shown),
+            (["--context"], feedback and content != "losses", f"{shown}, no --content losses"),
             (["--columns"], feedback and not topic, f"a file and {shown}"),
             (["--content", "--header", "--played"], feedback and topic, f"a topic and {shown}"),
             (["--pscore", "--header", "--played"], content != "losses", "no --content losses"),
@@ -266,11 +282,13 @@ class ShownOptions:
     header: str
     played: str
     columns: str | None = None
+    fields: Fields = None
 
     @property
     def names(self) -> Mapping[str, str]:
         """What a file calls its columns."""
-        return read_columns(self.columns, self.pscore)
+        more = () if self.fields is None else names_of(self.fields)
+        return read_columns(self.columns, self.pscore, more)
 
     def feedback(self, actions: tuple[str, ...] | None) -> Feedback | None:
         """The format of a topic's records; None if no option names it."""
@@ -289,10 +307,60 @@ class ShownOptions:
             "loss" if self.content == "loss" else "reward",
             "value" if self.played == "value" else "header",
             self.header,
+            self._contexts(),
         )
 
+    def _contexts(self) -> Contexts | None:
+        """The fields of a topic's contexts, with their levels."""
+        from streamdp.core.errors import InvalidConfig
 
-def read_columns(columns: str | None, pscore: str) -> dict[str, str]:
+        if isinstance(self.fields, tuple):
+            expected = "a configuration, or its context table as JSON: a topic has no columns"
+            raise InvalidConfig(
+                "--context", "no levels", expected=expected, got=", ".join(self.fields)
+            )
+        return self.fields
+
+
+def names_of(fields: Contexts | tuple[str, ...]) -> tuple[str, ...]:
+    """The names of fields."""
+    return fields if isinstance(fields, tuple) else tuple(of.name for of in fields.fields)
+
+
+def read_fields(text: str | None, columns: str | None, stream: str) -> tuple[Fields, str | None]:
+    """The fields of a log's contexts, and all names of columns.
+
+    >>> read_fields("device,country=region", None, "home")
+    (('device', 'country'), 'country=region')
+    >>> read_fields('{"device": ["phone"]}', None, "home")[0].cells
+    2
+    """
+    import tomllib
+
+    from streamdp.core.errors import InvalidConfig
+    from streamdp.core.evidence.contexts import Contexts
+
+    if text is None:
+        return None, columns
+    if text.lstrip().startswith("{"):
+        return Contexts.read(text), columns
+    if Path(text).is_file():
+        try:
+            table = tomllib.loads(Path(text).read_text())["streams"][stream]["context"]
+        except (ValueError, KeyError, TypeError):
+            expected = f"a configuration with [streams.{stream}.context] (--stream names it)"
+            raise InvalidConfig("--context", "no fields", expected=expected, got=text) from None
+        return Contexts.read(table), columns
+    pairs = [[part.strip() for part in of.partition("=")] for of in text.split(",")]
+    names = tuple(name for name, _, _ in pairs)
+    if not all(name and bool(equals) == bool(column) for name, equals, column in pairs):
+        expected = "a file, JSON, or field or field=column by commas"
+        raise InvalidConfig("--context", "no fields", expected=expected, got=text)
+    renamed = [f"{name}={column}" for name, equals, column in pairs if equals]
+    return names, ",".join([*([columns] if columns else []), *renamed]) or None
+
+
+def read_columns(columns: str | None, pscore: str, fields: Sequence[str] = ()) -> dict[str, str]:
     """What a file calls its columns: ``reward=click,action=item_id,propensity=pscore``.
 
     >>> read_columns("reward=click,propensity=p", "pscore")
@@ -305,8 +373,8 @@ def read_columns(columns: str | None, pscore: str) -> dict[str, str]:
     for pair in (columns or "").split(",") if columns is not None else ():
         ours, equals, theirs = (part.strip() for part in pair.partition("="))
         name = PSCORE if ours == "propensity" else ours
-        if not equals or not theirs or name not in COLUMNS:
-            expected = "name=column by commas, of " + ", ".join(COLUMNS)
+        if not equals or not theirs or name not in (*COLUMNS, *fields):
+            expected = "name=column by commas, of " + ", ".join((*COLUMNS, *fields))
             raise InvalidConfig("--columns", "unknown", expected=expected, got=pair)
         if name in names:
             raise InvalidConfig("--columns", f"names {name} twice", expected="each once", got=pair)
@@ -328,13 +396,17 @@ def _replayed(
     path, feedback, names = Path(log), shown.feedback(how.actions), shown.names
     chosen = shown.columns is not None or path.suffix.lower() == CSV
     if path.is_file() and (chosen or holds_feedback(path, names)):
-        return replay_shown(open_file(path, how, names=names, watch=watch), asked, watch=watch)
+        read = open_file(path, how, names=names, fields=shown.fields, watch=watch)
+        return replay_shown(read, asked, watch=watch)
     if not path.exists() and "#" in log and shown.content != "losses":
         topic = open_topic(log, how, feedback, pscore=shown.pscore)
         return replay_shown(topic, asked, watch=watch)
     if asked.logged != "auto":
         what = "holds the losses of all actions, and no draws"
         raise InvalidConfig(log, what, expected="no --logged", got=f"--logged {asked.logged}")
+    if shown.fields is not None:
+        what = "holds the losses of all actions, and no contexts"
+        raise InvalidConfig(log, what, expected="no --context", got="--context")
     losses = open_log(log, how)
     seconds = seconds_for(losses, asked)
     if seconds >= WORTH_SAYING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TypeVar
 
@@ -11,8 +11,10 @@ import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.experiment import Arms
 from streamdp.core.learners.feedback import PolicyLearner
+from streamdp.core.learners.feedback.policy_contexts import NAME as BY_CONTEXT
 from streamdp.core.schedule import Schedule
 from streamdp.lab.offpolicy.estimators import MeanReward, PolicyValues
 from streamdp.lab.papers.learners import EXPERT_RECIPES, Bandit
@@ -53,16 +55,23 @@ class FeedbackAnswer:
     course: Trajectory
     shares: Shares
     charge: FeedbackCharge
-    arms: Arms | None = None  # the watched key's first seed, as its experiment page would show it
+    arms: Arms | None = None
+    """The watched key's first seed, as its page would show it; None where arms are of cells."""
     value: PolicyValues | None = None  # from propensities
     accepted: Ints | None = None  # by rejection: the number of records that each seed learned from
     regret: Floats | None = None  # exactly: by seed
 
 
 def cells_of(
-    learners: tuple[str, ...], epsilons: tuple[Epsilon, ...], *, actions: tuple[str, ...]
+    learners: tuple[str, ...],
+    epsilons: tuple[Epsilon, ...],
+    *,
+    actions: tuple[str, ...],
+    contexts: Contexts | None = None,
 ) -> tuple[AnyCell, ...]:
     """Every combination, in the order of the question; a baseline has one cell, without privacy.
+
+    `policy_contexts` learns by the log's contexts; all others see none.
 
     >>> cells = cells_of(("lazy_ucb", "thompson"), (Fraction(1),), actions=("a", "b"))
     >>> [(type(cell.learner).__name__, cell.epsilon) for cell in cells]
@@ -75,7 +84,16 @@ def cells_of(
             raise InvalidConfig("learners", what, expected=expected, got=name)
 
     def made(candidate: Candidate, epsilon: Epsilon) -> PolicyLearner | Bandit:
-        learner = candidate.learner(epsilon, actions=actions)
+        arms = actions
+        if candidate.recipe == BY_CONTEXT:
+            if contexts is None:
+                expected = "--context, as the stream's configuration declares its fields"
+                raise InvalidConfig(
+                    "learners", "no contexts", expected=expected, got=candidate.text
+                )
+            options = (*candidate.options, ("context", str(contexts)))
+            candidate, arms = replace(candidate, options=options), contexts.arms(actions)
+        learner = candidate.learner(epsilon, actions=arms)
         assert isinstance(learner, PolicyLearner | Bandit)
         return learner
 

@@ -204,7 +204,7 @@ class _Player:
             by_seed=rewards,
             course=Trajectory.of_runs(ends, so_far.T),
             shares=Shares(self._schedule.starts(np.arange(len(self._shares))), self._shares),
-            arms=self._runs.experiment.arms(),
+            arms=self._runs.arms(),
             charge=charge_of(self._cell.learner, log_keys.counts),
             regret=regret,
         )

@@ -7,6 +7,8 @@
 | `pscore` | the probability of the draw, if it was logged |
 | `position` | the place on a slate; with several places, each learns apart |
 | `key`, `offset`, `partition` | as in every log |
+| a field's name | its level, in a log with contexts: text, or a number |
+| `context` | instead: all levels, as an object or as the header has them |
 
 Columns may have other names (`Names`). All others are ignored. A row that cannot be used is an
 error that names the row. With `on_bad = "null"` it counts as it would live: an unknown action is no
@@ -26,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.events import NO_ARM, Key
+from streamdp.core.evidence.contexts import OTHER, Contexts
 from streamdp.core.grid import as_float32, centred_gains
 from streamdp.lab.offpolicy.log import Piece, ShownLog, arms_of, joined, with_positions
 from streamdp.lab.replay.log import numbered_actions, wrong
@@ -40,6 +43,12 @@ _ROWS = 1 << 16  # read between two looks at the progress
 
 OFFSET, PARTITION = "offset", "partition"
 COLUMNS = (ACTION, *CONTENTS, PSCORE, POSITION, KEY, OFFSET, PARTITION)
+
+CONTEXT = "context"
+_OF_FIELD = "context."  # what we call a field's column begins so: a field may be named `key`
+
+Fields = Contexts | tuple[str, ...] | None
+"""The fields of a log's contexts; of those that are only named, a log's own values are levels."""
 
 Columns = Mapping[str, Sequence[Any]]
 
@@ -64,18 +73,25 @@ def open_file(
     how: ReadOptions,
     *,
     names: Names = {},  # noqa: B006 - never changed
+    fields: Fields = None,
     watch: Watch = unwatched,
 ) -> ShownLog:
     """The log in a file."""
     kind = path.suffix.lower()
     called = {name: names.get(name, name) for name in COLUMNS}
+    if fields is not None:
+        of_fields = _names_of(fields)
+        called |= {CONTEXT: CONTEXT, **{_OF_FIELD + of: names.get(of, of) for of in of_fields}}
     table = (
         _lines(path, how, called, watch) if kind in LINES else _arrow_columns(path, called, watch)
     )
     content = _content(str(path), table, called)
     where = _Where(str(path), "line" if kind in LINES else "row", table.get("line"))
     actions = _actions(table[ACTION], how, where)
-    return joined(str(path), actions, _pieces(table, actions, content, how, where))
+    contexts = None if fields is None else _declared(fields, table, called, where)
+    return joined(
+        str(path), actions, _pieces(table, actions, content, contexts, how, where), contexts
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +132,69 @@ def _actions(shown: Sequence[Any], how: ReadOptions, where: _Where) -> tuple[str
     return actions
 
 
+def _names_of(fields: Contexts | tuple[str, ...]) -> list[str]:
+    return list(fields) if isinstance(fields, tuple) else [field.name for field in fields.fields]
+
+
+def _declared(
+    fields: Contexts | tuple[str, ...], table: Columns, called: Names, where: _Where
+) -> Contexts:
+    """The fields with their levels; refused if the file has no column for one."""
+    named = _names_of(fields)
+    missing = [name for name in named if _OF_FIELD + name not in table]
+    if missing and (CONTEXT not in table or len(missing) < len(named)):
+        expected = f"a column `{called[_OF_FIELD + missing[0]]}`, or --columns"
+        raise wrong(where.file, f"no context field {missing[0]}", expected=expected, got="none")
+    if isinstance(fields, Contexts):
+        return fields
+    if missing:
+        expected = "fields with their levels, as JSON or in a configuration"
+        raise wrong(where.file, "levels", expected=expected, got=f"a column `{CONTEXT}`")
+    levels = {}
+    for name in named:
+        values = {_level(value) for value in table[_OF_FIELD + name]}
+        if any(isinstance(value, float) for value in values):
+            expected = 'texts or whole numbers, or cuts: {"age": {"cuts": [18, 65]}}'
+            raise wrong(where.file, f"context field {name}", expected=expected, got="fractions")
+        levels[name] = sorted(of for of in values if isinstance(of, str) and of != OTHER)
+    return Contexts.read(levels)
+
+
+def _level(value: object) -> object:
+    """A whole number as text, as CSV files and headers have it."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _cells(contexts: Contexts, table: Columns, n: int) -> NDArray[np.int64]:
+    """The cell of each row, as live: what is not listed is `other`."""
+    columns = [table.get(_OF_FIELD + field.name) for field in contexts.fields]
+    if columns[0] is None:
+        return np.fromiter((_cell(contexts, row) for row in table[CONTEXT]), np.int64, n)
+    names = [field.name for field in contexts.fields]
+    known: dict[object, int] = {}
+    cells = np.empty(n, dtype=np.int64)
+    for at, row in enumerate(zip(*columns, strict=True)):
+        try:
+            cell = known.get(row)
+        except TypeError:  # a list or an object is no level
+            cell, row = None, tuple(map(repr, row))
+        if cell is None:
+            cell = known[row] = contexts.cell(dict(zip(names, map(_level, row), strict=True)))
+        cells[at] = cell
+    return cells
+
+
+def _cell(contexts: Contexts, written: object) -> int:
+    if isinstance(written, Mapping):
+        return contexts.cell({str(name): _level(of) for name, of in written.items()})
+    return contexts.cell_of_header(written.encode() if isinstance(written, str) else None)
+
+
 def _pieces(
     table: Columns,
     actions: tuple[str, ...],
     content: str,
+    contexts: Contexts | None,
     how: ReadOptions,
     where: _Where,
 ) -> Iterator[Piece]:
@@ -130,6 +205,9 @@ def _pieces(
     propensity = _numbers(table[PSCORE]) if PSCORE in table else np.full(n, np.nan)
     if how.on_bad == "refuse":
         _check(played, outcome, propensity if PSCORE in table else None, content, where)
+    if contexts is not None:
+        cells = _cells(contexts, table, n)
+        played = np.where(played == NO_ARM, NO_ARM, cells * len(actions) + played).astype(np.int32)
     propensity[~((propensity > 0) & (propensity <= 1))] = np.nan
     outside = np.isfinite(outcome) & ((outcome < 0) | (outcome > 1))
     narrow = as_float32(outcome.reshape(-1, 1), actions=1)[:, 0]
@@ -220,7 +298,7 @@ def _first_line(path: Path) -> Mapping[str, object]:
 
 def _lines(path: Path, how: ReadOptions, called: Names, watch: Watch) -> Columns:
     """The members of all lines as columns; a column that no line has is left out."""
-    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    columns: dict[str, list[Any]] = {name: [] for name in called}
     numbers: list[int] = []
     tell = watch(f"reading {path}, bytes", path.stat().st_size)
     with path.open("rb") as file:
@@ -277,7 +355,8 @@ def _arrow_columns(path: Path, called: Names, watch: Watch) -> Columns:
     named = {name: theirs for name, theirs in called.items() if theirs in there}
     columns: dict[str, list[Any]] = {name: [] for name in named}
     if path.suffix.lower() == CSV:
-        batches, rows = batches_of_csv(path, list(named.values()), text=called[KEY]), 0
+        texts = [theirs for name, theirs in called.items() if name == KEY or CONTEXT in name]
+        batches, rows = batches_of_csv(path, list(named.values()), texts=texts), 0
     else:
         batches = batches_of(path, list(named.values()), portion=_ROWS)
         rows = schema_of(path)[1]

@@ -5,6 +5,8 @@ gain 0 of the arm that was shown, and either takes its slot. Keys, offsets and p
 of the log, so a learner's bits are addressed as in a live stream; in a file a row's offset is its
 number from 0 and the partition is 0, unless columns say otherwise.
 
+Where the log has contexts, an arm is an action in a cell, as live (`core.evidence.contexts`).
+
 A propensity is the probability with which the shown action was drawn, in (0, 1]; NaN if the log has
 none. A record takes about 50 bytes of memory: ten million take half a gigabyte.
 """
@@ -21,7 +23,9 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import NO_ARM, FeedbackBatch, Key, numbered
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.grid import UNIT
+from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.lab.replay.cuts import Bench, Rows
 
 
@@ -32,7 +36,7 @@ class Piece:
     partition: int
     keys: Sequence[Key]  # n
     offsets: Ints
-    played: NDArray[np.int32]  # 0 … K−1, or NO_ARM
+    played: NDArray[np.int32]  # the arm (with contexts: cell · K + action), or NO_ARM
     gain: Ints  # 1/2 − loss in grid units
     pscore: Floats  # NaN: none
     clipped: int = 0  # slots with a number outside [0, 1]
@@ -55,6 +59,43 @@ class ShownLog:
     gain: Ints
     pscore: Floats
     clipped: int = 0
+    contexts: Contexts | None = None
+
+    @property
+    def cells(self) -> int:
+        """How many cells there are; 1 without contexts."""
+        return 1 if self.contexts is None else self.contexts.cells
+
+    @cached_property
+    def cell(self) -> Ints:
+        """The cell of each slot; 0 where no action is known."""
+        return np.maximum(self.played, 0).astype(np.int64) // len(self.actions)
+
+    @cached_property
+    def shown(self) -> Ints:
+        """The action of each slot, whatever its cell, or NO_ARM."""
+        played = self.played.astype(np.int64)
+        return np.where(played == NO_ARM, NO_ARM, played % len(self.actions))
+
+    @cached_property
+    def without_contexts(self) -> ShownLog:
+        """The same slots for learners that see no contexts."""
+        return replace(self, played=self.shown.astype(np.int32), contexts=None)
+
+    def seen_by(self, learner: PolicyLearner) -> ShownLog:
+        """The slots as a learner sees them: by cell, if its arms are those of all cells."""
+        if len(learner.actions) == self.cells * len(self.actions):
+            return self
+        return self.without_contexts
+
+    def overall(self, row: int, policies: Floats) -> Floats:
+        """Policies of one key (n × arms) over its cells, weighted by how often each occurred."""
+        mine = self.cell[(self.row == row) & (self.played != NO_ARM)]
+        counts = np.bincount(mine, minlength=self.cells)
+        shares = counts / counts.sum() if len(mine) else np.full(self.cells, 1 / self.cells)
+        apart = np.reshape(policies, (len(policies), self.cells, -1))
+        mean: Floats = np.einsum("c,nca->na", shares, apart)
+        return mean if self.cells > 1 else policies
 
     @property
     def slots(self) -> int:
@@ -130,7 +171,12 @@ class ShownLog:
         return f"ShownLog({self.name}, {self.slots} slots of {len(self.learners)} keys)"
 
 
-def joined(name: str, actions: tuple[str, ...], pieces: Iterable[Piece]) -> ShownLog:
+def joined(
+    name: str,
+    actions: tuple[str, ...],
+    pieces: Iterable[Piece],
+    contexts: Contexts | None = None,
+) -> ShownLog:
     """A log made of pieces; refused if it is empty."""
     gathered = _Gathered()
     for piece in pieces:
@@ -139,7 +185,9 @@ def joined(name: str, actions: tuple[str, ...], pieces: Iterable[Piece]) -> Show
         raise InvalidConfig(name, "empty", expected="at least one record", got="none")
     row, offsets, played, gain, pscore = map(np.concatenate, zip(*gathered.columns, strict=True))
     learners = tuple(gathered.learners)
-    return ShownLog(name, actions, learners, row, offsets, played, gain, pscore, gathered.clipped)
+    return ShownLog(
+        name, actions, learners, row, offsets, played, gain, pscore, gathered.clipped, contexts
+    )
 
 
 @dataclass(slots=True)

@@ -8,13 +8,15 @@ bit. `tests/test_offpolicy_fold.py` compares it with the engine.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 from numpy.random import Generator, default_rng  # noqa: TID251 - made-up requests: no secret
 
 from streamdp.core.arrays import Columns, Ints
-from streamdp.core.evidence.experiment import Experiment
+from streamdp.core.evidence.context_model import ContextModel
+from streamdp.core.evidence.experiment import Arms, Experiment
 from streamdp.core.evidence.policy import PARTS, Policy
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import PolicyLearner
@@ -45,6 +47,18 @@ class Runs:
     def seeds(self) -> int:
         """The number of seeds."""
         return len(self._sources)
+
+    def arms(self) -> Arms | None:
+        """The watched key's first seed as its page shows it; None where arms are of many cells.
+
+        Where a policy follows from a posterior, so does what is likely the best: the sums of all
+        blocks would deny a change.
+        """
+        if isinstance(self.learner.rule, ContextModel):
+            return None
+        arms, evidence = self.experiment.arms(), self.learner.evidence
+        likely = evidence.likely_best(self._columns(np.array([self.watched]), 0))
+        return arms if likely is None else replace(arms, chances=likely[0])
 
     def policy(self, rows: Ints, blocks: Ints) -> Policy:
         """The policies in force during a block of each key, R × S × K parts of 2**24."""

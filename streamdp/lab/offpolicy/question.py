@@ -167,7 +167,9 @@ def replay_shown(
     log: ShownLog, question: FeedbackQuestion, *, watch: Watch = unwatched
 ) -> FeedbackReplay:
     """Evaluate a log of feedback, as far as its propensities allow."""
-    cells = cells_of(question.learners, question.epsilons, actions=log.actions)
+    cells = cells_of(
+        question.learners, question.epsilons, actions=log.actions, contexts=log.contexts
+    )
     slots = log.slots
     log, method = _answerable(log, question)
     policies, phases = of_kind(cells, PolicyLearner), of_kind(cells, Bandit)
@@ -188,7 +190,7 @@ def replay_shown(
     answer = replace(answer, fixed=weighted.fixed(log))
     if method == "uniform":
         rejected = rejection.reject(log, policies, question.bench, watch)
-        rejected += phased.reject_phases(log, phases, question.bench, watch)
+        rejected += phased.reject_phases(log.without_contexts, phases, question.bench, watch)
         return replace(answer, rejected=_in_order(rejected, cells))
     return answer
 
@@ -215,7 +217,15 @@ def _releases(
         (
             cell,
             seed,
-            tuple(fold(log, cell.learner, seed=seed, stream=question.stream, epoch=question.epoch)),
+            tuple(
+                fold(
+                    log.seen_by(cell.learner),
+                    cell.learner,
+                    seed=seed,
+                    stream=question.stream,
+                    epoch=question.epoch,
+                )
+            ),
         )
         for cell in cells
         if cell.learner.private
@@ -302,7 +312,7 @@ def _check_weights(log: ShownLog, good: NDArray[np.bool_]) -> None:
 def _check_uniform(log: ShownLog, good: NDArray[np.bool_]) -> None:
     """Refuse draws whose counts are too uneven: χ² by the cube root (Wilson & Hilferty 1931)."""
     K = len(log.actions)
-    counts = np.bincount(log.played[good], minlength=K)
+    counts = np.bincount(log.shown[good], minlength=K)
     expected = counts.sum() / K
     statistic, df = float(((counts - expected) ** 2 / expected).sum()), K - 1
     z = ((statistic / df) ** (1 / 3) - (1 - 2 / (9 * df))) / sqrt(2 / (9 * df))

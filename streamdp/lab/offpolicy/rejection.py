@@ -52,7 +52,7 @@ def reject(
     for cell in cells:
         tell(len(answers))
         runs = Runs.of(cell.learner, rows, bench, log.counts)
-        answers.append(_answer(cell, log, parts, coins, runs))
+        answers.append(_answer(cell, log.seen_by(cell.learner), parts, coins, runs))
     return answers
 
 
@@ -73,7 +73,7 @@ def _answer(
             taken, policies = _one(row, seed, places, own[places], log, runs)
             met[seed].places.append(taken)
             if row == runs.watched:
-                shares.append(policies)
+                shares.append(log.overall(row, policies))
     blocks = min(len(policies_of_seed) for policies_of_seed in shares)
     return answer_of(
         cell,
@@ -83,7 +83,7 @@ def _answer(
             cell.learner.schedule.starts(np.arange(blocks)),
             np.mean([policies_of_seed[:blocks] for policies_of_seed in shares], axis=0),
         ),
-        arms=runs.experiment.arms(),
+        arms=runs.arms(),
         charge=charge_of(cell.learner, np.array([len(places) for places in met[0].places])),
     )
 
@@ -122,24 +122,25 @@ def _one(
     row: int, seed: int, places: Ints, coins: Ints, log: ShownLog, runs: Runs
 ) -> tuple[Ints, Floats]:
     """The records that one key uses under one seed, and its policies block by block."""
-    schedule, K = runs.learner.schedule, len(log.actions)
+    schedule, arms = runs.learner.schedule, len(runs.learner.actions)
     played, gain = log.played[places].astype(np.int64), log.gain[places]
+    cell, shown = log.cell[places], log.shown[places]
     taken: list[Ints] = []
     policies: list[Floats] = []
     at, block = 0, 0
     while True:
         policy = runs.policy_of_one(row, seed, block)
         policies.append(policy / PARTS)
-        mine = drawn(policy[None], np.zeros(len(coins) - at, dtype=np.int64), coins[at:])
-        agreed = at + np.flatnonzero(mine == played[at:])
+        mine = drawn(policy.reshape(log.cells, -1), cell[at:], coins[at:])
+        agreed = at + np.flatnonzero(mine == shown[at:])
         length = schedule.stop(block) - schedule.start(block)
         taken.append(places[agreed[:length]])
         if len(agreed) < length:
             return np.concatenate(taken), np.array(policies)
         some = agreed[:length]
-        shown = np.bincount(played[some], minlength=K)
-        sums = np.bincount(played[some], gain[some], minlength=K).astype(np.int64)
-        runs.close_one(row, seed, block, sums, shown)
+        counts = np.bincount(played[some], minlength=arms)
+        sums = np.bincount(played[some], gain[some], minlength=arms).astype(np.int64)
+        runs.close_one(row, seed, block, sums, counts)
         at, block = int(some[-1]) + 1, block + 1
 
 

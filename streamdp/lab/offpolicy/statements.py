@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from streamdp.core.evidence.experiment import Arms
+from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.lab.offpolicy.answers import FeedbackAnswer
 from streamdp.lab.offpolicy.estimators import MeanReward, PolicyValues, ValueEstimate
 from streamdp.lab.offpolicy.fold import release_as_json
@@ -241,7 +242,7 @@ def charge_text(answer: FeedbackAnswer) -> str:
 def likeliest(answer: FeedbackAnswer, actions: tuple[str, ...]) -> str:
     """The action that is most likely the best, by the released sums of the watched key."""
     if answer.arms is None:
-        return "—"
+        return "by context" if isinstance(answer.cell.learner, PolicyLearner) else "—"
     best = int(answer.arms.chances.argmax())
     return f"{actions[best]} ({answer.arms.chances[best]:.0%})"
 

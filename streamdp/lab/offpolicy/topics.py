@@ -54,7 +54,7 @@ def topic_log(
     topics = StreamTopics(app="replay", stream=topic, input=topic, headers=True)
     with closing(records_of(technology, topics)) as batches:
         pieces = [_piece(records, format_, pscore) for records in batches]
-    return joined(name, how.actions, pieces)
+    return joined(name, how.actions, pieces, feedback.contexts)
 
 
 def _piece(records: Records, format_: FeedbackFormat, pscore: str) -> Piece:

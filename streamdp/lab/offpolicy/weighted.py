@@ -50,10 +50,11 @@ class BlockGroups:
     first: Ints  # R: the group of each key's block 0
     count: Ints  # R: the number of blocks, the open one included
     block: Ints  # G
-    gains: Ints  # G × K: exact sums of 1/2 − loss, in grid units
-    shown: Ints  # G × K
-    moments: Moments
-    guesses: Floats  # G × K: of each action's reward, from the key's earlier blocks
+    gains: Ints  # G × arms: exact sums of 1/2 − loss, in grid units
+    shown: Ints  # G × arms
+    moments: Moments  # with C cells: G·C × K, cell by cell
+    guesses: Floats  # like `moments`: of each action's reward, from the key's earlier blocks
+    cells: int = 1
 
 
 def usable(log: ShownLog) -> NDArray[np.bool_]:
@@ -65,46 +66,56 @@ def usable(log: ShownLog) -> NDArray[np.bool_]:
 def cut(log: ShownLog, schedule: Schedule) -> BlockGroups:
     """The sums of a log that learners with this schedule need."""
     count = schedule.blocks_of(log.counts) + 1
-    first, K = np.cumsum(count) - count, len(log.actions)
-    total = int(count.sum())
-    if total * K > _MOST_CELLS:
+    first, K, C = np.cumsum(count) - count, len(log.actions), log.cells
+    total, arms = int(count.sum()), C * K
+    if total * arms > _MOST_CELLS:
         raise InvalidConfig(
-            "learners", "too many blocks", expected=f"≤ {_MOST_CELLS // K}", got=total
+            "learners", "too many blocks", expected=f"≤ {_MOST_CELLS // arms}", got=total
         )
     group = first[log.row] + schedule.blocks_of(log.number)
     block = np.arange(total) - np.repeat(first, count)
     named = log.played >= 0
-    cells = group[named] * K + log.played[named]
-    sums = np.bincount(cells, log.gain[named], minlength=total * K)  # exact: far below 2**53
-    shown = np.bincount(cells, minlength=total * K).reshape(total, K)
+    places = group[named] * arms + log.played[named]
+    sums = np.bincount(places, log.gain[named], minlength=total * arms)  # exact: far below 2**53
+    shown = np.bincount(places, minlength=total * arms).reshape(total, arms)
     good = usable(log)
     moments = Moments.of(
-        group[good],
-        log.played[good].astype(np.int64),
+        group[good] * C + log.cell[good],
+        log.shown[good],
         log.reward[good],
         log.pscore[good],
-        shape=(total, K),
+        shape=(total * C, K),
     )
-    gains = sums.reshape(total, K).astype(np.int64)
-    return BlockGroups(
-        schedule, first, count, block, gains, shown, moments, _guesses(moments, block)
-    )
+    gains = sums.reshape(total, arms).astype(np.int64)
+    guesses = _guesses(moments, block, cells=C)
+    return BlockGroups(schedule, first, count, block, gains, shown, moments, guesses, C)
 
 
-def _guesses(moments: Moments, block: Ints) -> Floats:
+def _guesses(moments: Moments, block: Ints, *, cells: int) -> Floats:
     """Each action's mean reward in the key's earlier blocks, shrunk towards that of all actions.
 
     This is shrunk in turn towards the mean r̄ of the whole log. Either has the worth of 1/(r̄(1 − r̄))
     records: four where every second one is rewarded, 250 at click rates of .004. So one early click
-    does not make an action seem good for the rest of the log.
+    does not make an action seem good for the rest of the log. With contexts, an action's mean in a
+    cell is shrunk towards that over all cells.
     """
     total = max(1.0, float(moments.shown.sum()))
     mean = float(moments.reward.sum()) / total
     worth = 1 / max(mean * (1 - mean), 1 / total)
-    shown, reward = (_before(values, block) for values in (moments.shown, moments.reward))
+    apart = (len(block), cells, -1)
+    of_cells = [
+        _before(values.reshape(len(block), -1), block).reshape(apart)
+        for values in (moments.shown, moments.reward)
+    ]
+    shown, reward = (values.sum(axis=1) for values in of_cells)
     records = shown.sum(axis=1, keepdims=True)
     level = (reward.sum(axis=1, keepdims=True) + worth * mean) / (records + worth)
-    return np.asarray((reward + worth * level) / (shown + worth))
+    guesses: Floats = np.asarray((reward + worth * level) / (shown + worth))
+    if cells == 1:
+        return guesses
+    shown, reward = of_cells
+    own: Floats = (reward + worth * guesses[:, None]) / (shown + worth)
+    return own.reshape(moments.shown.shape)
 
 
 def _before(values: Floats, block: Ints) -> Floats:
@@ -121,35 +132,37 @@ def weigh(
 ) -> list[FeedbackAnswer]:
     """Estimate each cell's value from the log."""
     rows = log.rows(bench)
-    blocks: dict[Schedule, BlockGroups] = {}
+    blocks: dict[tuple[Schedule, int], BlockGroups] = {}
     answers: list[FeedbackAnswer] = []
     tell = watch("weighing policies", len(cells))
     for cell in cells:
         tell(len(answers))
-        schedule = cell.learner.schedule
-        if schedule not in blocks:
-            blocks[schedule] = cut(log, schedule)
+        seen = log.seen_by(cell.learner)
+        by = cell.learner.schedule, seen.cells
+        if by not in blocks:
+            blocks[by] = cut(seen, cell.learner.schedule)
         runs = Runs.of(cell.learner, rows, bench, log.counts)
-        answers.append(_weighed(cell, log, blocks[schedule], runs))
+        answers.append(_weighed(cell, seen, blocks[by], runs))
     return answers
 
 
 def _weighed(cell: FeedbackCell, log: ShownLog, blocks: BlockGroups, runs: Runs) -> FeedbackAnswer:
     policies, by_seed = _policies(blocks, runs, log.counts)
-    sums = Sums.of(blocks.moments, policies, blocks.guesses)
+    in_cells = policies.reshape(blocks.moments.shown.shape)
+    sums = Sums.of(blocks.moments, in_cells, blocks.guesses)
     value = sums.value() if blocks.moments.records else None
-    so_far = sums.by(blocks.block).so_far()
+    so_far = sums.by(np.repeat(blocks.block, blocks.cells)).so_far()
     mean = so_far.robust / np.maximum(so_far.records, 1)
     ends = ends_of(blocks.schedule, len(mean), longest=int(log.counts.max()))
     shown = slice(int(blocks.first[runs.watched]), None)
-    own = policies[shown][: blocks.count[runs.watched]]
+    own = log.overall(runs.watched, policies[shown][: blocks.count[runs.watched]])
     return FeedbackAnswer(
         cell=cell,
         estimate=None if value is None else value.reward,
         by_seed=by_seed / max(1, blocks.moments.records),
         course=Trajectory(ends, mean, *so_far.weighted().interval()),
         shares=Shares(blocks.schedule.starts(np.arange(len(own))), own),
-        arms=runs.experiment.arms(),
+        arms=runs.arms(),
         charge=charge_of(cell.learner, log.counts),
         value=value,
     )
@@ -158,13 +171,13 @@ def _weighed(cell: FeedbackCell, log: ShownLog, blocks: BlockGroups, runs: Runs)
 def _policies(blocks: BlockGroups, runs: Runs, counts: Ints) -> tuple[Floats, Floats]:
     """The mean policy of each group over seeds, and Σ w·r of each seed."""
     policies = np.empty(blocks.gains.shape)
-    won = np.zeros(runs.seeds)
+    won, weighted = np.zeros(runs.seeds), blocks.moments.weighted.reshape(blocks.gains.shape)
     for block in range(int(blocks.count.max())):
         rows = np.flatnonzero(blocks.count > block)
         group, numbers = blocks.first[rows] + block, np.full(len(rows), block)
         policy = runs.policy(rows, numbers) / PARTS
         policies[group] = policy.mean(axis=1)
-        won += np.einsum("rsk,rk->s", policy, blocks.moments.weighted[group])
+        won += np.einsum("rsk,rk->s", policy, weighted[group])
         ended = counts[rows] >= blocks.schedule.stop(block) - 1
         if ended.any():
             group = group[ended]
@@ -188,7 +201,7 @@ def fixed(log: ShownLog) -> Fixed:
     reward = log.reward[good]
     moments = Moments.of(
         np.zeros(len(reward), dtype=np.int64),
-        log.played[good].astype(np.int64),
+        log.shown[good],
         reward,
         log.pscore[good],
         shape=(1, K),

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,9 +165,10 @@ def batches_of(path: Path, names: list[str], *, portion: int) -> Iterator[Any]:
                 pages.madvise(mmap.MADV_DONTNEED)
 
 
-def batches_of_csv(path: Path, names: list[str], *, text: str) -> Iterator[Any]:
-    """Some columns of a CSV file with a header, in batches; the column `text` is never a number."""
-    kinds = pyarrow.csv.ConvertOptions(include_columns=names, column_types={text: pa.string()})
+def batches_of_csv(path: Path, names: list[str], *, texts: Sequence[str]) -> Iterator[Any]:
+    """Some columns of a CSV file with a header, in batches; the columns `texts` are no numbers."""
+    types = dict.fromkeys(texts, pa.string())
+    kinds = pyarrow.csv.ConvertOptions(include_columns=names, column_types=types)
     with (
         _readable(path, "cannot be read", "a CSV file"),
         pyarrow.csv.open_csv(path, convert_options=kinds) as reader,

@@ -1,0 +1,252 @@
+"""Do replays of logs with contexts see the cells that a live stream sees, and value policies there?
+
+Logs are files with a column for each field, and the topics of live streams.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from streamdp.cli import application
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import SUMS
+from streamdp.core.evidence.contexts import Contexts
+from streamdp.core.evidence.policy import PARTS, policy_of
+from streamdp.core.grid import UNIT
+from streamdp.core.learners.feedback import PolicyLearner
+from streamdp.lab.offpolicy.answers import FeedbackCell, cells_of, of_kind
+from streamdp.lab.offpolicy.files import open_file
+from streamdp.lab.offpolicy.fold import fold
+from streamdp.lab.offpolicy.log import Piece, ShownLog, joined
+from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_shown
+from streamdp.lab.offpolicy.rejection import reject
+from streamdp.lab.offpolicy.topics import topic_log
+from streamdp.lab.offpolicy.weighted import weigh
+from streamdp.lab.replay.cuts import Bench
+from streamdp.lab.replay.sources import ReadOptions
+from streamdp.testing.memory import MemoryTechnology
+from streamdp.wire.lines import Charge, PolicyLine, from_base64
+from streamdp.wire.published import decode_in_force, decode_ledger
+from tests.test_contexts_service import ACTIONS, CLICKS, FIELDS, served, shown, spec
+
+ONE = Fraction(1)
+TEXT = "policy_contexts"
+ROWS: Sequence[dict[str, Any]] = [
+    {"action": "coats", "reward": 1, "pscore": 0.5, "device": "phone", "country": "fr"},
+    {"action": "boots", "reward": 0, "pscore": 0.5, "device": "fridge", "country": "fr"},
+    {"action": "boots", "reward": 1, "pscore": 0.5, "device": "phone", "country": "it"},
+]
+PLACES = [0 * 2 + 1, 2 * 2 + 0, 1 * 2 + 0]
+
+
+def written(path: Path, rows: Sequence[dict[str, Any]] = ROWS) -> Path:
+    """Rows as a file of the kind that its ending names."""
+    if path.suffix == ".ndjson":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        pq.write_table(pa.table({name: [row[name] for row in rows] for name in rows[0]}), path)
+    return path
+
+
+def made_up(slots: int, *, seed: int, draws: Sequence[float] = (0.5, 0.5)) -> ShownLog:
+    """Clicks on actions drawn with these probabilities; phones like boots, all others coats."""
+    rng = np.random.default_rng(seed)
+    cell = rng.integers(0, 4, slots)
+    action = rng.choice(2, slots, p=draws)
+    click = rng.random(slots) < np.where((cell < 2) == (action == 0), 0.6, 0.2)
+    gain = np.where(click, UNIT // 2, -UNIT // 2).astype(np.int64)
+    played = (cell * 2 + action).astype(np.int32)
+    piece = Piece(0, [b"k"] * slots, np.arange(slots), played, gain, np.array(draws)[action])
+    return joined("made up", ACTIONS, [piece], FIELDS)
+
+
+def policies_of(*learners: str) -> tuple[FeedbackCell, ...]:
+    """These learners at ε = 1, for the log above."""
+    return of_kind(cells_of(learners, (ONE,), actions=ACTIONS, contexts=FIELDS), PolicyLearner)
+
+
+@pytest.mark.parametrize("ending", [".ndjson", ".csv", ".parquet"])
+def test_columns_are_the_cells_of_their_levels(ending: str, tmp_path: Path) -> None:
+    """A level that is not listed is `other`, as live."""
+    path = written(tmp_path / f"log{ending}")
+    log = open_file(path, ReadOptions(), fields=FIELDS)
+    assert log.played.tolist() == PLACES
+    assert log.shown.tolist() == [1, 0, 0]
+    renamed = [{("region" if name == "country" else name): of for name, of in row.items()}
+               for row in ROWS]  # fmt: skip
+    named = open_file(
+        written(tmp_path / f"named{ending}", renamed), ReadOptions(),
+        names={"country": "region"}, fields=("device", "country"),
+    )  # fmt: skip
+    assert named.contexts == Contexts.read({"device": ["fridge", "phone"], "country": ["fr", "it"]})
+    assert [named.contexts.levels(cell)["country"] for cell in named.cell] == ["fr", "fr", "it"]
+
+
+def test_a_column_context_is_read_as_it_is_sent(tmp_path: Path) -> None:
+    """As an object in JSON, and as the header in CSV."""
+    bare = [{name: row[name] for name in ("action", "reward")} for row in ROWS]
+    contexts = [{name: row[name] for name in ("device", "country")} for row in ROWS]
+    lines = [row | {"context": of} for row, of in zip(bare, contexts, strict=True)]
+    headers = [
+        row | {"context": FIELDS.header_of(of).decode()}
+        for row, of in zip(bare, contexts, strict=True)
+    ]
+    for path in (
+        written(tmp_path / "log.ndjson", lines),
+        written(tmp_path / "log.csv", headers),
+    ):
+        assert open_file(path, ReadOptions(), fields=FIELDS).played.tolist() == PLACES
+
+
+def test_whole_numbers_are_levels_and_fractions_need_cuts(tmp_path: Path) -> None:
+    rows = [{"action": at % 2, "reward": 1, "floor": at % 3, "age": at + 0.5} for at in range(6)]
+    path = written(tmp_path / "log.parquet", rows)
+    log = open_file(path, ReadOptions(), fields=("floor",))
+    assert log.cell.tolist() == [0, 1, 2] * 2
+    cut = open_file(path, ReadOptions(), fields=Contexts.read({"age": {"cuts": [2, 4]}}))
+    assert cut.cell.tolist() == [0, 0, 1, 1, 2, 2]
+    with pytest.raises(InvalidConfig, match="cuts"):
+        open_file(path, ReadOptions(), fields=("age",))
+    with pytest.raises(InvalidConfig, match="no context field device"):
+        open_file(path, ReadOptions(), fields=FIELDS)
+
+
+@pytest.mark.parametrize("played", ["header", "value"])
+def test_a_replay_makes_what_the_live_stream_released(played: str) -> None:
+    """From the topic, bit for bit: every line and policy, with garbage in headers and contents."""
+    room = served(played, *shown(played, 1500))
+    evidence, made = room.evidence(CLICKS), spec(played)
+    log = topic_log(
+        MemoryTechnology(room.log),
+        "clicks-shown",
+        ReadOptions(
+            actions=ACTIONS, format_options={"padding": "fixed"} if played == "value" else {}
+        ),
+        made.format.feedback,  # type: ignore[union-attr]
+        name="topic",
+    )
+    text = f"{TEXT}:played={played}"
+    asked = FeedbackQuestion((text,), (Fraction(1, 2),), (7,), stream="clicks", logged="service")
+    ((_, _, releases),) = replay_shown(log, asked).releases
+    offline = {release.identity: release for release in releases}
+    charged = [
+        line for line in (decode_ledger(record.value) for record in evidence.ledger)
+        if isinstance(line, Charge)
+    ]  # fmt: skip
+    assert len(charged) == len(offline) > 5
+    for line in charged:
+        assert line.block_sums() == offline[line.identity].sums
+    for record in evidence.actions:
+        policy = decode_in_force(record.value)
+        assert isinstance(policy, PolicyLine)
+        assert from_base64(policy.policy, "policy") == offline[policy.identity].policy
+
+
+def test_a_cell_is_weighed_by_its_own_policy() -> None:
+    """What is weighed is what the engine has in force; choosing by context earns .6, not .4."""
+    log = made_up(20_000, seed=1, draws=(0.7, 0.3))
+    cells = policies_of(TEXT, "policy_following")
+    (within, without) = weigh(log, cells, Bench((1,)))
+    made = [
+        policy_of(release.policy or b"", actions=2, cells=4).reshape(4, 2) / PARTS
+        for release in fold(log, cells[0].learner, seed=1, stream="replay", epoch=1)
+        if release.kind == SUMS
+    ]
+    shares = np.bincount(log.cell) / log.slots
+    overall = np.array([shares @ policy for policy in made])
+    assert np.allclose(within.shares.shares[1:], overall[: len(within.shares.shares) - 1])
+    assert within.estimate is not None
+    assert without.estimate is not None
+    assert 0.57 < within.estimate.low < within.estimate.high < 0.62
+    assert without.estimate.low < 0.4 < without.estimate.high < 0.5
+    assert within.value is not None
+    assert abs(within.value.mean_weight.value - 1) < 0.05
+
+
+def test_estimates_by_cell_are_unbiased() -> None:
+    """IPS record by record, with the policy of each record's block and cell: the same number."""
+    log = made_up(3000, seed=3, draws=(0.6, 0.4))
+    (cell,) = policies_of(TEXT)
+    (answer,) = weigh(log, (cell,), Bench((2,)))
+    learner = cell.learner
+    policies = [learner.policy(learner.nothing_known(1), np.zeros(1, np.int64))[0]] + [
+        policy_of(release.policy or b"", actions=2, cells=4).reshape(-1)
+        for release in fold(log, learner, seed=2, stream="replay", epoch=1)
+        if release.kind == SUMS
+    ]
+    block = learner.schedule.blocks_of(log.number)
+    weights = np.array([policies[at][arm] for at, arm in zip(block, log.played, strict=True)])
+    mean = float((weights / PARTS / log.pscore * log.reward).mean())
+    assert answer.value is not None
+    assert answer.value.ips.value == pytest.approx(mean, rel=1e-9)
+
+
+def test_uniform_draws_are_met_cell_by_cell() -> None:
+    """A learner that chooses by context wins more of the records that it meets."""
+    cells = policies_of(TEXT, "policy_following")
+    within, without = reject(made_up(8000, seed=2), cells, Bench((1, 2)))
+    assert within.by_seed.mean() > 0.53
+    assert without.by_seed.mean() < 0.45
+    assert within.arms is None
+    assert without.arms is not None
+
+
+def test_without_fields_contexts_are_refused() -> None:
+    with pytest.raises(InvalidConfig, match="--context"):
+        cells_of((TEXT,), (ONE,), actions=ACTIONS)
+
+
+def test_the_command_reads_fields_from_the_configuration(tmp_path: Path) -> None:
+    """The same figures by columns, JSON and configuration; losses of all have no contexts."""
+    log, levels = made_up(400, seed=4, draws=(0.7, 0.3)), FIELDS.levels
+    rows = [
+        {"action": ACTIONS[action], "reward": reward, "pscore": pscore, **levels(cell)}
+        for action, reward, pscore, cell in zip(
+            log.shown.tolist(), log.reward.tolist(), log.pscore.tolist(), log.cell.tolist(),
+            strict=True,
+        )
+    ]  # fmt: skip
+    path = written(tmp_path / "log.csv", rows)
+    config = tmp_path / "streamdp.toml"
+    config.write_text('[streams.home.context]\ndevice = ["phone"]\ncountry = ["fr"]\n')
+    asked = ["replay", str(path), "--observes", "feedback", "--epsilon", "1", "--seeds", "2",
+             "--stream", "home", "--actions", ",".join(ACTIONS)]  # fmt: skip
+    found = []
+    for context in (str(config), str(FIELDS), "nowhere,device"):
+        result = CliRunner().invoke(
+            application(), [*asked, "--learners", TEXT, "--json", "-", "--context", context]
+        )
+        found.append(result)
+    assert found[0].exit_code == 0, found[0].output
+    assert json.loads(found[0].stdout)["cells"] == json.loads(found[1].stdout)["cells"]
+    assert "no context field nowhere" in found[2].output + str(found[2].exception)
+    table = CliRunner().invoke(application(), [*asked, "--context", "device,country=country"])
+    assert "policy_contexts" in table.output
+    for context, said in (("a=", "--context: no fields"), (str(path), "a configuration with")):
+        result = CliRunner().invoke(application(), [*asked, "--context", context])
+        assert said in result.output + str(result.exception)
+
+
+def test_a_topic_needs_the_levels() -> None:
+    result = CliRunner().invoke(
+        application(),
+        ["replay", "sqlite:nowhere.db#t", "--observes", "feedback", "--content", "reward",
+         "--actions", "a,b", "--context", "device"],
+    )  # fmt: skip
+    assert "a topic has no columns" in result.output + str(result.exception)
