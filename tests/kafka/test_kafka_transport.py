@@ -508,6 +508,9 @@ def test_the_printed_commands_make_what_the_promise_needs() -> None:
         "--config retention.bytes=-1",
     ):
         assert part in ledger
+    for line in lines:  # what is filled to one length there is stored at that length
+        state = "--topic shop.home.state" in line
+        assert ("--config compression.type=uncompressed" in line) == state
     manifest = [json.loads(line[2:]) for line in lines if line.startswith("# {")]
     names = ["clicks", *(f"shop.home.{role}" for role in ("actions", "ledger", "state"))]
     assert [item["topic"] for item in manifest] == names

@@ -67,6 +67,8 @@ _READ_WHOLE = {
 
 _SEGMENT = "segment.bytes"
 _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
+_AS_PADDED = {"compression.type": "uncompressed"}
+"""Where values are filled to a length that does not follow from content: a codec undoes that."""
 _SPARINGLY = {"retention.ms": _WEEK_MS, "retention.bytes": str(1 << 30)}
 
 
@@ -88,7 +90,7 @@ class Wanted:
     kept: Mapping[str, str]  # retention that must be exactly this
     replicas: int
     in_sync: int
-    proposed: Mapping[str, str] = field(default_factory=dict)  # retention that may differ
+    proposed: Mapping[str, str] = field(default_factory=dict)  # settings that may differ
     least: int = 0  # bytes that its largest batch must have room for
     bounds: Mapping[str, str] = field(default_factory=dict)  # settings that should be no larger
     fixed: Mapping[str, str] = field(default_factory=dict)  # other settings that must be so
@@ -149,7 +151,8 @@ def wanted(topics: StreamTopics, settings: KafkaSettings) -> list[Wanted]:
     shaped = [Wanted(*shape, replicas=replicas, in_sync=in_sync, least=least) for shape in shapes]
     segment = max(int(_READ_WHOLE[_SEGMENT]), 2 * least)
     shaped[0] = replace(shaped[0], proposed=_FOR_A_WEEK, least=0)
-    shaped[3] = replace(shaped[3], bounds={**_READ_WHOLE, _SEGMENT: str(segment)})
+    bounds = {**_READ_WHOLE, _SEGMENT: str(segment)}
+    shaped[3] = replace(shaped[3], bounds=bounds, proposed=_AS_PADDED)
     if topics.quarantined:
         aside = replace(shaped[0], name=topics.quarantine, role="quarantine", proposed=_SPARINGLY)
         shaped.append(aside)
@@ -168,7 +171,13 @@ def _wanted_in_pairs(topics: StreamTopics, settings: KafkaSettings) -> list[Want
         replace(first, name=name, role=role, fixed=_BROKERS_TIME)
         for name, role in ((topics.input, "input"), (topics.second_input, "second input"))
     ]
-    output = replace(first, name=topics.output, role="output", least=state.least)
+    output = replace(
+        first,
+        name=topics.output,
+        role="output",
+        least=state.least,
+        proposed={**first.proposed, **_AS_PADDED},
+    )
     return [*inputs, output, ledger, state]
 
 
