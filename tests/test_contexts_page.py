@@ -110,11 +110,14 @@ def test_the_history_says_which_field_matters(played: str, interactions: str) ->
             status = (await of.ask("/v1/status")).json
             answer = await of.ask("/v1/streams/clicks/keys/home/history")
             choice = await of.ask("/v1/streams/clicks/keys/home/choice?request=r&device=phone")
+            keys = (await of.ask("/v1/streams/clicks/keys")).json["keys"]
+        assert keys[0]["action"] is None  # it depends on the context
         return status["streams"][0], answer.json, choice.status
 
     stream, told, choice = asyncio.run(history())
     assert (stream["actions"], stream["actions_count"]) == (list(ACTIONS), 3)
     assert stream["fields"] == {field.name: list(field.names) for field in FIELDS.fields}
+    assert (stream["in_force"], told["action"]) == (None, None)
     assert choice == (200 if played == "header" else 404)  # what one cell gets is no look-up there
     (learner,) = told["learners"]
     device, country = learner["contexts"]["fields"]

@@ -14,9 +14,11 @@ import pytest
 
 from streamdp.client import Answer, Condition, Feed, HttpActions, Names, Source, Why
 from streamdp.client.choosing import choose
+from streamdp.client.requests import Request, request_record
 from streamdp.client.table import Table
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.policy import uniform_policy
+from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 from streamdp.ports import Key
 from streamdp.serve.about import About
 from streamdp.serve.app import description
@@ -228,3 +230,18 @@ def test_is_it_the_choice_that_a_client_in_memory_draws() -> None:
         assert choice["release"] == {
             name: getattr(drawn, name) for name in ("partition", "epoch", "born", "block", "slots")
         }
+
+
+def test_a_loop_refuses_choices_whose_requests_it_cannot_write() -> None:
+    """`played = "value"`: contents say what was shown, and a client over HTTP cannot write them."""
+    learner = FEEDBACK_RECIPES["policy_blocks"](actions=ACTIONS, epsilon="1", played="value")
+    private = replace(CLICKS, learner=learner)
+
+    def asks(actions: HttpActions) -> list[Answer]:
+        return [actions.choose("home", b"fr", "r-1")]
+
+    (choice,) = asyncio.run(over_http(asks, about=private))
+    with pytest.raises(InvalidConfig, match=r"played = value.*ActionsCache"):
+        request_record(Request(b"fr", "r-1"), choice=choice)
+    (public,) = asyncio.run(over_http(asks))
+    assert request_record(Request(b"fr", "r-1"), choice=public)[1] is None

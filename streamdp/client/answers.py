@@ -42,7 +42,7 @@ class Answer(Struct, frozen=True, gc=False):
 
     Off-policy evaluation wants `action` and `probability` logged: the columns `action` and `pscore`
     of Open Bandit Pipeline, beside `reward` when it comes. In a cache's table, before a request has
-    drawn, `held` is the policy to draw from and `action` its likeliest action.
+    drawn, `held` is the policy to draw from and `action` its likeliest action, all cells alike.
 
     >>> Answer("a", Why.UNKNOWN_KEY).slots
     0
@@ -194,6 +194,13 @@ class Protected(Struct, frozen=True, gc=False):
     def content(self, choice: Answer) -> bytes:
         """A request's content: what was shown, to whom, and how likely it was. Of one length."""
         names = self.names
+        if not names.actions:
+            raise InvalidConfig(
+                "request",
+                "contents say what was shown (played = value), and HTTP does not name the actions",
+                expected="choices of an ActionsCache, or rank over HTTP, which writes the request",
+                got="a choice of HttpActions",
+            )
         feedback = Feedback(names.actions, played="value", contexts=names.contexts)
         arm = NO_ARM
         if choice.action in names.actions:  # another application's fallback need not be

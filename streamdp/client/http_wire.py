@@ -7,11 +7,12 @@ A record key is text if it is UTF-8, null if it is null, and otherwise an object
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
-from streamdp.client.answers import Answer, Protected, Why
+from streamdp.client.answers import Answer, Names, Protected, Why
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Key
 
@@ -79,6 +80,7 @@ class ChoiceTold(Struct, frozen=True, omit_defaults=True):
     source: Why
     release: InForce | None
     context: str = ""  # as the header of the request, in a stream with public contexts
+    played: Literal["header", "value"] = "header"  # where a request has to say what was shown
 
 
 WireContext = dict[str, str | int | float]
@@ -116,7 +118,7 @@ def chosen(stream: str, key: Key, request: str, answer: Answer) -> ChoiceTold:
         answer.probability,
         answer.why,
         in_force(answer),
-        "" if isinstance(answer.context, Protected) else answer.context,
+        *(("", "value") if isinstance(answer.context, Protected) else (answer.context,)),
     )
 
 
@@ -134,9 +136,11 @@ def in_force(answer: Answer) -> InForce | None:
 
 def answer_of(line: HttpAnswer | ChoiceTold) -> Answer:
     """The answer that the service sent."""
-    probability, context = 1.0, ""
+    probability: float = 1.0
+    context: str | Protected = ""
     if isinstance(line, ChoiceTold):
-        probability, context = line.probability, line.context
+        probability = line.probability
+        context = line.context if line.played == "header" else Protected(Names(played="value"), 0)
     if line.release is None:
         return Answer(line.action, line.source, probability=probability, context=context)
     release = line.release

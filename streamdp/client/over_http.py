@@ -35,6 +35,7 @@ from typing import Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
+from msgspec import structs
 
 from streamdp.client import http_wire
 from streamdp.client.answers import (
@@ -43,6 +44,7 @@ from streamdp.client.answers import (
     Condition,
     Context,
     Feed,
+    Protected,
     Why,
     unknown_stream,
 )
@@ -198,6 +200,9 @@ class HttpActions:
                 choices += self._asked(stream, partial(self._wire.choose, stream, some))
             except TransportLost:
                 choices += [stale] * len(some)
+        told = [choice for choice in choices if isinstance(choice.context, Protected)]
+        if told and not isinstance(stale.context, Protected):  # so are its fallbacks from now on
+            self._known(stream).stale = structs.replace(stale, context=told[0].context)
         return choices
 
     def condition(self, stream: str) -> Condition:

@@ -150,7 +150,8 @@ class Table:
             names = self.names  # one for all
         parts, count = from_base64(line.policy, "policy"), len(names.actions)
         policy = policy_of(parts, actions=count, cells=names.cells)
-        likeliest = names.actions[int(np.argmax(policy)) % count]
+        over_cells = policy.reshape(names.cells, count).sum(axis=0, dtype=np.int64)
+        likeliest = names.actions[int(np.argmax(over_cells))]
         kept = held(policy, hashed_prefix(names.salt, line.identity), names)
         self.names = names
         return Answer(likeliest, Why.PUBLISHED, *where, held=kept)

@@ -21,7 +21,7 @@ from streamdp.serve.knowledge import Knowledge
 from streamdp.serve.lookups import Lookups, key_of
 from streamdp.serve.metrics import CONTENT_TYPE, MetricsPage, published
 from streamdp.serve.ranking import Ranking, call_of
-from streamdp.serve.shown import shown_key, shown_status
+from streamdp.serve.shown import by_context, shown_key, shown_status
 
 MOST_FOUND = 200
 MOST_SCANNED = 200_000
@@ -111,7 +111,8 @@ class PublicApp:
             if len(keys) == most:
                 more = True
                 break
-            entry = {"key": written_key(key), "action": answer.action, "source": answer.why}
+            action = None if by_context(answer) else answer.action
+            entry = {"key": written_key(key), "action": action, "source": answer.why}
             keys.append({**entry, "release": in_force(answer)})
         more = more or len(answers) > MOST_SCANNED
         return Answered(200, [JSON, _NO_STORE], encode({"keys": keys, "more": more}))

@@ -54,7 +54,7 @@ def shown_key(knowledge: Knowledge, stream: str, key: Key) -> dict[str, Any]:
     return {
         "stream": stream,
         "key": written_key(key),
-        "action": answer.action or None,
+        "action": None if by_context(answer) else answer.action or None,
         "source": answer.why.value,
         "release": in_force(answer),
         "policy": _policy(answer, knowledge.about[stream]),
@@ -69,6 +69,11 @@ def shown_key(knowledge: Knowledge, stream: str, key: Key) -> dict[str, Any]:
             for number, history in releases.of_key(key).items()
         ],
     }
+
+
+def by_context(answer: Answer) -> bool:
+    """Whether what is in force depends on the context, so that no action can be named."""
+    return answer.held is not None and answer.held.names.contexts is not None
 
 
 def _policy(answer: Answer, about: About) -> list[float] | None:
@@ -124,7 +129,9 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
         if about.contexts is None
         else {field.name: list(field.names) for field in about.contexts.fields},
         "fallback": None if about.fallback == NO_FALLBACK else about.fallback,
-        "in_force": [{"action": name, "keys": count} for name, count in common if count],
+        "in_force": None  # by context
+        if about.contexts is not None
+        else [{"action": name, "keys": count} for name, count in common if count],
         "epsilon": _epsilon(about, releases),
         "keys": condition.keys,
         "several": condition.several,
