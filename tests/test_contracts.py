@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.consumer.fetcher import FetchError, FetchResult
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from prometheus_client import CollectorRegistry, generate_latest
@@ -202,6 +202,35 @@ def test_a_broker_that_cannot_be_reached_is_tried_ever_more_rarely(
         assert 2 <= len(tried) <= 5 * 4  # at 0, .05, .15 and .35 s, at worst by each task
         down[0] = False
         await asyncio.wait_for(asyncio.gather(*asking), 5)
+
+    monkeypatch.setattr("aiokafka.client.create_conn", connect)
+    asyncio.run(asked())
+
+
+def test_a_connection_that_stands_waits_for_no_other_of_its_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Heartbeats have one of their own, and go on while the one for records is refused."""
+    refused = [False]
+
+    async def connect(host: str, port: int, **more: object) -> object:
+        if refused[0]:
+            raise ConnectionRefusedError
+        return SimpleNamespace(connected=lambda: True)
+
+    async def asked() -> None:
+        client = cast(Any, AIOKafkaClient)(bootstrap_servers="127.0.0.1:1")
+        client.cluster.broker_metadata = lambda node: SimpleNamespace(host="broker", port=1)
+        with_pauses(client)
+        assert await client.ready(0, group=ConnectionGroup.COORDINATION)
+        refused[0] = True
+        for _ in range(3):
+            assert not await client.ready(0)
+        fails = [asyncio.create_task(client.ready(0)) for _ in range(5)]
+        async with asyncio.timeout(0.1):  # the next try is .2 s away
+            for _ in range(3):
+                assert await client.ready(0, group=ConnectionGroup.COORDINATION)
+        assert not any(await asyncio.gather(*fails))
 
     monkeypatch.setattr("aiokafka.client.create_conn", connect)
     asyncio.run(asked())

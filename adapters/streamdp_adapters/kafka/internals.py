@@ -65,7 +65,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.client import AIOKafkaClient, ClusterMetadata, CoordinationType
+from aiokafka.client import AIOKafkaClient, ClusterMetadata, ConnectionGroup, CoordinationType
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.consumer.fetcher import FetchError, FetchResult, PartitionRecords
 from aiokafka.consumer.group_coordinator import GroupCoordinator
@@ -165,11 +165,12 @@ def abort(connection: AIOKafkaConnection) -> bool:
 
 def with_pauses(client: AIOKafkaClient) -> None:
     """Let connections that fail, and questions about topics, be ever rarer in a row."""
-    connect, pauses = client._get_conn, dict[int | str, _Pause]()
+    connect, pauses = client._get_conn, dict[tuple[int | str, Any], _Pause]()
     update, asked = client._metadata_update, _Pause()
 
     async def connect_later(node: int | str, **more: Any) -> AIOKafkaConnection | None:
-        pause = pauses.setdefault(node, _Pause())
+        # A broker has a connection for each group: that of heartbeats waits for its own alone.
+        pause = pauses.setdefault((node, more.get("group", ConnectionGroup.DEFAULT)), _Pause())
         before = pause.times
         await asyncio.sleep(pause.until - time.monotonic())  # at once if that is past
         if pause.times > before:
