@@ -9,6 +9,7 @@ import asyncio
 import csv
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,18 @@ def made_up(slots: int, *, seed: int, draws: Sequence[float] = (0.5, 0.5)) -> Sh
 def policies_of(*learners: str) -> tuple[FeedbackCell, ...]:
     """These learners at ε = 1, for the log above."""
     return of_kind(cells_of(learners, (ONE,), actions=ACTIONS, contexts=FIELDS), PolicyLearner)
+
+
+@pytest.mark.parametrize("played", ["header", "value"])
+def test_a_table_in_parts_is_replayed(played: str) -> None:
+    """Its parts have fewer numbers than the table has arms; and it learns, where .4 is uniform."""
+    fields = Contexts.read({"device": ["phone"], "country": ["fr", "it", "de"]})
+    log, text = made_up(4000, seed=3), f"policy_contexts:interactions=none:played={played}"
+    asked = FeedbackQuestion((text,), (ONE,), seeds=(1, 2))
+    (answer,) = replay_shown(replace(log, contexts=fields), asked).rejected
+    assert answer.estimate is not None
+    assert answer.estimate.value > 0.45
+    assert answer.arms is None
 
 
 @pytest.mark.parametrize("ending", [".ndjson", ".csv", ".parquet"])

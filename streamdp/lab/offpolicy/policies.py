@@ -36,7 +36,8 @@ class Runs:
             for column in learner.evidence.fields
         }  # the opening of a policy draws nothing
         self.watched = watched  # the key whose first seed is shown as an experiment
-        self.experiment = experiment_of(learner)
+        by_cell = isinstance(learner.rule, ContextModel)
+        self.experiment = None if by_cell else experiment_of(learner)
 
     @classmethod
     def of(cls, learner: PolicyLearner, rows: Rows, bench: Bench, counts: Ints) -> Runs:
@@ -54,7 +55,7 @@ class Runs:
         Where a policy follows from a posterior, so does what is likely the best: the sums of all
         blocks would deny a change.
         """
-        if isinstance(self.learner.rule, ContextModel):
+        if self.experiment is None:
             return None
         arms, evidence = self.experiment.arms(), self.learner.evidence
         likely = evidence.likely_best(self._columns(np.array([self.watched]), 0))
@@ -95,7 +96,7 @@ class Runs:
             lambda purpose: source.bits(self._stream, purpose, tags, blocks),
         )
         at = np.flatnonzero(rows == self.watched)
-        if len(at) and not seed:
+        if len(at) and not seed and self.experiment is not None:
             self.experiment.add(released[at[0]])
         return released
 
