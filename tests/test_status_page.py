@@ -33,11 +33,12 @@ def published() -> tuple[Topic, Topic]:
         start = 1
         for number in range(11):
             stop = start + 2**number if number else 1
-            of = release(key, chance.randrange(3), block=number, start=start, stop=stop)
+            drawn = chance.randrange(3)
+            of = release(key, drawn, block=number, start=start, stop=stop)
             actions.append(action(of))
             if number:
                 regret = (stop - start) * (0.3 / number + chance.gauss(0, 0.01))
-                ledger += block(key, number, start, stop, regret=regret, share=0.01)
+                ledger += block(key, number, start, stop, regret=regret, share=0.01, action=drawn)
             else:
                 ledger.append(charge(of, lines=LINES))
             start = stop
