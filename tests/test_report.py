@@ -273,7 +273,7 @@ def test_the_page_says_what_the_figures_say(reports: dict[str, Path], window: Br
     path.write_text(page("losses", as_json(replay)))
     _shown(window, path)
     text = window.text("main").replace("\u00a0", " ")
-    assert text.index(lead(replay)["worth"]) < text.index("NOT PRIVATE") < text.index("All cells")
+    assert text.index(lead(replay)["worth"]) < text.index("NOT PRIVATE") < text.index("All candidates")
     rows = window.run(
         "return [...document.querySelectorAll('tbody tr')].map("
         "row => [...row.cells].map(cell => cell.textContent.replaceAll('\\u00a0', ' ')))"
