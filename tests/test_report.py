@@ -236,7 +236,12 @@ const heights = path => path.getAttribute("d").match(/,[-\\d.]+/g).map(y => Numb
 return [...document.querySelectorAll(".area > svg")].map(chart => {
   const ys = [...chart.querySelectorAll("path.solid")].flatMap(heights);
   const broken = chart.innerHTML.includes("NaN");
-  return [chart.getAttribute("aria-label"), broken, Math.max(...ys) - Math.min(...ys)];
+  const lines = [...chart.querySelectorAll(".grid")].map(
+    path => parseFloat(path.getAttribute("d").slice(1)));
+  const ticks = [...chart.parentNode.querySelectorAll(".tick.x")].map(
+    tick => parseFloat(tick.style.left) * 10);
+  const apart = ticks.some(tick => !lines.some(line => Math.abs(line - tick) < 1));
+  return [chart.getAttribute("aria-label"), broken || apart, Math.max(...ys) - Math.min(...ys)];
 });
 """
 
@@ -245,7 +250,7 @@ return [...document.querySelectorAll(".area > svg")].map(chart => {
 def test_charts_are_scaled_to_their_data(
     reports: dict[str, Path], window: Browser, name: str
 ) -> None:
-    """Curves fill a quarter of their chart at least, also those of rates of some thousandths."""
+    """Curves fill a quarter of it at least, also rates of thousandths; ticks have their line."""
     _shown(window, reports[name])
     charts = window.run(HEIGHTS)
     assert charts
@@ -273,7 +278,8 @@ def test_the_page_says_what_the_figures_say(reports: dict[str, Path], window: Br
     path.write_text(page("losses", as_json(replay)))
     _shown(window, path)
     text = window.text("main").replace("\u00a0", " ")
-    assert text.index(lead(replay)["worth"]) < text.index("NOT PRIVATE") < text.index("All cells")
+    places = [text.index(part) for part in (lead(replay)["worth"], "NOT PRIVATE", "All candidates")]
+    assert places == sorted(places)
     rows = window.run(
         "return [...document.querySelectorAll('tbody tr')].map("
         "row => [...row.cells].map(cell => cell.textContent.replaceAll('\\u00a0', ' ')))"

@@ -33,11 +33,12 @@ def published() -> tuple[Topic, Topic]:
         start = 1
         for number in range(11):
             stop = start + 2**number if number else 1
-            of = release(key, chance.randrange(3), block=number, start=start, stop=stop)
+            drawn = chance.randrange(3)
+            of = release(key, drawn, block=number, start=start, stop=stop)
             actions.append(action(of))
             if number:
                 regret = (stop - start) * (0.3 / number + chance.gauss(0, 0.01))
-                ledger += block(key, number, start, stop, regret=regret, share=0.01)
+                ledger += block(key, number, start, stop, regret=regret, share=0.01, action=drawn)
             else:
                 ledger.append(charge(of, lines=LINES))
             start = stop
@@ -176,7 +177,7 @@ def test_does_it_ask_nobody_but_its_own_origin_and_complain_of_nothing(
 
 
 def test_does_a_page_of_several_streams_let_one_choose() -> None:
-    """Shadow mode and a seed are said; the budget adds up over the streams of a topic."""
+    """Shadow mode, a seed and silence are said; the budget adds up over the streams of a topic."""
     other = replace(
         ABOUT,
         topics=replace(ABOUT.topics, stream="other"),
@@ -184,12 +185,15 @@ def test_does_a_page_of_several_streams_let_one_choose() -> None:
         mode=Mode.SHADOW,
     )
     made = partial(Observer, *published(), about=ABOUT, more=[other])
-    with shown(made) as address, browser() as page_window:
-        page_window.open(address)
-        page_window.until(lambda: "other" in page_window.text("#streams"))
-        assert "ε = 2" in page_window.text("[aria-labelledby=costs]")
-        assert "other is seeded" in page_window.text("#alarms")
-        page_window.run("document.querySelectorAll('#streams button')[1].focus()")
-        page_window.keys("\ue007")
-        page_window.until(lambda: "shadow" in page_window.text("#pills"))
-        keep("streams", page_window.screenshot())
+    with browser() as page_window:
+        with shown(made) as address:
+            page_window.open(address)
+            page_window.until(lambda: "other" in page_window.text("#streams"))
+            assert "ε = 2" in page_window.text("[aria-labelledby=costs]")
+            assert "other is seeded" in page_window.text("#alarms")
+            page_window.run("document.querySelectorAll('#streams button')[1].focus()")
+            page_window.keys("\ue007")
+            page_window.until(lambda: "shadow" in page_window.text("#pills"))
+            keep("streams", page_window.screenshot())
+        page_window.until(lambda: "There is no answer" in page_window.text("#alarms"))
+        assert "published until" in page_window.text("#alarms")
