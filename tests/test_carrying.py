@@ -8,6 +8,7 @@ crashes, and broken variants of the rules must be caught by it.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -21,11 +22,13 @@ import pytest
 import streamdp as sd
 from streamdp.core.errors import StateMismatch
 from streamdp.core.learners.feedback.policy_weights import policy_weights
-from streamdp.ports import Administrator, Published, StreamTopics, Taken, Verdict
+from streamdp.ports import Administrator, Published, StreamTopics, Taken, Value, Verdict
 from streamdp.service import diagnosis
-from streamdp.service.charges_by_others import alone
+from streamdp.service.charges_by_others import ALONE, alone
+from streamdp.service.saved_entries import SavedEntries
 from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
+from streamdp.service.taking import heritage_at, open_partition
 from streamdp.testing.judge import judge
 from streamdp.wire import entries
 from streamdp.wire.lines import CarriedOver, EpochMark
@@ -49,7 +52,7 @@ from tests.support.carrying import (
     through_crashes,
     verified,
 )
-from tests.support.protocol_model import Store, evidence, restore, settle
+from tests.support.protocol_model import HOME, Store, evidence, restore, settle
 from tests.support.streams import ACTIONS, spec
 
 
@@ -303,6 +306,39 @@ def test_is_an_epoch_that_was_under_way_not_carried_from(made: Callable[..., Any
     live(store, third, 160)
     assert {line.mechanism for line in openings(store, 3).values()} == {"carried"}
     assert verified(store, third) == []
+
+
+@pytest.mark.parametrize("made", ALL)
+def test_is_the_same_carried_however_rows_were_read(made: Callable[..., Any]) -> None:
+    """Whole, or as they come: again, damaged before, deleted, before what says what they mean."""
+    store, second, chance = store_of(made()), stream(made(MORE), epoch=2), random.Random(1)
+    store.input = [(b'"\xff' if key == b"de" else key, value) for key, value in store.input]
+    live(store, stream(made()), 60)
+    rows = [place for place in store.state if b'"row"' in place]
+    for _ in range(20):
+        entries = SavedEntries(second, HOME)
+        log: list[tuple[bytes, Value]] = [(place, b"damaged") for place in rows]
+        log += [(chance.choice(rows), chance.choice([None, b"damaged"])) for _ in range(4)]
+        log += chance.sample(sorted(store.state.items()), len(store.state))
+        while log:
+            piece = chance.randrange(1, 5)
+            entries.enter(log[:piece])
+            del log[:piece]
+        assert len(entries.earlier[1]) == len(rows) == 3
+        assert not entries.earlier[1].bank.private
+        told = []
+        for state in (store.state, entries):
+            taken = replace(store.taken(), state=state)
+            opening = open_partition(second, HOME, taken, by_others=ALONE)
+            assert opening.carries
+            heritage = heritage_at(second, HOME, opening)
+            carried = dict(heritage.carried)
+            places = {key: heritage.let_go(key) for key in carried}
+            told.append((carried, places, sorted(heritage.gone), heritage.holds))
+        assert told[0] == told[1]
+        assert len(told[0][0]) == 3
+        entries.enter([(rows[0], b"damaged")])
+        assert not open_partition(second, HOME, taken, by_others=ALONE).carries
 
 
 def test_does_an_epoch_after_the_version_before_begin_anew() -> None:

@@ -19,6 +19,7 @@ from streamdp.core.evidence import VoteFilter
 from streamdp.core.evidence.carrying import Passage
 from streamdp.core.evidence.evidence import Known
 from streamdp.core.evidence.policies import ReleasedSums
+from streamdp.core.snapshot import Loading
 from streamdp.service import carrying
 from streamdp.wire.published import Mode
 from streamdp.wire.state import read_state
@@ -52,16 +53,17 @@ def mutant(said: str, *made: Callable[..., Any]) -> Callable[[Patch], Patch]:
 
 @mutant("carried over where", leader, remembers)
 def carries_the_best_of_the_open_sums(patch: pytest.MonkeyPatch) -> None:
-    read = carrying._Rows.read
+    put = Loading.put
 
-    def peeking(epoch: int, learner: Any, rows: Any, evidence: Any) -> Any:
-        layout = carrying._layout(epoch, learner)
-        of_rows = read(epoch, learner, rows, evidence)
-        sums = [np.frombuffer(row, layout.dtype, count=1)["sums"][0] for row in rows.values()]
-        best = np.array([of_row.argmax() for of_row in sums], dtype=np.int64)
-        return replace(of_rows, columns={**of_rows.columns, "action": best})
+    def peeking(self: Loading, saved: Any) -> None:
+        rows = dict(saved)
+        put(self, rows.items())
+        if not self.bank.private:  # of an earlier epoch
+            for key, row in rows.items():
+                sums = np.frombuffer(row, self._layout.dtype, count=1)["sums"][0]
+                self.bank.public["action"][self.row(key)] = sums.argmax()
 
-    patch.setattr(carrying._Rows, "read", peeking)
+    patch.setattr(Loading, "put", peeking)
 
 
 @mutant("carried over where", leader, remembers)
@@ -82,15 +84,15 @@ def carries_histories_by_number(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("carried over from what was withheld", leader, remembers, policies)
 def carries_what_was_withheld(patch: pytest.MonkeyPatch) -> None:
-    known = carrying._known
+    newest = carrying._newest
 
-    def careless(epoch: int, source: Any) -> Any:
+    def careless(epoch: int, source: Any, *rest: Any) -> Any:
         releases = {
             name: replace(recorded, action=b"") for name, recorded in source.releases.items()
         }
-        return known(epoch, replace(source, withheld=set(), releases=releases))
+        return newest(epoch, replace(source, withheld=set(), releases=releases), *rest)
 
-    patch.setattr(carrying, "_known", careless)
+    patch.setattr(carrying, "_newest", careless)
 
 
 @mutant("the key's newest learner", leader, remembers, policies)
@@ -105,7 +107,7 @@ def carries_from_an_earlier_learner(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("carries nothing over, where", leader, remembers, policies)
 def forgets_to_carry(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(carrying, "_carried", lambda learner, epoch, source, opened: {})
+    patch.setattr(carrying.Inherited, "add", lambda self, rows, made: None)
 
 
 @mutant("expected block", leader, remembers, policies)

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import streamdp as sd
-from streamdp.core import snapshot
 from streamdp.core.engine import Ages, Rebuilding, plan, recorded
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import Key, Release
@@ -283,7 +282,6 @@ def test_are_times_known_before_there_is_any_row() -> None:
         live(store, idles(leader()), stop)
     assert len(restore(store, idles(leader())).engine) == 1
     assert folded(store, idles(leader())) == []
-    assert len(snapshot.public_columns(engine().layout, [])["seen"]) == 0
 
 
 def test_does_time_stand_still_where_no_record_came() -> None:

@@ -14,7 +14,7 @@ version or width is refused too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -89,6 +89,8 @@ def encode(layout: Layout, bank: Bank, rows: Ints, *, valid_at: int) -> list[tup
 class Loading:
     """Puts saved rows into a new bank as they are read; the newest row of a key wins.
 
+    Of a row it takes what the bank has columns for: one without private columns gets no sums.
+
     A row that is not surely right is kept aside: a newer one may take its place. `check` raises for
     one that is still there.
     """
@@ -101,13 +103,32 @@ class Loading:
         self._gone: set[Key] = set()
         self._wrong: dict[Key, StateMismatch] = {}
 
+    @property
+    def bank(self) -> Bank:
+        """Where the rows are; those of dropped keys too, until `check`."""
+        return self._bank
+
+    @property
+    def whole(self) -> bool:
+        """Whether every row is right."""
+        return not self._wrong
+
+    def __iter__(self) -> Iterator[Key]:
+        """The keys that have a row, right or wrong."""
+        yield from (key for key in self._bank.keys if key not in self._gone)
+        yield from self._wrong
+
+    def row(self, key: Any) -> int | None:
+        """Where in the bank the row of a key is, if it has one that is right."""
+        return None if key in self._gone else self._bank.row(key)
+
     def __len__(self) -> int:
         """How many keys have a row, right or wrong."""
         return len(self._bank) - len(self._gone) + len(self._wrong)
 
-    def __contains__(self, key: Key) -> bool:
+    def __contains__(self, key: object) -> bool:
         """Whether a key has a row."""
-        return key in self._wrong or (self._bank.row(key) is not None and key not in self._gone)
+        return key in self._wrong or self.row(key) is not None
 
     def put(self, saved: Iterable[tuple[Key, bytes]]) -> None:
         """Take in rows, each in place of an earlier one of its key."""
@@ -170,15 +191,6 @@ class Loading:
             self._wrong[key] = error
             return False
         return True
-
-
-def public_columns(layout: Layout, saved: Collection[tuple[Key, bytes]]) -> dict[str, NDArray[Any]]:
-    """Read what follows from releases and slot numbers: `born`, `block`, `seen`, and the evidence's
-    columns. Of the open block only its number is read.
-    """
-    table = _table(layout, saved)
-    names = ("born", "block", "seen", *(field.name for field in layout.public))
-    return {name: np.ascontiguousarray(table[name]) for name in names}
 
 
 def _saved(bank: Bank) -> dict[str, NDArray[Any]]:

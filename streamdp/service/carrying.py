@@ -2,7 +2,7 @@
 
 1. A key's newest learner decides, whichever earlier epoch it is of: its saved row, and the recorded
    releases that are newer than the row. Of a row only public columns are read
-   (`snapshot.public_columns`); the open block is abandoned with its sums (P9).
+   (`loading_of`); the open block is abandoned with its sums (P9).
 2. The state says beside an epoch's rows what they mean (`EpochLearner`). An epoch that began
    without that entry (under the version before, or without the options that need it) carries
    nothing over: nothing says for which keys a release was withheld.
@@ -21,16 +21,24 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import (
+    Callable,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Self
+from functools import partial
+from typing import Any, Self
 
 import numpy as np
 
-from streamdp.core import snapshot
-from streamdp.core.arrays import Columns
-from streamdp.core.errors import StateMismatch
+from streamdp.core.arrays import Bools
+from streamdp.core.bank import Bank
 from streamdp.core.events import OPENING, After, Carried, Key, Release
 from streamdp.core.evidence import NEWEST
 from streamdp.core.evidence.carrying import Passage
@@ -40,10 +48,13 @@ from streamdp.core.kinds.kind import Kind
 from streamdp.core.kinds.recorded import Drawn, named
 from streamdp.core.learners import kind_of
 from streamdp.core.schedule import Schedule
+from streamdp.core.snapshot import Layout, Loading
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.lines import ENDS_BLOCK, Carries
 from streamdp.wire.state import EpochEntries, EpochLearner, Recorded, SavedState, fields_of
+
+_AT_ONCE = 1 << 14  # rows that are looked at together
 
 
 class Begins(Enum):
@@ -54,13 +65,81 @@ class Begins(Enum):
     ANEW = "anew"  # nothing is carried: the option says so, or the state is not the newest
 
 
+class Inherited(MutableMapping[Key, Carried]):
+    """What keys carry over when they open.
+
+    Of most keys it follows from the public columns of their saved rows, and is made when it is
+    asked for.
+    """
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self._made: dict[Key, Carried] = {}
+        self._rows: list[_Bequest] = []
+
+    def adopt(self, other: Inherited) -> None:
+        """Take in what another one has."""
+        self._made |= other._made
+        self._rows += other._rows
+
+    def add(self, rows: _Bequest, made: Mapping[Key, Carried]) -> None:
+        """Add what the keys of one epoch carry over."""
+        self._rows.append(rows)
+        self._made |= made
+
+    def __len__(self) -> int:
+        """How many keys carry something over."""
+        return len(self._made) + sum(rows.carrying for rows in self._rows)
+
+    def __iter__(self) -> Iterator[Key]:
+        """Those keys."""
+        yield from self._made
+        for rows in self._rows:
+            yield from rows
+
+    def __contains__(self, key: object) -> bool:
+        """Whether a key carries something over."""
+        return key in self._made or any(key in rows for rows in self._rows)
+
+    def __getitem__(self, key: Key) -> Carried:
+        """What a key carries over."""
+        for rows in self._rows:
+            if key in rows:
+                return rows.carried(key)
+        return self._made[key]
+
+    def __setitem__(self, key: Key, carried: Carried) -> None:
+        """Let a key carry over something else."""
+        for rows in self._rows:
+            rows.discard(key)
+        self._made[key] = carried
+
+    def __delitem__(self, key: Key) -> None:
+        """Let a key carry nothing over."""
+        for rows in self._rows:
+            if rows.discard(key):
+                return
+        del self._made[key]
+
+
 @dataclass(slots=True)
 class Heritage:
     """What keys carry over when they open, and the entries of the state that hold it."""
 
-    carried: dict[Key, Carried] = field(default_factory=dict, repr=False)
-    places: dict[Key, list[bytes]] = field(default_factory=dict, repr=False)
+    carried: Inherited = field(default_factory=Inherited, repr=False)
+    rows: list[_Bequest] = field(default_factory=list, repr=False)
+    releases: dict[Key, list[bytes]] = field(default_factory=dict, repr=False)
     gone: list[bytes] = field(default_factory=list, repr=False)  # entries to delete
+
+    @property
+    def holds(self) -> bool:
+        """Whether any entry waits for its key to open."""
+        return bool(self.releases) or any(rows.waiting for rows in self.rows)
+
+    def let_go(self, key: Key) -> list[bytes]:
+        """The entries of a key that has opened, in the order in which they may be deleted."""
+        rows = [place for rows in self.rows for place in rows.let_go(key)]
+        return rows + self.releases.pop(key, [])
 
 
 def carries(spec: StreamSpec, before: EpochLearner) -> Carries:
@@ -109,24 +188,36 @@ def heritage(
     always.
     """
     result, entries = Heritage(), Entries(spec.name, partition)
-    sources, opened = dict(saved.older), set[Key]()
+    sources = dict(saved.older)
+    opened: list[Container[Key]] = []
     if begins is Begins.NOT:
-        opened = {*saved.rows, *(identity.key for identity in saved.releases)}
+        opened.append({*saved.rows, *(identity.key for identity in saved.releases)})
     elif saved.checkpoint is not None:
         sources[saved.checkpoint.epoch] = saved.now
     gone_of: list[list[bytes]] = []
     for epoch in sorted(sources, reverse=True):
         source, gone = sources[epoch], list[bytes]()
-        places = _places(epoch, source, entries, waiting)
-        carried = {} if begins is Begins.ANEW else _carried(spec.learner, epoch, source, opened)
-        for key, of_key in places.items():
-            if key in carried and not opened_now(key):
-                result.carried[key], result.places[key] = carried[key], of_key
+        rows, carried = None, dict[Key, Carried]()
+        if source.learner is not None and begins is not Begins.ANEW:
+            rows, carried = _carried(spec.learner, epoch, source, opened, entries)
+            for key in [key for key in (*carried, *rows) if opened_now(key)]:
+                rows.discard(key)
+                carried.pop(key, None)
+            rows.keep_places(carried)
+            result.carried.add(rows, carried)
+            result.rows.append(rows)
+        for key in _with_rows(source):
+            if rows is None or not rows.holds(key):
+                gone.append(entries.row(key, epoch=epoch))
+        releases = _release_places(source, waiting)
+        for key, places in releases.items():
+            if key in carried or (rows is not None and key in rows):
+                result.releases[key] = places
             else:
-                gone += of_key
-        opened |= places.keys() | source.withheld
+                gone += places
+        opened += [source.rows, source.loaded or (), releases, source.withheld]
         gone += [entries.withheld(key, epoch=epoch) for key in source.withheld]
-        if source.learner is not None and not carried:
+        if source.learner is not None and not carried and not rows:
             gone.append(entries.learner(epoch=epoch))
         gone_of.append(gone)
     result.gone = [place for gone in reversed(gone_of) for place in gone]
@@ -144,27 +235,41 @@ def born_before(
 
 
 def _carried(
-    learner: Kind, epoch: int, source: EpochEntries, opened: Set[Key]
-) -> dict[Key, Carried]:
-    """What is carried over from an epoch, for keys that have not opened since."""
-    if source.learner is None:
-        return {}
-    passage, known = Passage(LearnerBefore.of(source.learner), learner), _known(epoch, source)
-    carried = {key: passage.carried(*row) for key, row in known.items() if key not in opened}
-    return {key: row for key, row in carried.items() if row is not None}
+    learner: Kind,
+    epoch: int,
+    source: EpochEntries,
+    opened: Sequence[Container[Key]],
+    entries: Entries,
+) -> tuple[_Bequest, dict[Key, Carried]]:
+    """What is carried over from an epoch, for keys that have not opened since: by keys whose row
+    says it, and by others."""
+    assert source.learner is not None
+    before = LearnerBefore.of(source.learner)
+    passage, loaded = Passage(before, learner), _loaded(epoch, source)
+    newest = _newest(epoch, source, before, loaded)
+    known = {
+        key: passage.carried(*of)
+        for key, of in newest.items()
+        if of is not None and not any(key in some for some in opened)
+    }
+    rows = _Bequest(epoch, loaded, passage, partial(entries.row, epoch=epoch))
+    rows.begin([newest, *opened])
+    return rows, {key: of for key, of in known.items() if of is not None}
 
 
-def _places(
-    epoch: int, source: EpochEntries, entries: Entries, waiting: set[bytes]
-) -> dict[Key, list[bytes]]:
-    """Each key's entries of an epoch, in the order in which they may be deleted: the newest last.
+def _with_rows(source: EpochEntries) -> Iterator[Key]:
+    """The keys that have a saved row."""
+    yield from source.rows
+    yield from source.loaded or ()
 
-    A release that is newer than the row is deleted after the row, so that an older state of the
-    learner never looks like the newest.
+
+def _release_places(source: EpochEntries, waiting: set[bytes]) -> dict[Key, list[bytes]]:
+    """The entries of each key's releases, in the order in which they may be deleted: newest last.
+
+    They are deleted after the key's row, so that an older state of the learner never looks like
+    the newest.
     """
     places: defaultdict[Key, list[bytes]] = defaultdict(list)
-    for key in source.rows:
-        places[key].append(entries.row(key, epoch=epoch))
     for release in sorted(source.releases.values(), key=_age):
         identity = release.release.identity
         place = release_entry(identity)
@@ -227,62 +332,123 @@ class LearnerBefore:
         return None if after is None or known is None else (after, known)
 
 
-@dataclass(slots=True)
-class _Rows:
-    """The public columns of an epoch's saved rows."""
+class _Bequest:
+    """What the keys of one epoch's saved rows carry over, as columns, until they have opened."""
 
-    evidence: PublicEvidence
-    after: dict[Key, After]
-    columns: Columns = field(repr=False)
+    def __init__(
+        self, epoch: int, loaded: Loading, passage: Passage, place: Callable[[Key], bytes]
+    ) -> None:
+        self._epoch, self._loaded, self._passage, self._place = epoch, loaded, passage, place
+        self._carries = np.zeros(len(loaded.bank), dtype=np.bool_)
+        self._waits = self._carries
+        self.carrying = self.waiting = 0
+        """How many keys carry something over, and how many entries wait for their key to open."""
 
-    @classmethod
-    def read(
-        cls,
-        epoch: int,
-        learner: EpochLearner,
-        rows: Mapping[Key, bytes],
-        evidence: PublicEvidence,
-    ) -> Self:
-        """Read the rows that are whole."""
-        layout = _layout(epoch, learner)
-        rows = _readable(layout, rows)
-        columns = snapshot.public_columns(layout, list(rows.items()))
-        at = zip(columns["born"].tolist(), columns["block"].tolist(), strict=True)
-        after = [After(epoch, born, block) for born, block in at]
-        return cls(evidence, dict(zip(rows, after, strict=True)), columns)
+    def begin(self, others: Sequence[Container[Key]]) -> None:
+        """Find the rows that something is carried over from, but of none of these keys."""
+        bank = self._loaded.bank
+        for first in range(0, len(bank), _AT_ONCE):
+            some = slice(first, min(first + _AT_ONCE, len(bank)))
+            for at, (after, known) in enumerate(self._known(some), first):
+                key = bank.keys[at]
+                self._carries[at] = (
+                    self._loaded.row(key) is not None
+                    and not any(key in of for of in others)
+                    and self._passage.carried(after, known) is not None
+                )
+        self.carrying = int(self._carries.sum())
 
-    def known(self) -> Iterator[tuple[After, Known]]:
-        """What each key may carry over."""
-        if self.after:
-            yield from zip(self.after.values(), self.evidence.known(self.columns), strict=True)
+    def keep_places(self, others: Iterable[Key]) -> None:
+        """Let the rows' entries wait, and those of these keys."""
+        self._waits = self._carries.copy()
+        rows = [self._loaded.row(key) for key in others]
+        self._waits[[row for row in rows if row is not None]] = True
+        self.waiting = int(self._waits.sum())
 
-    def row(self, at: int) -> PublicRow:
-        """One row by its place."""
-        columns = {name: column[at : at + 1] for name, column in self.columns.items()}
-        return PublicRow(self.evidence, columns)
+    def __len__(self) -> int:
+        """How many keys carry something over."""
+        return self.carrying
+
+    def __iter__(self) -> Iterator[Key]:
+        """Those keys."""
+        return (self._loaded.bank.keys[at] for at in np.flatnonzero(self._carries).tolist())
+
+    def __contains__(self, key: object) -> bool:
+        """Whether a key carries something over."""
+        return self._is(self._carries, key)
+
+    def holds(self, key: Key) -> bool:
+        """Whether the entry of a key's row waits."""
+        return self._is(self._waits, key)
+
+    def carried(self, key: Key) -> Carried:
+        """What a key carries over."""
+        at = self._loaded.row(key)
+        assert at is not None
+        carried = self._passage.carried(*next(self._known(slice(at, at + 1))))
+        assert carried is not None
+        return carried
+
+    def discard(self, key: Key) -> bool:
+        """Let a key carry nothing over; return whether it did."""
+        did = key in self
+        if did:
+            self._carries[self._loaded.row(key)] = False
+            self.carrying -= 1
+        return did
+
+    def let_go(self, key: Key) -> list[bytes]:
+        """The entry of a key's row, if it waits."""
+        if not self.holds(key):
+            return []
+        self._waits[self._loaded.row(key)] = False
+        self.waiting -= 1
+        return [self._place(key)]
+
+    def _is(self, flags: Bools, key: Any) -> bool:
+        at = self._loaded.row(key)
+        return at is not None and bool(flags[at])
+
+    def _known(self, some: slice) -> Iterator[tuple[After, Known]]:
+        bank = self._loaded.bank
+        columns = {name: column[some] for name, column in bank.public.items()}
+        known = self._passage.before.evidence.known(columns)
+        for born, block, of in zip(
+            bank.born[some].tolist(), bank.block[some].tolist(), known, strict=True
+        ):
+            yield After(self._epoch, born, block), of
 
 
-def _known(epoch: int, source: EpochEntries) -> dict[Key, tuple[After, Known]]:
-    """The public part of each key's newest learner in an epoch, if nothing of it was withheld."""
-    assert source.learner is not None
-    before = LearnerBefore.of(source.learner)
-    rows = _Rows.read(epoch, source.learner, source.rows, before.evidence)
-    known = dict(zip(rows.after, rows.known(), strict=True))
-    places = {key: at for at, key in enumerate(rows.after)}
+def _newest(
+    epoch: int, source: EpochEntries, before: LearnerBefore, loaded: Loading
+) -> dict[Key, tuple[After, Known] | None]:
+    """The public part of each key's newest learner in an epoch, where its row does not say it; None
+    if something of it was withheld."""
     releases: defaultdict[Key, list[Recorded]] = defaultdict(list)
     for recorded in source.releases.values():
         if recorded.release.kind in (OPENING, *ENDS_BLOCK):
             releases[recorded.release.key].append(recorded)
     withheld = set(source.withheld)
+    newest: dict[Key, tuple[After, Known] | None] = {}
     for key, of_key in releases.items():
         of_key.sort(key=_age)
         if _is_withheld(of_key, adds_up=before.evidence.adds_up):
             withheld.add(key)  # its entry may have been deleted already
-        row = (rows.after[key], rows.row(places[key])) if key in places else None
-        newest = before.newest(row, [of.release for of in of_key])
-        if newest is not None:
-            known[key] = newest
-    return {key: row for key, row in known.items() if key not in withheld}
+        row = _row(epoch, loaded, before.evidence, key)
+        newest[key] = before.newest(row, [of.release for of in of_key])
+    return newest | dict.fromkeys(withheld)
+
+
+def _row(
+    epoch: int, loaded: Loading, evidence: PublicEvidence, key: Key
+) -> tuple[After, PublicRow] | None:
+    """The public columns of a key's saved row, if it has one."""
+    at, bank = loaded.row(key), loaded.bank
+    if at is None:
+        return None
+    columns = {name: column[at : at + 1] for name, column in bank.public.items()}
+    after = After(epoch, int(bank.born[at]), int(bank.block[at]))
+    return after, PublicRow(evidence, columns)
 
 
 def _is_withheld(releases: Sequence[Recorded], *, adds_up: bool) -> bool:
@@ -294,34 +460,25 @@ def _is_withheld(releases: Sequence[Recorded], *, adds_up: bool) -> bool:
     return any(r.action is None and r.release.identity.born == born for r in releases)
 
 
-def _layout(epoch: int, learner: EpochLearner) -> snapshot.Layout:
-    """The layout of an epoch's rows."""
+def loading_of(epoch: int, learner: EpochLearner) -> Loading:
+    """What reads the public part of an epoch's rows; the open block's sums are not taken in."""
     digest = bytes.fromhex(learner.row_digest)
-    return snapshot.Layout(digest, epoch, fields_of(learner.private), fields_of(learner.public))
+    private, public = fields_of(learner.private), fields_of(learner.public)
+    layout = Layout(digest, epoch, private, public)
+    return Loading(layout, Bank(private=(), public=public))
+
+
+def _loaded(epoch: int, source: EpochEntries) -> Loading:
+    """The public part of an epoch's rows."""
+    if isinstance(source.loaded, Loading):
+        return source.loaded
+    assert source.learner is not None
+    loaded = loading_of(epoch, source.learner)
+    loaded.put(source.rows.items())
+    return loaded
 
 
 def is_readable(epoch: int, source: EpochEntries) -> bool:
     """Whether every row of an epoch is whole. One damaged row means that nothing of the partition
     is carried over: whoever verifies the ledger cannot know of the damage."""
-    if source.learner is None:
-        return True
-    return len(_readable(_layout(epoch, source.learner), source.rows)) == len(source.rows)
-
-
-def _readable(layout: snapshot.Layout, rows: Mapping[Key, bytes]) -> Mapping[Key, bytes]:
-    """The rows that are whole."""
-    if not rows:
-        return rows
-    try:
-        snapshot.public_columns(layout, list(rows.items()))
-    except StateMismatch:
-        return {key: row for key, row in rows.items() if _is_whole(layout, key, row)}
-    return rows
-
-
-def _is_whole(layout: snapshot.Layout, key: Key, row: bytes) -> bool:
-    try:
-        snapshot.public_columns(layout, [(key, row)])
-    except StateMismatch:
-        return False
-    return True
+    return source.learner is None or _loaded(epoch, source).whole

@@ -106,7 +106,7 @@ class Restoring:
         saved = self.opening.saved
         self._input_fingerprint = of_input(partition, taken, saved.checkpoint)
         self.heritage = heritage_at(self.spec, partition, self.opening, opened=entries.opened)
-        entries.heritage.update(self.heritage.carried)
+        entries.heritage.adopt(self.heritage.carried)
         self.heritage.carried = entries.heritage
         self.heritage.gone += entries.behind
         point = saved.checkpoint
@@ -435,12 +435,12 @@ class PartitionWork:
     def _note(self, releases: Releases, *, mode: Mode) -> None:
         """Drop what keys have carried over, and note whose newest release is withheld."""
         shadow, withheld = mode is Mode.SHADOW, self._withheld
-        if not (self._heritage.places or withheld.noted or withheld.untold or shadow):
+        if not (self._heritage.holds or withheld.noted or withheld.untold or shadow):
             return
         for key, code in zip(releases.keys, releases.kind.tolist(), strict=True):
             kind = releases.kinds[code]
             if kind == OPENING:
-                self._tombstones += self._heritage.places.pop(key, ())
+                self._tombstones += self._heritage.let_go(key)
                 withheld.untold.discard(key)
             if kind not in (OPENING, *ENDS_BLOCK) or not self._notes_withheld:
                 continue

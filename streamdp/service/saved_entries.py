@@ -8,14 +8,15 @@ those that are surely published are looked at, by the newest checkpoint:
   so nothing is kept but its name, and that only until an entry deletes it.
 - Of any other, a rebuild needs what was drawn (`ManyRecorded`).
 
-All of this is for the configured epoch alone. Where an epoch begins, the rows and releases of the
-one before stay whole: what a key carries over is read from them (`carrying`).
+Of earlier epochs' rows the public columns are read, once an entry says what they mean: keys carry
+them over (`carrying`). Other rows, and earlier epochs' releases, stay whole.
 """
 
 from __future__ import annotations
 
 import re
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,13 +26,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streamdp.core.errors import StateMismatch
-from streamdp.core.events import Carried, Key
+from streamdp.core.events import Key
 from streamdp.core.kinds.recorded import Drawn, ManyRecorded
 from streamdp.ports import LiveEntries, Partition, Taken, Value
+from streamdp.service.carrying import Inherited, loading_of
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.entries import Entries, parse_entry, read_key
 from streamdp.wire.rereading import Rereading
-from streamdp.wire.state import decode_checkpoint
+from streamdp.wire.state import SavedState, decode_checkpoint, decode_learner, read_state
 
 if TYPE_CHECKING:  # a check of the configuration needs no engine
     from streamdp.core.engine import Engine
@@ -102,20 +104,23 @@ class SavedEntries(LiveEntries):
 
     def __init__(self, spec: StreamSpec, partition: Partition) -> None:
         super().__init__()
-        self.heritage: dict[Key, Carried] = {}
+        self.heritage = Inherited()
         self.withheld = Withholding()
         self.engine: Engine = spec.engine(
             partition.number, heritage=self.heritage, withheld=self.withheld
         )
         self.rows: Loading = self.engine.loading()
+        self._epoch = spec.epoch_of(partition.number)
+        self._loaded = {self._epoch: self.rows}  # by epoch
         self.published = ManyRecorded()
         self._deleted: list[bytes] = []  # keys of releases that do not wait here as they are
         self.entered = 0
         self._places = Entries(partition.stream, partition.number)
         self._where = f"state of {partition}"
-        self._epoch = spec.epoch_of(partition.number)
-        self._row = self._places.beginning("row", epoch=self._epoch)
-        self._plain_row = re.compile(re.escape(self._row) + rb'"([^"\\\x00-\x1f\x7f-\xff]*)"\]')
+        self._row, self._learner = map(self._places.all_of, ("row", "learner"))
+        self._plain_row = re.compile(
+            re.escape(self._row) + rb'(\d{1,18}),"([^"\\\x00-\x1f\x7f-\xff]*)"\]'
+        )
         self._release = self._places.beginning("release", epoch=self._epoch)
         self.behind = Places(self._release)  # published releases that no rebuild reads
         self._rereading = Rereading(self._places, epoch=self._epoch, where=self._where)
@@ -136,33 +141,48 @@ class SavedEntries(LiveEntries):
 
     def enter(self, entries: Iterable[tuple[bytes, Value]]) -> None:
         """Let entries take the place of earlier ones, in this order; None deletes."""
-        rows: list[tuple[Key, bytes]] = []
+        rows: defaultdict[int, list[tuple[Key, bytes]]] = defaultdict(list)
         for place, value in entries:
             self.entered += 1
-            if place.startswith(self._row):
-                plain = self._plain_row.fullmatch(place)
-                try:
-                    key = self._key(place) if plain is None else plain[1]
-                except StateMismatch:  # whoever reads it says so
-                    self.update(((place, value),) if value is not None else ())
-                    continue
-                if value is None:
-                    self.rows.put(rows)
-                    self.rows.drop([key])
-                    rows = []
+            epoch, key = self._row_at(place) if place.startswith(self._row) else (0, None)
+            if epoch in self._loaded:
+                if value is not None:
+                    rows[epoch].append((key, value))
                 else:
-                    rows.append((key, value))
+                    self._loaded[epoch].put(rows.pop(epoch, ()))
+                    self._loaded[epoch].drop([key])
             elif value is not None:
                 self[place] = value
+                if place.startswith(self._learner):
+                    self._learn(place, value)
             elif self.pop(place, None) is None and place.startswith(self._release):
                 self._deleted.append(place)
-        if rows:
-            self.rows.put(rows)
+        for epoch, of_epoch in rows.items():
+            self._loaded[epoch].put(of_epoch)
         if len(self) > self._most:
             self._sort()
             self._most = _MANY + 2 * len(self)
         if len(self._deleted) > _MANY + len(self.behind) // 4:
             self._delete()
+
+    def _learn(self, place: bytes, value: bytes) -> None:
+        """Read the rows of an earlier epoch from now on: an entry says what they mean."""
+        try:
+            _, epoch, _ = parse_entry(place, self._places, where=self._where)
+            learner = decode_learner(value, where=self._where)
+        except StateMismatch:
+            return  # whoever reads it next says so
+        if epoch < self._epoch and epoch not in self._loaded:
+            self._loaded[epoch] = loading_of(epoch, learner)
+            begin = self._places.beginning("row", epoch=epoch)
+            rows = [(row, self.pop(row)) for row in list(self) if row.startswith(begin)]
+            self.enter(rows)
+            self.entered -= len(rows)
+
+    @property
+    def earlier(self) -> dict[int, Loading]:
+        """The rows of earlier epochs that are not among the entries."""
+        return {of: rows for of, rows in self._loaded.items() if of != self._epoch and len(rows)}
 
     def settle(self) -> None:
         """Keep of releases that are surely published what a rebuild needs of them."""
@@ -208,21 +228,35 @@ class SavedEntries(LiveEntries):
                 of = self._rereading.identity(place)
                 self.published.discard(Drawn(of.key, of.born, of.block, of.kind))
 
-    def _key(self, place: bytes) -> Key:
-        """The key of a row, from its entry's; `StateMismatch` for a foreign one."""
-        _, _, rest = parse_entry(place, self._places, where=self._where)
-        return read_key(rest[-1], where=self._where)
+    def _row_at(self, place: bytes) -> tuple[int, Key]:
+        """The epoch and key of a row, from its entry's key; of a foreign one, none."""
+        plain = self._plain_row.fullmatch(place)
+        if plain is not None:
+            return int(plain[1]), plain[2]
+        try:
+            _, epoch, rest = parse_entry(place, self._places, where=self._where)
+            return epoch, read_key(rest[-1], where=self._where)
+        except StateMismatch:  # whoever reads it says so
+            return 0, None
 
     def check_epoch(self) -> None:
         """Refuse rows or releases of an epoch that has not begun."""
-        if not len(self.rows) and not len(self.published):
+        ahead = max([self._epoch] * bool(len(self.rows) + len(self.published)) + [*self.earlier, 0])
+        if not ahead:
             return
         point = self.get(self._places.checkpoint)
         newest = None if point is None else decode_checkpoint(point, where=self._where).epoch
-        if newest is None or newest < self._epoch:
+        if newest is None or newest < ahead:
             raise StateMismatch(
                 self._where,
                 "a row ahead of all",
                 expected="no entry without a checkpoint" if newest is None else newest,
-                got=f"epoch {self._epoch}",
+                got=f"epoch {ahead}",
             )
+
+
+def read(partition: Partition, taken: Taken) -> SavedState:
+    """All live entries of a partition, however they were read; `StateMismatch` unless they fit."""
+    state = taken.state
+    loaded = state.earlier if isinstance(state, SavedEntries) else None
+    return read_state(state, stream=partition.stream, partition=partition.number, loaded=loaded)

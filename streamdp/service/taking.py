@@ -46,6 +46,7 @@ from streamdp.core.events import Key
 from streamdp.ports import Partition, Taken
 from streamdp.service.carrying import Begins, Heritage, heritage, is_readable
 from streamdp.service.charges_by_others import ChargesByOthers, Scope
+from streamdp.service.saved_entries import read
 from streamdp.service.settings import Start, changes
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.entries import Entries, release_entry
@@ -57,7 +58,6 @@ from streamdp.wire.state import (
     SavedState,
     decode_checkpoint,
     decode_remark,
-    read_state,
 )
 
 _NONE = Fraction(0)
@@ -143,7 +143,7 @@ def heritage_at(
 def _open(
     spec: StreamSpec, partition: Partition, taken: Taken, by_others: ChargesByOthers
 ) -> Opening:
-    saved = read_state(taken.state, stream=partition.stream, partition=partition.number)
+    saved = read(partition, taken)
     line = None if taken.last_ledger_line is None else decode_ledger(taken.last_ledger_line)
     _check_topic(spec, partition, line)
     if saved.checkpoint is None:
@@ -200,7 +200,7 @@ def _point(
 
 def check_configuration(spec: StreamSpec, partition: Partition, taken: Taken) -> None:
     """Refuse a configuration that did not make the state, whatever else may be wrong with it."""
-    saved = read_state(taken.state, stream=partition.stream, partition=partition.number)
+    saved = read(partition, taken)
     line = None if taken.last_ledger_line is None else decode_ledger(taken.last_ledger_line)
     _check_topic(spec, partition, line)
     checkpoint = saved.checkpoint

@@ -85,6 +85,10 @@ class Entries:
         """What the keys of an epoch's rows, or recorded releases, begin with."""
         return _encode([self.stream, self.partition, what, epoch])[:-1] + b","
 
+    def all_of(self, what: str) -> bytes:
+        """What the keys of all entries of a kind begin with, in any epoch."""
+        return _encode([self.stream, self.partition, what])[:-1] + b","
+
     def is_waiting(self, entry: bytes) -> bool:
         """Whether an entry is a recorded release, by the beginning of its key."""
         return entry.startswith(self._releases)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -171,6 +171,7 @@ class EpochEntries:
 
     learner: EpochLearner | None = None  # what its rows mean; None where no later epoch needs it
     rows: dict[Key, bytes] = field(default_factory=dict, repr=False)
+    loaded: Collection[Key] | None = field(default=None, repr=False)  # rows that are elsewhere
     releases: dict[Identity, Recorded] = field(default_factory=dict, repr=False)
     withheld: set[Key] = field(default_factory=set)  # keys whose newest release nobody was shown
     schemas: list[Held] = field(default_factory=list)  # that records are read by
@@ -294,6 +295,11 @@ def decode_checkpoint(value: bytes, *, where: str = "checkpoint") -> Checkpoint:
     return decoded(_checkpoint_decoder, value, where=where)
 
 
+def decode_learner(value: bytes, *, where: str) -> EpochLearner:
+    """Read the value of the entry that says what an epoch's rows mean."""
+    return decoded(_learner_decoder, value, where=where)
+
+
 def decode_recorded(identity: Identity, value: bytes) -> Recorded:
     """Read a recorded release's value, and compare its parts with each other."""
     where = _place(identity)
@@ -322,8 +328,17 @@ def decode_recorded(identity: Identity, value: bytes) -> Recorded:
     return recorded
 
 
-def read_state(entries: Mapping[bytes, bytes], *, stream: str, partition: int) -> SavedState:
-    """Read all live entries of a partition; `StateMismatch` unless they fit together."""
+def read_state(
+    entries: Mapping[bytes, bytes],
+    *,
+    stream: str,
+    partition: int,
+    loaded: Mapping[int, Collection[Key]] | None = None,
+) -> SavedState:
+    """Read all live entries of a partition; `StateMismatch` unless they fit together.
+
+    `loaded`: rows of earlier epochs that are not among the entries.
+    """
     places = Entries(stream, partition)
     where = f"state of {stream}/{partition}"
     point = entries.get(places.checkpoint)
@@ -343,10 +358,15 @@ def read_state(entries: Mapping[bytes, bytes], *, stream: str, partition: int) -
         _put(epochs[epoch], places, what, epoch, rest, value, where=where)
     if checkpoint is None:
         return SavedState(None, EpochEntries(), {}, ())
+    for epoch, rows in (loaded or {}).items():
+        epochs[epoch].loaded = rows
     now = epochs.pop(checkpoint.epoch, EpochEntries())
     _check_sequence(now, checkpoint, where=where)
     older = _carried_from(now, epochs)
-    stale = [place for epoch in sorted(epochs.keys() - older.keys()) for place in places_of[epoch]]
+    stale: list[bytes] = []
+    for epoch in sorted(epochs.keys() - older.keys()):
+        stale += (places.row(key, epoch=epoch) for key in epochs[epoch].loaded or ())
+        stale += places_of[epoch]
     return SavedState(checkpoint, now, older, tuple(stale))
 
 
@@ -377,7 +397,7 @@ def _put(
 ) -> None:
     """Read one entry of an epoch."""
     if what == "learner":
-        into.learner = decoded(_learner_decoder, value, where=where)
+        into.learner = decode_learner(value, where=where)
     elif what == "schema":
         into.schemas.append(decode_held(value, where=where))
     elif what == "row":

@@ -6,9 +6,9 @@
 One `streamdp run` on the embedded log, or on a broker, K = 10. It learns one event of each key and
 is killed at once, when most of what it recorded is not deleted yet; it starts again, and saves its
 rows; while 10^5 new keys a minute come, its commits are timed; it is killed, and starts once more
-from saved rows. Memory is what the system counts as resident, and its peak since the process
-started; beside the seconds of a start are those of its processor, which say more where others use
-the machine too.
+from saved rows, and then into an epoch with one more action. Memory is what the system counts as
+resident, and its peak since the process started; beside the seconds of a start are those of its
+processor, which say more where others use the machine too.
 
 Each start but the first, which learns as fast as it can, runs in a control group of the size that
 the documents give (`documented`), as a container does: one that needs more is killed. Where no
@@ -213,6 +213,16 @@ class Bench:
         with self.service(limit=self.limit) as running:
             took = self.wait(running, lambda part: part.get("status") == "running")
             self.note("restarted", running.pid, seconds=took)
+        self._change()
+        with self.service(limit=self.limit) as running:
+            took = self.wait(running, lambda part: part.get("status") == "running")
+            self.note("new epoch", running.pid, seconds=took)
+
+    def _change(self) -> None:
+        """Add an action, in an epoch of its own."""
+        path = self.folder / "streamdp.toml"
+        text = path.read_text().replace("actions = [", 'epoch = 2\nactions = ["more", ')
+        path.write_text(text)
 
 
 def _settled(part: dict[str, Any]) -> bool:
@@ -260,7 +270,7 @@ def judged(facts: dict[str, float], before: dict[str, float], input_: Input) -> 
     running, keys = facts["saved: resident MB"], input_.keys
     a_key = (running - BASE_MB) * 1e6 / keys
     yield f"bytes a key while it runs: {a_key:.0f}, at most {BYTES_A_KEY[input_.observes]}"
-    for name in ("restarted at once", "restarted"):
+    for name in ("restarted at once", "restarted", "new epoch"):
         if f"{name}: peak MB" in facts:
             beside = facts["learned: resident MB"] if name == "restarted at once" else running
             ratio = facts[f"{name}: peak MB"] / beside
