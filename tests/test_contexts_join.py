@@ -214,12 +214,17 @@ def test_send_writes_what_the_client_writes(tmp_path: Path) -> None:
         )
         _, value, headers = request_record(R1, choice=replace_release(choice))
         assert read.record == (b"home", value, headers)
-    wrong = json.dumps({**line, "context": 7}).encode()
-    read_wrong = loop_records(
-        "f", io.BytesIO(wrong), mode="feedback", actions=ACTIONS, key=None, feedback=feedback
-    )
-    with pytest.raises(InvalidConfig, match="context: is not usable"):
-        list(read_wrong)
+    refused: list[tuple[object, str]] = [
+        (7, "context: is not usable"),
+        ({"devce": "phone"}, "context: unknown field; expected device, age.*, got devce"),
+    ]
+    for context, why in refused:
+        wrong = json.dumps({**line, "context": context}).encode()
+        read_wrong = loop_records(
+            "f", io.BytesIO(wrong), mode="feedback", actions=ACTIONS, key=None, feedback=feedback
+        )
+        with pytest.raises(InvalidConfig, match=why):
+            list(read_wrong)
 
 
 def replace_release(choice: Answer) -> Answer:

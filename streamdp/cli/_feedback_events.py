@@ -98,6 +98,10 @@ def cell_of(where: str, event: dict[str, Any], feedback: Feedback) -> int:
         return feedback.contexts.cell_of_header(context.encode())
     if not isinstance(context, dict):
         refuse(f"{where}: context", "is not usable", "levels by their fields", kind(context))
+    fields = [field.name for field in feedback.contexts.fields]
+    for name in context:
+        if name not in fields:
+            refuse(f"{where}: context", "unknown field", names(fields), word(name))
     return feedback.contexts.cell(context)
 
 

@@ -35,6 +35,11 @@ class Refused(Exception):
         return Answered(self.status, [PROBLEM, *self.headers], encode(problem))
 
 
+def unreadable(error: Exception, expected: str) -> Refused:
+    """The refusal of a body: msgspec's reasons name members, kinds and places, never values."""
+    return Refused(400, f"body: unreadable; expected {expected}, got {str(error)[:200]}")
+
+
 @dataclass(frozen=True, slots=True)
 class Answered:
     """A whole answer."""

@@ -57,6 +57,7 @@ from streamdp.serve.asgi import (
     Scope,
     body_of,
     header,
+    unreadable,
 )
 from streamdp.serve.knowledge import Knowledge
 
@@ -163,9 +164,9 @@ class Lookups:
         try:
             asked = asked_choices_decoder.decode(body).requests
             requests = [(read_key(request.key), request) for request in asked]
-        except (msgspec.MsgspecError, InvalidConfig, UnicodeError, RecursionError):
-            expected = 'expected {"requests": [{"key": "text", "request": "an id"}]}'
-            raise Refused(400, f"unreadable; {expected}") from None
+        except (msgspec.MsgspecError, InvalidConfig, UnicodeError, RecursionError) as error:
+            expected = '{"requests": [{"key": "text", "request": "an id"}]}'
+            raise unreadable(error, expected) from None
         if len(requests) > MOST_KEYS_A_BATCH:
             raise Refused(413, f"more than {MOST_KEYS_A_BATCH} requests")
         choose, drawn = self._cache.choose, list[ChoiceTold]()
@@ -186,9 +187,8 @@ class Lookups:
     def _actions(self, body: bytes, stream: str) -> bytes:
         try:
             keys = [read_key(key) for key in asked_decoder.decode(body).keys]
-        except (msgspec.MsgspecError, InvalidConfig, UnicodeError, RecursionError):
-            expected = 'expected {"keys": ["text", null, {"base64": "…"}]}'
-            raise Refused(400, f"unreadable; {expected}") from None
+        except (msgspec.MsgspecError, InvalidConfig, UnicodeError, RecursionError) as error:
+            raise unreadable(error, '{"keys": ["text", null, {"base64": "…"}]}') from None
         if len(keys) > MOST_KEYS_A_BATCH:
             raise Refused(413, f"more than {MOST_KEYS_A_BATCH} keys")
         action = self._cache.action

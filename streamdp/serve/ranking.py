@@ -49,7 +49,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Producer
 from streamdp.serve.about import NO_FALLBACK
 from streamdp.serve.access import PUBLISHABLE, Bucket
-from streamdp.serve.asgi import JSON, Answered, Receive, Refused, Scope, body_of
+from streamdp.serve.asgi import JSON, Answered, Receive, Refused, Scope, body_of, unreadable
 from streamdp.serve.knowledge import Knowledge
 from streamdp.serve.lookups import check_public
 
@@ -314,8 +314,8 @@ def _check_number(asked: Sequence[object]) -> None:
 def _decoded(decoder: msgspec.json.Decoder[T], body: bytes, expected: str) -> T:
     try:
         return decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        raise Refused(400, f"unreadable; expected {expected}") from None
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise unreadable(error, expected) from None
 
 
 _one_rank = msgspec.json.Decoder(AskedOne)
