@@ -9,6 +9,10 @@ class CoordinationType(IntEnum):
     GROUP = 0
     TRANSACTION = 1
 
+class ConnectionGroup(IntEnum):
+    DEFAULT = 0
+    COORDINATION = 1
+
 class BrokerMetadata:
     host: str
     port: int
