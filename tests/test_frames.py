@@ -229,4 +229,4 @@ def test_the_notebook_runs() -> None:
             exec("".join(cell["source"]), names)
     assert names["feedback"].position == 5
     assert {"remembering_leader"} <= set(names["replayed"]["learner"])
-    assert names["planned"]["best_in_force"].iloc[-1] > 0.9
+    assert names["planned"]["best_shown"].iloc[-1] > 0.9

@@ -278,7 +278,7 @@ def by_vowpal(scene: Scene, options: str, runs: int) -> list[float]:
 
 
 def choice_takes(calls: int = 20_000) -> float:
-    """Microseconds of processor for a choice: key, cell, hash and draw; the least of five rounds."""
+    """Microseconds of processor for a choice: key, cell, hash, draw; the least of five rounds."""
     contexts, actions = fields_of(SHAPE), tuple("abcd")
     names = Names(actions, "pepper", contexts)
     even = np.tile(np.arange(1, ACTIONS + 1, dtype=np.uint32) * (PARTS // ACTIONS), contexts.cells)
