@@ -94,6 +94,27 @@ def test_both_commands_print_the_worlds() -> None:
     assert verdict([]) == "Contexts are worth it in each of these worlds."
 
 
+def test_both_commands_take_a_table_in_parts() -> None:
+    """It is of the named fields, and its noise is another one; other names are refused."""
+    parts = ["--context", "2,2,2", "--interactions", "f1 x f2"]
+    asked = ["plan", *CLICKS, "--actions", "2", "--epsilon", "1", "--rate", "0.2", "--gap", "0.2"]
+    planned = json.loads(run(*asked, "--horizon", "500", *parts))
+    (simulated,) = json.loads(run("simulate", *CLICKS, "--slots", "500", "--epsilon", "1", *parts))
+    assert planned[0]["interactions"] == simulated["interactions"] == "f1 x f2"
+    learner = Table((2, 2, 2), 2, 0.2, 0.2, Fraction(1), interactions="f1 x f2").learners()["with"]
+    assert learner.numbers == 2 * (4 + 2)
+    said = run(*asked[:3], *asked[6:], "--horizon", "500", *parts)
+    assert "in parts (f1 x f2)" in said
+    for command, more, error in (
+        (asked, ["--interactions", "f1 x f9", "--context", "2,2"], "no interaction"),
+        ([*asked[:3], *asked[5:]], ["--interactions", "none"], "--interactions"),
+        (["simulate", *CLICKS[:2]], ["--interactions", "none"], "--context with it"),
+    ):
+        refused = CliRunner().invoke(application(), [*command, *more])
+        assert refused.exit_code != 0
+        assert error in str(refused.exception) + refused.output
+
+
 @pytest.mark.parametrize("more", [["--learner", "policy_blocks"], ["--keys", "3"]])
 def test_options_that_change_nothing_are_refused(more: list[str]) -> None:
     asked = ["--actions", "2", "--epsilon", "1", "--rate", "0.2", "--gap", "0.2"]

@@ -68,21 +68,23 @@ def written(path: Path, rows: Sequence[dict[str, Any]] = ROWS) -> Path:
     return path
 
 
-def made_up(slots: int, *, seed: int, draws: Sequence[float] = (0.5, 0.5)) -> ShownLog:
+def made_up(
+    slots: int, *, seed: int, draws: Sequence[float] = (0.5, 0.5), fields: Contexts = FIELDS
+) -> ShownLog:
     """Clicks on actions drawn with these probabilities; phones like boots, all others coats."""
     rng = np.random.default_rng(seed)
-    cell = rng.integers(0, 4, slots)
+    cell = rng.integers(0, fields.cells, slots)
     action = rng.choice(2, slots, p=draws)
-    click = rng.random(slots) < np.where((cell < 2) == (action == 0), 0.6, 0.2)
+    click = rng.random(slots) < np.where((cell < fields.cells // 2) == (action == 0), 0.6, 0.2)
     gain = np.where(click, UNIT // 2, -UNIT // 2).astype(np.int64)
     played = (cell * 2 + action).astype(np.int32)
     piece = Piece(0, [b"k"] * slots, np.arange(slots), played, gain, np.array(draws)[action])
-    return joined("made up", ACTIONS, [piece], FIELDS)
+    return joined("made up", ACTIONS, [piece], fields)
 
 
-def policies_of(*learners: str) -> tuple[FeedbackCell, ...]:
+def policies_of(*learners: str, fields: Contexts = FIELDS) -> tuple[FeedbackCell, ...]:
     """These learners at ε = 1, for the log above."""
-    return of_kind(cells_of(learners, (ONE,), actions=ACTIONS, contexts=FIELDS), PolicyLearner)
+    return of_kind(cells_of(learners, (ONE,), actions=ACTIONS, contexts=fields), PolicyLearner)
 
 
 @pytest.mark.parametrize("played", ["header", "value"])
@@ -241,6 +243,27 @@ def test_uniform_draws_are_met_cell_by_cell() -> None:
     assert without.by_seed.mean() < 0.45
     assert within.arms is None
     assert without.arms is not None
+
+
+@pytest.mark.parametrize("played", ["header", "value"])
+def test_logs_are_weighed_and_met_by_a_table_in_parts(played: str) -> None:
+    """What is in force is what the engine has in force; the field that decides is learned."""
+    fields = Contexts.read({"device": ["phone"], "country": ["fr"], "size": ["s"]})
+    log = made_up(8000, seed=5, fields=fields)
+    (cell,) = policies_of(f"{TEXT}:interactions=none:played={played}", fields=fields)
+    assert cell.learner.numbers < len(cell.learner.actions)
+    (weighed,) = weigh(log, (cell,), Bench((1,)))
+    made = [
+        policy_of(release.policy or b"", actions=2, cells=8).reshape(8, 2) / PARTS
+        for release in fold(log, cell.learner, seed=1, stream="replay", epoch=1)
+        if release.kind == SUMS
+    ]
+    shares = np.bincount(log.cell) / log.slots
+    overall = np.array([shares @ policy for policy in made])
+    assert np.allclose(weighed.shares.shares[1:], overall[: len(weighed.shares.shares) - 1])
+    (met,) = reject(log, (cell,), Bench((1, 2)))
+    assert min(weighed.by_seed.mean(), met.by_seed.mean()) > 0.5
+    assert weighed.arms is met.arms is None
 
 
 def test_without_fields_contexts_are_refused() -> None:

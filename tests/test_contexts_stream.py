@@ -470,6 +470,27 @@ def test_check_says_what_a_table_takes(
     assert context["events_beyond_noise"] >= 10 * context["noise"] * 24
 
 
+@pytest.mark.parametrize(
+    ("actions", "interactions", "slow"), [(20, "", True), (4, "", False), (20, "none", False)]
+)
+def test_check_warns_of_a_model_that_takes_more_than_20_ms(
+    tmp_path: Path, streamdp: Streamdp, actions: int, interactions: str, slow: bool
+) -> None:
+    """Eight fields of two levels: 256 cells, in which 28 pairs of fields are fitted."""
+    config = shop(tmp_path).path
+    names = json.dumps(["boots", *map(str, range(actions - 1))])
+    table = "".join(f'f{at} = ["a"]\n' for at in range(8))
+    config.write_text(
+        SHOP[: SHOP.index("device")].replace('["boots", "coats"]', names).replace(
+            'epsilon = "1/2"', 'epsilon = "1/2"' + f'\ninteractions = "{interactions}"'
+            * bool(interactions)
+        ) + table
+    )  # fmt: skip
+    said = streamdp("check", "-c", str(config))
+    assert said.code == 0, said
+    assert ("takes 20 to 40 ms" in said.out) is slow
+
+
 def test_doctor_counts_levels_that_are_not_listed() -> None:
     """Of each field; a record whose action is unknown says nothing of its context."""
     format_, headers = FORMATS["json header {}"], list[Headers]()
@@ -518,6 +539,7 @@ def test_check_says_what_parts_cost(tmp_path: Path, streamdp: Streamdp, played: 
     assert said.code == 0, said
     assert f"a table of 12 cells: {2 * levels * 2} numbers a release" in said.out
     assert f"on each number, {parts} times as much for its {parts} parts" in said.out
+    assert "a new epoch begins the table anew" in said.out
 
 
 def test_interactions_are_written_as_a_list_or_as_text(tmp_path: Path) -> None:

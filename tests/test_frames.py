@@ -17,6 +17,8 @@ import pytest
 
 import streamdp as sd
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.events import NO_ARM
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.lab.frames import frame_of
 from streamdp.lab.planning import Wish, plan_changes, plan_for
 from streamdp.lab.replay.cells import parse_candidate
@@ -86,6 +88,49 @@ def test_rows_of_feedback_are_slots(frame: Callable[[Any], Any]) -> None:
     assert np.array_equal(batch.played, same.played)
 
 
+FIELDS = Contexts.read({"device": ["phone", "1"], "age": {"cuts": [18, 65]}})
+
+
+@every_backend
+def test_columns_of_contexts_are_cells(frame: Callable[[Any], Any]) -> None:
+    """As live: what is missing or not listed is `other`; an unknown action is no arm."""
+    rows: dict[str, Any] = {
+        "key": ["fr"] * 4, "shown": ["a", "b", "b", "c"], "click": [1.0, 0.0, None, 1.0],
+        "device": ["phone", "1", "fridge", "phone"], "years": [17.5, 65.0, None, 31.0],
+    }  # fmt: skip
+    batch = sd.FeedbackBatch.from_frame(
+        frame(rows), key="key", action="shown", actions=ACTIONS, reward="click", contexts=FIELDS,
+        context={"age": "years"},
+    )  # fmt: skip
+    levels = [{"device": "phone", "age": 3}, {"device": "1", "age": 70}, {}]
+    cells = [FIELDS.cell(of) for of in levels]
+    assert batch.played.tolist() == [2 * cells[0], 2 * cells[1] + 1, 2 * cells[2] + 1, NO_ARM]
+    by_hand, machine = (
+        engine(sd.policy_contexts(actions=FIELDS.arms(("a", "b")), epsilon="1", context=FIELDS))
+        for _ in range(2)
+    )
+    arms = [*(by_hand.kind.actions[arm] for arm in batch.played[:3]), "c"]
+    expected = [
+        release for arm, click in zip(arms, rows["click"], strict=True)
+        for release in by_hand.observe(b"fr", action=arm, reward=click)
+    ]  # fmt: skip
+    assert list(machine.apply_batch(batch)) == expected
+
+
+def of_contexts(**options: Any) -> sd.FeedbackBatch:
+    rows = {"key": ["fr"], "shown": ["a"], "click": [1], "device": [1], "age": [20]}
+    asked: dict[str, Any] = {"actions": ACTIONS, "contexts": FIELDS, **options}
+    return sd.FeedbackBatch.from_frame(
+        pd.DataFrame(rows), key="key", action="shown", reward="click", **asked
+    )
+
+
+def test_whole_numbers_are_levels() -> None:
+    """As in replays of files."""
+    (arm,) = of_contexts().played
+    assert arm == 2 * FIELDS.cell({"device": "1", "age": 20})
+
+
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no frame": (lambda: sd.LossBatch.from_frame([1], key="key", losses=ACTIONS), "no frame"),
     "a wrong name": (
@@ -111,6 +156,12 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "neither in a call": (lambda: shown().observe(b"k", action="a"), "got neither"),
     "a reward of text": (
         lambda: shown().observe(b"k", action="a", reward="1"), "reward: no number"),  # type: ignore[arg-type]
+    "fields without their levels": (
+        lambda: of_contexts(contexts=None, context={"age": "age"}), "the learner's fields"),
+    "an unknown field": (lambda: of_contexts(context={"size": "age"}), "unknown field.*'size'"),
+    "no column of a field": (lambda: of_contexts(context={"age": "x"}), "no such column.*'x'"),
+    "arms in place of actions": (
+        lambda: of_contexts(actions=FIELDS.arms(("a", "b"))), "the actions of one cell"),
     "an unknown backend": (lambda: frame_of([], backend="dask"), "pandas, polars or pyarrow"),
 }  # fmt: skip
 
@@ -178,4 +229,4 @@ def test_the_notebook_runs() -> None:
             exec("".join(cell["source"]), names)
     assert names["feedback"].position == 5
     assert {"remembering_leader"} <= set(names["replayed"]["learner"])
-    assert names["planned"]["best_in_force"].iloc[-1] > 0.9
+    assert names["planned"]["best_shown"].iloc[-1] > 0.9

@@ -184,6 +184,15 @@ def test_add_curves_up_to_the_regret() -> None:
     assert outcome.arms.low[0] < 1 - 0.9 < outcome.arms.high[0]
 
 
+def test_what_is_likely_the_best_follows_change() -> None:
+    """As on the page: from the posterior that policies follow from, not from all blocks' sums."""
+    swapped = World.of_rewards("swapped", (0.6, 0.4), (0.6, 0.4), (0.4, 0.6))
+    (outcome,) = simulated("policy_following", swapped, runs=2, horizon=40_000)
+    assert outcome.arms is not None
+    assert outcome.arms.chances.argmax() == 1
+    assert outcome.arms.chances[1] > 0.9
+
+
 @pytest.mark.slow
 def test_waits_every_learner_for_late_outcomes() -> None:
     """With a delay of half the horizon: more regret, for policies and phases; told on the way."""

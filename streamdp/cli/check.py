@@ -333,6 +333,10 @@ def _print(report: dict[str, Any]) -> None:
                 f" shows an action {_BEYOND} times as often in a block of"
                 f" {table['events_beyond_noise']:,} events"
             )
+            if parts > 1:
+                typer.echo(
+                    "    in parts nothing is carried over: a new epoch begins the table anew"
+                )
             typer.echo(
                 "    one key is one partition, so its traffic is one process's: where that is not"
                 " enough, use more keys (placement × region)"

@@ -145,6 +145,20 @@ class LossBatch:
         return f"LossBatch({len(self.offsets)} slots of {len(self.keys)} keys)"
 
 
+class Fields(Protocol):
+    """The fields of contexts (`core.evidence.contexts.Contexts`): each row is in one cell."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the fields."""
+
+    def cells_of(self, columns: Sequence[Sequence[object]]) -> list[int]:
+        """The cell of each row of a table that has a column for each field."""
+
+    def arms(self, actions: tuple[str, ...]) -> tuple[str, ...]:
+        """The names of all arms, cell by cell."""
+
+
 @dataclass(frozen=True, slots=True)
 class FeedbackBatch:
     """Slots that saw one action's loss only: slot i showed arm `played[i]` of `keys[index[i]]`.
@@ -186,6 +200,8 @@ class FeedbackBatch:
         actions: Sequence[str],
         loss: str | None = None,
         reward: str | None = None,
+        contexts: Fields | None = None,
+        context: Mapping[str, str] | None = None,
         first: int = 0,
     ) -> FeedbackBatch:
         """A batch from a frame of pandas, polars or pyarrow: a slot for each row, in order.
@@ -193,6 +209,9 @@ class FeedbackBatch:
         `action` names the column of shown actions (one that is none of `actions`, the learner's,
         teaches nothing), and either `loss` or `reward` (1 − loss) that of what came of it. A
         missing number teaches nothing about its action. `first` is as in `LossBatch.from_frame`.
+
+        A learner with contexts needs its fields, `contexts`; `actions` are then those of one cell.
+        Each field is a column of its name, or of the one that `context` gives to it.
         """
         if (loss is None) == (reward is None):
             got = "neither" if loss is None else "both"
@@ -200,9 +219,13 @@ class FeedbackBatch:
                 "from_frame", "needs one column", expected="loss or reward", got=got
             )
         name = str(reward if loss is None else loss)
-        rows = Frame(frame, [key, action, name])
+        fields = _columns_of(contexts, context or {}, actions)
+        rows = Frame(frame, [key, action, name, *fields])
         arms: dict[str | None, int] = {of: arm for arm, of in enumerate(actions)}
         played = np.array([arms.get(of, NO_ARM) for of in rows.texts(action)], dtype=np.int32)
+        if contexts is not None:
+            cells = np.array(contexts.cells_of([rows.values(of) for of in fields]), dtype=np.int32)
+            played = np.where(played == NO_ARM, played, cells * np.int32(len(actions)) + played)
         numbers = rows.numbers([name])[:, 0]
         if loss is None:
             numbers = 1.0 - numbers
@@ -231,6 +254,21 @@ class FeedbackBatch:
     def __repr__(self) -> str:
         """Show the counts, never the content."""
         return f"FeedbackBatch({len(self.offsets)} slots of {len(self.keys)} keys)"
+
+
+def _columns_of(
+    contexts: Fields | None, context: Mapping[str, str], actions: Sequence[str]
+) -> list[str]:
+    """The columns of all fields; refuse fields that there are not, and arms in place of actions."""
+    names = [] if contexts is None else list(contexts.names)
+    unknown = [name for name in context if name not in names]
+    if unknown:
+        expected = f"some of {names}" if names else "contexts, the learner's fields"
+        raise InvalidConfig("context", "unknown field", expected=expected, got=unknown)
+    if contexts is not None and actions[0].startswith(contexts.arms(("",))[0]):
+        expected = "the actions of one cell, not the learner's arms"
+        raise InvalidConfig("actions", "are of all cells", expected=expected, got=actions[0])
+    return [context.get(name, name) for name in names]
 
 
 def _table(losses: ArrayLike) -> NDArray[Any]:

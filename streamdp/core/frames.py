@@ -60,6 +60,10 @@ class Frame:
                 raise _wrong(f"column {name!r}", "no names", "texts", type(text).__name__)
         return texts
 
+    def values(self, name: str) -> list[object]:
+        """A column of anything."""
+        return list(self._frame[name].to_list())
+
     def numbers(self, names: Sequence[str]) -> NDArray[np.float64]:
         """Columns of numbers, one beside the other; a missing number is NaN."""
         columns = []

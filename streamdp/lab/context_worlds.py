@@ -84,6 +84,7 @@ class Table:
     slots: int = 1_000_000
     seed: int = 1
     played: str = "header"
+    interactions: str = "all"  # or the parts of the table, of fields named f1, f2, …
 
     def __post_init__(self) -> None:
         """Refuse rewards that cannot be."""
@@ -114,13 +115,16 @@ class Table:
 
     def learners(self) -> dict[str, PolicyLearner]:
         """With contexts and without."""
-        fields = {f"f{n}": [str(at) for at in range(size - 1)] for n, size in enumerate(self.shape)}
+        fields = {f"f{n}": list(map(str, range(1, size))) for n, size in enumerate(self.shape, 1)}
         contexts = Contexts.read(fields)
         names = tuple(str(action) for action in range(self.actions))
         options = {"epsilon": self.epsilon, "played": self.played}
         return {
             "with": FEEDBACK_RECIPES[NAME](
-                actions=contexts.arms(names), context=contexts, **options
+                actions=contexts.arms(names),
+                context=contexts,
+                interactions=self.interactions,
+                **options,
             ),
             "without": FEEDBACK_RECIPES[DEFAULT_FEEDBACK_RECIPE](actions=names, **options),
         }
@@ -256,6 +260,7 @@ def as_json(table: Table, found: Iterable[Learned]) -> dict[str, object]:
         "gap": table.gap,
         "epsilon": str(table.epsilon),
         "played": table.played,
+        "interactions": table.interactions,
         "events": table.slots,
         "runs": table.runs,
         "worlds": [

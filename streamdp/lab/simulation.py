@@ -15,6 +15,7 @@ import numpy as np
 
 from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.evidence.evidence import PublicRow
 from streamdp.core.evidence.experiment import Arms
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.kinds.kind import Kind
@@ -201,9 +202,11 @@ def _of_walk(world: World, text: str, epsilon: Epsilon, walk: Walk) -> Outcome:
     kind, arms = walk.kind, None
     if isinstance(kind, PolicyLearner):
         experiment = experiment_of(kind)
-        for released in walk.released:
+        row = PublicRow.opened(kind.evidence, np.zeros(2 * kind.numbers, dtype=np.int64))
+        for block, released in enumerate(walk.released):
             experiment.add(released)
-        arms = experiment.arms()
+            row.fold(released, kind.schedule.stop(block) - kind.schedule.start(block))
+        arms = experiment.arms().by(row.likely_best())
     ends = np.minimum(ends_of(kind.schedule, walk.horizon)[1:], walk.horizon)
     return Outcome(
         world,

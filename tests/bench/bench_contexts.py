@@ -16,6 +16,8 @@ up to four times as frequent.
 100 keys without contexts (`policy_following`). Worlds and draws are seeded; the noise is rounded
 Laplace of the learner's scale. With STREAMDP_PEERS, Vowpal Wabbit (`peers/vowpal.py`) learns in
 the same worlds, without privacy and with each reward at once.
+
+`choose`: microseconds of an `ActionsCache`'s choice by a context of 576 cells.
 """
 
 from __future__ import annotations
@@ -24,17 +26,25 @@ import argparse
 import json
 import os
 import subprocess
+import timeit
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import process_time
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streamdp.client import ActionsCache, Names, Source
+from streamdp.client.answers import Answer, Held, Why
+from streamdp.client.choosing import hashed_prefix
+from streamdp.core.events import SUMS, Identity
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
+from streamdp.ports import Publications, StreamTopics
 
 ACTIONS = 4
 Shape = tuple[int, ...]
@@ -112,10 +122,15 @@ def shares_of(shape: Shape) -> Floats:
 # -- one run -------------------------------------------------------------------------------------
 
 
+def fields_of(shape: Shape) -> Contexts:
+    """Fields of so many levels, `other` included."""
+    fields = {f"f{n}": [str(at) for at in range(size - 1)] for n, size in enumerate(shape)}
+    return Contexts.read(fields)
+
+
 def learner_of(shape: Shape, epsilon: str, played: str, interactions: str = "all") -> PolicyLearner:
     """The shipped learner of such a table."""
-    fields = {f"f{n}": [str(at) for at in range(size - 1)] for n, size in enumerate(shape)}
-    contexts = Contexts.read(fields)
+    contexts = fields_of(shape)
     return FEEDBACK_RECIPES["policy_contexts"](
         actions=contexts.arms(tuple("abcd")), epsilon=epsilon, context=contexts, played=played,
         interactions=interactions,
@@ -262,6 +277,31 @@ def by_vowpal(scene: Scene, options: str, runs: int) -> list[float]:
     return found
 
 
+def choice_takes(calls: int = 20_000) -> float:
+    """Microseconds of processor for a choice: key, cell, hash, draw; the least of five rounds."""
+    contexts, actions = fields_of(SHAPE), tuple("abcd")
+    names = Names(actions, "pepper", contexts)
+    even = np.tile(np.arange(1, ACTIONS + 1, dtype=np.uint32) * (PARTS // ACTIONS), contexts.cells)
+    prefix = hashed_prefix("pepper", Identity("clicks", 0, b"home", 1, 0, 9, SUMS))
+    kept = Held(array("I", even.tobytes()), prefix, names)
+
+    def never() -> Publications:
+        raise NotImplementedError
+
+    cache = ActionsCache(never, [Source(StreamTopics("shop", "clicks", "shown"), "a", names)])
+    followed = cache._streams["clicks"]
+    followed.table.answers[b"home"] = Answer("a", Why.PUBLISHED, 0, 1, 0, 9, 9, held=kept)
+    followed.current()
+    levels = [contexts.levels(cell) for cell in range(0, contexts.cells, 7)]
+    requests = [(f"r-{at}", levels[at % len(levels)]) for at in range(calls)]
+
+    def each() -> None:
+        for request, context in requests:
+            cache.choose("clicks", b"home", request, context=context)
+
+    return min(timeit.repeat(each, number=1, repeat=5, timer=process_time)) / calls * 1e6
+
+
 VOWPAL = {
     "squarecb": "--cb_explore_adf --squarecb",
     "bagging": "--cb_explore_adf --bag 5",
@@ -299,6 +339,8 @@ def main() -> None:
         for epsilon in ("1", "3/10"):
             for name, found in of_levels(epsilon, asked.runs):
                 note("of levels", f"{name}, ε = {epsilon}", found)
+    if asked.only in "choose":
+        note("choose, in microseconds", "with a context", [choice_takes()])
     if asked.json is not None:
         asked.json.write_text(json.dumps(rows))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -107,6 +107,11 @@ class Contexts:
         table = {field.name: field.written() for field in self.fields}
         return json.dumps(table, separators=(",", ":"), ensure_ascii=False)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the fields."""
+        return tuple(field.name for field in self.fields)
+
     @cached_property
     def shape(self) -> tuple[int, ...]:
         """How many levels each field has."""
@@ -138,6 +143,24 @@ class Contexts:
                 named = None if number is None else bisect_right(cuts, number) * step
             cell += other if named is None else named
         return cell
+
+    def cells_of(self, columns: Sequence[Sequence[object]]) -> list[int]:
+        """The cell of each row of a table that has a column for each field, in their order.
+
+        >>> Contexts.read({"floor": ["1", "2"]}).cells_of([[2, "1", None, [1]]])
+        [1, 0, 2, 2]
+        """
+        known: dict[object, int] = {}
+        cells = []
+        for row in zip(*columns, strict=True):
+            try:
+                cell = known.get(row)
+            except TypeError:  # a list or an object is no level
+                cell, row = None, tuple(map(repr, row))
+            if cell is None:
+                cell = known[row] = self.cell(dict(zip(self.names, map(level, row), strict=True)))
+            cells.append(cell)
+        return cells
 
     @cached_property
     def unknown(self) -> int:
@@ -225,6 +248,15 @@ class Contexts:
             field.name: field.names[cell // step % field.size]
             for field, step in zip(self.fields, steps, strict=True)
         }
+
+
+def level(value: object) -> object:
+    """What a table's value is as a level: whole numbers are texts, as CSV files and headers have.
+
+    >>> level(3), level("phone"), level(3.5)
+    ('3', 'phone', 3.5)
+    """
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def width_in_json(name: str) -> int:

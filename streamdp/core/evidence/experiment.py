@@ -27,7 +27,7 @@ No policy depends on these floats: policies are computed elsewhere, bit for bit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import log, pi, sqrt
 
@@ -50,6 +50,13 @@ class Arms:
     low: Floats
     high: Floats
     chances: Floats  # of having the smallest mean, under normal laws
+
+    def by(self, chances: Floats | None) -> Arms:
+        """With these chances, where policies follow from a posterior that says some.
+
+        Those of the sums of all blocks would deny a change.
+        """
+        return self if chances is None else replace(self, chances=chances)
 
 
 @dataclass(slots=True)

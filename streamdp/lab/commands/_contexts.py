@@ -20,6 +20,14 @@ ContextOption = Annotated[
     ),
 ]
 
+InteractionsOption = Annotated[
+    str | None,
+    typer.Option(
+        help="With --context: a table in parts, of fields that are called f1, f2 and so on, such as"
+        " 'f1 x f2', or none: each field by itself."
+    ),
+]
+
 
 def show(tables: Sequence[Table], *, as_json: bool) -> None:
     """Simulate each table's worlds and print them."""
@@ -54,8 +62,9 @@ def _print(table: Table, worlds: Iterable[Learned]) -> None:
     from rich.table import Table as Drawn
 
     cells = "x".join(map(str, table.shape))
+    parts = "" if table.interactions == "all" else f" in parts ({table.interactions})"
     drawn = Drawn(
-        title=f"{cells} cells, K = {table.actions}, ε = {table.epsilon}",
+        title=f"{cells} cells{parts}, K = {table.actions}, ε = {table.epsilon}",
         caption=f"Clicks: the best action's rate is {table.rate + table.gap:g}, all others'"
         f" {table.rate:g}. Mean of {table.runs} runs of {table.slots:,} events. Learned: nine runs"
         " of ten lose at most a quarter of what uniform play loses.",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamdp.cli.common import OneStream, chosen, load
-from streamdp.lab.commands._contexts import ContextOption
+from streamdp.lab.commands._contexts import ContextOption, InteractionsOption
 
 if TYPE_CHECKING:
     from streamdp.core.errors import InvalidConfig
@@ -102,6 +102,7 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
     markdown: MarkdownOption = False,
     context: ContextOption = None,
+    interactions: InteractionsOption = None,
 ) -> None:
     """Say what to expect of a learner in a world of independent losses with one gap.
 
@@ -121,7 +122,9 @@ def plan(
         "--traffic": traffic,
         "--markdown": markdown or None,
     }
-    of_feedback |= {"--context": context}
+    of_feedback |= {"--context": context, "--interactions": interactions}
+    if interactions is not None and context is None:
+        raise _refused("--interactions", expected="--context with it", got=interactions)
     if as_json and markdown:
         raise _refused("--markdown", expected="no --json with it", got="both")
     if target_regret is not None and not 0 < target_regret < inf:
@@ -150,7 +153,10 @@ def plan(
         for name, value in given.items() | {("--keys", None if keys == 1 else keys)}:
             if value is not None:
                 raise _refused(name, expected="no --context with it", got=str(value))
-        table = Table(Table.read(context), many, rate or 0.0, gap, exact, horizon, seed)
+        table = Table(
+            Table.read(context), many, rate or 0.0, gap, exact, horizon, seed,
+            interactions=interactions or "all",
+        )  # fmt: skip
         show([table], as_json=as_json)
         return
     if observes == "feedback":

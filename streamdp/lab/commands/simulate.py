@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamdp.lab.commands._contexts import ContextOption
+from streamdp.lab.commands._contexts import ContextOption, InteractionsOption
 
 if TYPE_CHECKING:
     from streamdp.lab.baselines import Baseline
@@ -77,6 +77,7 @@ def simulate(
     delay: DelayOption = 0,
     report: ReportOption = None,
     fields: ContextOption = None,
+    interactions: InteractionsOption = None,
 ) -> None:
     """Simulate learners in made-up worlds: mean pseudo-regret with its standard error.
 
@@ -98,7 +99,7 @@ def simulate(
     _check_of_use(context, observes)
     check_places(report)
     if fields is not None:
-        _show_contexts(fields, epsilon, slots, seed, as_json=as_json)
+        _show_contexts(fields, interactions, epsilon, slots, seed, as_json=as_json)
         return
     feedback = observes == "feedback"
     family = worlds or ("feedback" if feedback else "stationary")
@@ -125,7 +126,13 @@ def simulate(
 
 
 def _show_contexts(
-    fields: str, epsilons: str | None, slots: int | None, seed: int, *, as_json: bool
+    fields: str,
+    interactions: str | None,
+    epsilons: str | None,
+    slots: int | None,
+    seed: int,
+    *,
+    as_json: bool,
 ) -> None:
     """Worlds with contexts, at each ε."""
     from streamdp.lab.commands._contexts import show
@@ -135,7 +142,11 @@ def _show_contexts(
 
     shape, horizon = Table.read(fields), FEEDBACK.horizon if slots is None else slots
     budgets = [exact for exact in parse_epsilons(epsilons or "0.3,1") if exact is not None]
-    show([Table(shape, 4, 0.03, 0.02, exact, horizon, seed) for exact in budgets], as_json=as_json)
+    parts = interactions or "all"
+    tables = [
+        Table(shape, 4, 0.03, 0.02, exact, horizon, seed, interactions=parts) for exact in budgets
+    ]
+    show(tables, as_json=as_json)
 
 
 def _chosen(family: str, only: str | None) -> Sequence[World]:
@@ -166,6 +177,7 @@ def _check_of_use(context: typer.Context, observes: str) -> None:
             (["--not-private"], not feedback, "--observes losses"),
             (["--markdown"], not context.params["as_json"], "no --json with it"),
             (["--context"], feedback, "--observes feedback"),
+            (["--interactions"], context.params["fields"] is not None, "--context with it"),
             (
                 [
                     "--worlds",

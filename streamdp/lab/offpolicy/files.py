@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.events import NO_ARM, Key
-from streamdp.core.evidence.contexts import OTHER, Contexts
+from streamdp.core.evidence.contexts import OTHER, Contexts, level
 from streamdp.core.grid import as_float32, centred_gains
 from streamdp.lab.offpolicy.log import Piece, ShownLog, arms_of, joined, with_positions
 from streamdp.lab.replay.log import numbered_actions, wrong
@@ -152,7 +152,7 @@ def _declared(
         raise wrong(where.file, "levels", expected=expected, got=f"a column `{CONTEXT}`")
     levels = {}
     for name in named:
-        values = {_level(value) for value in table[_OF_FIELD + name]}
+        values = {level(value) for value in table[_OF_FIELD + name]}
         if any(isinstance(value, float) for value in values):
             expected = 'texts or whole numbers, or cuts: {"age": {"cuts": [18, 65]}}'
             raise wrong(where.file, f"context field {name}", expected=expected, got="fractions")
@@ -160,33 +160,17 @@ def _declared(
     return Contexts.read(levels)
 
 
-def _level(value: object) -> object:
-    """A whole number as text, as CSV files and headers have it."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
 def _cells(contexts: Contexts, table: Columns, n: int) -> NDArray[np.int64]:
     """The cell of each row, as live: what is not listed is `other`."""
-    columns = [table.get(_OF_FIELD + field.name) for field in contexts.fields]
-    if columns[0] is None:
+    columns = [_OF_FIELD + field.name for field in contexts.fields]
+    if columns[0] not in table:
         return np.fromiter((_cell(contexts, row) for row in table[CONTEXT]), np.int64, n)
-    names = [field.name for field in contexts.fields]
-    known: dict[object, int] = {}
-    cells = np.empty(n, dtype=np.int64)
-    for at, row in enumerate(zip(*columns, strict=True)):
-        try:
-            cell = known.get(row)
-        except TypeError:  # a list or an object is no level
-            cell, row = None, tuple(map(repr, row))
-        if cell is None:
-            cell = known[row] = contexts.cell(dict(zip(names, map(_level, row), strict=True)))
-        cells[at] = cell
-    return cells
+    return np.array(contexts.cells_of([table[name] for name in columns]), dtype=np.int64)
 
 
 def _cell(contexts: Contexts, written: object) -> int:
     if isinstance(written, Mapping):
-        return contexts.cell({str(name): _level(of) for name, of in written.items()})
+        return contexts.cell({str(name): level(of) for name, of in written.items()})
     return contexts.cell_of_header(written.encode() if isinstance(written, str) else None)
 
 

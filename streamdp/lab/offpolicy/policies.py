@@ -8,7 +8,6 @@ bit. `tests/test_offpolicy_fold.py` compares it with the engine.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.random import Generator, default_rng  # noqa: TID251 - made-up reques
 
 from streamdp.core.arrays import Columns, Ints
 from streamdp.core.evidence.context_model import ContextModel
+from streamdp.core.evidence.evidence import PublicRow
 from streamdp.core.evidence.experiment import Arms, Experiment
 from streamdp.core.evidence.policy import PARTS, Policy
 from streamdp.core.grid import UNIT
@@ -36,8 +36,7 @@ class Runs:
             for column in learner.evidence.fields
         }  # the opening of a policy draws nothing
         self.watched = watched  # the key whose first seed is shown as an experiment
-        by_cell = isinstance(learner.rule, ContextModel)
-        self.experiment = None if by_cell else experiment_of(learner)
+        self.experiment = experiment_of(learner)
 
     @classmethod
     def of(cls, learner: PolicyLearner, rows: Rows, bench: Bench, counts: Ints) -> Runs:
@@ -50,16 +49,11 @@ class Runs:
         return len(self._sources)
 
     def arms(self) -> Arms | None:
-        """The watched key's first seed as its page shows it; None where arms are of many cells.
-
-        Where a policy follows from a posterior, so does what is likely the best: the sums of all
-        blocks would deny a change.
-        """
-        if self.experiment is None:
+        """The watched key's first seed as its page shows it; None where arms are of many cells."""
+        if isinstance(self.learner.rule, ContextModel):
             return None
-        arms, evidence = self.experiment.arms(), self.learner.evidence
-        likely = evidence.likely_best(self._columns(np.array([self.watched]), 0))
-        return arms if likely is None else replace(arms, chances=likely[0])
+        row = PublicRow(self.learner.evidence, self._columns(np.array([self.watched]), 0))
+        return self.experiment.arms().by(row.likely_best())
 
     def policy(self, rows: Ints, blocks: Ints) -> Policy:
         """The policies in force during a block of each key, R × S × K parts of 2**24."""
@@ -96,7 +90,7 @@ class Runs:
             lambda purpose: source.bits(self._stream, purpose, tags, blocks),
         )
         at = np.flatnonzero(rows == self.watched)
-        if len(at) and not seed and self.experiment is not None:
+        if len(at) and not seed:
             self.experiment.add(released[at[0]])
         return released
 
@@ -127,7 +121,7 @@ class Runs:
 def experiment_of(learner: PolicyLearner) -> Experiment:
     """An experiment without releases, of a learner that may have no noise."""
     scale = Fraction(0) if learner.sums_scale is None else learner.sums_scale / UNIT
-    return Experiment.of(scale, pairs=learner.pairs, actions=len(learner.actions))
+    return Experiment.of(scale, pairs=learner.pairs, actions=learner.numbers)
 
 
 def drawn(policies: Policy, which: Ints, coins: Ints) -> Ints:
