@@ -218,8 +218,8 @@ def test_send_writes_what_the_client_writes(tmp_path: Path) -> None:
         (7, "context: is not usable"),
         ({"devce": "phone"}, "context: unknown field; expected device, age.*, got devce"),
     ]
-    for context, why in refused:
-        wrong = json.dumps({**line, "context": context}).encode()
+    for unusable, why in refused:
+        wrong = json.dumps({**line, "context": unusable}).encode()
         read_wrong = loop_records(
             "f", io.BytesIO(wrong), mode="feedback", actions=ACTIONS, key=None, feedback=feedback
         )

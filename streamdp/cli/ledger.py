@@ -46,7 +46,9 @@ def register(app: typer.Typer) -> None:
 def show(
     stream: AnyStream = None,
     key: Annotated[str | None, typer.Option(help="Only the lines of this key.")] = None,
-    last: Annotated[int | None, typer.Option(min=1, help="Only so many newest lines.")] = None,
+    last: Annotated[
+        int | None, typer.Option(min=1, help="Only so many last lines; partitions in no order.")
+    ] = None,
     config: Config = DEFAULT_CONFIG,
     single_broker: SingleBroker = False,
     as_json: AsJson = False,
