@@ -244,6 +244,16 @@ def test_interactions_that_name_no_part_are_refused(text: str) -> None:
         Contexts.read({name: ["x"] for name in "abc"}).parts(text)
 
 
+def test_parts_hold_no_more_numbers_than_a_table_may() -> None:
+    """Many parts of most fields each are more than the table itself."""
+    fields = Contexts.read({name: ["x", "y"] for name in "abcdefg"})
+    many = ", ".join(" x ".join(names) for names in combinations("abcdefg", 5))
+    with pytest.raises(InvalidConfig, match="≤ 12000 of each sort in all parts, got 15309"):
+        FEEDBACK_RECIPES["policy_contexts"](
+            actions=fields.arms(("p", "q", "r")), epsilon="1", context=fields, interactions=many
+        )
+
+
 def test_an_interaction_of_all_fields_is_the_whole_table() -> None:
     assert Contexts.read({name: ["x"] for name in "abc"}).parts("a × b × c") == ()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -86,6 +87,7 @@ def test_a_state_is_restored_the_same_from_its_log(
     """Entries that come again and deletions among them, in pieces, as a transport reads them.
 
     Deletions wait for later cuts here, so that some releases are behind their rows and still there.
+    Brokers compact the log: up to some place they leave each entry's newest value, or deletion.
     """
     monkeypatch.setattr(saved_entries, "_MANY", many)
     behind = 0
@@ -100,8 +102,9 @@ def test_a_state_is_restored_the_same_from_its_log(
             patch.setattr(protocol, "_MOST_GONE", 2)
             commit = work.cut(now=stop / 2, pace=Pace()).commit
         store.decide(commit)
-        log += commit.state
+        log = compacted([*log, *commit.state], chance)
         entries, at = SavedEntries(stream, HOME), 0
+        entries.enter(log[-1:])  # the newest checkpoint comes first, and again in its place
         while at < len(log):
             piece = chance.randrange(1, 9)
             entries.enter(log[at : at + piece])
@@ -124,6 +127,19 @@ def test_a_state_is_restored_the_same_from_its_log(
     assert behind > 100
     finish(store, restore(store, stream))
     assert [place for place in store.state if b'"release"' in place] == []
+
+
+def compacted(
+    log: Sequence[tuple[bytes, Value]], chance: random.Random
+) -> list[tuple[bytes, Value]]:
+    """The same log after the cleaner has been at some of it, and at deletions whose time is up."""
+    place, old = chance.randrange(len(log)), chance.random() < 0.5
+    head = {entry: at for at, (entry, _) in enumerate(log[:place])}
+    return [
+        (entry, value)
+        for at, (entry, value) in enumerate(log)
+        if at >= place or (head[entry] == at and not (old and value is None))
+    ]
 
 
 @pytest.mark.parametrize("start", [0, 13, 19, 21, 30])

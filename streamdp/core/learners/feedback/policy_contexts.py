@@ -97,6 +97,9 @@ def policy_contexts(
         shows,
         parts,
     )
+    if rule.numbers > MOST_ARMS:
+        expected, got = f"≤ {MOST_ARMS} of each sort in all parts", rule.numbers
+        raise InvalidConfig("learner.interactions", "too many numbers", expected=expected, got=got)
     wide = count * (isqrt(rule.numbers // count - 1) + 1)
     return PolicyLearner(
         actions=arms,
