@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
 from streamdp.lab.commands._contexts import verdict
 from streamdp.lab.context_worlds import WORLDS, Table, TableShows, as_json, learned, shares_of
+from tests.test_contexts_stream import SHOP
 
 TABLE = Table((2, 3), 2, 0.1, 0.2, Fraction(1), slots=20_000)
 
@@ -113,6 +115,21 @@ def test_both_commands_take_a_table_in_parts() -> None:
         refused = CliRunner().invoke(application(), [*command, *more])
         assert refused.exit_code != 0
         assert error in str(refused.exception) + refused.output
+
+
+def test_a_stream_is_planned_with_its_own_table(tmp_path: Path) -> None:
+    """Its fields, parts, ε and mode; another table beside it is refused."""
+    config = tmp_path / "shop.toml"
+    options = 'epsilon = "1/2"\ninteractions = "none"\nplayed = "value"'
+    form = '\n[streams.clicks.format]\nname = "float32"\n'
+    config.write_text(SHOP.replace('epsilon = "1/2"', options) + form)
+    asked = ["plan", "-c", str(config), "--rate", "0.2", "--gap", "0.2", "--horizon", "300"]
+    (planned,) = json.loads(run(*asked, "--json"))
+    told = {name: planned[name] for name in ("shape", "actions", "epsilon", "played")}
+    assert told == {"shape": [3, 4], "actions": 2, "epsilon": "1/2", "played": "value"}
+    assert planned["interactions"] == "none"
+    refused = CliRunner().invoke(application(), [*asked, "--context", "3,4"])
+    assert "the stream has its own" in str(refused.exception) + refused.output
 
 
 @pytest.mark.parametrize("more", [["--learner", "policy_blocks"], ["--keys", "3"]])

@@ -28,6 +28,8 @@ from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.randomness import SeededRandomness
+from streamdp.lab.offpolicy.topics import topic_log
+from streamdp.lab.replay.sources import ReadOptions
 from streamdp.ports import Headers, Partition, Published, Records, StreamTopics, Verdict
 from streamdp.serve.asgi import Refused
 from streamdp.serve.lookups import check_public
@@ -468,6 +470,45 @@ def test_check_says_what_a_table_takes(
     context = table["context"]
     assert context["memory_bytes"] == context["most_keys"] * table["row_bytes"] <= 1 << 30
     assert context["events_beyond_noise"] >= 10 * context["noise"] * 24
+
+
+EVENTS = (
+    b'{"key": "k", "action": "boots", "reward": 1, "context": {"device": "phone", "age": 70}}\n'
+    b'{"key": "k", "action": "coats", "reward": 0}\n'
+)
+AS_CSV = b"key,action,reward,context\nk,boots,1,device=phone;age=70\nk,coats,0,\n"
+SENT: dict[str, tuple[str, bytes, str, dict[str, object], int]] = {
+    "json": ("events.ndjson", EVENTS, "json", {}, 2),
+    "csv": ("events.csv", AS_CSV, "json", {}, 2),
+    "frames": ("events.ndjson", EVENTS, "float32", {"frames": True}, 1),
+    "private": ("events.ndjson", EVENTS, "json", {"padding": "fixed"}, 2),
+}
+
+
+@pytest.mark.parametrize("how", SENT)
+def test_what_send_writes_is_observed_in_its_cell(
+    tmp_path: Path, streamdp: Streamdp, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Of JSON lines and CSV, as records and frames, in headers and contents."""
+    monkeypatch.chdir(tmp_path)
+    name, events, form, options, count = SENT[how]
+    lines = [f"{option} = {json.dumps(value)}" for option, value in options.items()]
+    private = 'epsilon = "1/2"\nplayed = "value"' if how == "private" else 'epsilon = "1/2"'
+    configuration = shop(
+        tmp_path,
+        instead=('epsilon = "1/2"', private),
+        more="\n".join(["[streams.clicks.format]", f'name = "{form}"', *lines]),
+    )
+    (tmp_path / name).write_bytes(events)
+    asked = ("--rows", "2") if how == "frames" else ()
+    sent = streamdp("send", str(tmp_path / name), "-c", str(configuration.path), *asked)
+    assert sent.out == f"{count} records sent to shown\n", sent
+    reading = ReadOptions(actions=ACTIONS, format=form, format_options=options)
+    feedback = configuration.feedback("clicks")
+    log = topic_log(configuration.technology(), "shown", reading, feedback, name="shown")
+    cells = [FIELDS.cell({"device": "phone", "age": 70}), FIELDS.cell({})]
+    assert log.played.tolist() == [2 * cells[0], 2 * cells[1] + 1]
+    assert log.reward.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator, default_rng  # noqa: TID251 - rewards are made up: no secret
 
 from streamdp.core.arrays import Columns, Floats, Ints
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.policy import PARTS
@@ -85,6 +87,7 @@ class Table:
     seed: int = 1
     played: str = "header"
     interactions: str = "all"  # or the parts of the table, of fields named f1, f2, …
+    own: PolicyLearner | None = None  # a stream's own learner with contexts, as it is
 
     def __post_init__(self) -> None:
         """Refuse rewards that cannot be."""
@@ -108,6 +111,22 @@ class Table:
             raise InvalidConfig(where, "no fields", expected=expected, got=text)
         return shape
 
+    @classmethod
+    def of_stream(cls, learner: PolicyLearner, **asked: Any) -> Table:
+        """That of a stream's own learner with contexts."""
+        rule, options = learner.rule, dict(learner.options)
+        assert isinstance(rule, ContextModel)
+        assert learner.charge is not None
+        return cls(
+            rule.shape,
+            rule.actions,
+            epsilon=learner.charge,
+            played=learner.played,
+            interactions=options["interactions"],
+            own=learner,
+            **asked,
+        )
+
     @property
     def runs(self) -> int:
         """How many runs are simulated."""
@@ -120,7 +139,8 @@ class Table:
         names = tuple(str(action) for action in range(self.actions))
         options = {"epsilon": self.epsilon, "played": self.played}
         return {
-            "with": FEEDBACK_RECIPES[NAME](
+            "with": self.own
+            or FEEDBACK_RECIPES[NAME](
                 actions=contexts.arms(names),
                 context=contexts,
                 interactions=self.interactions,

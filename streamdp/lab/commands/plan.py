@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,7 @@ from streamdp.lab.commands._contexts import ContextOption, InteractionsOption
 
 if TYPE_CHECKING:
     from streamdp.core.errors import InvalidConfig
+    from streamdp.core.kinds.feedback import PolicyLearner
     from streamdp.core.learners import Learner
     from streamdp.core.regret import Bound
     from streamdp.lab.planning import ChangePlan, LearnerPlan, Wish
@@ -134,7 +135,7 @@ def plan(
         expected = "one ε with --changes-every, --target-regret or --markdown"
         raise _refused("--epsilon", expected=expected, got=f"{len(several)} of them")
     first = several[0] if several else None
-    many, exact, text, configured = _asked(actions, first, config, stream, learner)
+    many, exact, text, configured, own = _asked(actions, first, config, stream, learner)
     observes = observes or configured or "losses"
     _check_kind(observes, of_losses, of_feedback)
     if configured not in (None, observes):
@@ -145,18 +146,22 @@ def plan(
     from streamdp.lab.planning import Wish
     from streamdp.lab.replay.cells import parse_candidate
 
-    if context is not None:
+    if context is not None or own is not None:
         from streamdp.lab.commands._contexts import show
         from streamdp.lab.context_worlds import Table
 
+        if own is not None and context is not None:
+            raise _refused("--context", expected="none: the stream has its own", got=context)
         given = {"--learner": learner, "--changes-every": changes_every, "--traffic": traffic}
         for name, value in given.items() | {("--keys", None if keys == 1 else keys)}:
             if value is not None:
                 raise _refused(name, expected="no --context with it", got=str(value))
-        table = Table(
-            Table.read(context), many, rate or 0.0, gap, exact, horizon, seed,
-            interactions=interactions or "all",
-        )  # fmt: skip
+        of_all: dict[str, Any] = {"rate": rate or 0.0, "gap": gap, "slots": horizon, "seed": seed}
+        if own is not None:
+            table = Table.of_stream(own, **of_all)
+        else:
+            shape, parts = Table.read(context or ""), interactions or "all"
+            table = Table(shape, many, epsilon=exact, interactions=parts, **of_all)
         show([table], as_json=as_json)
         return
     if observes == "feedback":
@@ -207,8 +212,11 @@ def _asked(
     config: Path | None,
     stream: str | None,
     learner: str | None,
-) -> tuple[int, Fraction, str | None, str | None]:
-    """The number of actions, ε, the learner, and what a configured stream observes."""
+) -> tuple[int, Fraction, str | None, str | None, PolicyLearner | None]:
+    """The number of actions, ε, the learner, what a configured stream observes.
+
+    And its own learner, where it has contexts.
+    """
     from streamdp.core.calibration import parse_epsilon
 
     if config is None:
@@ -217,17 +225,24 @@ def _asked(
             got = " and ".join(name for name, value in given.items() if value is not None)
             expected = "--actions and --epsilon, or --config with or without --stream"
             raise _refused("plan", expected=expected, got=got or "neither")
-        return actions, parse_epsilon(epsilon, "--epsilon"), learner, None
+        return actions, parse_epsilon(epsilon, "--epsilon"), learner, None, None
     if actions is not None or epsilon is not None or learner is not None:
         expected = "no --actions, --epsilon or --learner with it"
         got = f"--actions {actions}, --epsilon {epsilon}, --learner {learner}"
         raise _refused("--config", expected=expected, got=got)
     configuration: Configuration = load(config)
-    configured = configuration.learner(chosen(configuration, stream).stream)
+    name = chosen(configuration, stream).stream
+    configured = configuration.learner(name)
     if configured.charge is None:
         raise _refused(f"--config {config}", expected="a learner with ε", got=configured.recipe)
     observes = "losses" if configured.played is None else "feedback"
-    return len(configured.actions), configured.charge, text_of(configured), observes
+    if configuration.contexts(name) is not None:
+        from streamdp.core.kinds.feedback import PolicyLearner
+
+        assert isinstance(configured, PolicyLearner)
+        actions = len(configuration.actions(name))
+        return actions, configured.charge, None, observes, configured
+    return len(configured.actions), configured.charge, text_of(configured), observes, None
 
 
 def text_of(learner: Learner) -> str:
