@@ -18,6 +18,7 @@ from streamdp.core.evidence.context_model import ROUNDS, ContextModel, weighed
 from streamdp.core.evidence.contexts import MOST_LEVELS, Contexts
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.evidence.policy_posterior import TAILS, NoiseVariance, level
+from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 
 SHOP = '{"device":["phone","desktop"],"country":["de","fr","it"],"age":{"cuts":[18.0,30.0,65.0]}}'
@@ -211,6 +212,19 @@ def test_parts_release_the_sums_of_the_whole_table() -> None:
     cells = of.rule.cells_shown(columns["shown"][0].astype(float)).reshape(2, 3, 4)
     of_levels = [shown[0].sum(axis=(*{0, 1, 2} - {at}, 3)) for at in range(3)]
     assert np.allclose(cells, np.einsum("i,j,k->ijk", *of_levels))
+
+
+def test_a_table_in_other_parts_is_another_learner() -> None:
+    fields = Contexts.read({"a": ["x"], "b": ["x", "y"], "c": ["x", "y", "z"]})
+    made = FEEDBACK_RECIPES["policy_contexts"]
+    of = [
+        made(actions=fields.arms(("p", "q")), epsilon="1", context=fields, interactions=parts)
+        for parts in ("all", "none", "a x b", "b x c", "a x b x c")
+    ]
+    assert len({learner.digest() for learner in of}) == 5 - 1  # one part of all fields is the table
+    assert [learner.sums_scale for learner in of] == [
+        parts * Fraction(UNIT) for parts in (1, 3, 2, 2, 1)
+    ]
 
 
 def test_parts_learn_what_is_best_by_each_field_of_many() -> None:

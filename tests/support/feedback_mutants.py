@@ -138,7 +138,7 @@ def writes_counts_in_place_of_losses(patch: pytest.MonkeyPatch) -> None:
     def counted(self: PolicyLearner, gains: Ints, shown: Ints) -> Columns:
         return {"rewards": NULL * shown + gains, "losses": UNIT * shown}
 
-    patch.setattr(PolicyLearner, "totals", counted)
+    patch.setattr(PolicyLearner, "added", counted)
 
 
 @mutant("log-ratio 2 > 1")
