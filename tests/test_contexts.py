@@ -214,6 +214,11 @@ def test_parts_release_the_sums_of_the_whole_table() -> None:
     assert np.allclose(cells, np.einsum("i,j,k->ijk", *of_levels))
 
 
+def test_columns_that_hold_no_levels_are_other() -> None:
+    fields = Contexts.read({"floor": ["1", "2"]})
+    assert fields.cells_of([[2, "1", None, [1], [1]]]) == [1, 0, 2, 2, 2]
+
+
 def test_a_table_in_other_parts_is_another_learner() -> None:
     fields = Contexts.read({"a": ["x"], "b": ["x", "y"], "c": ["x", "y", "z"]})
     made = FEEDBACK_RECIPES["policy_contexts"]
