@@ -122,6 +122,15 @@ def test_a_broken_draw_from_a_policy_is_reported(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("few_requests")
+def test_a_recipe_with_contexts_is_audited_whole_and_in_parts() -> None:
+    """In headers and in the value."""
+    code, out = run("audit", "--recipe", "policy_contexts", *QUICK, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert [audit["verdict"] for audit in found] == ["holds"] * 4
+    assert [audit["actions"] for audit in found] == [4, 8, 4, 8]
+
+
 def test_policies_are_audited_by_header_and_by_value() -> None:
     code, out = run("audit", "--recipe", "policy_elimination", *QUICK, "--json")
     assert code == 0, out

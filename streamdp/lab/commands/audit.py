@@ -36,6 +36,12 @@ SHIPPED = (
 )
 """Every private recipe with the options that change its mechanism; recipes added later follow."""
 
+_TABLES = (
+    {"context": '{"device":["phone"]}'},
+    {"context": '{"device":["phone"],"country":["fr"]}', "interactions": "none"},
+)
+"""Of a recipe with contexts: a table of two cells, and one of four in two parts."""
+
 _BLACK_BOX_ACTIONS = 2
 _BANDITS = 10  # keys of a bandit learner's sample: each needs an engine of its own
 
@@ -105,6 +111,7 @@ def _of_recipes(
     fewest: int,
 ) -> Iterator[Audit]:
     """Each recipe's options, with this many actions, at this ε."""
+    from streamdp.core.evidence.contexts import Contexts
     from streamdp.core.learners import learner_of
     from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
     from streamdp.lab.audit import Memo, audit_bandit
@@ -113,14 +120,17 @@ def _of_recipes(
 
     memo = Memo()
     for options, many, size in chosen:
-        names, config = [f"action {i}" for i in range(1, many + 1)], {**options, "epsilon": size}
+        names = tuple(f"action {i}" for i in range(1, many + 1))
+        config = {**options, "epsilon": size}
         if options["recipe"] in BANDIT_RECIPES:
             bandit = bandit_of(config, actions=names)
             yield audit_bandit(bandit, samples=samples // _BANDITS, randomness=randomness)
             continue
         learner: Learner
         if options["recipe"] in FEEDBACK_RECIPES:
-            learner, outside = feedback_learner_of(config, actions=names), fewest
+            fields = options.get("context")
+            arms = names if fields is None else Contexts.read(fields).arms(names)
+            learner, outside = feedback_learner_of(config, actions=arms), fewest
         else:
             learner, outside = learner_of(config, actions=names), _BLACK_BOX_ACTIONS
         result = _audited(learner, samples, randomness, memo)
@@ -201,7 +211,8 @@ def _chosen(recipes: list[str] | None) -> list[dict[str, str]]:
         {"recipe": name, **options}
         for name, made in others.items()
         if name not in named and _takes(made, "epsilon")
-        for options in ([{}, {"played": "value"}] if _takes(made, "played") else [{}])
+        for where in ([{}, {"played": "value"}] if _takes(made, "played") else [{}])
+        for options in ([{**where, **of} for of in _TABLES] if _takes(made, "context") else [where])
     ]
     bandits = [{"recipe": name} for name in BANDIT_RECIPES if name in (recipes or ())]
     known = [*SHIPPED, *added, *bandits]
