@@ -42,11 +42,11 @@ TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
 def test_is_every_block_released_once_through_any_crash(seed: int) -> None:
     """Crashes before and after the outcome is known, at any point, with partial sweeps.
 
-    Over 20 crashes for each seed, most often 100; six seeds find each of the protocol's mutants.
+    Over 10 crashes for each of 240 seeds, most often 50; six seeds find each mutant of the protocol.
     """
     story = Story.of(seed)
     work = story.tell()
-    assert story.crashes > 20
+    assert story.crashes > 10
     assert story.wrong() == []
     assert not work.behind
     kinds = [name.split(b'"')[3] for name in story.store.state]
