@@ -42,7 +42,7 @@ TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
 def test_is_every_block_released_once_through_any_crash(seed: int) -> None:
     """Crashes before and after the outcome is known, at any point, with partial sweeps.
 
-    Over 10 crashes for each of 240 seeds, most often 50; six seeds find each mutant of the protocol.
+    Over 10 crashes for each of 240 seeds, most often 50. Six seeds find each protocol mutant.
     """
     story = Story.of(seed)
     work = story.tell()
