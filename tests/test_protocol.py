@@ -42,11 +42,12 @@ TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
 def test_is_every_block_released_once_through_any_crash(seed: int) -> None:
     """Crashes before and after the outcome is known, at any point, with partial sweeps.
 
-    Over 10 crashes for each of 240 seeds, most often 50. Six seeds find each protocol mutant.
+    Over 20 crashes for each of the first 12 seeds, over 10 for each of 240, most often 50. Six
+    seeds find each of the protocol's mutants.
     """
     story = Story.of(seed)
     work = story.tell()
-    assert story.crashes > 10
+    assert story.crashes > (20 if seed < 12 else 10)
     assert story.wrong() == []
     assert not work.behind
     kinds = [name.split(b'"')[3] for name in story.store.state]
