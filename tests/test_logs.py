@@ -7,6 +7,7 @@ import asyncio
 import io
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 import streamdp
 import streamdp_adapters
 from streamdp.service import logs
+from streamdp.service.settings import LoopSettings
 
 PLACES = [Path(package.__path__[0]) for package in (streamdp, streamdp_adapters)]
 
@@ -105,6 +107,42 @@ def test_is_what_a_library_repeats_passed_on_once(stream: io.StringIO) -> None:
         logging.getLogger("aiokafka.client").warning("not found: %s", number)
     logging.getLogger("aiokafka.client").warning("another")
     assert [line["detail"] for line in lines(stream)] == ["not found: 0", "another"]
+
+
+def test_an_outage_is_a_line_at_once_one_a_minute_and_one_at_its_end(stream: io.StringIO) -> None:
+    """As long as the cause is the same, for each partition: an hour of retries is sixty lines."""
+    now = [0.0]
+    log = logs.set_up(level="info", style="json", stream=stream, clock=lambda: now[0])
+    waits = LoopSettings().retry_seconds
+
+    def outage(*, tries: int) -> None:
+        for attempt in range(tries):
+            retry_in = waits[min(attempt, len(waits) - 1)]
+            log.warning("poll_lost", detail="why", retry_in=retry_in)
+            for partition in ("home/0", "home/1"):
+                log.info("partition_taking", partition=partition)
+                log.warning("partition_lost", partition=partition, detail="why", retry_in=retry_in)
+            now[0] += retry_in
+
+    def logged() -> Counter[object]:
+        counts = Counter(line["event"] for line in lines(stream))
+        stream.seek(stream.truncate(0))
+        return counts
+
+    outage(tries=3)
+    assert logged() == {"poll_lost": 1, "partition_taking": 2, "partition_lost": 2}
+    log.info("poll_recovered", seconds=now[0])
+    log.info("partition_running", partition="home/0")
+    outage(tries=3)
+    assert logged() == {
+        "poll_recovered": 1, "partition_running": 1,
+        "poll_lost": 1, "partition_taking": 1, "partition_lost": 1,
+    }  # fmt: skip
+    log.warning("poll_lost", detail="another cause")
+    assert logged() == {"poll_lost": 1}
+    outage(tries=365)
+    assert 3600 < now[0] < 3700  # begun less than a minute after the lines above
+    assert logged() == {"poll_lost": 59, "partition_taking": 118, "partition_lost": 118}
 
 
 def test_is_an_exception_that_nobody_awaited_told_without_its_text(stream: io.StringIO) -> None:

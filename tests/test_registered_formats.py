@@ -175,6 +175,38 @@ def test_taking_numbers_by_their_place_reads_what_reading_reads(
         assert np.allclose(rows(format_, value)[0], read, atol=2e-6, equal_nan=True)
 
 
+GOOD = b'{"losses": [0.25, 0.5, 1]}'
+IN_JSON = [
+    b"\0\0\0\0\x01" + GOOD,
+    b"\0\0\0\0\x02" + GOOD,
+    b"\0\0\0\0\x01{}",
+    b"\0\0\0\0\x01" * 2 + GOOD,  # the prefix twice
+    b"\0\0\0\0\x07" + GOOD,  # a schema that does not hold
+    b"\0\0\0\0\x01" + b"[" * 200 + b"]" * 200,
+    GOOD,  # no prefix
+    b"     " + GOOD,  # white space in its place
+    b"",
+    None,
+]
+
+
+@given(st.lists(st.sampled_from(IN_JSON), max_size=6), st.integers(0, 3))
+@settings(max_examples=300, deadline=None, database=None, derandomize=True)
+def test_a_batch_in_json_reads_what_its_records_read(
+    values: list[bytes | None], ordinary: int
+) -> None:
+    """Whatever stands beside it: a record is what plain JSON says of it without its five bytes."""
+    format_, plain = losses("json_schema", "{}", "{}"), configure("json", actions=ACTIONS)
+    values += [IN_JSON[0]] * ordinary
+    known = {b"\0\0\0\0\x01", b"\0\0\0\0\x02"}
+    texts = [value[5:] if value is not None and value[:5] in known else None for value in values]
+    expected = plain.decode(texts).losses
+    assert np.array_equal(format_.decode(values).losses, expected, equal_nan=True)
+    assert [value is not None and value[5:] == GOOD and value[:5] in known for value in values] == (
+        np.isfinite(expected).all(axis=1).tolist()
+    )
+
+
 def test_protobuf_records_name_their_message() -> None:
     format_ = losses("protobuf", PROTO)
     numbers = struct.pack("<3f", 0, 0.5, 1)

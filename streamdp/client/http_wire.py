@@ -28,7 +28,7 @@ class Bytes(Struct, frozen=True, forbid_unknown_fields=True):
 WireKey = str | None | Bytes
 
 
-class InForce(Struct, frozen=True):
+class InForce(Struct, frozen=True, gc=False):
     """The release that an answer comes from."""
 
     partition: int
@@ -38,7 +38,7 @@ class InForce(Struct, frozen=True):
     slots: int
 
 
-class HttpAnswer(Struct, frozen=True):
+class HttpAnswer(Struct, frozen=True, gc=False):
     """The answer for one key, as JSON."""
 
     action: str
@@ -69,7 +69,7 @@ class AllTold(Struct, frozen=True):
     answers: list[HttpAnswer]
 
 
-class ChoiceTold(Struct, frozen=True, omit_defaults=True):
+class ChoiceTold(Struct, frozen=True, gc=False, omit_defaults=True):
     """The choice for one request of a feedback stream."""
 
     stream: str
@@ -131,7 +131,7 @@ def in_force(answer: Answer) -> InForce | None:
     """The release behind an answer."""
     if answer.partition < 0:
         return None
-    return InForce(answer.partition, answer.epoch, answer.born, answer.block, answer.slots)
+    return InForce(answer.partition, answer.epoch, answer.born, answer.block, answer.stop - 1)
 
 
 def answer_of(line: HttpAnswer | ChoiceTold) -> Answer:

@@ -191,8 +191,8 @@ class Lookups:
             raise unreadable(error, '{"keys": ["text", null, {"base64": "…"}]}') from None
         if len(keys) > MOST_KEYS_A_BATCH:
             raise Refused(413, f"more than {MOST_KEYS_A_BATCH} keys")
-        action = self._cache.action
-        return encode(AllTold(stream, [answer_for_http(action(stream, key)) for key in keys]))
+        answer = self._cache.answer  # `_check_kind` has found that it publishes actions
+        return encode(AllTold(stream, [answer_for_http(answer(stream, key)) for key in keys]))
 
     def _age(self, stream: str) -> list[tuple[bytes, bytes]]:
         """Headers that say how old the knowledge is."""

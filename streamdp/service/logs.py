@@ -5,15 +5,20 @@ text on a terminal. Other libraries' messages from warnings on appear as the eve
 without anything that might quote content: aiokafka's text, which names topics and nodes, in full;
 of other libraries the unfilled template; of exceptions the type and where they were raised (an
 exception's text may quote what it was about).
+
+What is tried again and again (`_ENDS`) is logged once in `_RARELY_SECONDS` for each cause, until it
+has succeeded: an outage is one line at its beginning, one a minute, and one at its end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import sys
-from collections.abc import MutableMapping
+import time
+from collections.abc import Callable, MutableMapping
 from typing import Any, Literal, TextIO
 
 import structlog
@@ -40,6 +45,7 @@ EVENTS = {
     "past_without_state": "the state beside a former stream's `ledger` is gone or may not be read",
     "join_lost": "the transport does not answer at the start; retrying",
     "poll_lost": "the transport does not answer a poll; retrying",
+    "poll_recovered": "it answers polls again, after so many `seconds`",
     "mode_changed": "the stream's mode (live, shadow) changes from its next draw on",
     "configuration_rejected": "on SIGHUP: the file is not valid; the running configuration stays",
     "configuration_needs_restart": "on SIGHUP: changes beyond modes need a restart",
@@ -77,10 +83,25 @@ _TRUSTED_WORDS = ("aiokafka",)
 _QUOTES = re.compile(r"(?<=callback) | <|\(|: ")
 """Where a message of asyncio begins to quote its subject."""
 _QUIET_SECONDS = 10.0
+_RARELY_SECONDS = 60.0
 _MOST_SAID = 1000
+_ENDS = {
+    "joined": ("join_lost",),
+    "poll_recovered": ("poll_lost",),
+    "partition_running": ("partition_lost", "partition_taking"),
+    "partition_revoked": ("partition_lost", "partition_taking"),
+}
+"""Events that end what is tried again and again, of one partition or of the process."""
+_TRIED_AGAIN = {event for events in _ENDS.values() for event in events}
 
 
-def set_up(*, level: Level, style: Style, stream: TextIO = sys.stderr) -> EventLog:
+def set_up(
+    *,
+    level: Level,
+    style: Style,
+    stream: TextIO = sys.stderr,
+    clock: Callable[[], float] = time.monotonic,
+) -> EventLog:
     """Write this process's log to a stream, other libraries' warnings included."""
     text = style == "text" or (style == "auto" and stream.isatty())
     renderer: structlog.typing.Processor = (
@@ -90,6 +111,7 @@ def set_up(*, level: Level, style: Style, stream: TextIO = sys.stderr) -> EventL
     )
     structlog.configure(
         processors=[
+            _Rarely(clock),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
             _when_and_what_first,
@@ -102,6 +124,51 @@ def set_up(*, level: Level, style: Style, stream: TextIO = sys.stderr) -> EventL
     log: EventLog = structlog.get_logger()
     _adopt_libraries(log)
     return log
+
+
+class _Said:
+    """What was logged, and when."""
+
+    def __init__(self, *, seconds: float) -> None:
+        self._seconds = seconds
+        self._said: dict[tuple[str, ...], float] = {}
+
+    def repeats(self, line: tuple[str, ...], now: float) -> bool:
+        """Whether the same was logged a short while ago; if not, it is now."""
+        if now - self._said.get(line, -math.inf) < self._seconds:
+            return True
+        if len(self._said) >= _MOST_SAID:
+            self._said.clear()
+        self._said[line] = now
+        return False
+
+    def forget(self, *start: str) -> None:
+        """Forget the lines that begin so."""
+        for line in [line for line in self._said if line[: len(start)] == start]:
+            del self._said[line]
+
+
+class _Rarely:
+    """Drops the lines of further tries, but for one in `_RARELY_SECONDS`.
+
+    At the level `warning` it does not see every end, and may be as much late with what comes next.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._said = _Said(seconds=_RARELY_SECONDS)
+
+    def __call__(
+        self, _: object, __: str, event: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        name, partition = event["event"], str(event.get("partition"))
+        for ended in _ENDS.get(name, ()):
+            self._said.forget(ended, partition)
+        if name in _TRIED_AGAIN:
+            fields = {field: value for field, value in event.items() if field != "retry_in"}
+            if self._said.repeats((name, partition, str(fields)), self._clock()):
+                raise structlog.DropEvent
+        return event
 
 
 def _when_and_what_first(_: object, __: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
@@ -128,11 +195,12 @@ class LogRelay(logging.Handler):
     def __init__(self, log: EventLog) -> None:
         super().__init__(logging.WARNING)
         self._log = log
-        self._said: dict[tuple[str, str], float] = {}
+        self._said = _Said(seconds=_QUIET_SECONDS)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log one message of another library."""
-        if unheard.get() or self._repeats(record):
+        line = record.name, str(record.msg)
+        if unheard.get() or self._said.repeats(line, record.created):
             return
         trusted = record.name.partition(".")[0] in _TRUSTED_WORDS
         fields: MutableMapping[str, Any] = {
@@ -144,16 +212,6 @@ class LogRelay(logging.Handler):
             fields["where"] = where_raised(record.exc_info[1])
         tell = self._log.error if record.levelno >= logging.ERROR else self._log.warning
         tell("library", **fields)
-
-    def _repeats(self, record: logging.LogRecord) -> bool:
-        """Whether the same message was passed on a short while ago."""
-        line = (record.name, str(record.msg))
-        if record.created - self._said.get(line, 0.0) < _QUIET_SECONDS:
-            return True
-        if len(self._said) >= _MOST_SAID:
-            self._said.clear()
-        self._said[line] = record.created
-        return False
 
 
 def watch_loop(loop: asyncio.AbstractEventLoop, log: EventLog) -> None:

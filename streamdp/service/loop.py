@@ -226,14 +226,18 @@ class Service:
 
     async def _poll(self) -> None:
         """Read and apply until drained."""
-        attempt = 0
+        attempt, lost_at = 0, 0.0
         while not self._draining.is_set():
             try:
                 await self._poll_once()
+                if attempt:
+                    seconds = round(self._around.clock() - lost_at, 1)
+                    self._log.info("poll_recovered", seconds=seconds)
                 self._view.lost, attempt = None, 0
             except (DiskFull, Fenced):  # a retry would not help
                 raise
             except TransportLost as error:
+                lost_at = lost_at if attempt else self._around.clock()
                 seconds, attempt = self._retry_in(attempt), attempt + 1
                 self._view.lost = error.topic, error.kind
                 self._look()

@@ -25,7 +25,7 @@ short-lived events out of the garbage collector's lists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import starmap
 from operator import attrgetter
@@ -119,14 +119,10 @@ class JsonFormat:
         `before_clipping` gets the numbers as they stand in the records. It is for replay, which is
         not private; the service must not use it.
         """
-        n, skip = len(values), self._skip
-        losses = np.empty((n, len(self.actions)), dtype=np.float32)
+        skip = self._skip
         texts = [None if v is None else v[skip:] for v in values] if skip else values
-        for place, wide in self._rows.read(texts):
-            if before_clipping is not None:
-                before_clipping(wide)
-            losses[place] = np.clip(wide, 0.0, 1.0)
-        return Decoded(losses, np.ones(n, dtype=np.int64))
+        losses = self._rows.clipped(shallow(texts), before_clipping=before_clipping)
+        return Decoded(losses, np.ones(len(values), dtype=np.int64))
 
     @classmethod
     def configure_feedback(
@@ -193,13 +189,26 @@ class JsonRows:
         """The numbers of one event that is not too deep; raises one of `UNUSABLE`."""
         return self.numbers(self.event(text))
 
-    def read(self, texts: Sequence[Value]) -> Iterator[tuple[slice, Floats]]:
-        """The rows as they stand in the texts, some at a time; NaN where one is unusable."""
+    def clipped(
+        self,
+        texts: Sequence[Value],
+        *,
+        before_clipping: Callable[[Floats], None] | None = None,
+    ) -> NDArray[np.float32]:
+        """The rows of `shallow` texts, clipped to [0, 1]; NaN where one is unusable.
+
+        `before_clipping` gets them as they stand in the texts, some at a time.
+        """
+        rows = np.empty((len(texts), self.count), dtype=np.float32)
         step = max(1, _CHUNK // self.count)
         for start in range(0, len(texts), step):
             place = slice(start, start + step)
-            packed = self._packed(_shallow(texts[place]))
-            yield place, np.frombuffer(packed, dtype="<f8").reshape(-1, self.count)
+            packed = self._packed(texts[place])
+            wide = np.frombuffer(packed, dtype="<f8").reshape(-1, self.count)
+            if before_clipping is not None:
+                before_clipping(wide)
+            rows[place] = np.clip(wide, 0.0, 1.0)
+        return rows
 
     def _packed(self, texts: Sequence[Value]) -> bytes:
         """As float64; packing is the fastest way to join them."""
@@ -217,7 +226,7 @@ class JsonRows:
                 add(unusable)
 
 
-def _shallow(texts: Sequence[Value]) -> Sequence[Value]:
+def shallow(texts: Sequence[Value]) -> Sequence[Value]:
     """The texts; None where one is too deep."""
     if max(map(len, filter(None, texts)), default=0) <= SHORT:
         return texts

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from functools import lru_cache
 from importlib.util import find_spec
+from itertools import repeat
 from pathlib import Path
 from struct import Struct, error
 from typing import Any, cast
@@ -41,9 +42,10 @@ from streamdp.wire.json_format import (
     event_reader,
     list_rows,
     mapping_rows,
+    shallow,
     short_decimals,
 )
-from streamdp.wire.nesting import too_deep
+from streamdp.wire.nesting import SHORT, too_deep
 from streamdp.wire.registered.fields import Field, Reader, UnreadableSchema
 from streamdp.wire.registered.schemas import (
     EMPTY,
@@ -138,21 +140,18 @@ class Reading:
             return None
         return reader.read(value[PREFIX:])
 
-    def numbers(self, values: Sequence[Value]) -> Floats:
+    def numbers(self, values: Sequence[Value]) -> NDArray[np.float32]:
         """The field's numbers in each record, clipped to [0, 1]; a row of NaN if it is unusable.
 
         Where a schema's records have them in one place (`Plain`), they are taken from there. Of
         JSON all schemas are read alike.
         """
+        if self.kind == "JSON":
+            rows = _json_rows(self.field, self.actions)
+            assert rows is not None  # only such fields have numbers in a row
+            return rows.clipped(self._texts(values))
         count = self.field.count
         table = np.full((len(values), count), np.nan)
-        if self.kind == "JSON":
-            known, rows = self.readers, _json_rows(self.field, self.actions)
-            assert rows is not None  # only such fields have numbers in a row
-            texts = [None if v is None or v[:PREFIX] not in known else v[PREFIX:] for v in values]
-            for place, wide in rows.read(texts):
-                np.clip(wide, 0.0, 1.0, out=table[place])
-            return table
         others = self._taken(values, table)
         read = {start: reader.read for start, reader in self.readers.items()}
         pack, row = Struct(f"<{count}d").pack, self._row
@@ -172,7 +171,27 @@ class Reading:
                     continue
         table[places] = np.frombuffer(b"".join(packed), dtype="<f8").reshape(-1, count)
         table[~np.isfinite(table)] = np.nan
-        return np.clip(table, 0.0, 1.0, out=table)
+        return np.clip(table, 0.0, 1.0, out=table).astype(np.float32)
+
+    def _texts(self, values: Sequence[Value]) -> Sequence[Value]:
+        """The JSON of each record; None where its schema is unknown or the text is too deep.
+
+        Mostly all records name one schema: then their first five bytes are cut at once.
+        `removeprefix` leaves a record that begins otherwise as it is, which the lengths show.
+        """
+        try:
+            start = values[0][:PREFIX]  # type: ignore[index]  # a null value is a TypeError
+            if start in self.readers:
+                cut = list(map(bytes.removeprefix, values, repeat(start)))  # type: ignore[arg-type]
+                lengths = list(map(len, cut))
+                if sum(map(len, values)) == sum(lengths) + PREFIX * len(cut):  # type: ignore[arg-type]
+                    return cut if max(lengths) <= SHORT else shallow(cut)
+        except (IndexError, TypeError):  # no record, or one without a value
+            pass
+        known = self.readers
+        return shallow(
+            [None if v is None or v[:PREFIX] not in known else v[PREFIX:] for v in values]
+        )
 
     def _taken(self, values: Sequence[Value], table: Floats) -> Sequence[int]:
         """Fill in the rows of records whose numbers stand where they mostly do; return the others.
@@ -331,8 +350,7 @@ class SchemaFormat:
 
     def decode(self, values: Sequence[Value]) -> Decoded:
         """The rows of a batch of records. Never raises because of content."""
-        rows = self.reading.numbers(values).astype(np.float32)
-        return Decoded(rows, np.ones(len(values), dtype=np.int64))
+        return Decoded(self.reading.numbers(values), np.ones(len(values), dtype=np.int64))
 
     def encode(self, losses: NDArray[np.float32]) -> bytes:
         """One record with this row, by the newest schema."""
@@ -377,7 +395,7 @@ class SchemaFeedback:
 
     def decode(self, values: Sequence[Value]) -> Outcomes:
         """Decode a batch of payloads. Never raises because of content."""
-        numbers = self.reading.numbers(values)[:, 0].astype(np.float32)
+        numbers = self.reading.numbers(values)[:, 0]
         return Outcomes(numbers, np.ones(len(values), dtype=np.int64))
 
     def encode(self, numbers: NDArray[np.float32], *, played: Sequence[int]) -> bytes:
