@@ -49,7 +49,7 @@ ObservesOption = Annotated[
 
 LearnerOption = Annotated[
     str | None,
-    typer.Option(help="A recipe with options; remembering_leader, with feedback policy_blocks."),
+    typer.Option(help="A recipe with options; remembering_leader, with feedback policy_following."),
 ]
 
 RateOption = Annotated[
