@@ -2,18 +2,18 @@
 
 The bytes are those of `state.record` and `state.encode_recorded` (a test compares them), in a third
 of the time. Most of a line is equal for all releases of a kind, so the plain encoder is called
-once, with marks in place of the numbers and the key, and its result becomes a template. What was
-drawn comes last in each line; the ends for each action also come from the plain encoder, once for
-many commits. The arms' numbers in a feedback stream's release have marks of their own and are
-inserted as base64: length and steps are functions of K. Estimates, whose ends are all different,
-use the plain encoder, and so do carried openings, of which a key has one in an epoch.
+once for many commits, with marks in place of the numbers and the key, and its result becomes a
+template. What was drawn comes last in each line; the ends for each action also come from the plain
+encoder, once for many commits. The arms' numbers in a feedback stream's release have marks of their
+own and are inserted as base64: length and steps are functions of K. Estimates, whose ends are all
+different, use the plain encoder, and so do carried openings, of which a key has one in an epoch.
 """
 
 from __future__ import annotations
 
 from binascii import b2a_base64
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from hashlib import shake_128
@@ -61,19 +61,19 @@ def record_all(
     if ordinal == 1 and input_id is not None and len(releases):
         first = _plainly(releases[0], lines=replace(lines, input_id=input_id), mode=mode, ordinal=1)
         return [first, *record_all(releases, lines=lines, mode=mode, ordinal=1)[1:]]
-    kinds: dict[int, _Kind] = {}
-    carried, entries = releases.carried or {}, list[Entry]()
-    templated = {OPENING, *ENDS_BLOCK}
-    for at, row in enumerate(_rows(releases)):
-        code = row.code
-        name = releases.kinds[code]
-        is_carried = carried and name == OPENING and (row.key, row.born) in carried
-        if is_carried or name not in templated:
-            entries.append(_plainly(releases[at], lines=lines, mode=mode, ordinal=ordinal + at))
+    texts: dict[int, _Texts] = {}
+    carried, entries, feedback = releases.carried or {}, list[Entry](), releases.feedback
+    partition, epoch, templated = releases.partition, releases.epoch, {OPENING, *ENDS_BLOCK}
+    for number, row in enumerate(_rows(releases), start=ordinal):
+        code, name = row.code, releases.kinds[row.code]
+        if name not in templated or (name == OPENING and (row.key, row.born) in carried):
+            release = releases[number - ordinal]
+            entries.append(_plainly(release, lines=lines, mode=mode, ordinal=number))
             continue
-        if code not in kinds:
-            kinds[code] = _Kind(releases, code, lines=lines, mode=mode)
-        entries.append(kinds[code].entry(row, ordinal + at))
+        if code not in texts:
+            arms = feedback and (feedback.first.shape[1], feedback.policy.shape[1], feedback.pairs)
+            texts[code] = _texts(lines, mode, releases.stream, name, releases.charges[code], arms)
+        entries.append(texts[code].entry(row, partition, epoch, number))
     return entries
 
 
@@ -112,15 +112,15 @@ def _rows(releases: Releases) -> Iterator[_Row]:
     of_arms: list[Iterator[bytes]] = [repeat(b"", len(releases)) for _ in range(3)]
     if feedback is not None:
         of_arms = [
-            _texts(feedback.first, "<i8"),
-            _texts(feedback.second, "<i8"),
-            _texts(feedback.policy, "<u4"),
+            _base64(feedback.first, "<i8"),
+            _base64(feedback.second, "<i8"),
+            _base64(feedback.policy, "<u4"),
         ]
     numbers = (column.tolist() for column in columns)
     return map(_Row._make, zip(releases.keys, *numbers, *of_arms, strict=True))
 
 
-def _texts(table: NDArray[Any], numbers: str) -> Iterator[bytes]:
+def _base64(table: NDArray[Any], numbers: str) -> Iterator[bytes]:
     """Each row's numbers as lines contain them."""
     rows = table.astype(numbers)
     written, width = memoryview(rows.tobytes()), rows.itemsize * rows.shape[1]
@@ -137,99 +137,94 @@ def _plainly(release: Release, *, lines: Lines, mode: Mode, ordinal: int) -> Ent
 
 
 _KEY = b"8b1d0c5e-a-mark-for-the-key"
-_BORN, _BLOCK, _FIRST, _LAST, _START, _STOP, _ORDINAL = (
-    7_905_316_482_000_000_000 + at for at in range(7)
+_PARTITION, _EPOCH, _BORN, _BLOCK, _FIRST, _LAST, _START, _STOP, _ORDINAL = (
+    7_905_316_482_000_000_000 + at for at in range(9)
 )
 
 
-@dataclass(slots=True)
-class _Kind:
-    """The templates of one kind of release within one commit."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Texts:
+    """The texts of one kind of release of a stream, with placeholders for what differs."""
 
-    releases: Releases
-    code: int
-    lines: Lines = field(kw_only=True)
-    mode: Mode = field(kw_only=True)
-    _texts: _Templates = field(init=False)
-    _has_sums: bool = field(init=False)
-    _ends: dict[tuple[int, int], tuple[bytes, bytes | None]] = field(
-        init=False, default_factory=dict
-    )
+    lines: Lines
+    mode: Mode
+    kind: str
+    place: bytes
+    drawn: bytes
+    ledger: bytes
+    action: bytes
 
-    def __post_init__(self) -> None:
-        """Call the plain encoder once and put placeholders where the marks are."""
-        releases, feedback, lines = self.releases, self.releases.feedback, self.lines
-        kind = releases.kinds[self.code]
-        self._has_sums = kind == SUMS
-        sums = policy = None
-        if feedback is not None:
-            policy = _mark("policy", 4 * feedback.policy.shape[1])
-            if self._has_sums:
-                size = 8 * feedback.first.shape[1]
-                sums = BlockSums(_mark("first", size), _mark("second", size), feedback.pairs)
-        stream, partition, epoch = releases.stream, releases.partition, releases.epoch
-        marked = Release(
-            Identity(stream, partition, _KEY, epoch, _BORN, _BLOCK, kind),
-            0, _START, _STOP, _FIRST, _LAST, Fraction(releases.charges[self.code]),
-            sums=sums, policy=policy,
-        )  # fmt: skip
-        plain = _plainly(marked, lines=lines, mode=self.mode, ordinal=_ORDINAL)
-        named = (b'"key":"%b"' % _KEY, b"%b"), (b"%d" % _BORN, b"%d"), (b"%d" % _BLOCK, b"%d")
-        read = tuple((b"%d" % mark, b"%d") for mark in (_FIRST, _LAST, _START, _STOP))
-        ordinal = (b"%d" % _ORDINAL, b"%d")
-        of_arms = () if sums is None else tuple(map(_written, (sums.first, sums.second)))
-        withheld, shown = (of_arms, ()) if self.mode is Mode.SHADOW else ((), of_arms)
-        in_force = () if policy is None else (_written(policy),)
-        drawn, _, _ = plain.recorded.partition(b'"value":')
-        width = b'"value":%%-%dd}' % INTEGER_WIDTH
-        ledger, action = _head(plain.ledger), _head(plain.action or b"")
-        self._texts = _Templates(
-            place=_template(plain.place, (*named[1:], (b'"%b"' % _KEY, b"%b"))),
-            drawn=_template(drawn, (*read[2:], *read[:2], ordinal, *withheld)) + width,
-            ledger=_template(ledger, (*named, *read, ordinal, *shown)),
-            action=_template(action, (*named, *read, *in_force) if action else ()),
-        )
-
-    def entry(self, row: _Row, ordinal: int) -> Entry:
+    def entry(self, row: _Row, partition: int, epoch: int, ordinal: int) -> Entry:
         """The entry of one release of this kind.
 
         In shadow mode sums are in the recorded bytes only, not in the ledger line.
         """
         key, _, born, block, since, until, start, stop, value, in_force, first, second, policy = row
-        texts, written = self._texts, written_key(key)
+        written = written_key(key)
         named_key = key_field(key) if written[:1] == b"{" else b'"key":' + written
-        named = (named_key, born, block, since, until, start, stop)
+        named = (partition, named_key, epoch, born, block, since, until, start, stop)
         in_ledger: tuple[bytes, ...] = ()
         in_state, in_actions = in_ledger, in_ledger
         if policy:
             hides = self.mode is Mode.SHADOW
             end_of_ledger, end_of_action = b"", None if hides else b""
             in_actions = (policy,)
-            if self._has_sums:
+            if self.kind == SUMS:
                 in_ledger, in_state = ((), (first, second)) if hides else ((first, second), ())
         else:
-            ends = self._ends.get((value, in_force))
-            if ends is None:
-                kind = self.releases.kinds[self.code]
-                ends = _ends(self.lines, self.mode, kind, value, in_force)
-                self._ends[value, in_force] = ends
-            end_of_ledger, end_of_action = ends
-        ledger = texts.ledger % (*named, ordinal, *in_ledger) + end_of_ledger
+            end_of_ledger, end_of_action = _ends(self, value, in_force)
+        ledger = self.ledger % (*named, ordinal, *in_ledger) + end_of_ledger
         action = None
         if end_of_action is not None:
-            action = texts.action % (*named, *in_actions) + end_of_action
-        drawn = texts.drawn % (start, stop, since, until, ordinal, *in_state, value)
+            action = self.action % (*named, *in_actions) + end_of_action
+        drawn = self.drawn % (start, stop, since, until, ordinal, *in_state, value)
         recorded = b"\n".join((drawn, ledger, action or b""))
-        return Entry(key, texts.place % (born, block, written), recorded, ledger, action)
+        place = self.place % (partition, epoch, born, block, written)
+        return Entry(key, place, recorded, ledger, action)
 
 
-class _Templates(NamedTuple):
-    """The texts of one kind of release, with placeholders for what differs."""
+@lru_cache(maxsize=64)
+def _texts(
+    lines: Lines,
+    mode: Mode,
+    stream: str,
+    kind: str,
+    charge: Fraction,
+    arms: tuple[int, int, bool] | None,
+) -> _Texts:
+    """Call the plain encoder once and put placeholders where the marks are.
 
-    place: bytes
-    drawn: bytes
-    ledger: bytes
-    action: bytes
+    `arms`: how many numbers sums and policies of a feedback stream have, and what sums are of.
+    """
+    sums = policy = None
+    if arms is not None:
+        wide, parts, pairs = arms
+        policy = _mark("policy", 4 * parts)
+        if kind == SUMS:
+            sums = BlockSums(_mark("first", 8 * wide), _mark("second", 8 * wide), pairs)
+    marked = Release(
+        Identity(stream, _PARTITION, _KEY, _EPOCH, _BORN, _BLOCK, kind),
+        0, _START, _STOP, _FIRST, _LAST, charge, sums=sums, policy=policy,
+    )  # fmt: skip
+    plain = _plainly(marked, lines=lines, mode=mode, ordinal=_ORDINAL)
+    partition, epoch, born, block, *read, ordinal = (
+        (b"%d" % mark, b"%d")
+        for mark in (_PARTITION, _EPOCH, _BORN, _BLOCK, _FIRST, _LAST, _START, _STOP, _ORDINAL)
+    )
+    named = (partition, (b'"key":"%b"' % _KEY, b"%b"), epoch, born, block, *read)
+    of_arms = () if sums is None else tuple(map(_written, (sums.first, sums.second)))
+    withheld, shown = (of_arms, ()) if mode is Mode.SHADOW else ((), of_arms)
+    in_force = () if policy is None else (_written(policy),)
+    drawn, _, _ = plain.recorded.partition(b'"value":')
+    width = b'"value":%%-%dd}' % INTEGER_WIDTH
+    ledger, action = _head(plain.ledger), _head(plain.action or b"")
+    return _Texts(
+        lines, mode, kind,
+        place=_template(plain.place, (partition, epoch, born, block, (b'"%b"' % _KEY, b"%b"))),
+        drawn=_template(drawn, (*read[2:], *read[:2], ordinal, *withheld)) + width,
+        ledger=_template(ledger, (*named, ordinal, *shown)),
+        action=_template(action, (*named, *in_force) if action else ()),
+    )  # fmt: skip
 
 
 def _mark(name: str, size: int) -> bytes:
@@ -243,14 +238,12 @@ def _written(mark: bytes) -> tuple[bytes, bytes]:
 
 
 @lru_cache(maxsize=4096)
-def _ends(
-    lines: Lines, mode: Mode, kind: str, value: int, in_force: int
-) -> tuple[bytes, bytes | None]:
+def _ends(texts: _Texts, value: int, in_force: int) -> tuple[bytes, bytes | None]:
     """The ends of a ledger line and of an actions line with this value, after their heads."""
-    identity = Identity(lines.stream, 0, _KEY, 0, 0, 0, kind)
+    identity = Identity(texts.lines.stream, 0, _KEY, 0, 0, 0, texts.kind)
     release = Release(identity, value, 1, 1, 0, 0, Fraction(0), in_force)
-    ledger = lines.ledger(release, mode=mode, ordinal=1)
-    action = lines.action(release, mode=mode)
+    ledger = texts.lines.ledger(release, mode=texts.mode, ordinal=1)
+    action = texts.lines.action(release, mode=texts.mode)
     return ledger[len(_head(ledger)) :], None if action is None else action[len(_head(action)) :]
 
 
