@@ -391,11 +391,16 @@ def _started(
 
 
 def _answers(port: int) -> bool:
-    """Whether a broker answers the first question of every client (ApiVersions, version 0)."""
+    """Whether a broker names brokers to whoever asks (Metadata, version 4, of no topic).
+
+    For a moment after its start it answers and knows of none, not even of itself.
+    """
     try:
-        return len(_ask(port, api=18, version=0, body=b"")) > 0
+        answer = _ask(port, api=3, version=4, body=struct.pack(">i?", 0, False))
     except OSError:
         return False
+    # The number of this request and a pause come before the brokers.
+    return len(answer) >= 12 and struct.unpack_from(">i", answer, 8)[0] > 0
 
 
 def _ask(port: int, *, api: int, version: int, body: bytes) -> bytes:

@@ -10,11 +10,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
+from aiokafka.conn import AIOKafkaConnection
+from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.structs import TopicPartition
 
 from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, TransportLost
@@ -364,6 +367,21 @@ async def test_a_cluster_that_is_gone_is_noticed_without_any_traffic(
             while not await _polled(worker):
                 pass
     await asyncio.gather(*(worker.transport.close() for worker in workers))
+
+
+async def test_a_broker_that_knows_of_none_yet_is_said_to_start(
+    broker: Borrowed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a moment after its start."""
+    connected = AIOKafkaConnection.send
+
+    async def send(connection: AIOKafkaConnection, request: Any, **more: Any) -> Any:
+        answer = await connected(connection, request, **more)
+        return SimpleNamespace(brokers=[]) if isinstance(request, MetadataRequest) else answer
+
+    monkeypatch.setattr(AIOKafkaConnection, "send", send)
+    with pytest.raises(TransportLost, match=r"unreachable.*knows of no broker yet"):
+        await KafkaTechnology(_settings(broker.bootstrap)).administrator().create([], partitions=1)
 
 
 async def _well(worker: RoomWorker) -> None:

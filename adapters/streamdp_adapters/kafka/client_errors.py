@@ -254,8 +254,10 @@ async def _try_connection(host: str, port: int, arguments: Mapping[str, object])
     try:
         await connection.connect()
         metadata = await connection.send(MetadataRequest([]))
-        if not metadata.brokers and arguments.get("sasl_mechanism") == "OAUTHBEARER":
-            raise kafka.SaslAuthenticationFailed("refused, or expired")
+        if not metadata.brokers:
+            if arguments.get("sasl_mechanism") == "OAUTHBEARER":
+                raise kafka.SaslAuthenticationFailed("refused, or expired")
+            raise kafka.NodeNotReadyError("a start: it knows of no broker yet")
     finally:
         closed = connection.close()
         if abort(connection):
