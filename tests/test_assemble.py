@@ -49,12 +49,12 @@ def test_from_clicks_to_a_policy_through_kills(shop: Shop, streamdp: Streamdp) -
     pair = next(row for row in verified.json["topics"] if row["topic"] == "shop.requests")
     assert (pair["highest"], pair["assembled_into"]) == ("1", ["shop.events"])
     claims = streamdp("ledger", "verify", "--persons", "--config", str(shop.path)).out
-    assert "persons of assembly shop.clicks: 2 events count in each stretch of 5 slots" in claims
+    assert "persons of assembly shop.join: 2 events count in each stretch of 5 slots" in claims
     assert "ε = 2 for a person in a key and stretch, 4 over any 5 consecutive slots" in claims
     looked = streamdp("doctor", "--config", str(shop.path))
     assert looked.code == 0, looked
-    assert "partition clicks/0: state: at request" in looked.out
-    place = ("state", "inspect", "--assembly", "clicks", "--config", str(shop.path))
+    assert "partition join/0: state: at request" in looked.out
+    place = ("state", "inspect", "--assembly", "join", "--config", str(shop.path))
     seen = streamdp(*place, "--json").json[1]
     point = seen["checkpoint"]
     assert (point["configuration"], point["not_yet_events"], point["epoch"]) == ("same", 0, 1)
@@ -64,10 +64,10 @@ def test_from_clicks_to_a_policy_through_kills(shop: Shop, streamdp: Streamdp) -
     unsafe = streamdp(*place, "--not-private", "--partition", "1")
     assert "NOT PRIVATE" in unsafe.err
     assert "outcomes" in unsafe.out
-    assert "expected clicks, got home" in streamdp(
-        "state", "inspect", "--assembly", "home", "--config", str(shop.path)
+    assert "expected join, got clicks" in streamdp(
+        "state", "inspect", "--assembly", "clicks", "--config", str(shop.path)
     ).err  # fmt: skip
-    assert "clicks/1     epoch 1: requests 0 …" in streamdp(
+    assert "join/1       epoch 1: requests 0 …" in streamdp(
         "ledger", "show", "--config", str(shop.path)
     ).out  # fmt: skip
 
@@ -80,14 +80,14 @@ def test_does_a_renamed_assembly_begin_behind_the_old_one(shop: Shop, streamdp: 
         with shop.start("assemble") as process:
             until(partial(_has, shop, 10 * turn))
             assert process.end() == 0
-        shop.path.write_text(shop.path.read_text().replace("assemblies.clicks", "assemblies.other"))
+        shop.path.write_text(shop.path.read_text().replace("assemblies.join", "assemblies.other"))
     columns = [asyncio.run(shop.columns(topic)) for topic in ("requests", "events")]
     for requests, events in zip(*columns, strict=True):
         assert [_id(headers) for _, _, headers, _ in events] == [
             _id(headers) for _, _, headers, _ in requests
         ]
     verified = streamdp("ledger", "verify", "--config", str(shop.path), "--json").json
-    assert (verified["violations"], verified["not_configured"]) == ([], ["shop.clicks.ledger"])
+    assert (verified["violations"], verified["not_configured"]) == ([], ["shop.join.ledger"])
 
 
 def _has(shop: Shop, count: int) -> bool:
@@ -111,8 +111,8 @@ def test_in_one_process_with_what_learns_from_it(shop: Shop, streamdp: Streamdp)
         until(lambda: _metric(port, "streamdp_slots_total") == 20)
         assert _metric(port, "streamdp_requests_open") == 0
         assert _get(port, "/readyz")["ready"]
-        (clicks,) = _get(port, "/v1/status")["assemblies"]
-        assert sum(part["events"] for part in clicks["partitions"]) == 20
+        (join,) = _get(port, "/v1/status")["assemblies"]
+        assert sum(part["events"] for part in join["partitions"]) == 20
         assert process.end() == 0
     asyncio.run(shop.check())
 
@@ -129,7 +129,7 @@ def test_is_a_second_assembler_refused_on_the_same_files(shop: Shop, streamdp: S
 
 def test_is_a_configuration_without_assemblies_refused(shop: Shop, streamdp: Streamdp) -> None:
     text = shop.path.read_text()
-    shop.path.write_text(text[: text.index("[assemblies.clicks]")])
+    shop.path.write_text(text[: text.index("[assemblies.join]")])
     refused = streamdp("assemble", "--config", str(shop.path))
     assert refused.code == 2
     assert "expected at least one table [assemblies.NAME], got none" in refused.err

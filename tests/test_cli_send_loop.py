@@ -98,9 +98,9 @@ def test_does_a_trial_need_no_code(streamdp: Streamdp, tmp_path: Path) -> None:
         b'{"key": "fr", "request": "r1", "reward": 1}\n'
         b'{"key": "fr", "request": "r2", "action": "list", "person": "p1"}\n'
     )
-    result = streamdp("send", "--assembly", "clicks", *config, stdin=lines)
+    result = streamdp("send", "--assembly", "join", *config, stdin=lines)
     assert result.out == "2 requests sent to shop.requests, 1 outcomes to shop.outcomes\n"
-    more = streamdp("send", "--assembly", "clicks", "--json", *config, stdin=lines[:0])
+    more = streamdp("send", "--assembly", "join", "--json", *config, stdin=lines[:0])
     assert more.json == {"requests": 0, "outcomes": 0}
     technology = Configuration.load(path, {}).technology()
     requests = asyncio.run(rows(technology, "shop.requests"))
@@ -110,11 +110,9 @@ def test_does_a_trial_need_no_code(streamdp: Streamdp, tmp_path: Path) -> None:
     (outcome,) = asyncio.run(rows(technology, "shop.outcomes"))
     assert outcome[4] == b'{"reward":1.0}'
     wrong = lines.splitlines(keepends=True)[0] + b"nonsense"
-    assert (
-        "line 2: is not JSON" in streamdp("send", "--assembly", "clicks", *config, stdin=wrong).err
-    )
-    for option in (["--rows", "2"], ["--as-it-is"], ["--stream", "home"]):
-        both = streamdp("send", "--assembly", "clicks", *option, *config, stdin=lines)
+    assert "line 2: is not JSON" in streamdp("send", "--assembly", "join", *config, stdin=wrong).err
+    for option in (["--rows", "2"], ["--as-it-is"], ["--stream", "clicks"]):
+        both = streamdp("send", "--assembly", "join", *option, *config, stdin=lines)
         assert "goes alone" in both.err
     unknown = streamdp("send", "--assembly", "views", *config, stdin=lines)
-    assert "--assembly: unknown; expected clicks, got views" in unknown.err
+    assert "--assembly: unknown; expected join, got views" in unknown.err

@@ -329,6 +329,18 @@ def test_does_the_ledger_show_what_was_charged(shop: Path, streamdp: Streamdp) -
     assert (line["type"], line["kind"]) == ("charge", "opening")
 
 
+def test_the_last_lines_of_each_partition_are_shown(shop: Path, streamdp: Streamdp) -> None:
+    """Partition by partition: there is no order between them."""
+    shown = ("ledger", "show", "-c", str(shop), "--json")
+    lines = [json.loads(line) for line in streamdp(*shown).out.splitlines()]
+    parts = [line["partition"] for line in lines]
+    assert (parts, set(parts)) == (sorted(parts), {0, 1})
+    last = [json.loads(line) for line in streamdp(*shown, "--last", "2").out.splitlines()]
+    assert last == [
+        line for part in (0, 1) for line in [of for of in lines if of["partition"] == part][-2:]
+    ]
+
+
 def test_does_verify_prove_the_guarantee(shop: Path, streamdp: Streamdp) -> None:
     """From the ledger alone: the highest charge on any record, within the budget."""
     result = streamdp("ledger", "verify", "-c", str(shop))

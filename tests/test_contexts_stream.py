@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -41,6 +42,7 @@ from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback,
 from streamdp.wire.published import Mode
 from streamdp.wire.retracing import Method
 from tests.support.calling import Streamdp
+from tests.support.shop_files import FEEDBACK_SHOP, read
 
 if TYPE_CHECKING:
     from streamdp.ports import Administrator
@@ -49,34 +51,14 @@ if TYPE_CHECKING:
 ACTIONS = ("boots", "coats")
 FIELDS = Contexts.read('{"device":["phone","desktop"],"age":{"cuts":[18,65]}}')
 ARMS = FIELDS.arms(ACTIONS)
-SHOP = """
-app = "shop"
-[transport]
-kind = "sqlite"
-path = "shop.db"
-[topics.shown]
-budget = "1"
-[streams.clicks]
-input = "shown"
-start = "earliest"
-observes = "feedback"
-actions = ["boots", "coats"]
-fallback_action = "boots"
-[streams.clicks.learner]
-epsilon = "1/2"
-[streams.clicks.feedback]
-content = "reward"
-salt = "pepper"
+CONTEXT = """
 [streams.clicks.context]
 device = ["phone", "desktop"]
 age = { cuts = [18, 65] }
 """
-
-
-def shop(folder: Path, *, instead: tuple[str, str] = ("", ""), more: str = "") -> Configuration:
-    path = folder / "shop.toml"
-    path.write_text((SHOP.replace(*instead) if instead[0] else SHOP) + more)
-    return Configuration.load(path, {})
+WITHOUT = FEEDBACK_SHOP.replace('["a", "b", "c"]', '["boots", "coats"]\nfallback_action = "boots"')
+SHOP = WITHOUT + CONTEXT
+shop = partial(read, text=SHOP)
 
 
 def learner(**options: str) -> PolicyLearner:
@@ -107,7 +89,7 @@ def test_the_table_of_contexts_makes_the_learner_the_format_and_the_names(tmp_pa
          "learner.recipe: does not go together with a table of contexts"),
         (("[streams.clicks.learner]", '[streams.clicks.learner]\ncontext = "{}"'), "",
          "does not go together with a table of contexts; .* got an option `context`"),
-        ((SHOP[SHOP.index("[streams.clicks.context]"):], ""),
+        ((CONTEXT, ""),
          '[streams.clicks.learner]\nepsilon = "1/2"\n', "twice"),
         (('device = ["phone", "desktop"]', "device = []"), "", "context.device: no levels"),
         (('device = ["phone", "desktop"]', f"device = {json.dumps([str(n) for n in range(99)])}"),
@@ -127,9 +109,8 @@ def test_a_table_that_cannot_hold_is_refused(
 
 def test_the_recipe_needs_the_table(tmp_path: Path) -> None:
     """Otherwise every event would be in one cell, and nobody would know."""
-    text = SHOP[: SHOP.index("[streams.clicks.context]")]
     path = tmp_path / "shop.toml"
-    path.write_text(text.replace("epsilon", 'recipe = "policy_contexts"\nepsilon'))
+    path.write_text(WITHOUT.replace("epsilon", 'recipe = "policy_contexts"\nepsilon'))
     with pytest.raises(InvalidConfig, match=r"streams\.clicks\.context: missing"):
         Configuration.load(path, {})
 
@@ -439,10 +420,9 @@ def test_as_many_keys_as_fit_get_a_learner(tmp_path: Path) -> None:
         shop(tmp_path, more=limits).spec("clicks")
     enough = f"[streams.clicks.limits]\nmemory = {10**5 * small.row_bytes}\nmost_keys = 100000\n"
     assert shop(tmp_path, more=enough).spec("clicks").most_keys == 100_000
-    plain = SHOP.index("[streams.clicks.context]")
     with pytest.raises(InvalidConfig, match=r"limits\.memory: only of streams with contexts"):
         shop(
-            tmp_path, instead=(SHOP[plain:], ""), more="[streams.clicks.limits]\nmemory = 1048576\n"
+            tmp_path, instead=(CONTEXT, ""), more="[streams.clicks.limits]\nmemory = 1048576\n"
         ).spec("clicks")
 
 

@@ -176,22 +176,38 @@ def test_is_what_was_fetched_one_of_two_things() -> None:
     assert "_partition_records" in inspect.getsource(FetchResult)
 
 
-def test_a_broker_that_cannot_be_reached_is_tried_ever_more_rarely(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """However many tasks ask; as soon as it is reached, nobody waits."""
-    tried, down = list[str](), [True]
+class Node:
+    """A broker that is up or down, and how often it was tried."""
 
-    async def connect(host: str, port: int, **more: object) -> object:
-        tried.append(host)
-        if down[0]:
+    def __init__(self) -> None:
+        self.down = False
+        self.tried = 0
+
+    async def connect(self, host: str, port: int, **more: object) -> object:
+        self.tried += 1
+        if self.down:
             raise ConnectionRefusedError
         return SimpleNamespace(connected=lambda: True)
 
-    async def asked() -> None:
+    def client(self) -> Any:
         client = cast(Any, AIOKafkaClient)(bootstrap_servers="127.0.0.1:1")
         client.cluster.broker_metadata = lambda node: SimpleNamespace(host="broker", port=1)
         with_pauses(client)
+        return client
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Node:
+    made = Node()
+    monkeypatch.setattr("aiokafka.client.create_conn", made.connect)
+    return made
+
+
+def test_a_broker_that_cannot_be_reached_is_tried_ever_more_rarely(node: Node) -> None:
+    """However many tasks ask; as soon as it is reached, nobody waits."""
+
+    async def asked() -> None:
+        client, node.down = node.client(), True
 
         async def ask() -> None:
             while not await client.ready(0):
@@ -199,31 +215,20 @@ def test_a_broker_that_cannot_be_reached_is_tried_ever_more_rarely(
 
         asking = [asyncio.create_task(ask()) for _ in range(5)]
         await asyncio.sleep(0.6)
-        assert 2 <= len(tried) <= 5 * 4  # at 0, .05, .15 and .35 s, at worst by each task
-        down[0] = False
+        assert 2 <= node.tried <= 5 * 4  # at 0, .05, .15 and .35 s, at worst by each task
+        node.down = False
         await asyncio.wait_for(asyncio.gather(*asking), 5)
 
-    monkeypatch.setattr("aiokafka.client.create_conn", connect)
     asyncio.run(asked())
 
 
-def test_a_connection_that_stands_waits_for_no_other_of_its_broker(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_connection_that_stands_waits_for_no_other_of_its_broker(node: Node) -> None:
     """Heartbeats have one of their own, and go on while the one for records is refused."""
-    refused = [False]
-
-    async def connect(host: str, port: int, **more: object) -> object:
-        if refused[0]:
-            raise ConnectionRefusedError
-        return SimpleNamespace(connected=lambda: True)
 
     async def asked() -> None:
-        client = cast(Any, AIOKafkaClient)(bootstrap_servers="127.0.0.1:1")
-        client.cluster.broker_metadata = lambda node: SimpleNamespace(host="broker", port=1)
-        with_pauses(client)
+        client = node.client()
         assert await client.ready(0, group=ConnectionGroup.COORDINATION)
-        refused[0] = True
+        node.down = True
         for _ in range(3):
             assert not await client.ready(0)
         fails = [asyncio.create_task(client.ready(0)) for _ in range(5)]
@@ -232,7 +237,6 @@ def test_a_connection_that_stands_waits_for_no_other_of_its_broker(
                 assert await client.ready(0, group=ConnectionGroup.COORDINATION)
         assert not any(await asyncio.gather(*fails))
 
-    monkeypatch.setattr("aiokafka.client.create_conn", connect)
     asyncio.run(asked())
 
 

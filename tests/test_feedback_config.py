@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,36 +12,13 @@ import pytest
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners import PolicyLearner
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
-from streamdp.service.config import Configuration
 from streamdp.service.listeners import about_of
 from streamdp.wire.feedback import FeedbackFormat
 from tests.support.calling import Streamdp
+from tests.support.shop_files import FEEDBACK_SHOP, read
 from tests.support.streams import ACTIONS, feedback_spec, spec
 
-SHOP = """
-app = "shop"
-[transport]
-kind = "sqlite"
-path = "shop.db"
-[topics.shown]
-budget = "1"
-[streams.clicks]
-input = "shown"
-start = "earliest"
-observes = "feedback"
-actions = ["a", "b", "c"]
-[streams.clicks.learner]
-epsilon = "1/2"
-[streams.clicks.feedback]
-content = "reward"
-salt = "pepper"
-"""
-
-
-def shop(folder: Path, *, instead: tuple[str, str] = ("", ""), more: str = "") -> Configuration:
-    path = folder / "shop.toml"
-    path.write_text(SHOP.replace(*instead) + more if instead[0] else SHOP + more)
-    return Configuration.load(path, {})
+shop = partial(read, text=FEEDBACK_SHOP)
 
 
 def test_what_is_configured_is_what_runs(tmp_path: Path) -> None:

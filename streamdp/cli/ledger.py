@@ -47,13 +47,13 @@ def show(
     stream: AnyStream = None,
     key: Annotated[str | None, typer.Option(help="Only the lines of this key.")] = None,
     last: Annotated[
-        int | None, typer.Option(min=1, help="Only so many last lines; partitions in no order.")
+        int | None, typer.Option(min=1, help="Only so many last lines of each partition.")
     ] = None,
     config: Config = DEFAULT_CONFIG,
     single_broker: SingleBroker = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show ledger lines as they are published.
+    """Show ledger lines as they are published: each partition's, in their order.
 
     Example: streamdp ledger show --stream home --key fr --last 10
     """
@@ -71,19 +71,21 @@ def show(
 async def _lines(
     technology: Technology, streams: Sequence[StreamTopics], key: str | None, last: int | None
 ) -> list[bytes]:
-    """The lines that were asked for, in the order of their ledgers."""
-    from collections import deque
+    """The lines that were asked for, partition by partition: nothing orders those of several."""
+    from collections import defaultdict, deque
 
     from streamdp.ports import closing
 
-    lines: deque[bytes] = deque(maxlen=last)
+    lines: list[bytes] = []
     async with closing(technology.publications()) as publications:
         for topics in streams:
+            parts: defaultdict[int, deque[bytes]] = defaultdict(lambda: deque(maxlen=last))
             async for batch in publications.ledger(topics, follow=False):
-                lines.extend(
-                    record.value for record in batch if key is None or is_asked(record.key, key)
-                )
-    return list(lines)
+                for record in batch:
+                    if key is None or is_asked(record.key, key):
+                        parts[record.partition].append(record.value)
+            lines += (line for _, part in sorted(parts.items()) for line in part)
+    return lines
 
 
 def _in_words(value: bytes) -> str:

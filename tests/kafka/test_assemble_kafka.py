@@ -55,15 +55,14 @@ def test_from_clicks_to_a_policy_through_kills(shop: Shop, call: Call) -> None:
     assert (pair["highest"], pair["assembled_into"]) == ("1", [f"{shop.app}.events"])
     looked = call("doctor", "--sample", "200")
     assert looked.code in (0, 1), looked.err  # garbage among the newest is a problem
-    assert "partition clicks/0: state: at request" in looked.out
+    assert "partition join/0: state: at request" in looked.out
     assert f"keys of {shop.app}.requests and {shop.app}.outcomes: 4, each in one" in looked.out
 
 
 def test_are_topics_that_do_not_go_together_refused(shop: Shop, call: Call) -> None:
     """Another number of partitions, or the producers' own time: said by check, and at the start."""
     alone = shop.path.read_text()
-    head = alone[: alone.index("[assemblies.clicks]")]
-    stream = head + alone[alone.index("[service]") :]
+    stream = alone[: alone.index("[assemblies.join]")]
     outcomes = stream.replace('input = "' + shop.app + '.events"', f'input = "{shop.app}.outcomes"')
     outcomes += f'[topics."{shop.app}.outcomes"]\nbudget = "1"\npartitions = 3\n'
     shop.path.write_text(outcomes)

@@ -17,33 +17,13 @@ from streamdp.service.config import Configuration
 from streamdp.testing.broker import Borrowed
 from streamdp.wire.feedback import FeedbackFormat, observe
 from tests.support.processes import LONG, Process, ended_at_once
+from tests.support.shop_files import joined_shop
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 ACTIONS = ("boots", "coats")
 FIELDS = Contexts.read({"device": ["phone"], "country": ["fr"]})
-CONFIG = """
-app = "{app}"
-[transport]
-kind = "kafka"
-bootstrap = "{bootstrap}"
-session_timeout_ms = 1500
-[topics."{app}.requests"]
-budget = "1"
-partitions = 1
-[topics."{app}.events"]
-budget = "1"
-partitions = 1
-[streams.clicks]
-input = "{app}.events"
-start = "earliest"
-observes = "feedback"
-actions = ["boots", "coats"]
-fallback_action = "boots"
-[streams.clicks.feedback]
-content = "reward"
-[streams.clicks.learner]
-epsilon = "1"
+TABLES = """
 played = "value"
 schedule = "capped 4"
 interactions = "none"
@@ -52,15 +32,6 @@ name = "float32"
 [streams.clicks.context]
 device = ["phone"]
 country = ["fr"]
-[assemblies.join]
-requests = "{app}.requests"
-outcomes = "{app}.outcomes"
-stream = "clicks"
-start = "earliest"
-mode = "feedback"
-window = "1s"
-grace = "100ms"
-combine = "max"
 [service]
 idle_commit_seconds = 0.05
 [log]
@@ -74,7 +45,16 @@ def test_private_contexts_are_joined_once_through_kills(
 ) -> None:
     """One event for each request, in their order, of one length; and a ledger without faults."""
     app, path = fresh_app(), tmp_path / "shop.toml"
-    path.write_text(CONFIG.format(app=app, bootstrap=broker.bootstrap))
+    text = joined_shop(
+        app=app,
+        transport=f'kind = "kafka"\nbootstrap = "{broker.bootstrap}"\nsession_timeout_ms = 1500',
+        of_topics="partitions = 1",
+        actions='["boots", "coats"]',
+        of_stream='fallback_action = "boots"',
+        tables=TABLES,
+        of_assembly='grace = "100ms"',
+    )
+    path.write_text(text)
     options = ("--config", str(path), "--single-broker")
     made = ended_at_once("topics", "create", *options)
     assert made.returncode == 0, made.stderr

@@ -19,42 +19,12 @@ from streamdp_adapters.kafka import KafkaTechnology
 from tests.support.asking import free_port
 from tests.support.loops import rows
 from tests.support.processes import Process, until
+from tests.support.shop_files import joined_shop
 
 pytestmark = pytest.mark.kafka
 
-CONFIGURATION = """
-app = "{app}"
-[transport]
-kind = "kafka"
-bootstrap = "{bootstrap}"
-single_broker = true
-[topics."{app}.requests"]
-budget = "1"
-[topics."{app}.events"]
-budget = "1"
-[streams.home]
-input = "{app}.events"
-start = "earliest"
-observes = "feedback"
-actions = ["grid", "list"]
-fallback_action = "grid"
-[streams.home.feedback]
-content = "loss"
-[streams.home.learner]
-epsilon = "1"
-[assemblies.clicks]
-requests = "{app}.requests"
-outcomes = "{app}.outcomes"
-stream = "home"
-start = "earliest"
-mode = "feedback"
-window = "1s"
-combine = "max"
-[http]
-listen = "127.0.0.1:{port}"
-rank_and_reward = true
-request_seconds = 3.0
-"""
+
+HTTP = "rank_and_reward = true\nrequest_seconds = 3.0"
 
 
 class Visitors:
@@ -89,7 +59,7 @@ class Visitors:
         body = {"key": "fr", "request": request} | ({"reward": 1} if call == "reward" else {})
         connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
-            connection.request("POST", f"/v1/streams/home/{call}", json.dumps(body))
+            connection.request("POST", f"/v1/streams/clicks/{call}", json.dumps(body))
             answer = connection.getresponse()
             said = json.loads(answer.read())
         except (OSError, HTTPException, ValueError):
@@ -117,15 +87,22 @@ def test_what_was_answered_survives_a_killed_serve_and_a_broker_that_is_away(
     app, port = fresh_app(), free_port()
     with own_broker() as broker:
         path = tmp_path / "streamdp.toml"
-        path.write_text(CONFIGURATION.format(app=app, bootstrap=broker.bootstrap, port=port))
+        text = joined_shop(
+            app=app,
+            transport=f'kind = "kafka"\nbootstrap = "{broker.bootstrap}"\nsingle_broker = true',
+            of_stream='fallback_action = "grid"',
+            feedback='content = "loss"',
+            tables=f'[http]\nlisten = "127.0.0.1:{port}"\n' + HTTP,
+        )
+        path.write_text(text)
         table = {"bootstrap": broker.bootstrap, "single_broker": True}
         technology = KafkaTechnology.from_settings(table, app=app)
         pair = StreamTopics(
-            app, "clicks", f"{app}.requests", headers=True,
+            app, "join", f"{app}.requests", headers=True,
             second_input=f"{app}.outcomes", output=f"{app}.events",
         )  # fmt: skip
-        home = StreamTopics(app, "home", f"{app}.events")
-        asyncio.run(technology.administrator().create([pair, home], partitions=1))
+        stream = StreamTopics(app, "clicks", f"{app}.events")
+        asyncio.run(technology.administrator().create([pair, stream], partitions=1))
         serve = Process.start("serve", "--config", str(path))
         serve.hear("http_listening")
         with Visitors(port) as visitors:

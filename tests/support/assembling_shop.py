@@ -20,45 +20,22 @@ from streamdp.ports import Headers, Key, StreamTopics, Value
 from streamdp.service.config import Configuration
 from tests.support.assembly_model import Logs, Record, expected_events
 from tests.support.processes import LONG, Process
+from tests.support.shop_files import joined_shop
 
-CONFIG = """
-app = "{app}"
-[transport]
-{transport}
-[topics."{app}.requests"]
-budget = "1"
-partitions = 2
-[topics."{app}.events"]
-budget = "1"
-partitions = 2
-[streams.home]
-input = "{app}.events"
-start = "earliest"
-observes = "feedback"
-actions = ["grid", "list"]
-[streams.home.feedback]
-content = "loss"
-[streams.home.learner]
-epsilon = "1"
+TABLES = """
 schedule = "capped 4"
-[assemblies.clicks]
-requests = "{app}.requests"
-outcomes = "{app}.outcomes"
-stream = "home"
-start = "earliest"
-mode = "feedback"
-window = "1s"
-grace = "1s"
-combine = "last"
-default_loss = 0.75
-[assemblies.clicks.persons]
-most = 2
-slots = 5
-secret_file = "{secret}"
 [service]
 idle_commit_seconds = 0.05
 [log]
 format = "json"
+"""
+OF_ASSEMBLY = """
+grace = "1s"
+default_loss = 0.75
+[assemblies.join.persons]
+most = 2
+slots = 5
+secret_file = "{secret}"
 """
 SECRET = b"a secret of the tests"
 PARTITIONS = 2
@@ -73,7 +50,16 @@ def configured(folder: Path, *, app: str, transport: str) -> Path:
     """A shop's configuration."""
     secret, path = folder / "secret", folder / "shop.toml"
     secret.write_bytes(SECRET)
-    path.write_text(CONFIG.format(app=app, transport=transport, secret=secret))
+    text = joined_shop(
+        app=app,
+        transport=transport,
+        of_topics="partitions = 2",
+        feedback='content = "loss"',
+        tables=TABLES,
+        combine="last",
+        of_assembly=OF_ASSEMBLY.format(secret=secret),
+    )
+    path.write_text(text)
     return path
 
 
