@@ -14,7 +14,7 @@ from streamdp.core import calibration
 from streamdp.core.arrays import Ints
 from streamdp.core.engine import Engine, rebuild, recorded
 from streamdp.core.engine.charges import Tariff
-from streamdp.core.engine.draws import Fresh, FromRecord
+from streamdp.core.engine.releasing import Fresh, FromRecord
 from streamdp.core.events import ACTION, LossBatch
 from streamdp.core.kinds import losses
 from streamdp.core.learners import Leader, learner_of

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, MutableMapping, Sequence, Set
 from fractions import Fraction
+from itertools import islice
 from types import EllipsisType
 
 import numpy as np
@@ -38,12 +39,10 @@ from streamdp.core.engine.arguments import (
     warn_of_shape,
 )
 from streamdp.core.engine.charges import Charges, tariff
-from streamdp.core.engine.draws import Draws, Fresh
-from streamdp.core.engine.idleness import Ages, Idleness, RowsGoingIdle
-from streamdp.core.engine.layout import row_layout
+from streamdp.core.engine.idleness import Ages, Idleness
 from streamdp.core.engine.operator import NotPrivate
 from streamdp.core.engine.plan import Alone, Plan, check_keys, check_order, plan
-from streamdp.core.engine.releasing import Ended, Releasing, Wave
+from streamdp.core.engine.releasing import Draws, Ended, Fresh, Releasing, Wave
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import (
     NO_ARM,
@@ -60,10 +59,10 @@ from streamdp.core.evidence.evidence import Known
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.grid import as_single, as_vector, centred_gain
 from streamdp.core.kinds.kind import Kind
-from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.ledger import Ledger
 from streamdp.core.randomness import Randomness
 from streamdp.core.regret import Estimate
+from streamdp.core.segments import BatchSlots
 
 NOBODY: Set[Key] = frozenset()
 MOST_ROWS = 100_000_000
@@ -125,7 +124,7 @@ class Engine:
         self._arms = {name: arm for arm, name in enumerate(kind.actions)}
         self.position = 0
         self.slots_refused = 0
-        self.layout = row_layout(kind, epoch=epoch)
+        self.layout = snapshot.row_layout(kind, epoch=epoch)
         """The layout of saved rows; all have one width."""
         self._evidence = kind.evidence
         self._releases = kind.releases
@@ -141,7 +140,9 @@ class Engine:
         self._not_private = not_private
         self._idleness = None if idle is None else Idleness(idle)
         self._comes_back = Passage(kind, kind)
-        self._going_idle = RowsGoingIdle()
+        self._going_idle: dict[Key, tuple[int, int, bytes]] = {}
+        """Dropped rows that are not saved yet, the longest unsaved first: the first unsaved record,
+        the newest time when that record came, and the row."""
         self._adder = kind.adder(bank.private, bank.public, watching=not_private)
         self._alone = Alone(bank, kind.schedule)
         self._releasing = Releasing(
@@ -330,7 +331,7 @@ class Engine:
             self._heritage.pop(key, None)
             if self._idleness is not None:
                 self._idleness.away.discard(key)
-                self._going_idle.forget(key)
+                self._going_idle.pop(key, None)
         named = {(keys[at], int(planned.born[at])): known for at, known in carried.items()}
         born = Ended(rows, np.zeros_like(rows), begin, begin, planned.born, planned.born, place)
         return Wave(0, born, released, in_force, named or None)
@@ -371,7 +372,7 @@ class Engine:
             bank.private[name][rows] = 0
         bank.block[rows] += 1
         for code, due, released in drawn:
-            yield Wave(code, ended.only(due), released, in_force[due])
+            yield Wave(code, Ended(*(column[due] for column in ended)), released, in_force[due])
 
     def _put(self, rows: Ints, public: Columns) -> None:
         """Store public columns of some rows."""
@@ -475,7 +476,10 @@ class Engine:
             return
         unsaved = rows[bank.first_unsaved[rows] != CLEAN]
         saved = snapshot.encode(self.layout, bank, unsaved, valid_at=self.position)
-        self._going_idle.add(saved, bank.first_unsaved[unsaved], bank.unsaved_time[unsaved])
+        since = (bank.first_unsaved[unsaved].tolist(), bank.unsaved_time[unsaved].tolist())
+        for (key, row), first, time in zip(saved, *since, strict=True):
+            self._going_idle[key] = first, time, row
+        self._going_idle = dict(sorted(self._going_idle.items(), key=lambda item: item[1][0]))
         for key, after, known in self.known(rows):
             carried = self._comes_back.carried(after, known)
             assert carried is not None, "the same learner has all of its actions"
@@ -508,8 +512,8 @@ class Engine:
         if idleness is None or idleness.newest is None or idleness.since is None:
             return None
         low = self._bank.low_time(idleness.newest)
-        _, going_idle = self._going_idle.low(self.position, idleness.newest)
-        return Ages(idleness.idle, idleness.since, idleness.newest, min(low, going_idle))
+        _, time, _ = next(iter(self._going_idle.values()), (0, low, b""))
+        return Ages(idleness.idle, idleness.since, idleness.newest, min(low, time))
 
     def reach(self, time: int) -> None:
         """Move time forward for records that are in no batch because their keys get no learner."""
@@ -536,7 +540,8 @@ class Engine:
     def low_water(self) -> int:
         """The oldest record that a rebuild from the saved rows would read again."""
         low = self._bank.low_water(self.position)
-        return min(low, self._going_idle.low(low, 0)[0])
+        first, _, _ = next(iter(self._going_idle.values()), (low, 0, b""))
+        return min(low, first)
 
     def open_since(self, *, end: int | None = None) -> int:
         """The oldest record of any open block, or `end` (by default the position); public."""
@@ -562,7 +567,7 @@ class Engine:
         """
         self._check_whole()
         room = self.rows if most is None else most
-        dropped = self._going_idle.take(room)
+        dropped = [(key, self._going_idle.pop(key)[2]) for key in [*islice(self._going_idle, room)]]
         rows = self._bank.longest_unsaved(room - len(dropped))
         saved = snapshot.encode(self.layout, self._bank, rows, valid_at=self.position)
         self._bank.first_unsaved[rows] = CLEAN

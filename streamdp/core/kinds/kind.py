@@ -30,9 +30,9 @@ from streamdp.core.events import Batch, BlockSums
 from streamdp.core.evidence.evidence import InForce, PublicEvidence
 from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.kinds.estimates import Estimate
-from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.randomness import Bits
 from streamdp.core.schedule import Schedule
+from streamdp.core.segments import BatchSlots
 
 BitsOf = Callable[[int, Ints, Ints], Bits]
 """The bits of a purpose for some rows, one draw each, at these indices (blocks or slots)."""
