@@ -92,7 +92,7 @@ def compresses_rows(patch: Patch) -> None:
     """Saved rows whose size says how simple their sums are."""
     encode = snapshot.encode
 
-    def compressed(*args: Any, **options: Any) -> list[tuple[Key, bytes]]:
+    def compressed(*args: Any, **options: Any) -> list[tuple[bytes | None, bytes]]:
         return [(key, zlib.compress(row)) for key, row in encode(*args, **options)]
 
     patch.setattr(snapshot, "encode", compressed)

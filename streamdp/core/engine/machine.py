@@ -21,6 +21,7 @@ moved on.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, MutableMapping, Sequence, Set
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 from types import EllipsisType
@@ -28,7 +29,7 @@ from types import EllipsisType
 import numpy as np
 
 from streamdp.core import snapshot
-from streamdp.core.arrays import Bools, Columns, Ints
+from streamdp.core.arrays import Columns, Ints
 from streamdp.core.bank import CLEAN, Bank, Gathered
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.engine.arguments import (
@@ -38,7 +39,6 @@ from streamdp.core.engine.arguments import (
     check_randomness,
     warn_of_shape,
 )
-from streamdp.core.engine.charges import Charges, tariff
 from streamdp.core.engine.idleness import Ages, Idleness
 from streamdp.core.engine.operator import NotPrivate
 from streamdp.core.engine.plan import Alone, Plan, check_keys, check_order, plan
@@ -58,8 +58,8 @@ from streamdp.core.evidence.carrying import Passage
 from streamdp.core.evidence.evidence import Known
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.grid import as_single, as_vector, centred_gain
-from streamdp.core.kinds.kind import Kind
-from streamdp.core.ledger import Ledger
+from streamdp.core.kinds.kind import Kind, tariff
+from streamdp.core.ledger import Ledger, Run
 from streamdp.core.randomness import Randomness
 from streamdp.core.regret import Estimate
 from streamdp.core.segments import BatchSlots
@@ -302,7 +302,21 @@ class Engine:
             contents.add(which, rows)
             closes = segments.closes[which]
             if np.count_nonzero(closes):
-                yield from self._close(self._ended(slots, which, closes), draws)
+                rows, blocks = rows[closes], segments.block[which][closes]
+                last = (segments.begin[which] + segments.length[which])[closes] - 1
+                place, schedule = slots.grouped.places(last), self.kind.schedule
+                yield from self._close(
+                    Ended(
+                        rows=rows,
+                        block=blocks,
+                        start=schedule.starts(blocks),
+                        stop=schedule.stops(blocks),
+                        first_offset=bank.first_offset[rows],
+                        last_offset=slots.batch.offsets[place],
+                        place=place,
+                    ),
+                    draws,
+                )
         self._mark_unsaved(slots)
 
     def _give_birth(self, planned: Plan, draws: Draws) -> Wave:
@@ -335,22 +349,6 @@ class Engine:
         named = {(keys[at], int(planned.born[at])): known for at, known in carried.items()}
         born = Ended(rows, np.zeros_like(rows), begin, begin, planned.born, planned.born, place)
         return Wave(0, born, released, in_force, named or None)
-
-    def _ended(self, slots: BatchSlots, which: slice | Ints, closes: Bools) -> Ended:
-        """The blocks that these segments end."""
-        segments, schedule = slots.segments, self.kind.schedule
-        rows, blocks = slots.segment_rows[which][closes], segments.block[which][closes]
-        last = (segments.begin[which] + segments.length[which])[closes] - 1
-        place = slots.grouped.places(last)
-        return Ended(
-            rows=rows,
-            block=blocks,
-            start=schedule.starts(blocks),
-            stop=schedule.stops(blocks),
-            first_offset=self._bank.first_offset[rows],
-            last_offset=slots.batch.offsets[place],
-            place=place,
-        )
 
     def _close(self, ended: Ended, draws: Draws) -> Iterator[Wave]:
         """Draw the releases of blocks that end, fold them, and begin the next blocks.
@@ -607,6 +605,43 @@ class Engine:
             stops = schedule.starts(np.minimum(ended[accounts], end))
             starts = np.full_like(stops, schedule.start(begin))
             self._ledger.book(accounts, starts, stops, epsilon=epsilon)
+
+
+@dataclass(frozen=True, slots=True)
+class Charges:
+    """The charges, by key. Public: they follow from slot numbers.
+
+    A learner that carried over begins with a later block than the first, and its row does not say
+    with which one: after a rebuild the slots before that block count as charged too, though the
+    learner never had them. So the figure may be too high but never too low, and refuses nothing
+    (these slots cannot come any more). The record of charges is the ledger topic, not this.
+    """
+
+    ledger: Ledger | None
+    bank: Bank
+
+    def spent(self, key: Key, *, slot: int) -> Fraction:
+        """What one slot of a key has been charged in total."""
+        return self.max_spent(key, start=slot, stop=slot + 1)
+
+    def max_spent(self, key: Key, *, start: int, stop: int) -> Fraction:
+        """The most that any of the slots [start, stop) of a key has been charged."""
+        row = self.bank.row(key)
+        if self.ledger is None or row is None:
+            return Fraction(0)
+        return self.ledger.max_spent(row, start, stop)
+
+    def highest(self) -> Fraction:
+        """The most that any slot of any key has been charged: the guarantee so far."""
+        return Fraction(0) if self.ledger is None else self.ledger.highest()
+
+    def export(self) -> Iterator[tuple[Key, Run]]:
+        """Every charged stretch of slots, key by key."""
+        if self.ledger is None:
+            return
+        for row, key in enumerate(self.bank.keys):
+            for run in self.ledger.export(row):
+                yield key, run
 
 
 def _loss(loss: object, reward: object) -> float:

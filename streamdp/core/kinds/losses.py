@@ -88,7 +88,7 @@ class Leader:
     @property
     def remembers(self) -> bool:
         """Whether another action than the newest vote may be in force."""
-        return bool(self.memory.name)
+        return self.memory != NEWEST
 
     def with_estimates(self, estimates: Sequence[Estimate]) -> Leader:
         """The same learner, releasing these estimates."""
