@@ -15,8 +15,8 @@ from streamdp.core.bank import CLEAN
 from streamdp.core.engine import Rebuilding, recorded
 from streamdp.core.engine.plan import Alone
 from streamdp.core.events import FeedbackBatch, LossBatch
-from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
+from streamdp.core.segments import BatchSlots
 from tests.support.strategies import ACTIONS, cut, learners, logs
 
 ESTIMATES = [

@@ -11,8 +11,8 @@ from streamdp.core.engine.plan import Alone
 from streamdp.core.events import LossBatch
 from streamdp.core.grid import UNIT
 from streamdp.core.kinds.losses import LossAdder, LossContents
-from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.learners import learner_of
+from streamdp.core.segments import BatchSlots
 from streamdp.lab.audit import TOLERANCE
 from streamdp.lab.audit.exposure import exposed, slots_alone
 from streamdp.lab.audit.transcripts import worst_ratios

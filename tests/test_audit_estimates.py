@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from streamdp.core import calibration
 from streamdp.core.arrays import Ints
 from streamdp.core.engine import Engine, rebuild, recorded
-from streamdp.core.engine.charges import Tariff
-from streamdp.core.engine.draws import Fresh, FromRecord
+from streamdp.core.engine.releasing import Fresh, FromRecord
 from streamdp.core.events import ACTION, LossBatch
 from streamdp.core.kinds import losses
+from streamdp.core.kinds.kind import Tariff
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness

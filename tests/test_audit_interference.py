@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.bank import Bank
 from streamdp.core.engine import Engine
-from streamdp.core.engine.draws import FromRecord
+from streamdp.core.engine.releasing import FromRecord
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Key, LossBatch, Releases
 from streamdp.core.learners import Leader, learner_of

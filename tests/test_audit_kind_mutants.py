@@ -16,10 +16,10 @@ from streamdp.core.events import ACTION, LossBatch
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.grid import UNIT
 from streamdp.core.kinds.kind import BitsOf, Contents, Kind, SlotAdder, Watching
-from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.randomness import Bits, SeededRandomness, SystemRandomness
 from streamdp.core.schedule import Schedule
+from streamdp.core.segments import BatchSlots
 from streamdp.lab.audit import TOLERANCE, Around, leaks, misdeeds, sample
 from streamdp.lab.audit.exposure import Design, designs, exposed, slots_alone
 from streamdp.lab.audit.interference import each_leak

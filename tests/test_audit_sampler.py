@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
-from streamdp.core.engine.draws import Fresh
+from streamdp.core.engine.releasing import Fresh
 from streamdp.core.kinds import windows
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.learners import Leader, learner_of

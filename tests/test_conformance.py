@@ -19,7 +19,7 @@ import streamdp as sd
 from streamdp.cli import application
 from streamdp.core import learners
 from streamdp.core.arrays import Floats
-from streamdp.core.engine.draws import FromRecord
+from streamdp.core.engine.releasing import FromRecord
 from streamdp.core.evidence import Ints, Standing
 from streamdp.core.evidence.policy import PARTS, Policy
 from streamdp.core.evidence.policy_posterior import NoiseVariance

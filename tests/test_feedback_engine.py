@@ -12,8 +12,7 @@ import pytest
 
 import streamdp as sd
 from streamdp.core.engine import Engine, NotPrivate, rebuild, recorded
-from streamdp.core.engine.draws import Draws
-from streamdp.core.engine.releasing import Ended, Wave
+from streamdp.core.engine.releasing import Draws, Ended, Wave
 from streamdp.core.events import NO_ARM, OPENING, SUMS, FeedbackBatch, Key, LossBatch, Release
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT

@@ -101,7 +101,7 @@ def state(of: sd.Engine) -> dict[str, Any]:
     assert of.idleness is not None
     members["away"] = of.idleness.away
     members["carried"] = {key: carried.after for key, carried in of._heritage.items()}
-    members["leaving"] = {key: row[:2] for key, row in of._going_idle._rows.items()}
+    members["leaving"] = {key: row[:2] for key, row in of._going_idle.items()}
     return members
 
 

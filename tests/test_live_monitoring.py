@@ -113,7 +113,7 @@ def learned(place: Place) -> None:
 
 OVERCHARGES = """
 from fractions import Fraction
-from streamdp.core.engine.charges import Tariff
+from streamdp.core.kinds.kind import Tariff
 
 rightly = Tariff.of_lengths
 Tariff.of_lengths = lambda self, lengths: (

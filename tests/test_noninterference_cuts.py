@@ -55,7 +55,7 @@ def go_on(store: Store, work: PartitionWork, stream: StreamSpec, *, cuts: int, t
             store.decide(work.cut(now=now, pace=pace).commit)
         if chance.random() < 0.2:
             work = restore(store, stream)
-    while work.urgent or work.committed < to:
+    while work.urgent or work.point.next_offset < to:
         store.decide(work.cut(now=now, pace=pace).commit)
 
 

@@ -115,7 +115,7 @@ def test_a_process_that_was_ready_stays_so_through_losses_and_halts() -> None:
         latest.take(status_of(view, steps, now=0.0))
         return readiness(latest)
 
-    view.shown(made.name).settled = True
+    view.work[made.name].settled = True
     view.turn(at, Status.TAKING)
     assert now() == ["home/0 is taking"]
     for status in (Status.RUNNING, Status.RETRYING):

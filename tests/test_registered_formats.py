@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamdp.core.errors import InvalidConfig
+from streamdp.service.batches import in_force
 from streamdp.testing.feedback_formats import check_feedback_format
 from streamdp.testing.formats import check_format
 from streamdp.wire.feedback import Feedback, configure_feedback
@@ -25,7 +26,6 @@ from streamdp.wire.registered.formats import (
     SchemaFeedback,
     SchemaFormat,
     as_json,
-    in_force,
 )
 from streamdp.wire.registered.schemas import MOST_SCHEMA_BYTES, Held, Schema
 

@@ -384,7 +384,7 @@ async def test_releases_that_wait_for_a_slow_commit_are_bounded_by_their_bytes()
             await asyncio.sleep(0)
         work = worker.service._workers[HOME0]._work
         assert isinstance(work, PartitionWork)
-        most = 200_000 // work._bytes_a_line
+        most = 200_000 // work.bytes_a_line
         assert most < work.unrecorded <= most + 2 * 20, "a record draws twice at most"
         between[0].gate.set()
         await room.until(room.is_read)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any
 from zlib import crc32
 
@@ -28,6 +29,7 @@ from streamdp.core.bank import Bank
 from streamdp.core.columns import Column
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Key
+from streamdp.core.kinds.kind import Kind
 
 VERSION = 1
 """The only layout that this code writes and reads."""
@@ -74,6 +76,18 @@ def _dtype(private: tuple[Field, ...], public: tuple[Field, ...]) -> np.dtype[np
     return np.dtype([*_HEAD, *columns, ("seen", "<i8")])
 
 
+def configuration_digest(kind: Kind) -> str:
+    """A fingerprint of everything that a row's state and releases depend on."""
+    charges = [f"{of.name} {of.epsilon} {of.shortest}" for of in kind.releases[1:]]
+    return sha256("\n".join([kind.digest(), *charges]).encode()).hexdigest()
+
+
+def row_layout(kind: Kind, *, epoch: int) -> Layout:
+    """The layout of a configuration's saved rows."""
+    digest = bytes.fromhex(configuration_digest(kind))[:16]
+    return Layout(digest, epoch, kind.fields, kind.evidence.fields)
+
+
 def encode(layout: Layout, bank: Bank, rows: Ints, *, valid_at: int) -> list[tuple[Key, bytes]]:
     """Encode some rows, each with its key, all as of the position `valid_at`."""
     table = np.zeros(len(rows), dtype=layout.dtype)
@@ -83,7 +97,8 @@ def encode(layout: Layout, bank: Bank, rows: Ints, *, valid_at: int) -> list[tup
     for name, column in _saved(bank).items():
         table[name] = column[rows]
     keys = [bank.keys[row] for row in rows.tolist()]
-    return [(key, _sealed(key, row.tobytes())) for key, row in zip(keys, table, strict=True)]
+    bodies = (row.tobytes() for row in table)
+    return [(key, body + _checksum(key, body)) for key, body in zip(keys, bodies, strict=True)]
 
 
 class Loading:
@@ -198,10 +213,6 @@ def _saved(bank: Bank) -> dict[str, NDArray[Any]]:
     own = {name: getattr(bank, name) for name in _OWN}
     times = {"seen": bank.seen} if bank.seen.ndim == 1 else {}
     return {**own, **bank.private, **bank.public, **times}
-
-
-def _sealed(key: Key, body: bytes) -> bytes:
-    return body + _checksum(key, body)
 
 
 def _checksum(key: Key, body: bytes) -> bytes:

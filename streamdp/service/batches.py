@@ -25,7 +25,7 @@ from streamdp.core.events import Batch, FeedbackBatch, LossBatch, numbered
 from streamdp.ports import Key, Records, Value
 from streamdp.wire.feedback import FeedbackFormat, Observed, observe
 from streamdp.wire.formats import Format
-from streamdp.wire.registered.formats import in_force
+from streamdp.wire.registered.formats import Registered
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -50,6 +50,13 @@ def observed_early(format_: Format | FeedbackFormat, records: Records) -> Record
         timestamps=records.timestamps,
         observed=_observe(format_, records),
     )
+
+
+def in_force(format_: object, values: Sequence[Value], offsets: Sequence[int]) -> Sequence[Value]:
+    """The values as a format reads them at these offsets; those of other formats as they are."""
+    if isinstance(format_, Registered):
+        return format_.reading.log.in_force(values, offsets)
+    return values
 
 
 def _observe(format_: FeedbackFormat, records: Records) -> Observed:

@@ -155,7 +155,7 @@ class Service:
 
     def settled(self, stream: str) -> None:
         """Note that all of the stream's partitions of this process were announced."""
-        self._view.shown(stream).settled = True
+        self._view.work[stream].settled = True
 
     def failed(self, partition: Partition, error: StreamdpError) -> None:
         """Pass an error of the transport to the partition's worker, at work or still taking it."""
@@ -333,10 +333,9 @@ class Service:
     @property
     def halted(self) -> list[Partition]:
         """The partitions that have stopped for good."""
-        names = [*self._view.streams, *self._view.assemblies]
         return [
             Partition(name, number)
-            for name in names
-            for number, part in self._view.shown(name).partitions.items()
+            for name, work in self._view.work.items()
+            for number, part in work.partitions.items()
             if part.status is Status.HALTED
         ]

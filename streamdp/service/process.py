@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from streamdp.service.allocation import set_up_memory
 from streamdp.service.config import Configuration
@@ -15,7 +15,7 @@ from streamdp.service.logs import set_up, watch_loop
 T = TypeVar("T")
 
 
-def run(work: Callable[[], Awaitable[T]], *, log: EventLog) -> T:
+def run(work: Callable[[], Coroutine[Any, Any, T]], *, log: EventLog) -> T:
     """Run on uvloop if it is installed."""
     try:
         import uvloop
@@ -26,12 +26,9 @@ def run(work: Callable[[], Awaitable[T]], *, log: EventLog) -> T:
 
     set_up_memory()
 
-    async def watched() -> T:
-        watch_loop(asyncio.get_running_loop(), log)
-        return await work()
-
     with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(watched())
+        watch_loop(runner.get_loop(), log)
+        return runner.run(work())
 
 
 def log_of(configuration: Configuration) -> EventLog:

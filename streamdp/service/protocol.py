@@ -222,7 +222,8 @@ class PartitionWork:
     def __init__(self, restored: Restoring, engine: Engine) -> None:
         opening, heritage, learner = restored.opening, restored.heritage, restored.learner
         self.spec, self.partition, self.engine = restored.spec, restored.partition, engine
-        self._point = opening.point  # of the newest cut
+        self.point = opening.point
+        """The newest cut's: the position, and the oldest record that a rebuild from it reads."""
         self._lines_recorded = opening.point.lines_recorded
         self.keys_refused = 0
         self.slots = 0  # absorbed since the partition was taken
@@ -237,7 +238,7 @@ class PartitionWork:
         self._published: dict[Key, bytes] = {}  # per key, the marks of its entries, one a line
         self._waiting = _Waiting([], [], 0)
         # That the last cut recorded, all its copies; before the first one, a short key's longest.
-        self._bytes_a_line = largest_recorded(self.spec.lines, self.spec.kind, key_bytes=0)
+        self.bytes_a_line = largest_recorded(self.spec.lines, self.spec.kind, key_bytes=0)
         self._mark: bytes | None = None  # the ledger's line where an epoch begins
         self._first = not opening.goes_on or opening.adopts or learner is not None
         self._learner = learner  # what the epoch's rows mean, still to be written
@@ -326,16 +327,6 @@ class PartitionWork:
             self.spec.quarantine.notice(self.partition.number, records, batch)
 
     @property
-    def committed(self) -> int:
-        """The position of the newest cut."""
-        return self._point.next_offset
-
-    @property
-    def low_water(self) -> int:
-        """The oldest record that a rebuild from the newest cut reads again."""
-        return self._point.low_water
-
-    @property
     def urgent(self) -> bool:
         """Whether something was drawn or waits to be published."""
         return self._first or bool(self._drawn) or bool(self._waiting.entries)
@@ -346,19 +337,9 @@ class PartitionWork:
         return sum(len(releases) for releases, _ in self._drawn)
 
     @property
-    def unrecorded_bytes(self) -> int:
-        """About the bytes that these lines will take in the next cut and the one after it."""
-        return self.unrecorded * self._bytes_a_line
-
-    @property
     def behind(self) -> bool:
         """Whether the durable position, `low_water` or deletions are behind."""
-        moved = self.engine.position > self.committed or self.low_water < self.engine.position
-        return moved or bool(self._tombstones)
-
-    def late(self, pace: Pace) -> bool:
-        """Whether a rebuild would read more than it should, so that rows must be saved now."""
-        return self.engine.position - self.low_water > pace.records
+        return self.point.low_water < self.engine.position or bool(self._tombstones)
 
     def cut(self, *, now: float, pace: Pace) -> Cut:
         """A cut of everything as of now; `now` only paces how many rows are saved."""
@@ -375,36 +356,36 @@ class PartitionWork:
         gone, self._tombstones = self._tombstones[:_MOST_GONE], self._tombstones[_MOST_GONE:]
         self._first = False
         ages = self.engine.ages()
-        self._point = structs.replace(
-            self._point,
+        self.point = structs.replace(
+            self.point,
             next_offset=self.engine.position,
             low_water=self.engine.low_water(),
             rows=self.engine.rows,
-            commit_seq=self._point.commit_seq + 1,
+            commit_seq=self.point.commit_seq + 1,
             lines_recorded=self._lines_recorded,
             lines_published=published,
             last_record=self._newest.last_record(),
             ages=UNSET if ages is None else SavedAges(**ages._asdict()),
         )
-        remark = Remark(epoch=self._epoch, began_with=self._point.began_with)
+        remark = Remark(epoch=self._epoch, began_with=self.point.began_with)
         state: list[tuple[bytes, bytes | None]] = [
             *self._introduced(),
             *((entry.place, entry.recorded) for entry in self._waiting.entries),
             *((self._entries.row(key, epoch=self._epoch), row) for key, row in rows),
             *((entry, None) for entry in gone),
-            (self._entries.checkpoint, encode_checkpoint(self._point)),
+            (self._entries.checkpoint, encode_checkpoint(self.point)),
         ]
         actions = [(e.key, e.action) for e in publishing.entries if e.action is not None]
         return Cut(
             commit=Commit(
-                next_offset=self._point.next_offset,
+                next_offset=self.point.next_offset,
                 state=state,
                 actions=actions,
                 ledger=ledger,
-                low_water=self.low_water,
+                low_water=self.point.low_water,
                 remark=encode_remark(remark),
             ),
-            checkpoint=self._point,
+            checkpoint=self.point,
             releases=len(publishing.entries),
             blocks=publishing.blocks,
         )
@@ -421,14 +402,14 @@ class PartitionWork:
                 lines=self.spec.lines,
                 mode=mode,
                 ordinal=ordinal,
-                input_id=self._point.input_id,
+                input_id=self.point.input_id,
             )
             self._lines_recorded += len(releases)
             blocks += int((releases.kind == _BLOCK).sum())
         if entries:
             some = entries[:: len(entries) // 64 + 1]
             total = sum(len(of.recorded) + len(of.ledger) + len(of.action or b"") for of in some)
-            self._bytes_a_line = total // len(some)
+            self.bytes_a_line = total // len(some)
         held = [entry.key in saved for entry in entries]
         return _Waiting(entries, held, blocks)
 
@@ -494,10 +475,10 @@ class PartitionWork:
         """The ledger's line where an epoch begins; it comes after all releases that wait."""
         self._lines_recorded += 1
         before = opening.saved.now.learner
-        return replace(self.spec.lines, input_id=self._point.input_id or UNSET).epoch(
+        return replace(self.spec.lines, input_id=self.point.input_id or UNSET).epoch(
             partition=self.partition.number,
             epoch=self._epoch,
-            stream_epoch=self._point.stream_epoch,
+            stream_epoch=self.point.stream_epoch,
             previous=previous,
             next_offset=opening.position,
             carries=carries(self.spec, before) if opening.carries and before else None,

@@ -16,7 +16,7 @@ from streamdp import __version__
 from streamdp.core.engine import configuration_digest, row_layout
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Carried, Key
-from streamdp.core.kinds.kind import Kind
+from streamdp.core.kinds.kind import Kind, tariff
 from streamdp.core.learners import Learner
 from streamdp.core.learners.leader import written
 from streamdp.core.randomness import Randomness
@@ -75,8 +75,6 @@ class StreamSpec:
             )
         self._check_observed()
         if self.estimates:
-            from streamdp.core.engine.charges import tariff  # loads the bank
-
             tariff(self.kind, budget=self.share)
         if self.idle is not None and not self.topics.headers:
             raise InvalidConfig(

@@ -172,8 +172,8 @@ def _silence(view: View, now: float) -> dict[str, float]:
 
 def _errors(view: View) -> Iterator[tuple[str, str]]:
     """The input and the error of partitions that the transport has lost."""
-    for name in (*view.streams, *view.assemblies):
-        for part in view.shown(name).partitions.values():
+    for name, work in view.work.items():
+        for part in work.partitions.values():
             if part.lost:
                 yield view.inputs.get(name, ""), part.lost
 

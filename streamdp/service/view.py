@@ -7,7 +7,7 @@ was released and charged, `streamdp.serve.history` reads from the ledger.)
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -169,7 +169,9 @@ class WorkView:
 
     mode: Mode | None = None  # of a stream
     settled: bool = False  # whether this process's partitions are known
-    partitions: dict[int, PartitionView] = field(default_factory=dict)
+    partitions: defaultdict[int, PartitionView] = field(
+        default_factory=lambda: defaultdict(PartitionView)
+    )
 
 
 class View:
@@ -190,19 +192,15 @@ class View:
         self.inputs: Mapping[str, str] = {}  # of streams and assemblies, by name
         self.assemblies: Mapping[str, WorkView] = {name: WorkView() for name in assemblies}
         self.streams: Mapping[str, WorkView] = {spec.name: WorkView(mode) for spec in specs}
+        self.work = {**self.streams, **self.assemblies}  # by name
 
     def part(self, partition: Partition) -> PartitionView:
         """The view of one partition."""
-        parts = self.shown(partition.stream).partitions
-        return parts.setdefault(partition.number, PartitionView())
-
-    def shown(self, name: str) -> WorkView:
-        """The stream or assembly with this name."""
-        return self.assemblies[name] if name in self.assemblies else self.streams[name]
+        return self.work[partition.stream].partitions[partition.number]
 
     def forget(self, partition: Partition) -> None:
         """Forget a partition that another process has now."""
-        self.shown(partition.stream).partitions.pop(partition.number, None)
+        self.work[partition.stream].partitions.pop(partition.number, None)
 
     def turn(self, partition: Partition, status: Status) -> None:
         """Show a new stage of a partition's life."""
@@ -232,7 +230,7 @@ class View:
         """Show what is durable of a partition that was restored."""
         self.turn(partition, Status.RUNNING)
         part = self.part(partition)
-        part.position, part.low_water = work.committed, work.low_water
+        part.position, part.low_water = work.point.next_offset, work.point.low_water
         part.keys = len(work.engine)
 
     def wait(self, partition: Partition, message: str) -> None:

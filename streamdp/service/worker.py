@@ -183,10 +183,11 @@ class Worker:
         while True:
             if self.life.failure is not None:
                 raise self.life.failure
-            if work.urgent or work.late(settings.pace) or self._waiting(work) > _PRESSED:
+            late = work.engine.position - work.point.low_water > settings.pace.records
+            if work.urgent or late or self._waiting(work) > _PRESSED:
                 return True
             if self.life.draining:
-                return work.engine.position > work.committed
+                return work.engine.position > work.point.next_offset
             due = self._committed_at + settings.idle_commit_seconds
             if clock() >= due:
                 self.life.look()
@@ -227,11 +228,11 @@ class Worker:
 
     def _waiting(self, work: PartitionWork) -> float:
         """How much is not durable, or drawn and in no cut; beyond 1 the partition is paused."""
-        settings, position = self._around.settings, work.engine.position
-        beyond = position - work.low_water - 2 * settings.pace.records  # of a rebuild's bound
+        settings, point, position = self._around.settings, work.point, work.engine.position
+        beyond = position - point.low_water - 2 * settings.pace.records  # of a rebuild's bound
         return max(
-            max(position - work.committed, beyond) / settings.most_waiting,
-            work.unrecorded_bytes / settings.most_waiting_bytes,
+            max(position - point.next_offset, beyond) / settings.most_waiting,
+            work.unrecorded * work.bytes_a_line / settings.most_waiting_bytes,
         )
 
 

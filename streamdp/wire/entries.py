@@ -49,17 +49,15 @@ class Entries:
 
     stream: str
     partition: int
+    checkpoint: bytes = field(init=False, repr=False, compare=False)
     _releases: bytes = field(init=False, repr=False, compare=False)  # the prefix of their keys
 
     def __post_init__(self) -> None:
-        """Encode the prefix of the keys of recorded releases."""
+        """Encode what no record key is in."""
         begin = _encode([self.stream, self.partition, "release"])[:-1] + b","
         object.__setattr__(self, "_releases", begin)
-
-    @property
-    def checkpoint(self) -> bytes:
-        """The key of the checkpoint."""
-        return _encode([self.stream, self.partition, "checkpoint"])
+        point = _encode([self.stream, self.partition, "checkpoint"])
+        object.__setattr__(self, "checkpoint", point)
 
     def row(self, key: Key, *, epoch: int) -> bytes:
         """The key of a record key's saved row."""

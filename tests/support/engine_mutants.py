@@ -22,18 +22,18 @@ from streamdp.core import randomness, segments
 from streamdp.core.arrays import Ints
 from streamdp.core.bank import CLEAN, Bank
 from streamdp.core.engine import Engine
-from streamdp.core.engine.draws import Fresh
 from streamdp.core.engine.rebuilding import Rebuilding
+from streamdp.core.engine.releasing import Fresh
 from streamdp.core.events import ACTION, Batch, Key, LossBatch, Releases
 from streamdp.core.grid import UNIT, Quantiser, quantise
 from streamdp.core.kinds.kind import BitsOf, Kind
 from streamdp.core.kinds.losses import LossAdder, LossContents
-from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.ledger import Ledger
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Bits, CounterBits, Purpose, SystemRandomness
 from streamdp.core.regret import Estimate, estimate
+from streamdp.core.segments import BatchSlots
 from streamdp.core.selection import PermuteAndFlip, Prior, race
 from streamdp.core.snapshot import Loading
 from streamdp.lab.audit.around import Around

@@ -26,20 +26,19 @@ from streamdp.core import calibration
 from streamdp.core.arrays import Columns, Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine import Engine
-from streamdp.core.engine.draws import Draws, Fresh
 from streamdp.core.engine.plan import Heritage, Plan, plan
-from streamdp.core.engine.releasing import Ended, Wave
+from streamdp.core.engine.releasing import Draws, Ended, Fresh, Wave
 from streamdp.core.events import NO_ARM, Batch, FeedbackBatch, Key
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds import feedback
 from streamdp.core.kinds.feedback import FeedbackAdder, FeedbackContents
 from streamdp.core.kinds.kind import BitsOf
-from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.noise import discrete_laplaces
 from streamdp.core.randomness import Bits
 from streamdp.core.schedule import Schedule
+from streamdp.core.segments import BatchSlots
 from tests.support.engine_mutants import Mutant, Patch
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from streamdp.core.arrays import Ints
-from streamdp.core.engine.draws import Fresh
+from streamdp.core.engine.releasing import Fresh
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.ports import Headers, Key, Technology, Value

@@ -18,17 +18,16 @@ from streamdp.core import snapshot
 from streamdp.core.arrays import Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine import Engine, Rebuilding
-from streamdp.core.engine.draws import Fresh, FromRecord
 from streamdp.core.engine.plan import Alone
-from streamdp.core.engine.releasing import Releasing, Wave
+from streamdp.core.engine.releasing import Fresh, FromRecord, Releasing, Wave
 from streamdp.core.events import NO_ARM, After, Batch, FeedbackBatch, Key, Releases
 from streamdp.core.evidence.evidence import Known
 from streamdp.core.evidence.policy import PARTS, Policy
 from streamdp.core.kinds.feedback import FeedbackContents
-from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.noise import discrete_laplaces
 from streamdp.core.randomness import Bits, CounterBits, Purpose, SystemRandomness
+from streamdp.core.segments import BatchSlots
 from streamdp.core.snapshot import Layout
 from streamdp.lab.audit.around import Around
 from streamdp.lab.audit.neighbours import innermost

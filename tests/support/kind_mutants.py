@@ -9,8 +9,7 @@ import pytest
 
 from streamdp.core.arrays import Columns, Ints
 from streamdp.core.engine import Engine
-from streamdp.core.engine.draws import Draws, Fresh
-from streamdp.core.engine.releasing import Ended, Wave
+from streamdp.core.engine.releasing import Draws, Ended, Fresh, Wave
 from streamdp.core.events import ACTION
 from streamdp.core.evidence.votes import Votes
 from streamdp.core.kinds.losses import Leader

@@ -15,7 +15,7 @@ at the same time. No clock is read.
 4. A dropped row that has changed since its save is saved once more, so that the saved state has the
    newest of each key that is away. A rebuild loads such rows and drops them again. A whole
    partition may leave at once, and one save takes a limited number of rows: until its turn comes, a
-   row waits in `RowsGoingIdle` and counts as present, so that a rebuild reads its records again.
+   row waits in the engine and counts as present, so that a rebuild reads its records again.
 5. Keys that are away count towards the limit of rows: otherwise which key gets a learner would
    depend on when rows are dropped.
 6. Where `idle` is raised or removed, a key that was away and no longer is goes on as if its row had
@@ -28,14 +28,12 @@ records reach it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
-from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Batch, Key
 
@@ -51,38 +49,6 @@ class Ages(NamedTuple):
     def dropped_before(self) -> int:
         """Keys whose latest record came before this time are away."""
         return (self.newest // self.idle - 1) * self.idle
-
-
-@dataclass(slots=True)
-class RowsGoingIdle:
-    """Dropped rows that are not saved yet, the longest unsaved first."""
-
-    _rows: dict[Key, tuple[int, int, bytes]] = field(default_factory=dict, repr=False)
-    """Each with its first unsaved record, and the newest time when that record came."""
-
-    def __len__(self) -> int:
-        """How many."""
-        return len(self._rows)
-
-    def add(self, rows: Iterable[tuple[Key, bytes]], first_unsaved: Ints, times: Ints) -> None:
-        """Add rows in the state in which they were dropped."""
-        columns = zip(rows, first_unsaved.tolist(), times.tolist(), strict=True)
-        self._rows |= {key: (first, time, row) for (key, row), first, time in columns}
-        self._rows = dict(sorted(self._rows.items(), key=lambda item: item[1][0]))
-
-    def forget(self, key: Key) -> None:
-        """Forget the row of a key that is back: its new opening replaces it."""
-        self._rows.pop(key, None)
-
-    def take(self, most: int) -> list[tuple[Key, bytes]]:
-        """Remove and return at most `most` rows, to be saved now."""
-        keys = list(islice(self._rows, most))
-        return [(key, self._rows.pop(key)[2]) for key in keys]
-
-    def low(self, position: int, now: int) -> tuple[int, int]:
-        """The oldest unsaved record, and the newest time when it came."""
-        first, time, _ = next(iter(self._rows.values()), (position, now, b""))
-        return first, time
 
 
 @dataclass(slots=True)

@@ -21,13 +21,15 @@ moved on.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, MutableMapping, Sequence, Set
+from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from types import EllipsisType
 
 import numpy as np
 
 from streamdp.core import snapshot
-from streamdp.core.arrays import Bools, Columns, Ints
+from streamdp.core.arrays import Columns, Ints
 from streamdp.core.bank import CLEAN, Bank, Gathered
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.engine.arguments import (
@@ -37,13 +39,10 @@ from streamdp.core.engine.arguments import (
     check_randomness,
     warn_of_shape,
 )
-from streamdp.core.engine.charges import Charges, tariff
-from streamdp.core.engine.draws import Draws, Fresh
-from streamdp.core.engine.idleness import Ages, Idleness, RowsGoingIdle
-from streamdp.core.engine.layout import row_layout
+from streamdp.core.engine.idleness import Ages, Idleness
 from streamdp.core.engine.operator import NotPrivate
 from streamdp.core.engine.plan import Alone, Plan, check_keys, check_order, plan
-from streamdp.core.engine.releasing import Ended, Releasing, Wave
+from streamdp.core.engine.releasing import Draws, Ended, Fresh, Releasing, Wave
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import (
     NO_ARM,
@@ -59,11 +58,11 @@ from streamdp.core.evidence.carrying import Passage
 from streamdp.core.evidence.evidence import Known
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.grid import as_single, as_vector, centred_gain
-from streamdp.core.kinds.kind import Kind
-from streamdp.core.kinds.slots import BatchSlots
-from streamdp.core.ledger import Ledger
+from streamdp.core.kinds.kind import Kind, tariff
+from streamdp.core.ledger import Ledger, Run
 from streamdp.core.randomness import Randomness
 from streamdp.core.regret import Estimate
+from streamdp.core.segments import BatchSlots
 
 NOBODY: Set[Key] = frozenset()
 MOST_ROWS = 100_000_000
@@ -125,7 +124,7 @@ class Engine:
         self._arms = {name: arm for arm, name in enumerate(kind.actions)}
         self.position = 0
         self.slots_refused = 0
-        self.layout = row_layout(kind, epoch=epoch)
+        self.layout = snapshot.row_layout(kind, epoch=epoch)
         """The layout of saved rows; all have one width."""
         self._evidence = kind.evidence
         self._releases = kind.releases
@@ -141,7 +140,9 @@ class Engine:
         self._not_private = not_private
         self._idleness = None if idle is None else Idleness(idle)
         self._comes_back = Passage(kind, kind)
-        self._going_idle = RowsGoingIdle()
+        self._going_idle: dict[Key, tuple[int, int, bytes]] = {}
+        """Dropped rows that are not saved yet, the longest unsaved first: the first unsaved record,
+        the newest time when that record came, and the row."""
         self._adder = kind.adder(bank.private, bank.public, watching=not_private)
         self._alone = Alone(bank, kind.schedule)
         self._releasing = Releasing(
@@ -301,7 +302,21 @@ class Engine:
             contents.add(which, rows)
             closes = segments.closes[which]
             if np.count_nonzero(closes):
-                yield from self._close(self._ended(slots, which, closes), draws)
+                rows, blocks = rows[closes], segments.block[which][closes]
+                last = (segments.begin[which] + segments.length[which])[closes] - 1
+                place, schedule = slots.grouped.places(last), self.kind.schedule
+                yield from self._close(
+                    Ended(
+                        rows=rows,
+                        block=blocks,
+                        start=schedule.starts(blocks),
+                        stop=schedule.stops(blocks),
+                        first_offset=bank.first_offset[rows],
+                        last_offset=slots.batch.offsets[place],
+                        place=place,
+                    ),
+                    draws,
+                )
         self._mark_unsaved(slots)
 
     def _give_birth(self, planned: Plan, draws: Draws) -> Wave:
@@ -330,26 +345,10 @@ class Engine:
             self._heritage.pop(key, None)
             if self._idleness is not None:
                 self._idleness.away.discard(key)
-                self._going_idle.forget(key)
+                self._going_idle.pop(key, None)
         named = {(keys[at], int(planned.born[at])): known for at, known in carried.items()}
         born = Ended(rows, np.zeros_like(rows), begin, begin, planned.born, planned.born, place)
         return Wave(0, born, released, in_force, named or None)
-
-    def _ended(self, slots: BatchSlots, which: slice | Ints, closes: Bools) -> Ended:
-        """The blocks that these segments end."""
-        segments, schedule = slots.segments, self.kind.schedule
-        rows, blocks = slots.segment_rows[which][closes], segments.block[which][closes]
-        last = (segments.begin[which] + segments.length[which])[closes] - 1
-        place = slots.grouped.places(last)
-        return Ended(
-            rows=rows,
-            block=blocks,
-            start=schedule.starts(blocks),
-            stop=schedule.stops(blocks),
-            first_offset=self._bank.first_offset[rows],
-            last_offset=slots.batch.offsets[place],
-            place=place,
-        )
 
     def _close(self, ended: Ended, draws: Draws) -> Iterator[Wave]:
         """Draw the releases of blocks that end, fold them, and begin the next blocks.
@@ -371,7 +370,7 @@ class Engine:
             bank.private[name][rows] = 0
         bank.block[rows] += 1
         for code, due, released in drawn:
-            yield Wave(code, ended.only(due), released, in_force[due])
+            yield Wave(code, Ended(*(column[due] for column in ended)), released, in_force[due])
 
     def _put(self, rows: Ints, public: Columns) -> None:
         """Store public columns of some rows."""
@@ -475,7 +474,10 @@ class Engine:
             return
         unsaved = rows[bank.first_unsaved[rows] != CLEAN]
         saved = snapshot.encode(self.layout, bank, unsaved, valid_at=self.position)
-        self._going_idle.add(saved, bank.first_unsaved[unsaved], bank.unsaved_time[unsaved])
+        since = (bank.first_unsaved[unsaved].tolist(), bank.unsaved_time[unsaved].tolist())
+        for (key, row), first, time in zip(saved, *since, strict=True):
+            self._going_idle[key] = first, time, row
+        self._going_idle = dict(sorted(self._going_idle.items(), key=lambda item: item[1][0]))
         for key, after, known in self.known(rows):
             carried = self._comes_back.carried(after, known)
             assert carried is not None, "the same learner has all of its actions"
@@ -508,8 +510,8 @@ class Engine:
         if idleness is None or idleness.newest is None or idleness.since is None:
             return None
         low = self._bank.low_time(idleness.newest)
-        _, going_idle = self._going_idle.low(self.position, idleness.newest)
-        return Ages(idleness.idle, idleness.since, idleness.newest, min(low, going_idle))
+        _, time, _ = next(iter(self._going_idle.values()), (0, low, b""))
+        return Ages(idleness.idle, idleness.since, idleness.newest, min(low, time))
 
     def reach(self, time: int) -> None:
         """Move time forward for records that are in no batch because their keys get no learner."""
@@ -536,7 +538,8 @@ class Engine:
     def low_water(self) -> int:
         """The oldest record that a rebuild from the saved rows would read again."""
         low = self._bank.low_water(self.position)
-        return min(low, self._going_idle.low(low, 0)[0])
+        first, _, _ = next(iter(self._going_idle.values()), (low, 0, b""))
+        return min(low, first)
 
     def open_since(self, *, end: int | None = None) -> int:
         """The oldest record of any open block, or `end` (by default the position); public."""
@@ -562,7 +565,7 @@ class Engine:
         """
         self._check_whole()
         room = self.rows if most is None else most
-        dropped = self._going_idle.take(room)
+        dropped = [(key, self._going_idle.pop(key)[2]) for key in [*islice(self._going_idle, room)]]
         rows = self._bank.longest_unsaved(room - len(dropped))
         saved = snapshot.encode(self.layout, self._bank, rows, valid_at=self.position)
         self._bank.first_unsaved[rows] = CLEAN
@@ -602,6 +605,43 @@ class Engine:
             stops = schedule.starts(np.minimum(ended[accounts], end))
             starts = np.full_like(stops, schedule.start(begin))
             self._ledger.book(accounts, starts, stops, epsilon=epsilon)
+
+
+@dataclass(frozen=True, slots=True)
+class Charges:
+    """The charges, by key. Public: they follow from slot numbers.
+
+    A learner that carried over begins with a later block than the first, and its row does not say
+    with which one: after a rebuild the slots before that block count as charged too, though the
+    learner never had them. So the figure may be too high but never too low, and refuses nothing
+    (these slots cannot come any more). The record of charges is the ledger topic, not this.
+    """
+
+    ledger: Ledger | None
+    bank: Bank
+
+    def spent(self, key: Key, *, slot: int) -> Fraction:
+        """What one slot of a key has been charged in total."""
+        return self.max_spent(key, start=slot, stop=slot + 1)
+
+    def max_spent(self, key: Key, *, start: int, stop: int) -> Fraction:
+        """The most that any of the slots [start, stop) of a key has been charged."""
+        row = self.bank.row(key)
+        if self.ledger is None or row is None:
+            return Fraction(0)
+        return self.ledger.max_spent(row, start, stop)
+
+    def highest(self) -> Fraction:
+        """The most that any slot of any key has been charged: the guarantee so far."""
+        return Fraction(0) if self.ledger is None else self.ledger.highest()
+
+    def export(self) -> Iterator[tuple[Key, Run]]:
+        """Every charged stretch of slots, key by key."""
+        if self.ledger is None:
+            return
+        for row, key in enumerate(self.bank.keys):
+            for run in self.ledger.export(row):
+                yield key, run
 
 
 def _loss(loss: object, reward: object) -> float:

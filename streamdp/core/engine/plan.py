@@ -16,9 +16,8 @@ from streamdp.core.arrays import Ints
 from streamdp.core.bank import CLEAN, Bank, first_places
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Batch, Carried, Key
-from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.schedule import LAST_SLOT, Schedule
-from streamdp.core.segments import Grouped, Segments, cut, group
+from streamdp.core.segments import BatchSlots, Grouped, Segments, cut, group
 
 Heritage = Callable[[Sequence[Key], Ints], dict[int, Carried]]
 """Returns what keys that are born at these offsets carry over, by their places."""
@@ -75,8 +74,8 @@ class Alone:
         if bounds is None:
             if len(self._bounds) == _BLOCKS_REMEMBERED:
                 self._bounds.clear()
-            last = min(self._schedule.stop(block), LAST_SLOT + 2)  # no slot lies beyond
-            bounds = self._bounds[block] = self._schedule.start(block), last
+            start, stop = self._schedule.starts(np.array([block, block + 1])).tolist()
+            bounds = self._bounds[block] = start, min(stop, LAST_SLOT + 2)  # no slot lies beyond
         start, stop = bounds
         if not start <= taken + 1 < stop - 1:
             return None

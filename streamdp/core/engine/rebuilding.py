@@ -27,9 +27,9 @@ import numpy as np
 
 from streamdp.core.arrays import Bools, Ints
 from streamdp.core.bank import CLEAN
-from streamdp.core.engine.draws import FromRecord
 from streamdp.core.engine.idleness import Ages
 from streamdp.core.engine.machine import MOST_ROWS, Engine
+from streamdp.core.engine.releasing import FromRecord
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import OPENING, SUMS, Batch, BlockSums, Key, Release, Releases
 from streamdp.core.kinds.recorded import (

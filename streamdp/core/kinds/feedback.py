@@ -52,10 +52,10 @@ from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds.estimates import Estimate
 from streamdp.core.kinds.kind import BitsOf, BlockRelease, Sizes, Watching, check_even
 from streamdp.core.kinds.names import read_actions
-from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.noise import discrete_laplaces, log_probabilities
 from streamdp.core.randomness import Bits, Purpose
 from streamdp.core.schedule import Schedule
+from streamdp.core.segments import BatchSlots
 
 Played = Literal["header", "value"]
 PLAYED: tuple[Played, ...] = ("header", "value")

@@ -19,10 +19,12 @@ from it, and that `draw` is called once for each release (P4, P5, P6).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from streamdp.core.arrays import Bools, Columns, Field, Floats, Ints
 from streamdp.core.errors import InvalidConfig
@@ -30,9 +32,9 @@ from streamdp.core.events import Batch, BlockSums
 from streamdp.core.evidence.evidence import InForce, PublicEvidence
 from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.kinds.estimates import Estimate
-from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.randomness import Bits
 from streamdp.core.schedule import Schedule
+from streamdp.core.segments import BatchSlots
 
 BitsOf = Callable[[int, Ints, Ints], Bits]
 """The bits of a purpose for some rows, one draw each, at these indices (blocks or slots)."""
@@ -200,3 +202,68 @@ def shares(kind: Kind, estimates: Sequence[Estimate] = ()) -> dict[str, Fraction
 def full_charge(kind: Kind, estimates: Sequence[Estimate] = ()) -> Fraction:
     """The most that an event is charged in total."""
     return sum(shares(kind, estimates).values(), Fraction(0))
+
+
+_AT_ONCE = 1 << 20  # blocks at a time: where they are short there may be very many
+
+
+@dataclass(frozen=True, slots=True)
+class Tariff:
+    """The charge of a block, which follows from its length alone.
+
+    A block's releases are charged to its slots together, before any of them is drawn.
+    """
+
+    releases: tuple[BlockRelease, ...]
+
+    def highest(self) -> Fraction:
+        """The most that any slot can be charged."""
+        return sum((release.epsilon for release in self.releases), Fraction(0))
+
+    def of_lengths(self, lengths: Ints) -> Iterator[tuple[Fraction, Bools]]:
+        """Each charge that occurs, the shortest blocks' first, and which blocks pay it."""
+        borders = sorted({release.shortest for release in self.releases})
+        for low, high in zip(borders, [*borders[1:], np.iinfo(np.int64).max], strict=True):
+            which = (lengths >= low) & (lengths < high)
+            if which.any():
+                due = (release.epsilon for release in self.releases if release.shortest <= low)
+                yield sum(due, Fraction(0)), which
+
+    def of_first(self, blocks: int, schedule: Schedule) -> Iterator[tuple[Fraction, int, int]]:
+        """The charges of the first blocks, as runs [begin, end) of blocks that cost the same."""
+        for first in range(0, blocks, _AT_ONCE):
+            numbers = np.arange(first, min(first + _AT_ONCE, blocks))
+            charges = list(self.of_lengths(schedule.lengths(numbers)))
+            kind = np.zeros(len(numbers), dtype=np.int64)
+            for at, (_, which) in enumerate(charges):
+                kind[which] = at
+            changes = np.flatnonzero(np.diff(kind)) + 1
+            for run in np.split(np.arange(len(numbers)), changes):
+                yield charges[kind[run[0]]][0], int(numbers[run[0]]), int(numbers[run[-1]]) + 1
+
+
+def tariff(kind: Kind, *, budget: Fraction | None) -> Tariff | None:
+    """The charges of a stream; `InvalidConfig` if they exceed its share of the budget."""
+    others = [release.name for release in kind.releases[1:]]
+    if kind.charge is None:
+        if budget is not None or others:
+            raise InvalidConfig(
+                "learner",
+                f"{kind.recipe} is not private",
+                expected="no budget, no estimates",
+                got=f"budget {budget}, {len(others)} estimates",
+            )
+        return None
+    if budget is None:
+        raise InvalidConfig("budget", "missing", expected='for example "1.0"', got=budget)
+    if len(set(others)) != len(others):
+        raise InvalidConfig("estimates", "a name twice", expected="distinct names", got=others)
+    charges = Tariff(kind.releases)
+    if charges.highest() > budget:
+        raise InvalidConfig(
+            "budget",
+            "the charges of one event exceed it",
+            expected=f"at most {budget}",
+            got=charges.highest(),
+        )
+    return charges

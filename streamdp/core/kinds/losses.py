@@ -30,12 +30,11 @@ from streamdp.core.kinds.estimates import Estimate
 from streamdp.core.kinds.kind import BitsOf, BlockRelease, Sizes, Watching, check_even
 from streamdp.core.kinds.names import read_actions
 from streamdp.core.kinds.resampled import resampled
-from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.kinds.windows import WINDOWS, Window, prefixes
 from streamdp.core.noise import discrete_laplace, log_probabilities
 from streamdp.core.randomness import Bits, Purpose, uniform_integers
 from streamdp.core.schedule import Schedule
-from streamdp.core.segments import Adder
+from streamdp.core.segments import Adder, BatchSlots
 from streamdp.core.selection import Mechanism, Prior
 
 Resample = Literal["none", "bernoulli"]
@@ -89,7 +88,7 @@ class Leader:
     @property
     def remembers(self) -> bool:
         """Whether another action than the newest vote may be in force."""
-        return bool(self.memory.name)
+        return self.memory != NEWEST
 
     def with_estimates(self, estimates: Sequence[Estimate]) -> Leader:
         """The same learner, releasing these estimates."""

@@ -279,7 +279,7 @@ def _repeated(watch: Watch, *, seeded: bool) -> Iterator[str]:
 def _charges(told: Told, blocks: Blocks, lives: Lives) -> Iterator[str]:
     """Check the ledger of every key: what each block's releases cost, once.
 
-    Of keys that were away it may say too much: see `engine.charges`.
+    Of keys that were away it may say too much: see `core.engine.Charges`.
     """
     if told.kind.charge is None or len(lives.keys) > len(told.story.keys):
         return

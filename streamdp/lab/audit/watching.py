@@ -18,8 +18,8 @@ from streamdp.core.bank import Gathered
 from streamdp.core.engine import Engine
 from streamdp.core.events import Key
 from streamdp.core.kinds.kind import BitsOf, Contents, SlotAdder, Watching
-from streamdp.core.kinds.slots import BatchSlots
 from streamdp.core.randomness import Bits
+from streamdp.core.segments import BatchSlots
 from streamdp.lab.audit.around import Around
 from streamdp.lab.audit.neighbours import neighbours_of
 

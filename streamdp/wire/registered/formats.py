@@ -420,13 +420,6 @@ class SchemaFeedback:
 Registered = SchemaFormat | SchemaFeedback
 
 
-def in_force(format_: object, values: Sequence[Value], offsets: Sequence[int]) -> Sequence[Value]:
-    """The values as a format reads them at these offsets; those of other formats as they are."""
-    if isinstance(format_, Registered):
-        return format_.reading.log.in_force(values, offsets)
-    return values
-
-
 def as_json(reading: Reading, values: Sequence[Value], offsets: Sequence[int]) -> list[Value]:
     """Records as the JSON that says the same of the field; None where they are unusable."""
     return [_json(reading, value) for value in reading.log.in_force(values, offsets)]
