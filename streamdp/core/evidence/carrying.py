@@ -10,7 +10,7 @@ A learner is new where an epoch begins, and where an idle key comes back. Its ke
    A learner that carried over and has ended no block yet counts as if the block before its first
    had ended: a key that leaves again and again before any block ends begins one length lower each
    time. At its full length it would never notice a change again; where nothing changes this costs
-   little while a visit has some 50/ε events (docs/operating.md has the measurements).
+   little while a visit has some 50/ε events (docs/operating.md has the rule).
 3. *The history* of a feedback stream, arm by arm: an arm that stays keeps its two numbers (weight
    and weighted sum of the posterior), by name; a new arm has none. Only posteriors can be carried:
    the numbers of other rules have a meaning under their own rates alone, so there keys open anew.
