@@ -82,7 +82,6 @@ _LEVELS: dict[Level, int] = {
 _TRUSTED_WORDS = ("aiokafka",)
 _QUOTES = re.compile(r"(?<=callback) | <|\(|: ")
 """Where a message of asyncio begins to quote its subject."""
-_QUIET_SECONDS = 10.0
 _RARELY_SECONDS = 60.0
 _MOST_SAID = 1000
 _ENDS = {
@@ -129,13 +128,12 @@ def set_up(
 class _Said:
     """What was logged, and when."""
 
-    def __init__(self, *, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self) -> None:
         self._said: dict[tuple[str, ...], float] = {}
 
     def repeats(self, line: tuple[str, ...], now: float) -> bool:
         """Whether the same was logged a short while ago; if not, it is now."""
-        if now - self._said.get(line, -math.inf) < self._seconds:
+        if now - self._said.get(line, -math.inf) < _RARELY_SECONDS:
             return True
         if len(self._said) >= _MOST_SAID:
             self._said.clear()
@@ -156,7 +154,7 @@ class _Rarely:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._said = _Said(seconds=_RARELY_SECONDS)
+        self._said = _Said()
 
     def __call__(
         self, _: object, __: str, event: MutableMapping[str, Any]
@@ -189,13 +187,13 @@ class LogRelay(logging.Handler):
     """Passes on other libraries' messages, without anything that might quote content.
 
     A client library can repeat a message many times a second; it is passed on once in
-    `_QUIET_SECONDS`.
+    `_RARELY_SECONDS`.
     """
 
     def __init__(self, log: EventLog) -> None:
         super().__init__(logging.WARNING)
         self._log = log
-        self._said = _Said(seconds=_QUIET_SECONDS)
+        self._said = _Said()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log one message of another library."""
