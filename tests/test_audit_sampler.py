@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
 from streamdp.core.engine.releasing import Fresh
-from streamdp.core.kinds import windows
+from streamdp.core.kinds import losses
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.randomness import (
@@ -102,10 +102,10 @@ def test_a_window_of_another_law_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
     learner = shipped({"recipe": "prefix_softmax", "cap": "none", "schedule": "geometric 3"})
     assert sample(learner, randomness=SeededRandomness(5), samples=20_000).passed
 
-    def shortest(bits: Bits, n: Ints) -> Ints:
-        return np.zeros_like(n)
+    def shortest(lengths: Ints, bits: Bits) -> Ints:
+        return lengths // 2 + 1
 
-    monkeypatch.setattr(windows, "uniform_integers", shortest)
+    monkeypatch.setattr(losses, "prefixes", shortest)
     assert not sample(learner, randomness=SeededRandomness(5), samples=20_000).passed
 
 

@@ -23,11 +23,11 @@ from streamdp.lab.papers.learners import (
     bandit_of,
 )
 from streamdp.lab.papers.learners.bases import exp3_rates, printed_exp3_rates, tsallis
-from streamdp.lab.papers.learners.chance import BitsChance
 from streamdp.lab.papers.learners.dp_se import Elimination
 from streamdp.lab.papers.learners.experts import CellNoise, LocalCourse, Weights
 from streamdp.lab.papers.learners.lazy_ucb import Optimism
 from streamdp.lab.papers.learners.phases import ArmPhases, PhaseCourse
+from streamdp.lab.papers.numbered_draws import BitsChance
 
 ARMS = ["a", "b", "c"]
 

@@ -12,7 +12,7 @@ import scipy
 
 import streamdp as sd
 from streamdp.core.grid import UNIT
-from streamdp.core.kinds.resampled import resampled
+from streamdp.core.kinds.losses import resampled
 from streamdp.core.learners.leader import written
 from streamdp.core.randomness import Purpose
 from tests.golden_engine import ACTIONS, FILES, GOLDEN, LEARNERS, text

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.lab.offpolicy.answers import cells_of, of_kind
-from streamdp.lab.offpolicy.estimators import Moments, Sums, value_of
-from streamdp.lab.offpolicy.intervals import bounds, reach
+from streamdp.lab.offpolicy.estimators import Moments, Sums, bounds, reach, value_of
 from streamdp.lab.offpolicy.likelihood import WeightedRecords
 from streamdp.lab.offpolicy.policies import drawn
 from streamdp.lab.offpolicy.weighted import BlockGroups, cut, fixed, weigh

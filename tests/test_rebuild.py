@@ -14,8 +14,8 @@ import streamdp as sd
 from streamdp.core import snapshot
 from streamdp.core.arrays import Field
 from streamdp.core.bank import Bank
-from streamdp.core.engine import charges
 from streamdp.core.events import Key, LossBatch
+from streamdp.core.kinds import kind as kind_module
 from streamdp.core.kinds.recorded import (
     NOT_RECORDED,
     Drawn,
@@ -417,7 +417,7 @@ def test_are_the_charges_before_a_save_booked_again(
     schedule: sd.Schedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Estimates are charged from a length on: the ledger of a rebuilt engine is the old one's."""
-    monkeypatch.setattr(charges, "_AT_ONCE", 3)  # a few blocks at a time instead of a million
+    monkeypatch.setattr(kind_module, "_AT_ONCE", 3)  # a few blocks at a time instead of a million
     learner = sd.incumbent_leader(actions=ACTIONS, epsilon="1/2", schedule=schedule)
     machine = engine(learner)
     generator = np.random.default_rng(2)

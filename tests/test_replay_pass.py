@@ -19,8 +19,7 @@ from streamdp.lab.replay.curves import Curves, baselines, curves
 from streamdp.lab.replay.cuts import Bench
 from streamdp.lab.replay.replaying import Question, replay_log
 from streamdp.lab.replay.running import follow
-from streamdp.lab.replay.summing import Chunk, Folded, Summed, sum_log
-from streamdp.lab.replay.sums import StretchSums
+from streamdp.lab.replay.summing import Chunk, Folded, StretchSums, Summed, sum_log
 from tests.support.replayed import (
     EVERYONE,
     FIRST,

@@ -44,9 +44,13 @@ def remedy(message: str) -> str:
 def words(path: str) -> Iterator[str]:
     """What is said where a module finds that state, ledger and input contradict each other."""
     for node in ast.walk(ast.parse((ROOT / path).read_text())):
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        if not isinstance(node, ast.Call):
             continue
-        if node.func.id == "StateMismatch":
+        if isinstance(node.func, ast.Attribute) and node.func.attr in ("halt", "differs"):
+            arguments = [node.func.value, *node.args]  # the partition's, which says where
+        elif not isinstance(node.func, ast.Name):
+            continue
+        elif node.func.id == "StateMismatch":
             arguments = node.args
             if isinstance(arguments[0], ast.Call):  # a message made before
                 arguments = arguments[0].args

@@ -162,22 +162,12 @@ class Bank:
         self._rows = {key: row for row, key in enumerate(self.keys)}
 
     def low_time(self, now: int) -> int:
-        """The partition's newest time when the record of `low_water` came."""
+        """The partition's newest time when the oldest unsaved record came."""
         unsaved = self.first_unsaved[: len(self)]
         oldest = int(unsaved.argmin()) if len(unsaved) else 0
         if not len(unsaved) or unsaved[oldest] == CLEAN:
             return now
         return int(self.unsaved_time[oldest])
-
-    def low_water(self, position: int) -> int:
-        """The oldest record that a rebuild from the latest saves would have to read again."""
-        if not self.keys:
-            return position
-        return min(position, int(self.first_unsaved[: len(self)].min()))
-
-    def unsaved(self, *, before: int) -> int:
-        """How many rows were changed since their save by a record older than `before`."""
-        return int(np.count_nonzero(self.first_unsaved[: len(self)] < before))
 
     def longest_unsaved(self, most: int) -> Ints:
         """At most `most` rows that have changed since their save, the longest unsaved first."""

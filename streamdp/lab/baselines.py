@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from streamdp.core.arrays import Ints
-from streamdp.core.evidence.memory import Standing
+from streamdp.core.evidence.votes import Standing
 from streamdp.core.learners import Leader, learner_of
 from streamdp.lab.play import First, this_block
 from streamdp.lab.replay.cells import BASELINE

@@ -44,7 +44,7 @@ from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.kinds.kind import Kind
-from streamdp.core.kinds.windows import prefixes
+from streamdp.core.kinds.losses import prefixes
 from streamdp.core.randomness import TAG_BYTES, Bits, Purpose, SeededRandomness
 from streamdp.core.schedule import Schedule
 from streamdp.lab.worlds import World

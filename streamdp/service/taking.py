@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Self
 
 from msgspec import UNSET
 
@@ -45,7 +46,7 @@ from streamdp.core.errors import (
 from streamdp.core.events import Key
 from streamdp.ports import Partition, Taken
 from streamdp.service.carrying import Begins, Heritage, heritage, is_readable
-from streamdp.service.charges_by_others import ChargesByOthers, Scope
+from streamdp.service.charges_by_others import ALONE, ChargesByOthers, Scope
 from streamdp.service.saved_entries import read
 from streamdp.service.settings import Start, changes
 from streamdp.service.spec import StreamSpec
@@ -111,8 +112,9 @@ def open_partition(
     spec: StreamSpec, partition: Partition, taken: Taken, *, by_others: ChargesByOthers
 ) -> Opening:
     """Check what is durable and decide how the partition goes on; raise if it must halt."""
-    opening = _open(spec, partition, taken, by_others)
-    _check_waiting(spec, partition, opening.waiting(), by_others)
+    found = _Found.read(spec, partition, taken, by_others)
+    opening = found.open()
+    found.check_waiting(opening.waiting())
     if opening.goes_on:
         check_alone(partition, opening.position, by_others)
     return opening
@@ -140,74 +142,14 @@ def heritage_at(
     )
 
 
-def _open(
-    spec: StreamSpec, partition: Partition, taken: Taken, by_others: ChargesByOthers
-) -> Opening:
-    saved = read(partition, taken)
-    line = None if taken.last_ledger_line is None else decode_ledger(taken.last_ledger_line)
-    _check_topic(spec, partition, line)
-    if saved.checkpoint is None:
-        return _without_checkpoint(spec, partition, taken, saved, line, by_others)
-    checkpoint = saved.checkpoint
-    _check_input(partition, taken, checkpoint.input_id)
-    _check_epoch(spec, partition, checkpoint)
-    if spec.epoch_of(partition.number) > max(checkpoint.epoch, line.epoch if line else 0):
-        opening = _anew(spec, partition, taken, saved, line, by_others, before=checkpoint.epoch)
-        newest = line is None or not _is_later(line, checkpoint)
-        learner = saved.now.learner
-        known = learner is not None and learner.noted_from is UNSET
-        whole = is_readable(checkpoint.epoch, saved.now)
-        return replace(opening, carries=spec.carry and newest and known and whole)
-    _check_continues(spec, partition, taken, saved, checkpoint, line)
-    adopts = checkpoint.input_id is None and taken.input_id is not None
-    point = _point(
-        spec, partition, taken, saved,
-        at=checkpoint.next_offset, low_water=checkpoint.low_water, rows=checkpoint.rows,
-        lines=(checkpoint.lines_recorded, checkpoint.lines_published),
-    )  # fmt: skip
-    return Opening(point, saved, adopts=adopts)
-
-
-def _point(
-    spec: StreamSpec,
-    partition: Partition,
-    taken: Taken,
-    saved: SavedState,
-    *,
-    at: int,
-    low_water: int,
-    rows: int = 0,
-    lines: tuple[int, int] = (0, 0),  # the last ordinals that were recorded and published
-) -> Checkpoint:
-    """The checkpoint at a position, with this configuration and what is known of the input."""
-    before, epoch = saved.checkpoint, spec.epoch_of(partition.number)
-    return Checkpoint(
-        next_offset=at,
-        low_water=low_water,
-        rows=rows,
-        commit_seq=before.commit_seq if before else 0,
-        lines_recorded=lines[0],
-        lines_published=lines[1],
-        epoch=epoch,
-        stream_epoch=None if epoch == spec.epoch else spec.epoch,
-        digest=spec.digest,
-        partitions=taken.partitions,
-        began_with=before.began_with if before else _began_with(taken),
-        input_id=taken.input_id or (before.input_id if before else None),
-        last_record=before.last_record if before else None,
-    )
-
-
 def check_configuration(spec: StreamSpec, partition: Partition, taken: Taken) -> None:
     """Refuse a configuration that did not make the state, whatever else may be wrong with it."""
-    saved = read(partition, taken)
-    line = None if taken.last_ledger_line is None else decode_ledger(taken.last_ledger_line)
-    _check_topic(spec, partition, line)
-    checkpoint = saved.checkpoint
+    found = _Found.read(spec, partition, taken, ALONE)
+    checkpoint = found.saved.checkpoint
     if checkpoint is not None:
-        _check_epoch(spec, partition, checkpoint)
-        if spec.epoch_of(partition.number) == checkpoint.epoch:
-            _check_digest(spec, partition, saved, checkpoint)
+        found.check_epoch(checkpoint)
+        if found.epoch == checkpoint.epoch:
+            found.check_digest(checkpoint)
 
 
 def epochs_of_no_partition(spec: StreamSpec, partitions: int) -> str | None:
@@ -227,144 +169,253 @@ def epochs_of_no_partition(spec: StreamSpec, partitions: int) -> str | None:
     )
 
 
-def _check_topic(spec: StreamSpec, partition: Partition, line: LedgerLine | None) -> None:
-    if line is not None and line.input != spec.topics.input:
-        raise _differs(
-            partition,
-            "the configured input is not the topic that was read; only a stream with another"
-            " name may read the new one",
-            line.input,
-            spec.topics.input,
-        )
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is durable of a partition that is taken, and the configuration that takes it."""
 
+    spec: StreamSpec
+    partition: Partition
+    taken: Taken
+    by_others: ChargesByOthers
+    saved: SavedState
+    line: LedgerLine | None  # the newest of the ledger
 
-def _check_epoch(spec: StreamSpec, partition: Partition, checkpoint: Checkpoint) -> None:
-    """The epoch must be the state's or a later one; a later one must be new to this partition."""
-    before, epoch = checkpoint.stream_epoch, spec.epoch_of(partition.number)
-    raised = before is not None and before < spec.epoch <= checkpoint.epoch
-    if raised and epoch <= checkpoint.epoch:
-        raise _differs(
-            partition,
-            "the stream's epoch was raised to one that this partition has already had",
-            f"epoch {checkpoint.epoch + 1} or a later one",
-            spec.epoch,
-        )
-    if epoch < checkpoint.epoch:
-        raise Superseded(
-            f"partition {partition}",
-            "the configuration is of an earlier epoch than the state; deploy the newer one",
-            expected=f"epoch {checkpoint.epoch} or a later one",
-            got=epoch,
-        )
-
-
-def _check_digest(
-    spec: StreamSpec, partition: Partition, saved: SavedState, checkpoint: Checkpoint
-) -> None:
-    if spec.digest != checkpoint.digest:
-        epoch, what = saved.now.learner, ""
-        if epoch is not None and epoch.settings is not UNSET:
-            what = changes(
-                epoch.settings, spec.settings, actions=(epoch.actions, spec.learner.actions)
+    @classmethod
+    def read(
+        cls, spec: StreamSpec, partition: Partition, taken: Taken, by_others: ChargesByOthers
+    ) -> Self:
+        """Read it; the ledger must be of the configured input."""
+        saved = read(partition, taken)
+        line = None if taken.last_ledger_line is None else decode_ledger(taken.last_ledger_line)
+        found = cls(spec, partition, taken, by_others, saved, line)
+        if line is not None and line.input != spec.topics.input:
+            raise found.differs(
+                "the configured input is not the topic that was read; only a stream with another"
+                " name may read the new one",
+                line.input,
+                spec.topics.input,
             )
-        raise _differs(
-            partition,
+        return found
+
+    @property
+    def epoch(self) -> int:
+        """The partition's configured epoch."""
+        return self.spec.epoch_of(self.partition.number)
+
+    # -- how it goes on --------------------------------------------------------------------------
+
+    def open(self) -> Opening:
+        """Check what is durable and decide how the partition goes on."""
+        saved, line, checkpoint = self.saved, self.line, self.saved.checkpoint
+        if checkpoint is None:
+            return self._without_checkpoint()
+        self._check_input(checkpoint.input_id)
+        self.check_epoch(checkpoint)
+        if self.epoch > max(checkpoint.epoch, line.epoch if line else 0):
+            newest = line is None or not _is_later(line, checkpoint)
+            learner = saved.now.learner
+            known = learner is not None and learner.noted_from is UNSET
+            whole = is_readable(checkpoint.epoch, saved.now)
+            carries = self.spec.carry and newest and known and whole
+            return replace(self._anew(before=checkpoint.epoch), carries=carries)
+        self._check_continues(checkpoint)
+        point = self._point(
+            at=checkpoint.next_offset, low_water=checkpoint.low_water, rows=checkpoint.rows,
+            lines=(checkpoint.lines_recorded, checkpoint.lines_published),
+        )  # fmt: skip
+        adopts = checkpoint.input_id is None and self.taken.input_id is not None
+        return Opening(point, saved, adopts=adopts)
+
+    def _point(
+        self,
+        *,
+        at: int,
+        low_water: int,
+        rows: int = 0,
+        lines: tuple[int, int] = (0, 0),  # the last ordinals that were recorded and published
+    ) -> Checkpoint:
+        """The checkpoint at a position, with this configuration and what is known of the input."""
+        before, spec = self.saved.checkpoint, self.spec
+        return Checkpoint(
+            next_offset=at,
+            low_water=low_water,
+            rows=rows,
+            commit_seq=before.commit_seq if before else 0,
+            lines_recorded=lines[0],
+            lines_published=lines[1],
+            epoch=self.epoch,
+            stream_epoch=None if self.epoch == spec.epoch else spec.epoch,
+            digest=spec.digest,
+            partitions=self.taken.partitions,
+            began_with=before.began_with if before else _began_with(self.taken),
+            input_id=self.taken.input_id or (before.input_id if before else None),
+            last_record=before.last_record if before else None,
+        )
+
+    def _without_checkpoint(self) -> Opening:
+        """A first start; or a state that was lost, which needs a new epoch."""
+        taken, line, number = self.taken, self.line, self.partition.number
+        if line is None and taken.group_offset is None:
+            earliest = number >= _began_with(taken) or self.spec.start is Start.EARLIEST
+            first = taken.first_offset if earliest else taken.end_offset
+            first = self.by_others.begin(number, first)
+            self._check_reaches(first)
+            return Opening(self._point(at=first, low_water=first), self.saved)
+        self._check_input(self.by_others.input_ids.get(number))
+        remark = decode_remark(taken.remarks.get(number, ""))
+        before = max(1, line.epoch if line else 0, remark.epoch if remark else 0)
+        if self.epoch <= before:
+            raise self.halt(
+                "the state is gone; raise the epoch to go on",
+                f"a checkpoint, or epoch {before + 1}",
+                "a group offset" if line is None else f"a ledger with line {line.ordinal}",
+            )
+        return self._anew(before=before)
+
+    def _anew(self, *, before: int) -> Opening:
+        """Begin a new epoch, behind every record that may have been read (P11)."""
+        checkpoint, line = self.saved.checkpoint, self.line
+        known = [self.taken.first_offset, self.taken.group_offset or 0]
+        published, recorded = [0], [0]
+        if checkpoint is not None:
+            known.append(checkpoint.next_offset)
+            published.append(checkpoint.lines_published)
+            recorded.append(checkpoint.lines_recorded)
+        if line is not None:
+            known.append(line.next_offset if isinstance(line, EpochMark) else line.last_offset + 1)
+            published.append(line.ordinal)
+        self._check_end(max(known))
+        position = self.by_others.begin(self.partition.number, max(known))
+        self._check_reaches(position)
+        lines = max(*recorded, *published), max(published)
+        point = self._point(at=position, low_water=position, lines=lines)
+        return Opening(point, self.saved, new_epoch=before)
+
+    # -- what must hold --------------------------------------------------------------------------
+
+    def check_epoch(self, checkpoint: Checkpoint) -> None:
+        """The epoch must be the state's, or a later one that is new to this partition."""
+        before, asked = checkpoint.stream_epoch, self.spec.epoch
+        raised = before is not None and before < asked <= checkpoint.epoch
+        if raised and self.epoch <= checkpoint.epoch:
+            raise self.differs(
+                "the stream's epoch was raised to one that this partition has already had",
+                f"epoch {checkpoint.epoch + 1} or a later one",
+                asked,
+            )
+        if self.epoch < checkpoint.epoch:
+            raise Superseded(
+                f"partition {self.partition}",
+                "the configuration is of an earlier epoch than the state; deploy the newer one",
+                expected=f"epoch {checkpoint.epoch} or a later one",
+                got=self.epoch,
+            )
+
+    def check_digest(self, checkpoint: Checkpoint) -> None:
+        """Refuse another configuration than that of the state."""
+        spec, learner, what = self.spec, self.saved.now.learner, ""
+        if spec.digest == checkpoint.digest:
+            return
+        if learner is not None and learner.settings is not UNSET:
+            actions = learner.actions, spec.learner.actions
+            what = changes(learner.settings, spec.settings, actions=actions)
+        raise self.differs(
             f"the configuration differs from the state's{what}; a change of ε, actions, learner,"
             " format or estimates needs a new epoch",
             f"digest {checkpoint.digest}",
             spec.digest,
         )
 
+    def _check_continues(self, checkpoint: Checkpoint) -> None:
+        """Refuse a state that is not the newest, and an input that has lost records."""
+        line, taken = self.line, self.taken
+        if line is not None and _is_later(line, checkpoint):
+            raise self.halt(
+                "the state was rolled back: the ledger has a later line; raise the epoch to go on",
+                f"a state of line {line.ordinal} or later, or epoch {line.epoch + 1}",
+                f"line {checkpoint.lines_published}",
+            )
+        self.check_digest(checkpoint)
+        if taken.partitions < checkpoint.partitions:
+            raise self.halt(
+                f"the input has fewer partitions than before; {OTHER_TOPIC}",
+                checkpoint.partitions,
+                taken.partitions,
+            )
+        if taken.first_offset > checkpoint.low_water:
+            raise self.halt(
+                "input that a rebuild needs is no longer retained; raise the epoch to go on",
+                f"offset {checkpoint.low_water}",
+                f"{taken.first_offset} as the oldest",
+            )
+        self._check_end(checkpoint.next_offset)
 
-def _check_continues(
-    spec: StreamSpec,
-    partition: Partition,
-    taken: Taken,
-    saved: SavedState,
-    checkpoint: Checkpoint,
-    line: LedgerLine | None,
-) -> None:
-    if line is not None and _is_later(line, checkpoint):
-        raise _halt(
-            partition,
-            "the state was rolled back: the ledger has a later line; raise the epoch to go on",
-            f"a state of line {line.ordinal} or later, or epoch {line.epoch + 1}",
-            f"line {checkpoint.lines_published}",
-        )
-    _check_digest(spec, partition, saved, checkpoint)
-    if taken.partitions < checkpoint.partitions:
-        raise _halt(
-            partition,
-            f"the input has fewer partitions than before; {OTHER_TOPIC}",
-            checkpoint.partitions,
-            taken.partitions,
-        )
-    if taken.first_offset > checkpoint.low_water:
-        raise _halt(
-            partition,
-            "input that a rebuild needs is no longer retained; raise the epoch to go on",
-            f"offset {checkpoint.low_water}",
-            f"{taken.first_offset} as the oldest",
-        )
-    _check_end(partition, taken, checkpoint.next_offset)
+    def _check_input(self, known: str | None) -> None:
+        """Refuse a topic that was deleted and recreated: it gives its offsets out again."""
+        now = self.taken.input_id
+        if known is not None and now is not None and known != now:
+            raise self.halt(
+                f"the input was deleted and recreated; {OTHER_TOPIC}", f"topic id {known}", now
+            )
 
+    def _check_end(self, position: int) -> None:
+        """Refuse an input that ends before the position: its offsets would be given out again."""
+        if self.taken.end_offset < position:
+            raise self.halt(
+                "the input was truncated or replaced, and its offsets are given out again;"
+                f" {OTHER_TOPIC}",
+                f"an end at {position} or later",
+                self.taken.end_offset,
+            )
 
-def _without_checkpoint(
-    spec: StreamSpec,
-    partition: Partition,
-    taken: Taken,
-    saved: SavedState,
-    line: LedgerLine | None,
-    by_others: ChargesByOthers,
-) -> Opening:
-    """A first start; or a state that was lost, which needs a new epoch."""
-    if line is None and taken.group_offset is None:
-        added = partition.number >= _began_with(taken)
-        earliest = added or spec.start is Start.EARLIEST
-        first = taken.first_offset if earliest else taken.end_offset
-        first = by_others.begin(partition.number, first)
-        _check_reaches(partition, taken, first, by_others)
-        return Opening(_point(spec, partition, taken, saved, at=first, low_water=first), saved)
-    _check_input(partition, taken, by_others.input_ids.get(partition.number))
-    remark = decode_remark(taken.remarks.get(partition.number, ""))
-    before = max(1, line.epoch if line else 0, remark.epoch if remark else 0)
-    if spec.epoch_of(partition.number) <= before:
-        evidence = "a group offset" if line is None else f"a ledger with line {line.ordinal}"
-        raise _halt(
-            partition,
-            "the state is gone; raise the epoch to go on",
-            f"a checkpoint, or epoch {before + 1}",
-            evidence,
-        )
-    return _anew(spec, partition, taken, saved, line, by_others, before=before)
+    def _check_reaches(self, position: int) -> None:
+        """Refuse a first start if other streams have read beyond the end of the input."""
+        end = self.taken.end_offset
+        if end < position:
+            ledgers = ", ".join(self.by_others.ahead(self.partition.number, end))
+            raise self.halt(
+                f"other streams have read beyond the end of the input ({ledgers}), and its budget"
+                " does not cover their charges again; send its events to a topic with another name",
+                f"an end at {position} or later",
+                end,
+            )
 
+    def check_waiting(self, waiting: list[tuple[str, int, int, Fraction]]) -> None:
+        """Check that recorded releases, which the next epoch publishes, have room in the budget.
 
-def _anew(
-    spec: StreamSpec,
-    partition: Partition,
-    taken: Taken,
-    saved: SavedState,
-    line: LedgerLine | None,
-    by_others: ChargesByOthers,
-    *,
-    before: int,
-) -> Opening:
-    """Begin a new epoch, behind every record that may have been read (P11)."""
-    known = [taken.first_offset, taken.group_offset or 0]
-    published, recorded = [0], [0]
-    if saved.checkpoint is not None:
-        known.append(saved.checkpoint.next_offset)
-        published.append(saved.checkpoint.lines_published)
-        recorded.append(saved.checkpoint.lines_recorded)
-    if line is not None:
-        known.append(line.next_offset if isinstance(line, EpochMark) else line.last_offset + 1)
-        published.append(line.ordinal)
-    _check_end(partition, taken, max(known))
-    position = by_others.begin(partition.number, max(known))
-    _check_reaches(partition, taken, position, by_others)
-    lines = max(*recorded, *published), max(published)
-    point = _point(spec, partition, taken, saved, at=position, low_water=position, lines=lines)
-    return Opening(point, saved, new_epoch=before)
+        A stream that took this one's place while it was away began behind its ledger alone if it
+        could not read this state, and the ledger does not mention releases that wait. These may not
+        be dropped: a draw that was recorded counts as seen (P11).
+        """
+        if not waiting:
+            return
+        number, by_others = self.partition.number, self.by_others
+        kinds: dict[str, Fraction] = {}
+        for kind, _, _, epsilon in waiting:
+            kinds[kind] = max(kinds.get(kind, _NONE), epsilon)
+        oldest = min(first for _, first, _, _ in waiting)
+        newest = max(last for _, _, last, _ in waiting)
+        charged = by_others.charged(number, oldest, last=newest)
+        budget, total = by_others.room + self.spec.charge, charged + sum(kinds.values(), _NONE)
+        if charged > 0 and total > budget:
+            ahead = by_others.ahead(number, oldest, last=newest)
+            ledgers = ", ".join(ahead) or "streams that are configured"
+            raise self.halt(
+                f"{len(waiting)} "
+                "recorded releases wait to be published, and others charge the same records;"
+                " no epoch can drop the releases: raise the topic's budget",
+                f"a budget of at least {total} on records {oldest} to {newest}",
+                f"{budget}, of which others charge {charged}: {ledgers}",
+            )
+
+    def differs(self, what: str, expected: object, got: object) -> ConfigurationMismatch:
+        """The error of another configuration."""
+        where = f"partition {self.partition}"
+        return ConfigurationMismatch(where, what, expected=expected, got=got)
+
+    def halt(self, what: str, expected: object, got: object) -> StateMismatch:
+        """The error of a contradiction."""
+        return StateMismatch(f"partition {self.partition}", what, expected=expected, got=got)
 
 
 def _began_with(taken: Taken) -> int:
@@ -373,43 +424,9 @@ def _began_with(taken: Taken) -> int:
     return min([taken.partitions, *(remark.began_with for remark in remarks if remark)])
 
 
-def _check_input(partition: Partition, taken: Taken, known: str | None) -> None:
-    """Refuse a topic that was deleted and recreated: it gives its offsets out again."""
-    now = taken.input_id
-    if known is not None and now is not None and known != now:
-        raise _halt(
-            partition,
-            f"the input was deleted and recreated; {OTHER_TOPIC}",
-            f"topic id {known}",
-            now,
-        )
-
-
-def _check_end(partition: Partition, taken: Taken, position: int) -> None:
-    """Refuse an input that ends before the position: its offsets would be given out again."""
-    if taken.end_offset < position:
-        raise _halt(
-            partition,
-            "the input was truncated or replaced, and its offsets are given out again;"
-            f" {OTHER_TOPIC}",
-            f"an end at {position} or later",
-            taken.end_offset,
-        )
-
-
-def _check_reaches(
-    partition: Partition, taken: Taken, position: int, by_others: ChargesByOthers
-) -> None:
-    """Refuse a first start if other streams have read beyond the end of the input."""
-    if taken.end_offset < position:
-        ledgers = ", ".join(by_others.ahead(partition.number, taken.end_offset))
-        raise _halt(
-            partition,
-            f"other streams have read beyond the end of the input ({ledgers}), and its budget"
-            " does not cover their charges again; send its events to a topic with another name",
-            f"an end at {position} or later",
-            taken.end_offset,
-        )
+def _is_later(line: LedgerLine, checkpoint: Checkpoint) -> bool:
+    """Whether a commit after the checkpoint's published this line."""
+    return line.ordinal > checkpoint.lines_published
 
 
 _OTHERS = "streams that are no longer configured have read more"
@@ -424,58 +441,10 @@ def check_alone(
     """
     if by_others.begin(partition.number, position) > position:
         ledgers = ", ".join(by_others.ahead(partition.number, position))
-        raise _halt(
-            partition,
+        raise StateMismatch(
+            f"partition {partition}",
             f"{others}, and the budget does not cover their charges beside its own; raise"
             " the epoch to go on: the new epoch begins behind them",
-            f"others to charge at most {by_others.room} from record {position} on",
-            f"{by_others.charged(partition.number, position)}: {ledgers}",
+            expected=f"others to charge at most {by_others.room} from record {position} on",
+            got=f"{by_others.charged(partition.number, position)}: {ledgers}",
         )
-
-
-def _check_waiting(
-    spec: StreamSpec,
-    partition: Partition,
-    waiting: list[tuple[str, int, int, Fraction]],
-    by_others: ChargesByOthers,
-) -> None:
-    """Check that recorded releases, which the next epoch publishes, have room in the budget (P11).
-
-    A stream that took this one's place while it was away began behind its ledger alone if it could
-    not read this state, and the ledger does not mention releases that wait. These may not be
-    dropped: a draw that was recorded counts as seen.
-    """
-    kinds: dict[str, Fraction] = {}
-    for kind, _, _, epsilon in waiting:
-        kinds[kind] = max(kinds.get(kind, _NONE), epsilon)
-    oldest = min((first for _, first, _, _ in waiting), default=0)
-    newest = max((last for _, _, last, _ in waiting), default=0)
-    charged = by_others.charged(partition.number, oldest, last=newest) if waiting else _NONE
-    budget, total = by_others.room + spec.charge, charged + sum(kinds.values(), _NONE)
-    if charged > 0 and total > budget:
-        ahead = by_others.ahead(partition.number, oldest, last=newest)
-        ledgers = ", ".join(ahead) or "streams that are configured"
-        raise _halt(
-            partition,
-            f"{len(waiting)} "
-            "recorded releases wait to be published, and others charge the same records;"
-            " no epoch can drop the releases: raise the topic's budget",
-            f"a budget of at least {total} on records {oldest} to {newest}",
-            f"{budget}, of which others charge {charged}: {ledgers}",
-        )
-
-
-def _is_later(line: LedgerLine, checkpoint: Checkpoint) -> bool:
-    """Whether a commit after the checkpoint's published this line."""
-    return line.ordinal > checkpoint.lines_published
-
-
-def _differs(
-    partition: Partition, what: str, expected: object, got: object
-) -> ConfigurationMismatch:
-    where = f"partition {partition}"
-    return ConfigurationMismatch(where, what, expected=expected, got=got)
-
-
-def _halt(partition: Partition, what: str, expected: object, got: object) -> StateMismatch:
-    return StateMismatch(f"partition {partition}", what, expected=expected, got=got)

@@ -15,11 +15,16 @@ or somebody else's, must keep these rules (privacy contract, P1 and P2);
 
 A package offers a format under the entry-point group ``streamdp.formats``: an object with
 `configure`, which gets the stream's actions and the format's own options.
+
+`records` is the producer's side: rows of losses become input records in a stream's own format. For
+the privacy promise a record is one event, and so is each row of a frame. Encoded lengths are
+public: raw formats have one length for every row, and JSON has one with `padding = "fixed"`. The
+transport sends each record exactly once (`streamdp.ports.Producer`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -172,3 +177,21 @@ def record_lengths(values: Sequence[Value]) -> Ints:
         return np.fromiter(map(len, values), dtype=np.int64, count=len(values))  # type: ignore[arg-type]
     except TypeError:  # a null value has no length
         return np.array([0 if value is None else len(value) for value in values], dtype=np.int64)
+
+
+def records(
+    format_: Format, losses: NDArray[np.float32], *, rows_per_record: int = 1
+) -> Iterator[bytes]:
+    """The rows in order as records of `rows` rows each; the last may have fewer.
+
+    >>> from streamdp.wire.json_format import JsonFormat
+    >>> rows = np.array([[0, 1], [0.1, 0.25]], dtype=np.float32)
+    >>> list(records(JsonFormat(actions=("a", "b")), rows))
+    [b'{"losses":[0.0,1.0]}', b'{"losses":[0.1,0.25]}']
+    """
+    if rows_per_record < 1:
+        raise InvalidConfig(
+            "rows_per_record", "too few", expected="at least 1", got=rows_per_record
+        )
+    for start in range(0, len(losses), rows_per_record):
+        yield format_.encode(losses[start : start + rows_per_record])

@@ -537,7 +537,7 @@ class Engine:
 
     def low_water(self) -> int:
         """The oldest record that a rebuild from the saved rows would read again."""
-        low = self._bank.low_water(self.position)
+        low = int(self._bank.first_unsaved[: len(self)].min(initial=self.position))
         first, _, _ = next(iter(self._going_idle.values()), (low, 0, b""))
         return min(low, first)
 
@@ -555,7 +555,8 @@ class Engine:
 
     def unsaved(self, *, before: int) -> int:
         """How many unsaved rows were dropped, or changed by a record older than `before`."""
-        return self._bank.unsaved(before=before) + len(self._going_idle)
+        changed = np.count_nonzero(self._bank.first_unsaved[: len(self)] < before)
+        return int(changed) + len(self._going_idle)
 
     def save(self, *, most: int | None = None) -> list[tuple[Key, bytes]]:
         """At most `most` rows that changed since their save: dropped ones, then longest unsaved.

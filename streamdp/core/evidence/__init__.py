@@ -16,7 +16,7 @@ gets a new name, and the old name keeps its old results (`tests/golden_arithmeti
 """
 
 from streamdp.core.arrays import Ints
-from streamdp.core.evidence.memory import NEWEST, Memory, NewestVote, Standing
 from streamdp.core.evidence.vote_filter import VoteFilter, named
+from streamdp.core.evidence.votes import NEWEST, Memory, NewestVote, Standing
 
 __all__ = ["NEWEST", "Ints", "Memory", "NewestVote", "Standing", "VoteFilter", "named"]

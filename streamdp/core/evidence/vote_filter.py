@@ -35,7 +35,7 @@ import numpy as np
 
 from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.evidence.memory import Standing
+from streamdp.core.evidence.votes import Standing
 from streamdp.core.schedule import LAST_SLOT
 
 _POINT, _CHANCE, _FACTOR = 24, 16, 8

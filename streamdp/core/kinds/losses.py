@@ -6,6 +6,17 @@ one block, so the difference of two actions' sums moves by at most 2 (`calibrati
 is stated with it. Why: a vote is one selection by the learner's mechanism, whose prior follows from
 earlier releases; an estimate is a statistic with discrete Laplace noise. Votes and estimates of a
 block add up, and the ledger books both before either is drawn.
+
+A *window* says which losses of a block count:
+
+whole          all of them
+random_prefix  those of a random prefix, drawn when the block's first slot comes
+running        all since the learner was born: not private, as slots are read again
+
+With *Bernoulli resampling* (Wu & Wang 2026, Theorem 3) each loss becomes 1 with its own
+probability, else 0, before it is summed. A loss on the grid is g/2**20 with an integer g, and 20
+random bits, read as an integer, are below g with exactly that probability. Three coordinates share
+a word; the words are addressed by learner and slot, so that neither order nor batches matter.
 """
 
 from __future__ import annotations
@@ -15,27 +26,71 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamdp.core.arrays import Columns, Field, Floats, Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import ACTION, Batch, BlockSums, LossBatch
 from streamdp.core.evidence.evidence import InForce
-from streamdp.core.evidence.memory import NEWEST, Memory
-from streamdp.core.evidence.votes import Votes
-from streamdp.core.grid import as_rows
+from streamdp.core.evidence.votes import NEWEST, Memory, Votes
+from streamdp.core.grid import GRID_BITS, as_rows, quantise
 from streamdp.core.kinds.estimates import Estimate
 from streamdp.core.kinds.kind import BitsOf, BlockRelease, Sizes, Watching, check_even
 from streamdp.core.kinds.names import read_actions
-from streamdp.core.kinds.resampled import resampled
-from streamdp.core.kinds.windows import WINDOWS, Window, prefixes
 from streamdp.core.noise import discrete_laplace, log_probabilities
 from streamdp.core.randomness import Bits, Purpose, uniform_integers
 from streamdp.core.schedule import Schedule
 from streamdp.core.segments import Adder, BatchSlots
 from streamdp.core.selection import Mechanism, Prior
+
+_PER_WORD = 64 // GRID_BITS
+_MASK = np.uint64((1 << GRID_BITS) - 1)
+
+
+def resampled(losses: NDArray[np.float32], bits: Bits) -> NDArray[np.float32]:
+    """Losses as exact Bernoulli draws; `bits` has a row for each slot."""
+    n, actions = losses.shape
+    grid, _ = quantise(losses)
+    words = bits.words(0, -(-actions // _PER_WORD))
+    shifts = (np.arange(_PER_WORD) * GRID_BITS).astype(np.uint64)
+    drawn = ((words[:, :, None] >> shifts) & _MASK).reshape(n, -1)[:, :actions]
+    return (drawn < grid.astype(np.uint64)).astype(np.float32)
+
+
+Window = Literal["whole", "random_prefix", "running"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is the same for all learners with a window."""
+
+    drawn: bool = False  # whether its length is drawn for each block
+    cleared: bool = True  # whether the sums begin anew with each block
+
+
+WINDOWS: Mapping[str, Rule] = MappingProxyType(
+    {
+        "whole": Rule(),
+        "random_prefix": Rule(drawn=True),
+        "running": Rule(cleared=False),
+    }
+)
+
+
+def prefixes(lengths: Ints, bits: Bits) -> Ints:
+    """The length of a random prefix of each block.
+
+    Privacy: a window depends on bits and on the block's length only, never on content, so the
+    window's selection is as private as that of a whole block.
+    """
+    half = lengths // 2  # Cesari & Colomboni 2026, §4: uniform on {⌊n/2⌋+1, …, n}
+    drawn: Ints = half + 1 + uniform_integers(bits, lengths - half)
+    return drawn
+
 
 Resample = Literal["none", "bernoulli"]
 

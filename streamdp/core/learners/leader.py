@@ -15,9 +15,8 @@ from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar
 
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.kinds.losses import Leader, Resample
+from streamdp.core.kinds.losses import Leader, Resample, Window
 from streamdp.core.kinds.names import read_actions
-from streamdp.core.kinds.windows import Window
 from streamdp.core.schedule import Schedule, schedule_of
 
 __all__ = [

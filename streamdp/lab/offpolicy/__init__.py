@@ -7,7 +7,7 @@ it can answer depends on how its actions were drawn:
    its own policies and sees only what it drew. Exact: no weights, no variance but the learner's.
 2. *Propensities* (`weighted`): the probability with which each shown action was drawn was logged.
    Inverse-propensity, self-normalised and doubly robust estimates of the value of each learner's
-   policies, with intervals and the effective number of records (`estimators`, `intervals`).
+   policies, with intervals and the effective number of records (`estimators`).
 3. *Uniform draws* (`rejection`): each learner draws its own action for each record and learns from
    the record where both agree. It is then as if it had run live on about one record in K.
 4. *A service's own records* (`fold`): the releases that the service made, bit for bit under its

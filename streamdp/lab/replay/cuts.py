@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
 from streamdp.core.events import Key
-from streamdp.core.kinds.windows import prefixes
+from streamdp.core.kinds.losses import prefixes
 from streamdp.core.randomness import Purpose, SeededRandomness
 from streamdp.core.schedule import Schedule
 

@@ -25,6 +25,10 @@ result of a round is unknown, drop this object and take the partition again.
 
 How far the outcomes reach is for operators: no message here contains an offset of outcomes, and the
 measured time of a commit leaves out the reading of outcomes.
+
+**Contents** of requests or outcomes are read by a registry's schemas, as the JSON of the recipes.
+Schemas that a timer has fetched hold from the next record that is read. When that is looked at, and
+when it is saved, does not depend on whether there are records: an outcome's existence is a secret.
 """
 
 from __future__ import annotations
@@ -48,15 +52,51 @@ from streamdp.ports import (
     Value,
     Written,
 )
-from streamdp.service.assembling.contents import Contents
 from streamdp.service.assembling.fingerprints import FINGERPRINTS
-from streamdp.service.assembling.saved import Opened, encode_point, entry_of, open_assembly
+from streamdp.service.assembling.saved import (
+    Opened,
+    encode_point,
+    entry_of,
+    open_assembly,
+    schema_entry,
+)
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.charges_by_others import ALONE, ChargesByOthers
 from streamdp.service.protocol import check_goes_on
 from streamdp.wire.entries import POINT
 from streamdp.wire.lines import LEDGER_SCHEMA, Assembled, PersonsCap
 from streamdp.wire.published import encode_assembled
+from streamdp.wire.registered.formats import Reading, as_json
+from streamdp.wire.registered.schemas import Held, encode_held
+
+
+class Contents:
+    """The contents of one topic's records in one partition."""
+
+    def __init__(self, what: str, reading: Reading | None, held: Sequence[Held]) -> None:
+        self._what = what
+        self._reading = None if reading is None else reading.resumed(held)
+        self._unsaved: list[Held] = []
+
+    def renew(self, *, since: int) -> None:
+        """Let schemas that were fetched hold from the next record on, which has this offset."""
+        if self._reading is not None:
+            self._reading, new = self._reading.renewed(since=since)
+            self._unsaved += new
+
+    def read(self, records: Records) -> Sequence[Value]:
+        """The records' values as JSON."""
+        if self._reading is None:
+            return records.values
+        return as_json(self._reading, records.values, records.offsets)
+
+    def unsaved(self, *, epoch: int) -> list[tuple[bytes, bytes]]:
+        """The entries for the next commit."""
+        unsaved, self._unsaved = self._unsaved, []
+        return [
+            (schema_entry(self._what, held, epoch=epoch), encode_held(held)) for held in unsaved
+        ]
+
 
 Observe = Callable[[str, float], None]
 """Receives how long a public step took."""

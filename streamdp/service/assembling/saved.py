@@ -128,70 +128,205 @@ def open_assembly(
     spec: AssemblySpec, partition: Partition, taken: Taken, *, by_others: ChargesByOthers = ALONE
 ) -> Opened:
     """Check what is durable and decide how the partition goes on; raise if it must halt."""
-    opened = _open(spec, partition, taken, by_others)
+    line = _line(spec, partition, taken.last_ledger_line)
+    opened = _Found(spec, partition, taken, by_others, read_point(partition, taken), line).open()
     if not opened.begins:
         others = "other assemblies or streams have used these requests since"
         check_alone(partition, opened.positions.requests, by_others, others)
     return opened
 
 
-def _open(
-    spec: AssemblySpec, partition: Partition, taken: Taken, by_others: ChargesByOthers
-) -> Opened:
-    point, line = read_point(partition, taken), _line(spec, partition, taken.last_ledger_line)
-    if point is None:
-        return _without_point(spec, partition, taken, line, by_others)
-    _check_inputs(partition, taken, point)
-    inputs = Inputs(partition, taken, ids=(point.requests_id, point.outcomes_id))
-    if spec.epoch < point.epoch:
-        raise Superseded(
-            f"partition {partition}",
-            "the configuration is of an earlier epoch than the state; deploy the newer one",
-            expected=f"epoch {point.epoch} or a later one",
-            got=spec.epoch,
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is durable of a partition that is taken, and the configuration that takes it."""
+
+    spec: AssemblySpec
+    partition: Partition
+    taken: Taken
+    by_others: ChargesByOthers
+    point: _Point | None
+    line: Assembled | None  # the newest of the ledger
+
+    def open(self) -> Opened:
+        """Check what is durable and decide how the partition goes on."""
+        spec, taken, point = self.spec, self.taken, self.point
+        if point is None:
+            return self._without_point()
+        self._check_inputs(point)
+        inputs = Inputs(self.partition, taken, ids=(point.requests_id, point.outcomes_id))
+        if spec.epoch < point.epoch:
+            raise Superseded(
+                f"partition {self.partition}",
+                "the configuration is of an earlier epoch than the state; deploy the newer one",
+                expected=f"epoch {point.epoch} or a later one",
+                got=spec.epoch,
+            )
+        positions = Positions(int(point.requests), int(point.history), int(point.outcomes))
+        if spec.epoch > max(point.epoch, self.line.epoch if self.line else 0):
+            return self._anew(positions.requests, inputs)
+        if spec.digest != point.digest:
+            what = changes(point.settings, spec.settings)
+            raise ConfigurationMismatch(
+                f"partition {self.partition}",
+                f"the configuration differs from the state's{what}; a change of windows,"
+                " rules, actions, formats, caps or topics needs a new epoch",
+                expected=f"digest {point.digest}",
+                got=spec.digest,
+            )
+        self._check_ledger(point)
+        self._check_retained(positions)
+        null, head = entries(spec.epoch), entries(spec.epoch) + b":"
+        counts: dict[Key, bytes] = {
+            (None if place == null else place[len(head) :]): value
+            for place, value in taken.state.items()
+            if place == null or place.startswith(head)
+        }
+        kept = tuple(_schemas(spec.epoch) + what + b" " for what in (b"requests", b"outcomes"))
+        stale = [
+            place
+            for place in _others(taken)
+            if place != null and not place.startswith((head, *kept))
+        ]
+        where = f"state of {self.partition}"
+        return Opened(
+            positions,
+            counts,
+            tuple(stale),
+            begins=False,
+            lines=point.lines,
+            declared=point.declared,
+            inputs=inputs,
+            schemas={
+                what: [
+                    decode_held(value, where=where)
+                    for place, value in taken.state.items()
+                    if place.startswith(begin)
+                ]
+                for what, begin in zip(("requests", "outcomes"), kept, strict=True)
+            },
         )
-    positions = Positions(int(point.requests), int(point.history), int(point.outcomes))
-    if spec.epoch > max(point.epoch, line.epoch if line else 0):
-        return _anew(partition, taken, positions.requests, line, by_others, inputs)
-    if spec.digest != point.digest:
-        what = changes(point.settings, spec.settings)
-        raise ConfigurationMismatch(
-            f"partition {partition}",
-            f"the configuration differs from the state's{what}; a change of windows,"
-            " rules, actions, formats, caps or topics needs a new epoch",
-            expected=f"digest {point.digest}",
-            got=spec.digest,
+
+    def _without_point(self) -> Opened:
+        """A first start; or a state that was lost, which needs a new epoch."""
+        spec, taken, line = self.spec, self.taken, self.line
+        inputs = Inputs(self.partition, taken, ids=(None, None))
+        if line is None and taken.group_offset is None:
+            earliest = spec.start is Start.EARLIEST
+            begin = self._begin(taken.first_offset if earliest else taken.end_offset)
+            outcomes = taken.second_input_first if earliest else taken.second_input_end
+            positions = Positions(begin, begin, outcomes)
+            return Opened(positions, {}, (), begins=True, lines=0, declared=0, inputs=inputs)
+        known = line.epoch if line else 1
+        if spec.epoch <= known:
+            raise self.halt(
+                "the state is gone; raise the epoch to go on",
+                f"a checkpoint, or epoch {known + 1}",
+                "a group offset" if line is None else "a ledger line",
+            )
+        return self._anew(0, inputs)
+
+    def _anew(self, position: int, inputs: Inputs) -> Opened:
+        """Begin a new epoch, behind every request that may have been emitted (P11).
+
+        The checkpoint knows the exact request. The ledger reaches further, so it is used only if
+        the checkpoint is missing or was rolled back.
+        """
+        taken, point, line = self.taken, self.point, self.line
+        whole = point is not None and (line is None or line.ordinal <= point.lines)
+        assembled = 0 if line is None or whole else line.stop
+        known = max(position, taken.group_offset or 0, assembled)
+        if taken.end_offset < known:
+            raise self._cut_back("requests", known, taken.end_offset)
+        at = self._begin(max(known, taken.first_offset))
+        positions = Positions(at, at, max(taken.second_input_first, taken.second_input_offset or 0))
+        stale = tuple(_others(taken))
+        lines = max(point.lines if point else 0, line.ordinal if line else 0)
+        return Opened(positions, {}, stale, begins=True, lines=lines, declared=0, inputs=inputs)
+
+    def _begin(self, known: int) -> int:
+        """The first request, at `known` or later, that others leave room for."""
+        number, end = self.partition.number, self.taken.end_offset
+        begin = self.by_others.begin(number, known)
+        if begin > end:
+            ledgers = ", ".join(self.by_others.ahead(number, end))
+            raise self.halt(
+                "others have read beyond the end of the requests, and the budget does not cover"
+                f" their charges again ({ledgers}); use topics with other names",
+                f"an end at {begin} or later",
+                end,
+            )
+        return begin
+
+    def _check_ledger(self, point: _Point) -> None:
+        """State and ledger must know the same lines; a look beside an owner reads it twice."""
+        later = _line(self.spec, self.partition, self.taken.later_ledger_line)
+        newest = self.line.ordinal if self.line else 0
+        if newest > point.lines:
+            raise self.halt(
+                "the state was rolled back: the ledger has a later line; raise the epoch to go on",
+                f"line {point.lines}",
+                f"line {newest}",
+            )
+        newest = max(newest, later.ordinal if later else 0)
+        if newest < point.lines:
+            raise self.halt(
+                "the ledger has lost lines; restore it: nothing else says what was assembled",
+                f"line {point.lines}",
+                f"line {newest}" if newest else "an empty ledger",
+            )
+
+    def _check_inputs(self, point: _Point) -> None:
+        """The topics must be the same, with no fewer partitions; a new epoch changes neither."""
+        for what, known, now in (
+            ("requests", point.requests_id, self.taken.input_id),
+            ("outcomes", point.outcomes_id, self.taken.second_input_id),
+        ):
+            if known is not None and now is not None and known != now:
+                raise self.halt(
+                    f"requests or outcomes were deleted and recreated; {OTHER_TOPICS}",
+                    f"{what} with topic id {known}",
+                    now,
+                )
+        if self.taken.partitions < point.partitions:
+            raise self.halt(
+                "the inputs have fewer partitions than before",
+                point.partitions,
+                self.taken.partitions,
+            )
+
+    def _check_retained(self, positions: Positions) -> None:
+        """The inputs must still hold everything from the positions on; only outcomes may expire."""
+        taken = self.taken
+        if (taken.group_offset or 0) > positions.requests:
+            raise self.halt(
+                "the state was rolled back: the group remembers a later position; raise the epoch"
+                " to go on",
+                f"offset {taken.group_offset} or later",
+                positions.requests,
+            )
+        if taken.first_offset > positions.history:
+            raise self.halt(
+                "requests that are needed again are no longer retained; raise the epoch to go on",
+                f"request {positions.history}",
+                f"{taken.first_offset} as the oldest",
+            )
+        if taken.second_input_end < positions.outcomes:
+            raise self._cut_back("outcomes", "where it was", taken.second_input_end)
+        if taken.end_offset < positions.requests:
+            raise self._cut_back("requests", positions.requests, taken.end_offset)
+
+    def _cut_back(self, what: str, expected: int | str, got: int) -> StateMismatch:
+        """An input ends too early. Offsets of requests are public, outcomes' are not shown."""
+        return self.halt(
+            "requests or outcomes were truncated or replaced, and their offsets are given out"
+            f" again; {OTHER_TOPICS}",
+            f"an end of {what} at {expected} or later",
+            got if isinstance(expected, int) else "an earlier one",
         )
-    _check_ledger(partition, point, line, _line(spec, partition, taken.later_ledger_line))
-    _check_retained(partition, taken, positions)
-    null, head = entries(spec.epoch), entries(spec.epoch) + b":"
-    counts: dict[Key, bytes] = {
-        (None if place == null else place[len(head) :]): value
-        for place, value in taken.state.items()
-        if place == null or place.startswith(head)
-    }
-    kept = tuple(_schemas(spec.epoch) + what + b" " for what in (b"requests", b"outcomes"))
-    stale = [
-        place for place in _others(taken) if place != null and not place.startswith((head, *kept))
-    ]
-    where = f"state of {partition}"
-    return Opened(
-        positions,
-        counts,
-        tuple(stale),
-        begins=False,
-        lines=point.lines,
-        declared=point.declared,
-        inputs=inputs,
-        schemas={
-            what: [
-                decode_held(value, where=where)
-                for place, value in taken.state.items()
-                if place.startswith(begin)
-            ]
-            for what, begin in zip(("requests", "outcomes"), kept, strict=True)
-        },
-    )
+
+    def halt(self, what: str, expected: object, got: object) -> StateMismatch:
+        """The error of a contradiction."""
+        return _halt(self.partition, what, expected, got)
 
 
 def declared_by(value: bytes, *, where: str) -> tuple[int, int, int]:
@@ -240,151 +375,6 @@ def _line(spec: AssemblySpec, partition: Partition, value: bytes | None) -> Asse
             got=" and ".join(topics[:2]) + f" to {topics[2]}",
         )
     return line
-
-
-def _without_point(
-    spec: AssemblySpec,
-    partition: Partition,
-    taken: Taken,
-    line: Assembled | None,
-    by_others: ChargesByOthers,
-) -> Opened:
-    """A first start; or a state that was lost, which needs a new epoch."""
-    inputs = Inputs(partition, taken, ids=(None, None))
-    if line is None and taken.group_offset is None:
-        earliest = spec.start is Start.EARLIEST
-        at = taken.first_offset if earliest else taken.end_offset
-        begin = by_others.begin(partition.number, at)
-        if begin > taken.end_offset:
-            raise _overtaken(partition, begin, taken.end_offset, by_others)
-        outcomes = taken.second_input_first if earliest else taken.second_input_end
-        positions = Positions(begin, begin, outcomes)
-        return Opened(positions, {}, (), begins=True, lines=0, declared=0, inputs=inputs)
-    known = line.epoch if line else 1
-    if spec.epoch <= known:
-        raise _halt(
-            partition,
-            "the state is gone; raise the epoch to go on",
-            f"a checkpoint, or epoch {known + 1}",
-            "a group offset" if line is None else "a ledger line",
-        )
-    return _anew(partition, taken, 0, line, by_others, inputs)
-
-
-def _anew(
-    partition: Partition,
-    taken: Taken,
-    position: int,
-    line: Assembled | None,
-    by_others: ChargesByOthers,
-    inputs: Inputs,
-) -> Opened:
-    """Begin a new epoch, behind every request that may have been emitted (P11).
-
-    The checkpoint knows the exact request. The ledger reaches further, so it is used only if the
-    checkpoint is missing or was rolled back.
-    """
-    point = read_point(partition, taken)
-    whole = point is not None and (line is None or line.ordinal <= point.lines)
-    assembled = 0 if line is None or whole else line.stop
-    known = max(position, taken.group_offset or 0, assembled)
-    if taken.end_offset < known:
-        raise _cut_back(partition, "requests", known, taken.end_offset)
-    at = by_others.begin(partition.number, max(known, taken.first_offset))
-    if at > taken.end_offset:
-        raise _overtaken(partition, at, taken.end_offset, by_others)
-    positions = Positions(at, at, max(taken.second_input_first, taken.second_input_offset or 0))
-    stale = tuple(_others(taken))
-    lines = max(point.lines if point else 0, line.ordinal if line else 0)
-    return Opened(positions, {}, stale, begins=True, lines=lines, declared=0, inputs=inputs)
-
-
-def _check_ledger(
-    partition: Partition, point: _Point, line: Assembled | None, later: Assembled | None
-) -> None:
-    """State and ledger must know the same lines; a look beside an owner reads the ledger twice."""
-    newest = line.ordinal if line else 0
-    if newest > point.lines:
-        raise _halt(
-            partition,
-            "the state was rolled back: the ledger has a later line; raise the epoch to go on",
-            f"line {point.lines}",
-            f"line {newest}",
-        )
-    newest = max(newest, later.ordinal if later else 0)
-    if newest < point.lines:
-        raise _halt(
-            partition,
-            "the ledger has lost lines; restore it: nothing else says what was assembled",
-            f"line {point.lines}",
-            f"line {newest}" if newest else "an empty ledger",
-        )
-
-
-def _overtaken(
-    partition: Partition, begin: int, end: int, by_others: ChargesByOthers
-) -> StateMismatch:
-    ledgers = ", ".join(by_others.ahead(partition.number, end))
-    return _halt(
-        partition,
-        "others have read beyond the end of the requests, and the budget does not cover their"
-        f" charges again ({ledgers}); use topics with other names",
-        f"an end at {begin} or later",
-        end,
-    )
-
-
-def _check_inputs(partition: Partition, taken: Taken, point: _Point) -> None:
-    """The topics must be the same ones, with no fewer partitions; a new epoch changes neither."""
-    for what, known, now in (
-        ("requests", point.requests_id, taken.input_id),
-        ("outcomes", point.outcomes_id, taken.second_input_id),
-    ):
-        if known is not None and now is not None and known != now:
-            raise _halt(
-                partition,
-                f"requests or outcomes were deleted and recreated; {OTHER_TOPICS}",
-                f"{what} with topic id {known}",
-                now,
-            )
-    if taken.partitions < point.partitions:
-        raise _halt(
-            partition, "the inputs have fewer partitions than before", point.partitions,
-            taken.partitions,
-        )  # fmt: skip
-
-
-def _check_retained(partition: Partition, taken: Taken, positions: Positions) -> None:
-    if (taken.group_offset or 0) > positions.requests:
-        raise _halt(
-            partition,
-            "the state was rolled back: the group remembers a later position; raise the epoch to go"
-            " on",
-            f"offset {taken.group_offset} or later",
-            positions.requests,
-        )
-    if taken.first_offset > positions.history:
-        raise _halt(
-            partition,
-            "requests that are needed again are no longer retained; raise the epoch to go on",
-            f"request {positions.history}",
-            f"{taken.first_offset} as the oldest",
-        )
-    if taken.second_input_end < positions.outcomes:
-        raise _cut_back(partition, "outcomes", "where it was", taken.second_input_end)
-    if taken.end_offset < positions.requests:
-        raise _cut_back(partition, "requests", positions.requests, taken.end_offset)
-
-
-def _cut_back(partition: Partition, what: str, expected: int | str, got: int) -> StateMismatch:
-    """An input ends too early. Offsets of requests are public, those of outcomes are not shown."""
-    return _halt(
-        partition,
-        "requests or outcomes were truncated or replaced, and their offsets are given out again;"
-        f" {OTHER_TOPICS}",
-        f"an end of {what} at {expected} or later",
-        got if isinstance(expected, int) else "an earlier one",
-    )
 
 
 def _halt(partition: Partition, what: str, expected: object, got: object) -> StateMismatch:

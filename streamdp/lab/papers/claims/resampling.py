@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
 from streamdp.core.grid import quantise
-from streamdp.core.kinds.resampled import resampled
+from streamdp.core.kinds.losses import resampled
 from streamdp.core.learners import Leader
 from streamdp.core.randomness import Bits, Purpose, SeededRandomness
 from streamdp.lab.papers.claims import Effort, Measured, Z, judged
