@@ -377,6 +377,7 @@ def configured(tmp_path: Path) -> Path:
 LOOKED = ("--samples", "1000", "--black-box", "--runs", "300", "--json")
 
 
+@once
 @pytest.mark.usefixtures("few_requests", "short_blocks")
 def test_the_command_audits_a_configurations_feedback_streams(configured: Path) -> None:
     """As it is configured, three actions and rewards, through the real service on files."""
@@ -388,6 +389,7 @@ def test_the_command_audits_a_configurations_feedback_streams(configured: Path) 
     assert 0 <= result["epsilon_proven"] <= 1
 
 
+@once
 @pytest.mark.usefixtures("few_requests", "short_blocks")
 def test_the_command_looks_at_recipes_from_outside_too() -> None:
     """With the fewest actions that are asked for, by header and by value."""

@@ -33,7 +33,15 @@ from streamdp.core.selection import (
     PermuteAndFlip,
     Prior,
 )
-from streamdp.lab.audit import TOLERANCE, Memo, audit_kind, sample, sweep, transcripts
+from streamdp.lab.audit import (
+    TOLERANCE,
+    Memo,
+    audit_kind,
+    first_failure,
+    sample,
+    sweep,
+    transcripts,
+)
 from streamdp.lab.audit.comparing import compared
 from streamdp.lab.audit.exposure import Exposure, designs, exposed, slots_alone
 from streamdp.lab.audit.stories import by_turns, named
@@ -173,7 +181,7 @@ def test_are_rows_told_apart_though_their_numbers_are_equal() -> None:
 
 
 def test_a_learner_that_promises_nothing_is_called_that() -> None:
-    audit = audit_kind(learner_of({"recipe": "follow_the_leader"}, actions=TWO))
+    audit = audit_kind(learner_of({"recipe": "follow_the_leader"}, actions=TWO), longest=32)
     assert (audit.verdict, audit.charged, audit.configured) == ("not private", None, "∞")
 
 
@@ -237,7 +245,7 @@ def test_every_wrong_calibration_is_caught(name: str, actions: int, resample: st
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_calibration_fails_the_audit(name: str) -> None:
-    audit = audit_kind(leader(WRONG[name](Fraction(1))), samples=1000, memo=MEMO)
+    audit = audit_kind(leader(WRONG[name](Fraction(1))), samples=1000, longest=16, memo=MEMO)
     assert (audit.verdict, audit.passed) == ("FAILS", False)
     assert any("log-ratio" in failure for failure in audit.failures)
 
@@ -395,8 +403,9 @@ def test_a_charge_that_misses_a_slot_is_caught(broken: pytest.MonkeyPatch) -> No
         book(self, accounts[some], starts[some] + 1, stops[some], epsilon=epsilon)
 
     broken.setattr(Ledger, "book", late)
-    audit = audit_kind(incumbent(), samples=1000, longest=8)
-    assert any("> 0" in failure for failure in audit.failures)
+    failure = first_failure(incumbent(), samples=1000, longest=8, memo=Memo())
+    assert failure is not None
+    assert failure.endswith("> 0")
 
 
 # -- selections by floats -------------------------------------------------------------------------

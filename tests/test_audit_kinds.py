@@ -41,7 +41,6 @@ from streamdp.lab.audit import (
 )
 from streamdp.lab.audit.exposure import designs, exposed
 from streamdp.lab.audit.long_blocks import alone, at_another_size, at_its_size, other_sizes
-from streamdp.lab.audit.neighbours import of_actions
 from streamdp.lab.audit.transcripts import worst_ratios
 from streamdp.lab.commands.audit import SHIPPED
 from tests.golden_engine import POLICIES
@@ -75,14 +74,13 @@ SOUND = Memo()
 
 def of_short_streams(kind: Kind) -> Iterator[str]:
     """What enumerated and sampled streams say, then whether anything else depends on content."""
-    few = of_actions(kind, min(verdict.MOST_ACTIONS[kind.evidence.answers], len(kind.actions)))
-    found = verdict._Findings(few, kind, Memo())
-    found.enumerate_streams()
-    yield from found.failures
-    found.judge(sample(few, randomness=SeededRandomness("audit"), samples=4000))
-    found.judge(sample(few, randomness=SYSTEM, samples=200, longest=256), "long blocks: ")
-    found.look_for_leaks()
-    yield from found.failures
+    found = verdict._Findings.of(kind, Memo())
+    few = found.kind
+    yield from found.of_streams()
+    yield from found.of_samples(sample(few, randomness=SeededRandomness("audit"), samples=4000))
+    long = sample(few, randomness=SYSTEM, samples=200, longest=256)
+    yield from found.of_samples(long, "long blocks: ")
+    yield from found.of_content()
 
 
 def findings(mutant: Mutant) -> Iterable[str]:
@@ -194,10 +192,9 @@ def test_releases_of_long_blocks_follow_their_law(options: dict[str, str]) -> No
 def test_a_broken_engine_is_a_failed_audit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The verdict of `streamdp audit` says what is wrong."""
     mutant = MUTANTS["favours_the_best_of_long_blocks"]
-    sound = Memo()
-    assert audit_kind(mutant.kind, samples=5000, longest=64, memo=sound).failures == ()
+    assert audit_kind(mutant.kind, samples=5000, longest=64, memo=SOUND).failures == ()
     mutant.patch(monkeypatch)
-    known = Memo(leaks=sound.leaks, races=sound.races, bits=sound.bits)  # of what is not broken
+    known = Memo(leaks=SOUND.leaks, races=SOUND.races, bits=SOUND.bits)  # of what is not broken
     audit = audit_kind(mutant.kind, samples=5000, longest=64, memo=known)
     assert audit.verdict == "FAILS"
     assert any("drawn with other action than earlier" in what for what in audit.failures)
@@ -214,12 +211,12 @@ def test_stories_are_told_once_for_all_epsilons(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(verdict, "at_its_size", telling)
     monkeypatch.setattr(verdict, "other_sizes", lambda kind: [])
-    monkeypatch.setattr(verdict, "leaks", lambda kind: [])
+    monkeypatch.setattr(verdict, "each_leak", lambda kind: [])
     monkeypatch.setattr(verdict, "flaws_of_system_bits", lambda: [f"bits {len(kinds)}"])
     memo = Memo()
     learners = [made(epsilon="1"), made(epsilon="3"), made(played="value")]
     failures = [audited(kind, memo).failures for kind in learners]
-    assert failures == [("story 1", "bits 1")] * 2 + [("story 2", "bits 1")]
+    assert failures == [("bits 0", "story 1")] * 2 + [("bits 0", "story 2")]
 
 
 def test_a_learner_that_remembers_passes() -> None:
@@ -230,7 +227,7 @@ def test_a_learner_that_remembers_passes() -> None:
 def test_estimates_that_are_due_late_are_audited_on_short_blocks() -> None:
     late = estimate("block_regret", epsilon="1/2", min_length=64)
     audits = [
-        audit_kind(shipped(INCUMBENT).with_estimates([one]), samples=1000, longest=4)
+        audit_kind(shipped(INCUMBENT).with_estimates([one]), samples=1000, longest=4, memo=SOUND)
         for one in (late, replace(late, min_length=3))
     ]
     for one in audits:

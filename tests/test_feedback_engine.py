@@ -19,6 +19,8 @@ from streamdp.core.grid import NULL, UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Purpose, SeededRandomness
+from streamdp.lab.audit import Memo
+from streamdp.lab.audit.long_blocks import at_its_size
 from streamdp.lab.kits.kinds import check_kind
 from tests.golden_engine import POLICIES
 from tests.support.structures import one_policy_of_each
@@ -90,10 +92,14 @@ KIT = one_policy_of_each(
 )
 
 
+SOUND = Memo()
+"""What the kit finds of several policies: of the engine with very many actions, and of its bits."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("learner", KIT.values(), ids=list(KIT))
 def test_does_every_policy_pass_the_kit(learner: PolicyLearner) -> None:
-    check_kind(learner)
+    check_kind(learner, memo=SOUND)
 
 
 @pytest.mark.parametrize("step", [1, 5, 400])
@@ -325,5 +331,7 @@ def test_a_policy_never_reads_an_open_sum(monkeypatch: pytest.MonkeyPatch) -> No
         self._bank.public["remembered"][ended.rows, exact.shape[1] :] += exact / UNIT
 
     monkeypatch.setattr(Engine, "_close", reading)
-    with pytest.raises(AssertionError, match="a release does not say what is in force after it"):
+    with pytest.raises(AssertionError, match=r"depends on content: .*in force"):
         check_kind(blocks())
+    said = next(at_its_size(blocks(), 64, SeededRandomness(1)))
+    assert "a release does not say what is in force after it" in said

@@ -32,7 +32,7 @@ from streamdp.lab.audit.races import flaws_of_races
 from streamdp.lab.audit.sampler import FALSE_ALARM, Chi2, sample
 from streamdp.lab.audit.sweep import sweep
 from streamdp.lab.audit.system_bits import flaws_of_system_bits
-from streamdp.lab.audit.verdict import Audit, Memo, audit_kind
+from streamdp.lab.audit.verdict import Audit, Memo, audit_kind, first_failure
 
 __all__ = [
     "CONFIDENCE",
@@ -47,6 +47,7 @@ __all__ = [
     "Memo",
     "audit_bandit",
     "audit_kind",
+    "first_failure",
     "flaws_of_choosing",
     "flaws_of_races",
     "flaws_of_system_bits",

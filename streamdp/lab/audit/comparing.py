@@ -9,6 +9,7 @@ choices, with the sums and bonuses that they got, against the charge.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 
 import numpy as np
 
@@ -149,18 +150,18 @@ def _in_force(
     columns: dict[str, Column],
 ) -> Iterator[str]:
     """Check what is in force: as stated with each release, and by the engine at the end."""
-    evidence, keys = innermost(told.kind).evidence, told.story.keys
+    answers, keys = innermost(told.kind).evidence.answers, told.story.keys
     at = lives.numbered(opened.keys, opened.born)
     expected = np.array([follows.opened[life] for life in at.tolist()])
     if not np.array_equal(expected, opened.in_force):
         yield "what is in force at an opening is not what it says"
-    ended, answers = np.flatnonzero(blocks.ended), np.array(follows.in_force)
+    ended, followed = np.flatnonzero(blocks.ended), np.array(follows.in_force)
     for name, column in columns.items():
-        if evidence.answers == "action" and name != told.kind.releases[0].name:
+        if answers == "action" and name != told.kind.releases[0].name:
             continue  # an estimate is one number
         ids = ids_of(lives.numbered(column.keys, column.born), column.block)
         place = np.searchsorted(blocks.ids[ended], ids)
-        wrong = (answers[place] != column.in_force).reshape(len(place), -1).any(axis=1)
+        wrong = (followed[place] != column.in_force).reshape(len(place), -1).any(axis=1)
         yield from _first(
             wrong, ended[place], blocks, "a release does not say what is in force after it"
         )
@@ -168,15 +169,15 @@ def _in_force(
     after = dict(zip(blocks.life[ended].tolist(), follows.in_force, strict=True))
     for number, life in newest.items():
         expected = after.get(life, follows.opened[life])
-        said = _said(told, keys[number])
+        said = _said(told, keys[number], answers)
         if said is not None and (said != expected).any():
             yield "what is in force does not follow from the releases"
             return
 
 
-def _said(told: Told, key: Key) -> Ints | None:
+def _said(told: Told, key: Key, answers: str) -> Ints | None:
     """The engine's answer; None for a key that is away."""
-    if innermost(told.kind).evidence.answers == "policy":
+    if answers == "policy":
         return told.engine.policy(key)  # type: ignore[return-value]  # parts are numbers
     action = told.engine.action(key)
     return None if action is None else np.array(told.kind.actions.index(action))
@@ -287,16 +288,17 @@ def _charges(told: Told, blocks: Blocks, lives: Lives) -> Iterator[str]:
     for key, run in told.engine.ledger.export():
         charged.setdefault(key, []).append(run)
     expected: dict[Key, list[Run]] = {}
-    costs = np.array([release.due(blocks.lengths) for release in told.kind.releases]).T
-    for at in np.flatnonzero(blocks.ended).tolist():
-        cost = sum(
-            release.epsilon
-            for release, due in zip(told.kind.releases, costs[at].tolist(), strict=True)
-            if due
+    ended, length = blocks.ended, blocks.lengths[blocks.ended]
+    cost_of = {
+        one: sum(
+            (of.epsilon for of in told.kind.releases if of.due(np.array([one]))[0]), Fraction(0)
         )
-        key = told.story.keys[lives.keys[blocks.life[at]]]
-        run = Run(int(blocks.start[at]), int(blocks.stop[at]), cost)  # type: ignore[arg-type]
-        expected.setdefault(key, []).append(run)
+        for one in set(length.tolist())
+    }
+    columns = (lives.keys[blocks.life[ended]], blocks.start[ended], blocks.stop[ended], length)
+    for number, start, stop, slots in zip(*(of.tolist() for of in columns), strict=True):
+        run = Run(start, stop, cost_of[slots])
+        expected.setdefault(told.story.keys[number], []).append(run)
     for key, runs in expected.items():
         if _joined(charged.pop(key, [])) != _joined(runs):
             yield "the ledger does not say what its blocks cost"

@@ -36,6 +36,12 @@ class Lives:
     epochs: Ints  # L
     of: Ints  # n: the life of each slot
     place: Ints  # n: of each slot in its life, from 0
+    _numbers: dict[tuple[int, int], int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Number them by their keys and births."""
+        pairs = zip(self.keys.tolist(), self.born.tolist(), strict=True)
+        object.__setattr__(self, "_numbers", {pair: at for at, pair in enumerate(pairs)})
 
     @classmethod
     def of_story(cls, story: Story) -> Lives:
@@ -60,9 +66,8 @@ class Lives:
 
     def numbered(self, keys: Ints, born: Ints) -> Ints:
         """The lives of these keys that were born at these offsets; −1 for none."""
-        known = {pair: at for at, pair in enumerate(zip(self.keys, self.born, strict=True))}
         pairs = zip(keys.tolist(), born.tolist(), strict=True)
-        return np.array([known.get(pair, -1) for pair in pairs], dtype=np.int64)
+        return np.array([self._numbers.get(pair, -1) for pair in pairs], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,10 +43,10 @@ def each_leak(kind: Kind) -> Iterator[str]:
     row = neighbours_of(kind)
     extremes, others = row.contents[: row.extremes], row.contents[row.extremes :]
     usual = made_up(row, "leaks", 1, 1)[0, 0, row.headers.shape[1] :]
-    first, *rest = (extremes[0], extremes[-1], usual, *others[:: max(1, len(others) // 4)])
+    contents = (extremes[0], extremes[-1], *others[:: max(1, len(others) // 4)])
+    seen = observe(kind, 0, usual)  # what the log has at its first place: nothing is replaced
     for place in _PLACES:
-        seen = observe(kind, place, first)
-        for content in rest:
+        for content in contents:
             other = observe(kind, place, content)
             yield from (name for name in other if other[name] != seen.get(name))
             yield from (name for name in seen if name not in other)

@@ -69,7 +69,8 @@ class Noisy:
     """Numbers with independent discrete Laplace noise; a scale of None: no noise."""
 
     exact: Ints  # R × width
-    scales: tuple[Fraction | None, ...]  # of each number, in its units
+    parts: tuple[tuple[int, Fraction | None], ...]
+    """So many numbers in a row have noise of this scale, in their units."""
 
     @property
     def known(self) -> bool:
@@ -77,17 +78,24 @@ class Noisy:
         return True
 
     @property
+    def scales(self) -> list[Fraction | None]:
+        """The scale of each number's noise."""
+        return [scale for many, scale in self.parts for _ in range(many)]
+
+    @property
     def words(self) -> int:
         """How many random words a row's draw reads first: two for each number that has noise."""
-        return 2 * sum(scale is not None for scale in self.scales)
+        return 2 * sum(many for many, scale in self.parts if scale is not None)
 
     def broken(self, released: Ints, words: Words) -> Bools:
         """Which rows released something else than these words say."""
         low, high = np.zeros(self.exact.shape), np.zeros(self.exact.shape)
-        noisy = np.array([scale is not None for scale in self.scales])
-        if noisy.any():
-            scales = np.array([float(scale) for scale in self.scales if scale is not None])
-            low[:, noisy], high[:, noisy] = noise_bounds(scales, words)
+        numbers, sizes = zip(
+            *((many, float(scale or 0)) for many, scale in self.parts), strict=True
+        )
+        scales = np.repeat(sizes, numbers)
+        if (noisy := scales > 0).any():
+            low[:, noisy], high[:, noisy] = noise_bounds(scales[noisy], words)
         noise = released - self.exact
         return np.asarray(((noise < low) | (noise > high)).any(axis=1))
 

@@ -157,7 +157,7 @@ def _of_losses(kind: Leader) -> Neighbours:
             return Choice(kind.choose, private["sums"], kind.prior(in_force))
         (of,) = (of for of in kind.estimates if of.name == name)
         exact = of.statistic(private["totals"], action=in_force, nulls=private["nulls"])
-        return Noisy(exact[:, None], (of.scale(actions=actions),))
+        return Noisy(exact[:, None], ((1, of.scale(actions=actions)),))
 
     def of_actions(names: tuple[str, ...]) -> Kind:
         """Its recipe runs again, as rates may read K."""
@@ -226,12 +226,14 @@ def _of_feedback(kind: PolicyLearner) -> Neighbours:
         """Sums with noise, then counts; where arms are content, rewards and losses with noise."""
         exact = np.concatenate([private[column.name] for column in kind.fields], axis=1)
         first, second = kind.scales
-        return Noisy(exact, (first,) * kind.numbers + (second,) * kind.numbers)
+        return Noisy(exact, ((kind.numbers, first), (kind.numbers, second)))
 
     def of_actions(names: tuple[str, ...]) -> Kind:
         """Of many with the cheapest rule: how policies are computed has no part in noise."""
         if isinstance(kind.rule, ContextModel) and kind.rule.parts:  # as many, of one cell
             parts = ((0,),) * len(kind.rule.parts)
+            if len(names) > _FEW:  # and as many numbers as others release
+                names = names[: len(names) // len(parts)]
             rule = replace(kind.rule, shape=(1,), actions=len(names), parts=parts)
             return replace(kind, actions=names, rule=rule)
         if len(names) <= _FEW and not isinstance(kind.rule, ContextModel):  # a table has more arms

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 
 from streamdp.core.arrays import Ints
-from streamdp.core.engine import Drawn, Engine, Kept, Rebuilding, recorded
+from streamdp.core.engine import Engine, Rebuilding, recorded
 from streamdp.core.events import OPENING, Carried, Key, Releases
 from streamdp.core.evidence.carrying import Passage
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.kinds.kind import Kind, full_charge
+from streamdp.core.kinds.recorded import ManyRecorded
 from streamdp.core.randomness import Randomness
 from streamdp.lab.audit.neighbours import Neighbours, neighbours_of
 from streamdp.lab.audit.stories import Story
@@ -36,7 +38,7 @@ class Told:
     releases: list[Releases] = field(default_factory=list)  # of each batch
     engine: Engine = field(init=False)
     _saved: dict[Key, bytes] = field(default_factory=dict)
-    _recorded: dict[Drawn, Kept] = field(default_factory=dict)
+    _recorded: ManyRecorded = field(default_factory=ManyRecorded)
     _unrecorded: list[Releases] = field(default_factory=list)
     _heritage: dict[Key, Carried] = field(default_factory=dict)
     _epoch: int = 1
@@ -87,7 +89,7 @@ class Told:
         if all_saved and self.story.idle is None:
             self._saved |= dict(before.save())
         while self._unrecorded:
-            self._recorded |= recorded(self._unrecorded.pop(0))
+            self._recorded.update(recorded(self._unrecorded.pop(0)))
         first = int(np.searchsorted(self.story.offsets, before.low_water()))
         rebuilding = Rebuilding(
             self._new(), rows=list(self._saved.items()), releases=self._recorded,
@@ -104,8 +106,8 @@ class Told:
         passage = Passage(self.kind, self.kind)
         known = {key: passage.carried(after, of) for key, after, of in self.engine.known()}
         self._heritage = {key: of for key, of in known.items() if of is not None}
-        self._epoch, self._begun, self._saved, self._recorded = self._epoch + 1, begin, {}, {}
-        self._unrecorded = []
+        self._epoch, self._begun, self._saved = self._epoch + 1, begin, {}
+        self._recorded, self._unrecorded = ManyRecorded(), []
         position = self.engine.position
         self.engine = self._new()
         self.engine.skip_to(position)
@@ -130,7 +132,8 @@ class Column:
 
 def column_of(told: Told, name: str) -> Column:
     """The releases of one name, over all batches."""
-    parts = [_one(told, releases, name) for releases in told.releases if len(releases)]
+    numbers = {key: number for number, key in enumerate(told.story.keys)}
+    parts = [_one(numbers, releases, name) for releases in told.releases if len(releases)]
     assert parts, "a story releases something"
     joined = {
         of: np.concatenate([getattr(part, of) for part in parts])
@@ -142,9 +145,8 @@ def column_of(told: Told, name: str) -> Column:
     return Column(charge=charge, carried=carried, **joined)
 
 
-def _one(told: Told, releases: Releases, name: str) -> Column:
+def _one(numbers: Mapping[Key, int], releases: Releases, name: str) -> Column:
     of = releases.kind == releases.kinds.index(name)
-    numbers = {key: number for number, key in enumerate(told.story.keys)}
     named = [key for key, there in zip(releases.keys, of.tolist(), strict=True) if there]
     in_force: InForce = releases.value if releases.in_force is None else releases.in_force
     drawn = releases.value[:, None]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from math import inf
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from streamdp.lab.audit.exposure import (
     exposed,
     slots_alone,
 )
-from streamdp.lab.audit.interference import leaks
+from streamdp.lab.audit.interference import each_leak
 from streamdp.lab.audit.laws import TOLERANCE, Choice
 from streamdp.lab.audit.long_blocks import (
     LONGEST,
@@ -49,6 +50,7 @@ _SHARE_OF_LONG = {"action": 5, "policy": 50}
 _FEWEST_LONG = 200
 
 K = TypeVar("K", bound=Kind)
+Name = TypeVar("Name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +61,7 @@ class Memo:
     leaks: dict[object, list[str]] = field(default_factory=dict)
     engines: dict[object, list[str]] = field(default_factory=dict)
     races: dict[str, list[str]] = field(default_factory=dict)
-    bits: list[list[str]] = field(default_factory=list)  # one entry, after the first audit
-
-    def flaws_of_bits(self) -> list[str]:
-        """The faults of the system's bits, which all kinds draw."""
-        if not self.bits:
-            self.bits.append(flaws_of_system_bits())
-        return self.bits[0]
+    bits: dict[None, list[str]] = field(default_factory=dict)  # the system's: all kinds draw them
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,45 +114,58 @@ def audit_kind(
     ('holds', Fraction(1, 2), 0.5)
     """
     answers = kind.evidence.answers
-    few = of_actions(kind, min(MOST_ACTIONS[answers], len(kind.actions)))
-    findings = _Findings(few, kind, Memo() if memo is None else memo)
-    findings.live_through_long_blocks(longest)
-    if kind.charge is not None:
-        findings.enumerate_streams()
-        findings.look_at_choices(longest)
-        findings.failures += findings.memo.flaws_of_bits()
-        seeded = randomness or SeededRandomness("audit")
-        findings.judge(sample(_on_short_blocks(few), randomness=seeded, samples=samples))
-        long = max(_FEWEST_LONG, samples // _SHARE_OF_LONG[answers])
-        findings.judge(
-            sample(few, randomness=SystemRandomness(), samples=long, longest=longest),
-            "long blocks: ",
-        )
-    findings.look_for_leaks()
+    findings = _Findings.of(kind, Memo() if memo is None else memo)
+    failures = tuple(findings.failures(samples, longest, randomness))
     inner: Any = innermost(kind)
     return Audit(
         learner=str(inner),
-        actions=len(few.actions) if answers == "action" else len(kind.actions),
+        actions=len(findings.kind.actions) if answers == "action" else len(kind.actions),
         configured=dict(inner.options).get("epsilon", "∞"),
         charged=None if kind.charge is None else findings.charged,
         worst=inf if kind.charge is None else findings.worst,
         samples=0 if kind.charge is None else samples,
-        failures=tuple(findings.failures),
+        failures=failures,
     )
+
+
+def first_failure(kind: Kind, *, samples: int, longest: int, memo: Memo) -> str | None:
+    """What `audit_kind` finds first, if anything; it ends there."""
+    return next(_Findings.of(kind, memo).failures(samples, longest, None), None)
 
 
 @dataclass(slots=True)
 class _Findings:
-    """Runs the layers one after the other and collects their failures."""
+    """Runs the layers one after the other, the quick ones first."""
 
     kind: Kind  # of few actions
     whole: Kind
     memo: Memo
     worst: float = 0.0
     charged: Fraction = Fraction(0)
-    failures: list[str] = field(default_factory=list)
 
-    def enumerate_streams(self) -> None:
+    @classmethod
+    def of(cls, kind: Kind, memo: Memo) -> _Findings:
+        """Nothing yet."""
+        most = MOST_ACTIONS[kind.evidence.answers]
+        return cls(of_actions(kind, min(most, len(kind.actions))), kind, memo)
+
+    def failures(self, samples: int, longest: int, randomness: Randomness | None) -> Iterator[str]:
+        """Yield what each layer finds, one by one, so that a caller can stop at the first."""
+        if self.kind.charge is not None:
+            yield from self.of_streams()
+            yield from self.of_choices(longest)
+            seeded = randomness or SeededRandomness("audit")
+            short = _on_short_blocks(self.kind)
+            yield from self.of_samples(sample(short, randomness=seeded, samples=samples))
+            long = max(_FEWEST_LONG, samples // _SHARE_OF_LONG[self.kind.evidence.answers])
+            system = SystemRandomness()
+            sampled = sample(self.kind, randomness=system, samples=long, longest=longest)
+            yield from self.of_samples(sampled, "long blocks: ")
+            yield from _kept(self.memo.bits, None, flaws_of_system_bits)
+        yield from self.of_content()
+        yield from self.of_long_blocks(longest)
+
+    def of_streams(self) -> Iterator[str]:
         """Layer 1: every replacement in every short stream against what its slot was charged."""
         kind = _on_short_blocks(self.kind)
         for design in [*designs(kind), *slots_alone(kind)]:
@@ -171,9 +180,9 @@ class _Findings:
             slot = max(beyond, key=lambda at: beyond[at])
             if beyond[slot] > TOLERANCE:
                 where = f"slot {slot} of {design.slots}"
-                self.failures.append(f"{where}: log-ratio {ratios[slot]:.4g} > {paid[slot]}")
+                yield f"{where}: log-ratio {ratios[slot]:.4g} > {paid[slot]}"
 
-    def look_at_choices(self, longest: int) -> None:
+    def of_choices(self, longest: int) -> Iterator[str]:
         """Layers 1 and 2: one choice after long blocks, and among many actions or rows."""
         law, charge = blank_law(self.kind, self.kind.releases[0].name), self.kind.charge
         if not isinstance(law, Choice) or charge is None:
@@ -186,41 +195,46 @@ class _Findings:
         for what, (ratio, allowed) in ratios.items():
             self.worst = max(self.worst, ratio)
             if ratio > allowed + TOLERANCE:
-                self.failures.append(f"{what}: log-ratio {ratio:.4g} > {allowed}")
-        races, name = self.memo.races, law.mechanism.name
-        if name not in races:
-            races[name] = flaws_of_races(law.mechanism)
-        self.failures += races[name]
+                yield f"{what}: log-ratio {ratio:.4g} > {allowed}"
+        mechanism = law.mechanism
+        yield from _kept(self.memo.races, mechanism.name, lambda: flaws_of_races(mechanism))
 
-    def judge(self, tests: Iterable[tuple[str, Chi2]], where: str = "") -> None:
+    def of_samples(self, tests: Iterable[tuple[str, Chi2]], where: str = "") -> Iterator[str]:
         """Layer 2: note what a χ² statistic beyond its limit accuses, once each."""
-        found: dict[str, str] = {}
+        accused = set()
         for what, fit in tests:
-            if not fit.passed:
-                found.setdefault(what, f"χ² {fit.statistic:.6g} > {fit.limit:.6g}")
-        self.failures += [f"{where}{what}: {beyond}" for what, beyond in found.items()]
+            if not fit.passed and what not in accused:
+                accused.add(what)
+                yield f"{where}{what}: χ² {fit.statistic:.6g} > {fit.limit:.6g}"
 
-    def live_through_long_blocks(self, longest: int) -> None:
-        """Layer 2: every draw of the shipped engine in long blocks against the log and the bits."""
-        known, system = self.memo.engines, SystemRandomness()
-        name = structure_of(self.whole), longest
-        if name not in known:
-            few = self.kind if self.kind.evidence.answers == "action" else self.whole
-            flaws = [*at_its_size(few, longest, system)]
-            for story, other in other_sizes(self.whole):
-                size = story.name, structure_of(other)
-                if size not in known:
-                    known[size] = [*at_another_size(story, other)]
-                flaws += known[size]
-            known[name] = list(dict.fromkeys(flaws))
-        self.failures += known[name]
-
-    def look_for_leaks(self) -> None:
+    def of_content(self) -> Iterator[str]:
         """Layer 4: only charged releases may depend on content."""
-        known, name = self.memo.leaks, structure_of(self.kind)
-        if name not in known:
-            known[name] = leaks(self.kind)
-        self.failures += [f"depends on content: {what}" for what in known[name]]
+        found = _kept(self.memo.leaks, structure_of(self.kind), lambda: each_leak(self.kind))
+        yield from (f"depends on content: {what}" for what in found)
+
+    def of_long_blocks(self, longest: int) -> Iterator[str]:
+        """Layer 2: every draw of the shipped engine in long blocks against the log and the bits."""
+        few = self.kind if self.kind.evidence.answers == "action" else self.whole
+        name, known = (structure_of(few), longest), self.memo.engines
+        yield from _kept(known, name, partial(at_its_size, few, longest, SystemRandomness()))
+        for story, other in other_sizes(self.whole):
+            size = story.name, structure_of(other)
+            yield from _kept(known, size, partial(at_another_size, story, other))
+
+
+def _kept(
+    known: dict[Name, list[str]], name: Name, look: Callable[[], Iterable[str]]
+) -> Iterator[str]:
+    """Yield what is known by this name, or each finding once; all of them are kept."""
+    if name in known:
+        yield from known[name]
+        return
+    found: list[str] = []
+    for what in look():
+        if what not in found:
+            found.append(what)
+            yield what
+    known[name] = found  # a caller that stops at the first gets no further than there
 
 
 def structure_of(kind: Kind) -> object:

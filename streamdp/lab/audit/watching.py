@@ -8,7 +8,7 @@ sees the same under seeded bits and under the system's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,7 +21,7 @@ from streamdp.core.kinds.kind import BitsOf, Contents, SlotAdder, Watching
 from streamdp.core.randomness import Bits
 from streamdp.core.segments import BatchSlots
 from streamdp.lab.audit.around import Around
-from streamdp.lab.audit.neighbours import neighbours_of
+from streamdp.lab.audit.neighbours import Neighbours, neighbours_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,11 @@ class Watched(Around):
     """A kind that is watched."""
 
     watch: Watch = field(repr=False, compare=False)
+    _row: Neighbours = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Ask once for what each draw is held against."""
+        object.__setattr__(self, "_row", neighbours_of(self.inner))
 
     def opening(self, rows: int, bits: Callable[[int], Bits]) -> Ints:
         """The inner kind's."""
@@ -107,7 +112,7 @@ class Watched(Around):
         released = self.inner.draw(name, private, public, lambda of: _kept(taken, bits(of)))
         if len(taken) > 1:
             watch.strange.append(f"{name}: bits are drawn more than once for one release")
-        law = neighbours_of(self.inner).law(name, *had)
+        law = self._row.law(name, *had)
         words, again = np.zeros((len(released), 0), dtype=np.uint64), None
         if taken and law.words:
             words = taken[0].words(0, law.words)
@@ -123,7 +128,8 @@ class Watched(Around):
         self, private: Columns, public: Columns, *, watching: Watching | None = None
     ) -> SlotAdder:
         """The inner kind's, its tosses noted."""
-        return _WatchedAdder(self.inner.adder(private, public, watching=watching), self)
+        inner, tosses = self.inner.adder(private, public, watching=watching), self._row.tosses
+        return _WatchedAdder(inner, self.watch, tosses)
 
 
 @dataclass(slots=True)
@@ -131,14 +137,15 @@ class _WatchedAdder:
     """An adder whose tosses are noted."""
 
     inner: SlotAdder
-    kind: Watched
+    watch: Watch
+    tosses: Mapping[int, int]
 
     def contents(self, slots: BatchSlots, bits: BitsOf) -> Contents:
         """The inner adder's."""
-        watch, tosses = self.kind.watch, neighbours_of(self.kind.inner).tosses
+        watch = self.watch
 
         def noted(purpose: int, rows: Ints, indices: Ints) -> Bits:
-            drawn, words = bits(purpose, rows, indices), tosses.get(purpose, 1)
+            drawn, words = bits(purpose, rows, indices), self.tosses.get(purpose, 1)
             keys, born, _ = watch.rows(rows)
             read = drawn.words(0, words)
             watch.tosses.append(Toss(watch.noted(), purpose, keys, born, indices.copy(), read))

@@ -35,7 +35,7 @@ from streamdp.core.evidence.policy import PARTS
 from streamdp.core.learners import RECIPES, Learner, learner_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
 from streamdp.core.randomness import SeededRandomness
-from streamdp.lab.audit import audit_kind, neighbours_of
+from streamdp.lab.audit import Memo, first_failure, neighbours_of
 from streamdp.lab.audit.stories import made_up
 
 KEYS: tuple[Key, ...] = (b"fr", None, b"", b"\xff")
@@ -50,8 +50,11 @@ def require(held: object, promise: str, learner: object) -> None:
         raise AssertionError(f"{promise} ({learner})")
 
 
-def check_kind(learner: Learner) -> None:
-    """Raise `AssertionError` unless the learner keeps every promise."""
+def check_kind(learner: Learner, *, memo: Memo | None = None) -> None:
+    """Raise `AssertionError` unless the learner keeps every promise.
+
+    `memo` shares with checks of other learners what an audit finds of both.
+    """
     _check_value(learner)
     log = _log(learner)
     whole = _run(learner, [log])
@@ -69,8 +72,9 @@ def check_kind(learner: Learner) -> None:
         cut = _run(learner, [log.part(slice(at, at + step)) for at in range(0, SLOTS, step)])
         require(cut.releases == whole.releases, "no cut changes a release", learner)
         require(cut.rows == whole.rows, "no cut changes a row", learner)
-    verdict = audit_kind(learner, samples=_DRAWN_KEYS, longest=_LONG_BLOCK)
-    require(verdict.passed, "; ".join(["the audit", *verdict.failures]), learner)
+    known = Memo() if memo is None else memo
+    failure = first_failure(learner, samples=_DRAWN_KEYS, longest=_LONG_BLOCK, memo=known)
+    require(failure is None, f"the audit: {failure}", learner)
 
 
 @dataclass(frozen=True, slots=True)
