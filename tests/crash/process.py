@@ -8,7 +8,8 @@ The stream ``fold`` is seeded, so that its ledger can be compared with an offlin
 and has a memory, so that what is in force after a kill must follow from all votes before it.
 The stream ``shown`` learns from what was shown, and publishes policies: seeded on SQLite, from the
 system on Kafka, where a redraw of its sums would show to whoever looks at aborted data.
-The last step that each partition passed stands in a file mapped to memory, which outlives SIGKILL.
+The last step that each partition passed stands in a file mapped to memory, which outlives SIGKILL;
+so does how often the step was passed that it is to die at.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class Trace:
         self._steps = STEPS[place.kind]
         self._names = [spec.name for spec in place.specs()]
         self._partitions = place.partitions
-        size = len(self._names) * place.partitions
+        size = len(self._names) * place.partitions + 1
         with path.open("w+b") as file:
             file.truncate(size)
             self._map = mmap.mmap(file.fileno(), size)
@@ -139,6 +140,7 @@ class Trace:
         at = self._names.index(partition.stream) * self._partitions + partition.number
         self._map[at] = self._steps.index(step) + 1
         if step == self._step:
+            self._map[-1] += 1
             self._left -= 1
             if self._left <= 0:
                 os.kill(os.getpid(), signal.SIGKILL)

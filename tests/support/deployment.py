@@ -36,4 +36,5 @@ def accepted(*command: str | Path, folder: Path = ROOT) -> str:
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
-    return [document for document in yaml.safe_load_all(path.read_text()) if document]
+    loaded = yaml.load_all(path.read_text(), yaml.CSafeLoader)
+    return [document for document in loaded if document]

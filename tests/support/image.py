@@ -1,9 +1,9 @@
 """The image, built and run without a container engine's daemon: buildah with chroot isolation.
 
 The image that it builds on is not to be had where there is no registry, so one of the same name is
-made of Debian's packages (mmdebstrap) and kept. What runs is a process in the image's root folder,
-in a mount name space of its own: the root is read-only, the user is the image's, and only what the
-documentation mounts is there beside it.
+made of Debian's packages (mmdebstrap) and kept, in a storage that is read beside the image's own.
+What runs is a process in the image's root folder, in a mount name space of its own: the root is
+read-only, the user is the image's, and only what the documentation mounts is there beside it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +30,34 @@ _SECONDS = 1500.0
 _PACKAGES = "python3,python3-venv,ca-certificates"
 _CERTIFICATES = Path("/etc/ssl/certs")
 
+Buildah = Callable[..., str]
 
-def base_archive() -> Path:
-    """A Debian with Python, as a file; made at the first call."""
+
+def _buildah(folder: Path, driver: str, *options: str) -> Buildah:
+    """The program on a storage of its own."""
+    return partial(
+        _run, "buildah", "--storage-driver", driver, *options,
+        "--root", str(folder / "root"), "--runroot", str(folder / "runroot"),
+    )  # fmt: skip
+
+
+def _driver(folder: Path) -> str:
+    """How layers are stored there: upon each other, or copied where that cannot be mounted."""
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        parts = {name: Path(scratch, name) for name in ("lowerdir", "upperdir", "workdir", "on")}
+        for part in parts.values():
+            part.mkdir()
+        on = str(parts.pop("on"))
+        layers = ",".join(f"{name}={path}" for name, path in parts.items())
+        mounting = ("unshare", "--mount", "mount", "-t", "overlay", "overlay", "-o", layers, on)
+        done = subprocess.run(mounting, capture_output=True, check=False)
+    return "vfs" if done.returncode else "overlay"
+
+
+def base_storage(name: str, driver: str) -> Path:
+    """A storage that has a Debian with Python under this name; made at the first call."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "streamdp"
-    kept = cache / "image-base-bookworm.tar"
+    kept = cache / f"image-base-bookworm-{driver}"
     if not kept.exists():
         cache.mkdir(parents=True, exist_ok=True)
         sources = [
@@ -41,10 +66,17 @@ def base_archive() -> Path:
         ]
         given = [str(path) for path in sources if path.exists() and path.stat().st_size]
         with tempfile.TemporaryDirectory(dir=cache) as scratch:
-            made = Path(scratch) / "base.tar"
+            archive, made = Path(scratch) / "base.tar", Path(scratch) / "made"
             _run("mmdebstrap", "--variant=minbase", f"--include={_PACKAGES}", "--mode=root",
-                 "bookworm", str(made), *given[:1])  # fmt: skip
-            made.rename(kept)
+                 "bookworm", str(archive), *given[:1])  # fmt: skip
+            buildah = _buildah(made, driver)
+            working = buildah("from", "scratch").strip()
+            buildah("add", "--quiet", working, str(archive), "/")
+            python = Path(buildah("mount", working).strip()) / "usr/local/bin/python"
+            python.symlink_to("/usr/bin/python3")
+            buildah("umount", working)
+            buildah("commit", "--quiet", "--rm", working, name)
+            (made / "root").rename(kept)
     return kept
 
 
@@ -92,31 +124,28 @@ class Image:
 @contextmanager
 def image(folder: Path) -> Iterator[Image]:
     """The image of this checkout, for as long as the block lasts."""
-    buildah = ("buildah", "--storage-driver", "vfs", "--root", str(folder / "root"),
-               "--runroot", str(folder / "runroot"))  # fmt: skip
     (name,) = {line.split()[1] for line in CONTAINERFILE.read_text().splitlines()
                if line.startswith("FROM ")}  # fmt: skip
-    working = _run(*buildah, "from", "scratch").strip()
-    _run(*buildah, "add", "--quiet", working, str(base_archive()), "/")
-    python = Path(_run(*buildah, "mount", working).strip()) / "usr/local/bin/python"
-    python.symlink_to("/usr/bin/python3")
-    _run(*buildah, "umount", working)
-    _run(*buildah, "commit", "--quiet", "--rm", working, f"docker.io/library/{name}")
+    driver = _driver(folder)
+    base = base_storage(f"docker.io/library/{name}", driver)
+    buildah = _buildah(folder, driver, "--storage-opt", f"{driver}.imagestore={base}")
     pip = folder / "pip.conf"  # what this machine's pip needs to reach an index
     pip.write_text(_pip_settings())
-    _run(*buildah, "bud", "--isolation", "chroot", "--format", "docker", "--layers=false",
-         "--pull=never", "--network", "host", "-v", f"{pip}:/etc/pip.conf:ro",
-         "-v", f"{_CERTIFICATES}:{_CERTIFICATES}:ro",
-         "-f", str(CONTAINERFILE), "-t", "streamdp", str(ROOT))  # fmt: skip
-    made = json.loads(_run(*buildah, "inspect", "--type", "image", "streamdp"))
-    running = _run(*buildah, "from", "--pull=never", "streamdp").strip()
+    buildah(
+        "bud", "--isolation", "chroot", "--format", "docker", "--layers=false", "--pull=never",
+        "--network", "host", "-v", f"{pip}:/etc/pip.conf:ro",
+        "-v", f"{_CERTIFICATES}:{_CERTIFICATES}:ro",
+        "-f", str(CONTAINERFILE), "-t", "streamdp", str(ROOT),
+    )  # fmt: skip
+    made = json.loads(buildah("inspect", "--type", "image", "streamdp"))
+    running = buildah("from", "--pull=never", "streamdp").strip()
     try:
-        root = Path(_run(*buildah, "mount", running).strip())
+        root = Path(buildah("mount", running).strip())
         yield Image(root, made["Docker"]["config"])
     finally:
-        _run(*buildah, "umount", running)
-        _run(*buildah, "rm", "--all")
-        _run(*buildah, "rmi", "--all", "--force")
+        buildah("umount", running)
+        buildah("rm", "--all")
+        shutil.rmtree(folder)
 
 
 def _pip_settings() -> str:

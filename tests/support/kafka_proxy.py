@@ -27,6 +27,7 @@ from enum import Enum, IntEnum
 
 from streamdp.testing.broker import Broker, own_broker
 from streamdp.testing.free_ports import free_ports
+from tests.support.lending import CALM
 
 
 class Kind(IntEnum):
@@ -198,7 +199,8 @@ def _string(frame: bytes, at: int) -> tuple[str, int]:
 def proxied() -> Iterator[Proxy]:
     """A broker of the caller's own, and the proxy that its clients pass through."""
     (port,) = free_ports(1)
-    with own_broker(settings={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"}) as broker:
+    address = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"}
+    with own_broker(settings={**CALM, **address}) as broker:
         proxy = Proxy(broker, port)
         proxy.start()
         try:
