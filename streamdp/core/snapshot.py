@@ -155,9 +155,7 @@ class Loading:
             right = {key: row for key, row in newest.items() if self._is_right(key, row)}
             newest, table = right, _table(self._layout, right.items())
         bank, keys = self._bank, list(newest)
-        rows = bank.rows(keys)
-        new = np.flatnonzero(rows < 0)
-        rows[new] = bank.add([keys[at] for at in new.tolist()], table["born"][new])
+        rows = bank.rows_of(keys, table["born"])
         if self._gone or self._wrong:
             self._gone.difference_update(keys)
             self._wrong = {key: of for key, of in self._wrong.items() if key not in newest}
