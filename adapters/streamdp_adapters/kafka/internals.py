@@ -254,13 +254,15 @@ class _Fetched(OrderedDict[TopicPartition, FetchResult | FetchError]):
     def __init__(self, answer: dict[TopicPartition, bytes], *, every: bool, together: int) -> None:
         super().__init__()
         self._answer = answer
-        self._how = {"every": every, "together": together}
+        self._every, self._together = every, together
 
     def __setitem__(self, place: TopicPartition, result: FetchResult | FetchError) -> None:
         if isinstance(result, FetchResult):
             records, batches = result._partition_records, self._answer.pop(place)
             assert isinstance(records, PartitionRecords)
-            result._partition_records = _Unpacked(records, batches, **self._how)
+            result._partition_records = _Unpacked(
+                records, batches, every=self._every, together=self._together
+            )
         super().__setitem__(place, result)
 
 
