@@ -305,25 +305,26 @@ async def _read_state(
     """
     newest = await look.newest(place, stop=owned_at, but=OWNER_KEY)
     if newest is not None:
-        state.enter([(_place(newest), newest.value)])
+        state.enter([_place(newest)], [newest.value])
     first, end = await look.bounds(place)
     owner: str | None = None
     count = 0
     async for records in look.batches(place, first, end if owned_at is None else None):
-        entries = [(of.key, of.value) for of in records if of.key is not None]
-        assert len(entries) == len(records), "a compacted topic takes no record without a key"
-        stop = len(records)
-        owners = [at for at, (key, _) in enumerate(entries) if key == OWNER_KEY]
-        for at in owners:
-            owner = owner_of(records[at].value)
-            if owned_at is not None and records[at].offset >= owned_at:
-                if records[at].offset > owned_at:
-                    raise _taken_by_another(look.where, owned_at, records[at].offset)
-                stop = at
-                break
-        if owners:
-            entries = [entry for entry in entries[:stop] if entry[0] != OWNER_KEY]
-        state.enter(entries)
+        places = [of.key for of in records if of.key is not None]
+        values = [of.value for of in records]
+        assert len(places) == len(values), "a compacted topic takes no record without a key"
+        stop = len(places)
+        if OWNER_KEY in places:
+            for at in [at for at, key in enumerate(places) if key == OWNER_KEY]:
+                owner = owner_of(values[at])
+                if owned_at is not None and records[at].offset >= owned_at:
+                    if records[at].offset > owned_at:
+                        raise _taken_by_another(look.where, owned_at, records[at].offset)
+                    stop = at
+                    break
+            kept = [at for at in range(stop) if places[at] != OWNER_KEY]
+            places, values = [places[at] for at in kept], [values[at] for at in kept]
+        state.enter(places, values)
         if stop < len(records):
             break
         count += len(records)
