@@ -184,7 +184,9 @@ class Membership:
         self._consumer, self._suspects = self._new_consumer(), []
         async with asyncio.timeout(_RESTART_SECONDS):
             await self._connect()
-        self._errors = 0
+        self._errors, self._silence = 0, None
+        for feed in self._feeds.values():  # or each partition would end this one, too, in its turn
+            feed.still = 0.0
 
     def _new_consumer(self) -> AIOKafkaConsumer:
         """A consumer that fetches, not yet connected."""
