@@ -231,6 +231,7 @@ class PartitionWork:
         self._entries = Entries(self.partition.stream, self.partition.number)
         self._epoch = opening.point.epoch
         self._drawn: list[tuple[Releases, Mode]] = []
+        self.unrecorded = 0  # lines of what was drawn since the last cut
         self._tombstones: list[bytes] = [*opening.saved.stale, *heritage.gone]
         self._heritage = heritage
         self._withheld = restored.withheld  # whose newest release was; the engine asks it
@@ -323,6 +324,7 @@ class PartitionWork:
         self.engine.skip_to(records[-1].next_offset)
         if len(releases):
             self._drawn.append((releases, mode))
+            self.unrecorded += len(releases)
         if self.spec.quarantine is not None:
             self.spec.quarantine.notice(self.partition.number, records, batch)
 
@@ -330,11 +332,6 @@ class PartitionWork:
     def urgent(self) -> bool:
         """Whether something was drawn or waits to be published."""
         return self._first or bool(self._drawn) or bool(self._waiting.entries)
-
-    @property
-    def unrecorded(self) -> int:
-        """Lines of what was drawn since the last cut."""
-        return sum(len(releases) for releases, _ in self._drawn)
 
     @property
     def behind(self) -> bool:
@@ -392,7 +389,7 @@ class PartitionWork:
 
     def _record(self, saved: Set[Key]) -> _Waiting:
         """What was drawn, with its final bytes, as this commit records it."""
-        drawn, self._drawn = self._drawn, []
+        drawn, self._drawn, self.unrecorded = self._drawn, [], 0
         entries: list[Entry] = []
         blocks = 0
         for releases, mode in drawn:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from hashlib import shake_128
@@ -61,19 +61,17 @@ def record_all(
     if ordinal == 1 and input_id is not None and len(releases):
         first = _plainly(releases[0], lines=replace(lines, input_id=input_id), mode=mode, ordinal=1)
         return [first, *record_all(releases, lines=lines, mode=mode, ordinal=1)[1:]]
-    texts: dict[int, _Texts] = {}
-    carried, entries, feedback = releases.carried or {}, list[Entry](), releases.feedback
-    partition, epoch, templated = releases.partition, releases.epoch, {OPENING, *ENDS_BLOCK}
+    kinds: dict[int, _Kind] = {}
+    carried, entries, templated = releases.carried or {}, list[Entry](), {OPENING, *ENDS_BLOCK}
     for number, row in enumerate(_rows(releases), start=ordinal):
-        code, name = row.code, releases.kinds[row.code]
+        name = releases.kinds[row.code]
         if name not in templated or (name == OPENING and (row.key, row.born) in carried):
             release = releases[number - ordinal]
             entries.append(_plainly(release, lines=lines, mode=mode, ordinal=number))
             continue
-        if code not in texts:
-            arms = feedback and (feedback.first.shape[1], feedback.policy.shape[1], feedback.pairs)
-            texts[code] = _texts(lines, mode, releases.stream, name, releases.charges[code], arms)
-        entries.append(texts[code].entry(row, partition, epoch, number))
+        if row.code not in kinds:
+            kinds[row.code] = _Kind(releases, row.code, lines, mode)
+        entries.append(kinds[row.code].entry(row, number))
     return entries
 
 
@@ -142,19 +140,23 @@ _PARTITION, _EPOCH, _BORN, _BLOCK, _FIRST, _LAST, _START, _STOP, _ORDINAL = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Texts:
-    """The texts of one kind of release of a stream, with placeholders for what differs."""
+class _Kind:
+    """The texts of one kind of release within one commit."""
 
-    lines: Lines
-    mode: Mode
-    kind: str
-    place: bytes
-    drawn: bytes
-    ledger: bytes
-    action: bytes
+    def __init__(self, releases: Releases, code: int, lines: Lines, mode: Mode) -> None:
+        self._lines, self._mode, self._name = lines, mode, releases.kinds[code]
+        of, at = releases.feedback, (releases.partition, releases.epoch)
+        arms = of and (of.first.shape[1], of.policy.shape[1], of.pairs)
+        texts = _templates(lines, mode, releases.stream, self._name, releases.charges[code], arms)
+        self._place, self._drawn, self._ledger = (
+            texts.place % at,
+            texts.drawn % (),
+            texts.ledger % at,
+        )
+        self._action = texts.action and texts.action % at
+        self._ends: dict[tuple[int, int], tuple[bytes, bytes | None]] = {}
 
-    def entry(self, row: _Row, partition: int, epoch: int, ordinal: int) -> Entry:
+    def entry(self, row: _Row, ordinal: int) -> Entry:
         """The entry of one release of this kind.
 
         In shadow mode sums are in the recorded bytes only, not in the ledger line.
@@ -162,36 +164,52 @@ class _Texts:
         key, _, born, block, since, until, start, stop, value, in_force, first, second, policy = row
         written = written_key(key)
         named_key = key_field(key) if written[:1] == b"{" else b'"key":' + written
-        named = (partition, named_key, epoch, born, block, since, until, start, stop)
+        named = (named_key, born, block, since, until, start, stop)
         in_ledger: tuple[bytes, ...] = ()
         in_state, in_actions = in_ledger, in_ledger
         if policy:
-            hides = self.mode is Mode.SHADOW
+            hides = self._mode is Mode.SHADOW
             end_of_ledger, end_of_action = b"", None if hides else b""
             in_actions = (policy,)
-            if self.kind == SUMS:
+            if self._name == SUMS:
                 in_ledger, in_state = ((), (first, second)) if hides else ((first, second), ())
         else:
-            end_of_ledger, end_of_action = _ends(self, value, in_force)
-        ledger = self.ledger % (*named, ordinal, *in_ledger) + end_of_ledger
+            ends = self._ends.get((value, in_force))
+            if ends is None:
+                ends = _ends(self._lines, self._mode, self._name, value, in_force)
+                self._ends[value, in_force] = ends
+            end_of_ledger, end_of_action = ends
+        ledger = self._ledger % (*named, ordinal, *in_ledger) + end_of_ledger
         action = None
         if end_of_action is not None:
-            action = self.action % (*named, *in_actions) + end_of_action
-        drawn = self.drawn % (start, stop, since, until, ordinal, *in_state, value)
+            action = self._action % (*named, *in_actions) + end_of_action
+        drawn = self._drawn % (start, stop, since, until, ordinal, *in_state, value)
         recorded = b"\n".join((drawn, ledger, action or b""))
-        place = self.place % (partition, epoch, born, block, written)
-        return Entry(key, place, recorded, ledger, action)
+        return Entry(key, self._place % (born, block, written), recorded, ledger, action)
+
+
+class _Templates(NamedTuple):
+    """The texts of one kind of release of a stream, with placeholders for what differs.
+
+    Partition and epoch are filled in first, for a commit; then what differs between releases, whose
+    placeholders are escaped here.
+    """
+
+    place: bytes
+    drawn: bytes
+    ledger: bytes
+    action: bytes
 
 
 @lru_cache(maxsize=64)
-def _texts(
+def _templates(
     lines: Lines,
     mode: Mode,
     stream: str,
     kind: str,
     charge: Fraction,
     arms: tuple[int, int, bool] | None,
-) -> _Texts:
+) -> _Templates:
     """Call the plain encoder once and put placeholders where the marks are.
 
     `arms`: how many numbers sums and policies of a feedback stream have, and what sums are of.
@@ -207,24 +225,23 @@ def _texts(
         0, _START, _STOP, _FIRST, _LAST, charge, sums=sums, policy=policy,
     )  # fmt: skip
     plain = _plainly(marked, lines=lines, mode=mode, ordinal=_ORDINAL)
-    partition, epoch, born, block, *read, ordinal = (
-        (b"%d" % mark, b"%d")
-        for mark in (_PARTITION, _EPOCH, _BORN, _BLOCK, _FIRST, _LAST, _START, _STOP, _ORDINAL)
+    partition, epoch = ((b"%d" % mark, b"%d") for mark in (_PARTITION, _EPOCH))
+    born, block, *read, ordinal = (
+        (b"%d" % mark, b"%%d") for mark in (_BORN, _BLOCK, _FIRST, _LAST, _START, _STOP, _ORDINAL)
     )
-    named = (partition, (b'"key":"%b"' % _KEY, b"%b"), epoch, born, block, *read)
+    named = (partition, (b'"key":"%b"' % _KEY, b"%%b"), epoch, born, block, *read)
     of_arms = () if sums is None else tuple(map(_written, (sums.first, sums.second)))
     withheld, shown = (of_arms, ()) if mode is Mode.SHADOW else ((), of_arms)
     in_force = () if policy is None else (_written(policy),)
     drawn, _, _ = plain.recorded.partition(b'"value":')
-    width = b'"value":%%-%dd}' % INTEGER_WIDTH
+    width = b'"value":%%%%-%dd}' % INTEGER_WIDTH
     ledger, action = _head(plain.ledger), _head(plain.action or b"")
-    return _Texts(
-        lines, mode, kind,
-        place=_template(plain.place, (partition, epoch, born, block, (b'"%b"' % _KEY, b"%b"))),
+    return _Templates(
+        place=_template(plain.place, (partition, epoch, born, block, (b'"%b"' % _KEY, b"%%b"))),
         drawn=_template(drawn, (*read[2:], *read[:2], ordinal, *withheld)) + width,
         ledger=_template(ledger, (*named, ordinal, *shown)),
         action=_template(action, (*named, *in_force) if action else ()),
-    )  # fmt: skip
+    )
 
 
 def _mark(name: str, size: int) -> bytes:
@@ -234,16 +251,18 @@ def _mark(name: str, size: int) -> bytes:
 
 def _written(mark: bytes) -> tuple[bytes, bytes]:
     """The mark as lines contain it, and its placeholder."""
-    return b2a_base64(mark, newline=False), b"%b"
+    return b2a_base64(mark, newline=False), b"%%b"
 
 
 @lru_cache(maxsize=4096)
-def _ends(texts: _Texts, value: int, in_force: int) -> tuple[bytes, bytes | None]:
+def _ends(
+    lines: Lines, mode: Mode, kind: str, value: int, in_force: int
+) -> tuple[bytes, bytes | None]:
     """The ends of a ledger line and of an actions line with this value, after their heads."""
-    identity = Identity(texts.lines.stream, 0, _KEY, 0, 0, 0, texts.kind)
+    identity = Identity(lines.stream, 0, _KEY, 0, 0, 0, kind)
     release = Release(identity, value, 1, 1, 0, 0, Fraction(0), in_force)
-    ledger = texts.lines.ledger(release, mode=texts.mode, ordinal=1)
-    action = texts.lines.action(release, mode=texts.mode)
+    ledger = lines.ledger(release, mode=mode, ordinal=1)
+    action = lines.action(release, mode=mode)
     return ledger[len(_head(ledger)) :], None if action is None else action[len(_head(action)) :]
 
 
@@ -254,7 +273,7 @@ def _head(line: bytes) -> bytes:
 
 def _template(text: bytes, places: Sequence[tuple[bytes, bytes]]) -> bytes:
     """The text with placeholders for the marks, each of which occurs once and in this order."""
-    pattern = text.replace(b"%", b"%%")
+    pattern = text.replace(b"%", b"%%%%")  # it is filled in twice
     parts = []
     for mark, place in places:
         if pattern.count(mark) != 1:
