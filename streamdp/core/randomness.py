@@ -233,7 +233,7 @@ def _encode(*parts: str | bytes | int | None) -> bytes:
     >>> _encode("a", None) != _encode("a", b"")
     True
     """
-    out = bytearray()
+    out = b""
     for part in parts:
         if part is None:
             kind, body = b"n", b""
@@ -242,9 +242,9 @@ def _encode(*parts: str | bytes | int | None) -> bytes:
         elif isinstance(part, str):
             kind, body = b"s", part.encode()
         else:
-            kind, body = b"i", str(part).encode()
+            kind, body = b"i", b"%d" % part
         out += kind + len(body).to_bytes(8, "little") + body
-    return bytes(out)
+    return out
 
 
 @lru_cache(maxsize=256)

@@ -55,7 +55,6 @@ from streamdp.wire.state import (
     encode_learner,
     encode_remark,
     encode_withheld,
-    largest_recorded,
 )
 
 _BLOCK = 1
@@ -239,7 +238,7 @@ class PartitionWork:
         self._published: dict[Key, bytes] = {}  # per key, the marks of its entries, one a line
         self._waiting = _Waiting([], [], 0)
         # That the last cut recorded, all its copies; before the first one, a short key's longest.
-        self.bytes_a_line = largest_recorded(self.spec.lines, self.spec.kind, key_bytes=0)
+        self.bytes_a_line = self.spec.bytes_a_line
         self._mark: bytes | None = None  # the ledger's line where an epoch begins
         self._first = not opening.goes_on or opening.adopts or learner is not None
         self._learner = learner  # what the epoch's rows mean, still to be written

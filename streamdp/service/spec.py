@@ -216,6 +216,11 @@ class StreamSpec:
         return row_layout(self.kind, epoch=self.epoch).size
 
     @cached_property
+    def bytes_a_line(self) -> int:
+        """The most bytes of a recorded release of a short key."""
+        return largest_recorded(self.lines, self.kind, key_bytes=0)
+
+    @cached_property
     def largest_value(self) -> int:
         """The most bytes of a commit's value and key, whatever is drawn and whatever the keys."""
         long, latest = ESCAPED * self.most_key_bytes, max(self.partition_epochs.values(), default=0)

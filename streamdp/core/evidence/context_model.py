@@ -180,7 +180,7 @@ class ContextModel:
         variance = np.where(seen, own[:, None] + deviations * deviations, 1.0)
         off = _over_cells(gains)[:, None] - means
         bits = off * off * HALF_LOG2_E / variance + log2(variance) * 0.5
-        return -ordered_sum(np.moveaxis(np.where(seen, bits, 0.0), 2, 0))
+        return -ordered_sum(np.where(seen, bits, 0.0).transpose(2, 0, 1))
 
     def policy(self, state: Floats, lengths: Ints) -> Policy:
         """The policies of all cells, cell by cell."""
@@ -258,7 +258,7 @@ def weighed(state: Floats, gains: Floats, shown: Floats, noise: NoiseVariance) -
 
 def _over_cells(table: Floats) -> Floats:
     """The sums over the cells of rows × cells × actions."""
-    return ordered_sum(np.moveaxis(table, 1, 0))
+    return ordered_sum(table.swapaxes(0, 1))
 
 
 def _levels_of(shape: tuple[int, ...], of: Sequence[int], part: Sequence[int]) -> Ints:

@@ -70,7 +70,9 @@ def parts_of(chances: Floats) -> Policy:
     fine = np.rint(chances * (1 << _FINE_BITS)).astype(np.int64)
     upto = np.cumsum(fine, axis=-1)
     cut = (upto << PARTS_BITS) // upto[..., -1:]
-    return np.diff(cut, axis=-1, prepend=0).astype(np.uint32)
+    parts = cut.astype(np.uint32)
+    parts[..., 1:] -= parts[..., :-1].copy()
+    return parts
 
 
 def with_floor(chances: Floats, least: Floats) -> Floats:

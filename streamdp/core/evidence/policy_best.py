@@ -89,7 +89,7 @@ def _product(pieces: Iterable[Floats]) -> Floats:
     """The probability that all arms are below each point."""
     every: Floats | None = None
     for below in pieces:
-        product = ordered_product(np.moveaxis(below, 1, 0))
+        product = ordered_product(below.swapaxes(0, 1))
         every = product if every is None else every * product
     assert every is not None
     return every

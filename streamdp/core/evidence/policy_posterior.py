@@ -78,10 +78,10 @@ def level(state: Floats) -> Level:
 
     Variance and rate are those one standard error nearer to 1/2.
     """
-    weight, product = ordered_sum(np.moveaxis(state, 2, 0)).T
+    weight, product = ordered_sum(state.transpose(2, 0, 1)).T
     known = weight > 0
     weight = np.where(known, weight, 1.0)
-    mean = np.clip(np.where(known, product / weight, 0.0), -0.5, 0.5)
+    mean = np.minimum(np.maximum(np.where(known, product / weight, 0.0), -0.5), 0.5)
     error = np.where(known, np.sqrt(1.0 / weight), 1.0)
     cautious = np.maximum(np.abs(mean) - error, 0.0)
     variance = np.maximum(0.25 - cautious * cautious, _LEAST_VARIANCE)

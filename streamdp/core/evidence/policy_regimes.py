@@ -126,9 +126,9 @@ def posterior(state: Floats) -> tuple[Floats, Floats]:
     regimes = Regimes.of(state)
     means, variances = _laws(regimes.arms, level(regimes.mixed(regimes.shares())))
     shares = regimes.likely()
-    mean = ordered_sum(np.moveaxis(shares[:, :, None] * means, 1, 0))
+    mean = ordered_sum((shares[:, :, None] * means).swapaxes(0, 1))
     apart = means - mean[:, None]
-    variance = ordered_sum(np.moveaxis(shares[:, :, None] * (variances + apart * apart), 1, 0))
+    variance = ordered_sum((shares[:, :, None] * (variances + apart * apart)).swapaxes(0, 1))
     return mean, np.sqrt(variance)
 
 
@@ -167,7 +167,7 @@ class Regimes:
 
     def mixed(self, shares: Floats) -> Floats:
         """The mean of the hypotheses' numbers: R × 2 × K."""
-        return ordered_sum(np.moveaxis(shares[:, :, None, None] * self.arms, 1, 0))
+        return ordered_sum((shares[:, :, None, None] * self.arms).swapaxes(0, 1))
 
     def followed(self, block: Floats, densities: Floats, *, hazard: Fraction) -> Floats:
         """The state after a block, which adds R × 2 × K numbers.
@@ -213,4 +213,4 @@ def _densities(arms: Floats, block: Floats, of_all: Level) -> Floats:
     off = (product / weight)[:, None] - means
     variances = variances + (1.0 / weight)[:, None]
     bits = off * off * HALF_LOG2_E / variances + log2(variances) * 0.5
-    return -ordered_sum(np.moveaxis(np.where(seen[:, None], bits, 0.0), 2, 0))
+    return -ordered_sum(np.where(seen[:, None], bits, 0.0).transpose(2, 0, 1))
