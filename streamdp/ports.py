@@ -33,7 +33,7 @@ producers and the administrator's tools on one cluster or file.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -136,9 +136,9 @@ class Records:
 class LiveEntries(dict[bytes, bytes]):
     """Entries of a trusted state, the newest of each key, as a transport reads them."""
 
-    def enter(self, entries: Iterable[tuple[bytes, Value]]) -> None:
+    def enter(self, places: Sequence[bytes], values: Sequence[Value]) -> None:
         """Let entries take the place of earlier ones, in this order; None deletes."""
-        for key, value in entries:
+        for key, value in zip(places, values, strict=True):
             if value is None:
                 self.pop(key, None)
             else:

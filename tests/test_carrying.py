@@ -322,7 +322,7 @@ def test_is_the_same_carried_however_rows_were_read(made: Callable[..., Any]) ->
         log += chance.sample(sorted(store.state.items()), len(store.state))
         while log:
             piece = chance.randrange(1, 5)
-            entries.enter(log[:piece])
+            entries.enter(*zip(*log[:piece], strict=True))
             del log[:piece]
         assert len(entries.earlier[1]) == len(rows) == 3
         assert not entries.earlier[1].bank.private
@@ -337,7 +337,7 @@ def test_is_the_same_carried_however_rows_were_read(made: Callable[..., Any]) ->
             told.append((carried, places, sorted(heritage.gone), heritage.holds))
         assert told[0] == told[1]
         assert len(told[0][0]) == 3
-        entries.enter([(rows[0], b"damaged")])
+        entries.enter([rows[0]], [b"damaged"])
         assert not open_partition(second, HOME, taken, by_others=ALONE).carries
 
 

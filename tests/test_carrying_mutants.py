@@ -6,7 +6,7 @@ Each mutant breaks one rule of `core.evidence.carrying` or of `service.carrying`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -55,11 +55,10 @@ def mutant(said: str, *made: Callable[..., Any]) -> Callable[[Patch], Patch]:
 def carries_the_best_of_the_open_sums(patch: pytest.MonkeyPatch) -> None:
     put = Loading.put
 
-    def peeking(self: Loading, saved: Any) -> None:
-        rows = dict(saved)
-        put(self, rows.items())
+    def peeking(self: Loading, saved: Mapping[Key, bytes]) -> None:
+        put(self, saved)
         if not self.bank.private:  # of an earlier epoch
-            for key, row in rows.items():
+            for key, row in saved.items():
                 sums = np.frombuffer(row, self._layout.dtype, count=1)["sums"][0]
                 self.bank.public["action"][self.row(key)] = sums.argmax()
 

@@ -105,10 +105,12 @@ def test_a_state_is_restored_the_same_from_its_log(
         store.decide(commit)
         log = compacted([*log, *commit.state], chance)
         entries, at = SavedEntries(stream, HOME), 0
-        entries.enter(log[-1:])  # the newest checkpoint comes first, and again in its place
+        entries.enter(
+            *zip(*log[-1:], strict=True)
+        )  # the newest checkpoint comes first, and again in its place
         while at < len(log):
             piece = chance.randrange(1, 9)
-            entries.enter(log[at : at + piece])
+            entries.enter(*zip(*log[at : at + piece], strict=True))
             at += piece
         assert not any(b'"row"' in place for place in entries)
         entries.settle()
@@ -128,6 +130,43 @@ def test_a_state_is_restored_the_same_from_its_log(
     assert behind > 100
     finish(store, restore(store, stream))
     assert [place for place in store.state if b'"release"' in place] == []
+
+
+ROW = b'["home",0,"row",1,'
+PLAIN = [ROW + key + b"]" for key in (b'"fr"', b'"de"', b'""', b'"a,]["')]
+OTHERS = [
+    ROW + b"null]", ROW + b'"\xc3\xa9"]', ROW + b'"\\""]', ROW + b'{"base64":"/w=="}]',
+    ROW + b'"a"]\n' + ROW + b'"b"]', ROW + b'"a"]\n', ROW + b'"a', ROW + b'"\xff"]', ROW + b'"a" ]',
+    ROW + b'"a","b"]', ROW + b"]", b'["home",0,"row",01,"a"]', b'["home",0,"row",2,"a"]',
+    b'["home",1,"row",1,"a"]', b'["home",0,"withheld",1,"a"]', b"\n", b"",
+]  # fmt: skip
+
+
+def test_rows_are_told_apart_in_pieces_as_one_by_one() -> None:
+    """Those whose keys are written plainly are put together; whatever else is there stays so."""
+    chance, by_another_way = random.Random(5), 0
+    for _ in range(300):
+        places = chance.choices(PLAIN, k=chance.randrange(1, 9))
+        for _ in range(chance.choice([0, 0, 1, 3])):
+            places.insert(chance.randrange(len(places) + 1), chance.choice(OTHERS))
+        log: list[tuple[bytes, Value]] = [(of, b"-" * at) for at, of in enumerate(places)]
+        if chance.random() < 0.3:
+            log[chance.randrange(len(log))] = (chance.choice(PLAIN), None)
+        entries, alone = SavedEntries(spec(), HOME), SavedEntries(spec(), HOME)
+        places, values = list[bytes](), list[Value]()
+        for place, value in log:
+            places.append(place)
+            values.append(value)
+            if place.startswith(ROW):
+                alone._enter_others(alone._put_rows([place], [value]))
+            else:
+                alone.enter([place], [value])
+        by_another_way += not SavedEntries(spec(), HOME)._put_plain(places, values)
+        entries.enter(places, values)
+        assert dict(entries) == dict(alone)
+        told = [{key: str(of) for key, of in some.rows._wrong.items()} for some in (entries, alone)]
+        assert told[0] == told[1]
+    assert 100 < by_another_way < 250
 
 
 def compacted(

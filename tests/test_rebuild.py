@@ -299,11 +299,11 @@ def test_the_columns_of_any_kind_are_saved_and_loaded() -> None:
     saved = snapshot.encode(layout, filled(before), rows, valid_at=9)
     assert {len(row) for _, row in saved} == {layout.size}
     loading = snapshot.Loading(layout, after)
-    loading.put(saved)
+    loading.put(dict(saved))
     loading.check()
     assert loading.valid_at.tolist() == [9, 9, 9]
     told = Bank(private=(), public=public)
-    snapshot.Loading(layout, told).put(saved)
+    snapshot.Loading(layout, told).put(dict(saved))
     assert told.keys == after.keys
     assert not told.private
     for name in ("born", "slots", "block", "first_offset", "cells", "begun", "weights", "leaders"):
@@ -336,7 +336,7 @@ def test_the_newest_row_of_a_key_wins_in_whatever_order_rows_are_read() -> None:
                 loading.check()
             elif what in ("put", "wrong"):
                 row = rows[key, at] if what == "put" else b"wrong"
-                loading.put([(key, rows[key, 0]), (b"other", rows[b"a", 0]), (key, row)])
+                loading.put({key: row, b"other": rows[b"a", 0]})
                 left[key], left[b"other"] = (at, what == "put"), (0, False)
             assert len(loading) == len(left)
             assert [key in loading for key in keys] == [key in left for key in keys]

@@ -6,6 +6,7 @@ import gc
 import struct
 import weakref
 from collections.abc import Callable
+from itertools import chain
 
 import pytest
 from aiokafka import codec
@@ -44,16 +45,36 @@ def emptied(*, first: int) -> bytes:
     return signed(bytes(batch), first=first)
 
 
-def client_of(answer: bytes) -> PartitionRecords:
+def client_of(
+    answer: bytes, *, start: int = 0, aborted: list[tuple[int, int]] | None = None
+) -> PartitionRecords:
     """The client's own reading of an answer."""
     records = MemoryRecords(answer)
-    return PartitionRecords(PLACE, records, None, 0, None, None, True, READ_COMMITTED)
+    return PartitionRecords(PLACE, records, aborted, start, None, None, True, READ_COMMITTED)
 
 
 def read(answer: bytes, *, every: bool) -> tuple[list[DefaultRecord], int]:
-    """Records, and where to go on."""
+    """Records, and where to go on; the same in lists, or the same error."""
+    told = [outcome(answer, every=every, together=together) for together in (0, 1, 2, 100)]
+    assert told[1:] == told[:1] * 3
     unpacked = _Unpacked(client_of(answer), answer, every=every)
     return list(unpacked), unpacked.next_fetch_offset
+
+
+def outcome(
+    answer: bytes, *, every: bool, together: int, start: int = 0,
+    aborted: list[tuple[int, int]] | None = None,
+) -> object:  # fmt: skip
+    """What a reader gets, and where it goes on; or the sort of error."""
+    client = client_of(answer, start=start, aborted=aborted)
+    unpacked = _Unpacked(client, answer, every=every, together=together)
+    try:
+        got = list(unpacked)
+    except (KafkaError, ValueError) as error:
+        return type(error)
+    assert all(len(some) >= together for some in got[:-1] if together)
+    records = list(chain.from_iterable(got)) if together else got
+    return list(map(repr, records)), unpacked.next_fetch_offset
 
 
 def values(records: list[DefaultRecord]) -> list[bytes | None]:
@@ -66,6 +87,32 @@ def test_a_control_batch_without_a_record_is_passed_over() -> None:
         list(client_of(answer))
     records, end = read(answer, every=True)
     assert (values(records), end) == ([b"a", b"b"], 3)
+
+
+@pytest.mark.parametrize("start", range(7))
+def test_lists_begin_where_was_asked_and_leave_out_what_was_aborted(start: int) -> None:
+    """Inside a batch too; a marker's batch is none of them."""
+    middle = signed(transactional(batch_of(b"c", b"d", first=2)), first=2)
+    last = batch_of(b"e", b"f", first=5)
+    parts = {1: batch_of(b"a", b"b"), 3: middle, 4: emptied(first=4), 6: last}
+    answer = b"".join(part for end, part in parts.items() if end >= start)
+    for aborted in ([], [(7, 2)]):
+        one, *lists = (
+            outcome(answer, every=True, together=together, start=start, aborted=aborted)
+            for together in (0, 1, 3, 100)
+        )
+        assert lists == [one] * 3
+        assert isinstance(one, tuple)
+        taken = sum(at >= start and not (aborted and at in (2, 3)) for at in (0, 1, 2, 3, 5, 6))
+        assert (len(one[0]), one[1]) == (taken, 7)
+
+
+def transactional(batch: bytes) -> bytes:
+    """The same batch, of the transaction of producer 7."""
+    changed = bytearray(batch)
+    changed[21:23] = struct.pack(">h", TRANSACTIONAL)
+    changed[43:53] = struct.pack(">qh", 7, 0)
+    return bytes(changed)
 
 
 def test_an_answer_that_was_read_goes_without_the_collector() -> None:

@@ -21,7 +21,7 @@ Columns, one entry per row; adding rows may replace the arrays:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import repeat
+from itertools import compress, repeat
 from typing import Any
 
 import numpy as np
@@ -141,9 +141,26 @@ class Bank:
     def add(self, keys: Sequence[Key], born: Ints) -> Ints:
         """Add rows at slot 0 of their first block, in this order; return their numbers."""
         begin = len(self.keys)
+        self._rows.update(zip(keys, range(begin, begin + len(keys)), strict=True))
+        return self._begin(keys, born)
+
+    def rows_of(self, keys: Sequence[Key], born: Ints) -> Ints:
+        """The row of each of these keys, all different, added where it has none."""
+        begin, count = len(self.keys), len(keys)
+        found = map(self._rows.setdefault, keys, range(begin, begin + count))
+        rows = np.fromiter(found, dtype=np.int64, count=count)
+        new = rows >= begin
+        if new.all():
+            self._begin(keys, born)
+        else:
+            rows[new] = self.add(list(compress(keys, new.tolist())), born[new])
+        return rows
+
+    def _begin(self, keys: Sequence[Key], born: Ints) -> Ints:
+        """Begin the rows after the last one, which belong to these keys."""
+        begin = len(self.keys)
         self._make_room(begin + len(keys))
         rows = np.arange(begin, begin + len(keys))
-        self._rows.update(zip(keys, range(begin, begin + len(keys)), strict=True))
         self.keys.extend(keys)
         self.born[rows] = born
         self.first_offset[rows] = born

@@ -14,7 +14,7 @@ version or width is refused too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -39,6 +39,7 @@ _MAGIC = b"sdp\x01"
 _CRC_BYTES = 4
 _SEALED = 0x2144DF1C
 """The CRC-32 of anything that ends with its own, and of nothing else."""
+_NO_KEY, _KEYED = crc32(b"\x00"), crc32(b"\x01")  # of what comes before a row, and its key
 _OWN = ("born", "slots", "block", "first_offset")
 _HEAD = [
     ("magic", "S4"), ("version", "<u2"), ("min_reader", "<u2"), ("digest", "V16"),
@@ -145,22 +146,19 @@ class Loading:
         """Whether a key has a row."""
         return key in self._wrong or self.row(key) is not None
 
-    def put(self, saved: Iterable[tuple[Key, bytes]]) -> None:
+    def put(self, saved: Mapping[Key, bytes]) -> None:
         """Take in rows, each in place of an earlier one of its key."""
-        newest = dict(saved)
         try:
-            table = _table(self._layout, newest.items())
+            table = _table(self._layout, saved)
         except StateMismatch:
-            self.drop(newest)
-            right = {key: row for key, row in newest.items() if self._is_right(key, row)}
-            newest, table = right, _table(self._layout, right.items())
-        bank, keys = self._bank, list(newest)
-        rows = bank.rows(keys)
-        new = np.flatnonzero(rows < 0)
-        rows[new] = bank.add([keys[at] for at in new.tolist()], table["born"][new])
+            self.drop(saved)
+            saved = {key: row for key, row in saved.items() if self._is_right(key, row)}
+            table = _table(self._layout, saved)
+        bank, keys = self._bank, list(saved)
+        rows = bank.rows_of(keys, table["born"])
         if self._gone or self._wrong:
             self._gone.difference_update(keys)
-            self._wrong = {key: of for key, of in self._wrong.items() if key not in newest}
+            self._wrong = {key: of for key, of in self._wrong.items() if key not in saved}
         for name, column in _saved(bank).items():
             column[rows] = table[name]
         for of, name in ((self._valid_at, "valid_at"), (self._seen, "seen")):
@@ -201,7 +199,7 @@ class Loading:
 
     def _is_right(self, key: Key, row: bytes) -> bool:
         try:
-            _table(self._layout, [(key, row)])
+            _table(self._layout, {key: row})
         except StateMismatch as error:
             self._wrong[key] = error
             return False
@@ -216,23 +214,21 @@ def _saved(bank: Bank) -> dict[str, NDArray[Any]]:
 
 
 def _checksum(key: Key, body: bytes) -> bytes:
-    named = b"\x00" if key is None else b"\x01" + key
-    return crc32(body, crc32(named)).to_bytes(_CRC_BYTES, "little")
+    named = _NO_KEY if key is None else crc32(key, _KEYED)
+    return crc32(body, named).to_bytes(_CRC_BYTES, "little")
 
 
-def _table(layout: Layout, saved: Collection[tuple[Key, bytes]]) -> NDArray[np.void]:
+def _table(layout: Layout, saved: Mapping[Key, bytes]) -> NDArray[np.void]:
     """Saved rows as a table; `StateMismatch` unless all of them are right."""
-    size = layout.size
-    sealed = [
-        crc32(row, crc32(b"\x00" if key is None else b"\x01" + key)) == _SEALED and len(row) == size
-        for key, row in saved
-    ]
+    named = [_NO_KEY if key is None else crc32(key, _KEYED) for key in saved]
+    checksums, sizes = {*map(crc32, saved.values(), named)}, {*map(len, saved.values())}
+    sealed = checksums <= {_SEALED} and sizes <= {layout.size}
     rows = np.dtype([("row", layout.dtype), ("checksum", "<u4")])
     table: NDArray[np.void] = np.zeros(0, dtype=layout.dtype)
-    if all(sealed):
-        table = np.frombuffer(b"".join([row for _, row in saved]), dtype=rows)["row"]
-    if not all(sealed) or not _is_ours(table):
-        for key, row in saved:  # pragma: no branch - one of them is refused
+    if sealed:
+        table = np.frombuffer(b"".join(saved.values()), dtype=rows)["row"]
+    if not sealed or not _is_ours(table):
+        for key, row in saved.items():  # pragma: no branch - one of them is refused
             _refuse_wrong(layout, key, row)
     _check_ranges(layout, table)
     return table

@@ -474,7 +474,7 @@ def _loaded(epoch: int, source: EpochEntries) -> Loading:
         return source.loaded
     assert source.learner is not None
     loaded = loading_of(epoch, source.learner)
-    loaded.put(source.rows.items())
+    loaded.put(source.rows)
     return loaded
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import compress
@@ -43,6 +43,9 @@ _MANY = 10_000
 """Entries that wait as they are."""
 
 _AT_ONCE = 2000  # recorded releases read together
+
+_PLAIN = bytes(of for of in range(0x20, 0x7F) if of not in b'"\\')
+"""What a record's key has that JSON writes as it is."""
 
 _LAST = re.compile(  # a recorded release's last record and ordinal; whatever differs is read whole
     rb'\{"version":\d+,"min_reader":\d+,"start":\d+,"stop":\d+,"first_offset":\d+,'
@@ -119,7 +122,7 @@ class SavedEntries(LiveEntries):
         self._where = f"state of {partition}"
         self._row, self._learner = map(self._places.all_of, ("row", "learner"))
         self._plain_row = re.compile(
-            re.escape(self._row) + rb'(\d{1,18}),"([^"\\\x00-\x1f\x7f-\xff]*)"\]'
+            re.escape(self._row) + rb'([1-9]\d{0,17}),"([^"\\\x00-\x1f\x7f-\xff]*)"\]'
         )
         self._release = self._places.beginning("release", epoch=self._epoch)
         self.behind = Places(self._release)  # published releases that no rebuild reads
@@ -132,38 +135,74 @@ class SavedEntries(LiveEntries):
         if isinstance(taken.state, SavedEntries):
             return taken.state
         entries = cls(spec, partition)
-        entries.enter(taken.state.items())
+        entries.enter(list(taken.state), list(taken.state.values()))
         return entries
 
     def opened(self, key: Key) -> bool:
         """Whether a key has opened in this epoch."""
         return key in self.rows or self.published.of_key(key)
 
-    def enter(self, entries: Iterable[tuple[bytes, Value]]) -> None:
+    def enter(self, places: Sequence[bytes], values: Sequence[Value]) -> None:
         """Let entries take the place of earlier ones, in this order; None deletes."""
-        rows: defaultdict[int, list[tuple[Key, bytes]]] = defaultdict(list)
-        for place, value in entries:
-            self.entered += 1
-            epoch, key = self._row_at(place) if place.startswith(self._row) else (0, None)
-            if epoch in self._loaded:
-                if value is not None:
-                    rows[epoch].append((key, value))
-                else:
-                    self._loaded[epoch].put(rows.pop(epoch, ()))
-                    self._loaded[epoch].drop([key])
-            elif value is not None:
-                self[place] = value
-                if place.startswith(self._learner):
-                    self._learn(place, value)
-            elif self.pop(place, None) is None and place.startswith(self._release):
-                self._deleted.append(place)
-        for epoch, of_epoch in rows.items():
-            self._loaded[epoch].put(of_epoch)
+        self.entered += len(places)
+        if not self._put_plain(places, values):
+            is_row = [place.startswith(self._row) for place in places]
+            rows = list(compress(places, is_row)), list(compress(values, is_row))
+            entries = zip(places, values, strict=True)
+            others = [entry for entry, row in zip(entries, is_row, strict=True) if not row]
+            whole = [] if others and self._put_plain(*rows) else self._put_rows(*rows)
+            self._enter_others([*whole, *others])
         if len(self) > self._most:
             self._sort()
             self._most = _MANY + 2 * len(self)
         if len(self._deleted) > _MANY + len(self.behind) // 4:
             self._delete()
+
+    def _put_plain(self, places: Sequence[bytes], values: Sequence[Value]) -> bool:
+        """Put rows where they belong; False if there is anything else, or a key in other writing.
+
+        It takes a sixth of the time of `_row_at` for each.
+        """
+        first = self._plain_row.fullmatch(places[0]) if places else None
+        if first is None or (epoch := int(first[1])) not in self._loaded:
+            return False
+        lines = b"\n".join(places)
+        begin = lines[: first.start(2)]
+        keys = lines[len(begin) : -2].split(b'"]\n' + begin)
+        rows = [value for value in values if value is not None]
+        one_each = len(keys) == lines.count(b"\n") + 1 == len(places) == len(rows)
+        if not one_each or lines[-2:] != b'"]' or b"".join(keys).translate(None, _PLAIN):
+            return False
+        self._loaded[epoch].put(dict(zip(keys, rows, strict=True)))
+        return True
+
+    def _put_rows(
+        self, places: Sequence[bytes], values: Sequence[Value]
+    ) -> list[tuple[bytes, Value]]:
+        """Put rows where they belong; return those that stay as they are."""
+        rows: defaultdict[int, dict[Key, bytes]] = defaultdict(dict)
+        others: list[tuple[bytes, Value]] = []
+        for place, value in zip(places, values, strict=True):
+            epoch, key = self._row_at(place)
+            if epoch not in self._loaded:
+                others.append((place, value))
+            elif value is not None:
+                rows[epoch][key] = value
+            else:
+                self._loaded[epoch].put(rows.pop(epoch, {}))
+                self._loaded[epoch].drop([key])
+        for epoch, of_epoch in rows.items():
+            self._loaded[epoch].put(of_epoch)
+        return others
+
+    def _enter_others(self, entries: list[tuple[bytes, Value]]) -> None:
+        for place, value in entries:
+            if value is not None:
+                self[place] = value
+                if place.startswith(self._learner):
+                    self._learn(place, value)
+            elif self.pop(place, None) is None and place.startswith(self._release):
+                self._deleted.append(place)
 
     def _learn(self, place: bytes, value: bytes) -> None:
         """Read the rows of an earlier epoch from now on: an entry says what they mean."""
@@ -175,8 +214,8 @@ class SavedEntries(LiveEntries):
         if epoch < self._epoch and epoch not in self._loaded:
             self._loaded[epoch] = loading_of(epoch, learner)
             begin = self._places.beginning("row", epoch=epoch)
-            rows = [(row, self.pop(row)) for row in list(self) if row.startswith(begin)]
-            self.enter(rows)
+            rows = [row for row in self if row.startswith(begin)]
+            self.enter(rows, [self.pop(row) for row in rows])
             self.entered -= len(rows)
 
     @property

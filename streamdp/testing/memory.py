@@ -130,7 +130,7 @@ class MemoryTransport:
         if progress is not None:
             progress(len(taken.state))
         if entries is not None:
-            entries.enter(taken.state.items())
+            entries.enter(list(taken.state), list(taken.state.values()))
             taken = replace(taken, state=entries)
         self._reached("take: read", partition)
         self._owned[partition] = epoch

@@ -9,7 +9,7 @@ blocks, by one that goes through a few slots alone and through blocks of up to 2
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from hashlib import blake2b
@@ -312,7 +312,7 @@ def rounds_the_sums_that_it_loads(patch: pytest.MonkeyPatch) -> None:
     """To whole losses, in a block of 16 slots and more: a saved row is smaller then."""
     put = Loading.put
 
-    def rounding(self: Loading, saved: Iterable[tuple[Key, bytes]]) -> None:
+    def rounding(self: Loading, saved: Mapping[Key, bytes]) -> None:
         put(self, saved)
         bank = self._bank
         rows = np.flatnonzero(bank.slots[: len(bank)] > 11)

@@ -10,7 +10,8 @@ which takes as long as all the rest of its work on a record: 0.4 of 0.8 µs. The
 the same `offset`, `timestamp`, `key`, `value` and `headers`, which is all that this adapter reads,
 so its consumers hand over that (`lean`). Fetched records pass through one dictionary of the
 fetcher, and each entry is changed as it is added. Aborted and control records are left out earlier,
-as ever.
+as ever. Its four steps of Python with each record take longer still than decoding it, so whoever
+reads much, and asks for no number of records, is handed lists of them (`together`).
 
 **Control batches without a record.** The cleaner empties a marker of a transaction and may keep its
 batch, since that remembers a producer. The client raises at such a batch, for ever. Brokers name
@@ -212,10 +213,11 @@ class _Pause:
 # -- fetched records -------------------------------------------------------------------------------
 
 
-def lean(consumer: AIOKafkaConsumer, *, every: bool = True) -> None:
+def lean(consumer: AIOKafkaConsumer, *, every: bool = True, together: int = 0) -> None:
     """Let a started consumer without deserialisers hand over records as they are decoded.
 
-    Nothing may be assigned to it yet. `every`: see `decoding`.
+    Nothing may be assigned to it yet. `every`: see `decoding`. With `together` each of what
+    it hands over is a list: so many records and the rest of a batch, or all that were fetched.
     """
     client: Any = consumer._client
     send, answer = client.send, dict[TopicPartition, bytes]()
@@ -231,7 +233,7 @@ def lean(consumer: AIOKafkaConsumer, *, every: bool = True) -> None:
         return got
 
     client.send = noted_send
-    consumer._fetcher._records = _Fetched(answer, every=every)
+    consumer._fetcher._records = _Fetched(answer, every=every, together=together)
 
 
 def to_the_end(consumer: AIOKafkaConsumer, place: TopicPartition) -> None:
@@ -249,40 +251,46 @@ def waits(consumer: AIOKafkaConsumer, place: TopicPartition) -> bool:
 class _Fetched(OrderedDict[TopicPartition, FetchResult | FetchError]):
     """Fetched records that are not handed over yet."""
 
-    def __init__(self, answer: dict[TopicPartition, bytes], *, every: bool) -> None:
+    def __init__(self, answer: dict[TopicPartition, bytes], *, every: bool, together: int) -> None:
         super().__init__()
         self._answer = answer
-        self._every = every
+        self._every, self._together = every, together
 
     def __setitem__(self, place: TopicPartition, result: FetchResult | FetchError) -> None:
         if isinstance(result, FetchResult):
             records, batches = result._partition_records, self._answer.pop(place)
             assert isinstance(records, PartitionRecords)
-            result._partition_records = _Unpacked(records, batches, every=self._every)
+            result._partition_records = _Unpacked(
+                records, batches, every=self._every, together=self._together
+            )
         super().__setitem__(place, result)
 
 
 class _Unpacked:
     """The records of one answer, in place of the client's."""
 
-    def __init__(self, client: PartitionRecords, batches: bytes, *, every: bool) -> None:
+    def __init__(
+        self, client: PartitionRecords, batches: bytes, *, every: bool, together: int = 0
+    ) -> None:
         client._consumer_record = _as_decoded
         client._contains_abort_marker = _marks_abort
-        client._records = _Batches(client._records, batches)
+        client._records = _Batches(client._records, batches, whole=together > 0)
         client._check_crcs = False  # of what was fetched; it would be of what is decompressed
         client._records_iterator = None  # a cycle that keeps the answer until the collector looks
         self._client = client
         self._all = self._unpack(batches, every=every)
+        if together:
+            self._all = _lists(self._all, together, first=client.next_fetch_offset)
 
     @property
     def next_fetch_offset(self) -> int:
         """Where to fetch next."""
         return self._client.next_fetch_offset
 
-    def __iter__(self) -> Iterator[DefaultRecord]:
+    def __iter__(self) -> Iterator[Any]:
         return self._all
 
-    def _unpack(self, batches: bytes, *, every: bool) -> Iterator[DefaultRecord]:
+    def _unpack(self, batches: bytes, *, every: bool) -> Iterator[Any]:
         client = self._client
         while True:
             try:
@@ -300,20 +308,67 @@ class _Unpacked:
             client.next_fetch_offset = end_of(batch)
 
 
+def _lists(
+    unpacked: Iterator[DefaultRecord | _Records], least: int, *, first: int
+) -> Iterator[list[DefaultRecord]]:
+    """Records from an offset on, in lists that end where a batch does."""
+    together: list[DefaultRecord] = []
+    for some in unpacked:
+        if not isinstance(some, _Records):  # of a batch that the client cannot decode
+            together.append(some)
+        elif some[0].offset >= first:
+            together += some
+        else:
+            together += [record for record in some if record.offset >= first]
+        if len(together) >= least:
+            yield together
+            together = []
+    if together:
+        yield together
+
+
+class _Records(list[DefaultRecord]):
+    """The records of a batch, which the client takes for one: it asks for the offset."""
+
+    @property
+    def offset(self) -> int:
+        """The last one's."""
+        return self[-1].offset
+
+
+class _Whole:
+    """A batch of the client's whose records come as one."""
+
+    def __init__(self, batch: DefaultRecordBatch) -> None:
+        self._batch = batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batch, name)
+
+    def __iter__(self) -> Iterator[_Records]:
+        if records := _Records(self._batch):
+            yield records
+
+
 class _Batches:
     """The batches of one answer, decompressed here instead of by the client."""
 
-    def __init__(self, client: Batches, answer: bytes) -> None:
+    def __init__(self, client: Batches, answer: bytes, *, whole: bool) -> None:
         self._client = client
         self._answer = answer
         self._at = 0
+        self._whole = whole
 
     def has_next(self) -> bool:
         """Whether there is another batch."""
         return self._client.has_next()
 
-    def next_batch(self) -> DefaultRecordBatch:
+    def next_batch(self) -> Any:
         """The next batch, after a check of its checksum."""
+        batch = self._next_batch()
+        return _Whole(batch) if self._whole and not batch.is_control_batch else batch
+
+    def _next_batch(self) -> DefaultRecordBatch:
         batch, start = self._client.next_batch(), self._at
         self._at = frame_end(self._answer, start)
         if not batch.validate_crc():

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import OffsetOutOfRangeError
@@ -38,7 +39,7 @@ IDLE_SECONDS = 60.0
 """Seconds without progress after which a read fails."""
 
 BATCH = 2000
-"""Records that are handed over at once."""
+"""Records that are handed over at once, or a batch more."""
 
 FETCH_BYTES = 4 * 1024 * 1024
 """Bytes of a partition in one answer; a single larger batch comes whole all the same."""
@@ -78,8 +79,8 @@ class PartitionReader:
         self.consumer.seek(place, start)
         moved, position = asyncio.get_running_loop().time(), start
         while stop is None or position < stop:
-            batches = await self.consumer.getmany(place, timeout_ms=_WAIT_MS, max_records=BATCH)
-            records = batches.get(place, [])
+            lists: Any = await self.consumer.getmany(place, timeout_ms=_WAIT_MS, max_records=1)
+            records: Sequence[ConsumerRecord] = next(iter(lists.get(place, ())), [])
             if stop is not None and records and records[-1].offset >= stop:
                 records = [record for record in records if record.offset < stop]
                 position = stop
@@ -189,7 +190,7 @@ async def reader(
             fetch_max_wait_ms=_WAIT_MS,
         )
         async with client_errors.started(consumer, settings):
-            lean(consumer)
+            lean(consumer, together=BATCH)
             await know_topics(consumer, topics)
             yield PartitionReader(consumer, where)
 
@@ -304,22 +305,27 @@ async def _read_state(
     """
     newest = await look.newest(place, stop=owned_at, but=OWNER_KEY)
     if newest is not None:
-        state.enter([(_place(newest), newest.value)])
+        state.enter([_place(newest)], [newest.value])
     first, end = await look.bounds(place)
     owner: str | None = None
     count = 0
     async for records in look.batches(place, first, end if owned_at is None else None):
-        last = len(records)
-        for at, record in enumerate(records):
-            if record.key == OWNER_KEY:
-                owner = owner_of(record.value)
-                if owned_at is not None and record.offset >= owned_at:
-                    if record.offset > owned_at:
-                        raise _taken_by_another(look.where, owned_at, record.offset)
-                    last = at
+        places = [of.key for of in records if of.key is not None]
+        values = [of.value for of in records]
+        assert len(places) == len(values), "a compacted topic takes no record without a key"
+        stop = len(places)
+        if OWNER_KEY in places:
+            for at in [at for at, key in enumerate(places) if key == OWNER_KEY]:
+                owner = owner_of(values[at])
+                if owned_at is not None and records[at].offset >= owned_at:
+                    if records[at].offset > owned_at:
+                        raise _taken_by_another(look.where, owned_at, records[at].offset)
+                    stop = at
                     break
-        state.enter((_place(of), of.value) for of in records[:last] if of.key != OWNER_KEY)
-        if last < len(records):
+            kept = [at for at in range(stop) if places[at] != OWNER_KEY]
+            places, values = [places[at] for at in kept], [values[at] for at in kept]
+        state.enter(places, values)
+        if stop < len(records):
             break
         count += len(records)
         if progress is not None:

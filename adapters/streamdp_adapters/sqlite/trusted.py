@@ -315,7 +315,7 @@ class TrustedFile:
             state, count = LiveEntries() if entries is None else entries, 0
             rows = file.execute("SELECT key, value FROM state WHERE part = ? ORDER BY key", (part,))
             while some := rows.fetchmany(_READ_AT_ONCE):
-                state.enter(some)
+                state.enter(*zip(*some, strict=True))
                 count += len(some)
                 if progress is not None:
                     progress(count)

@@ -69,7 +69,7 @@ class Rebuilding:
         if len(engine) != len(loading.valid_at) or engine.position:
             raise StateMismatch("rebuild", "engine", expected="a new one", got=engine)
         if not isinstance(rows, Loading):
-            loading.put(rows)
+            loading.put(dict(rows))
         self._engine, self._ages = engine, ages
         self._bank = engine._bank
         self._releases = ManyRecorded.of(releases)
