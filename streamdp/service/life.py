@@ -47,6 +47,10 @@ Observe = Callable[[str, float], None]
 """Receives how long a public step took: its name and seconds."""
 
 
+def unobserved(step: str, seconds: float) -> None:
+    """Nobody asked."""
+
+
 def wall_clock() -> int:
     """Milliseconds since 1970, as brokers count them."""
     return time.time_ns() // 1_000_000

@@ -23,7 +23,7 @@ from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.assembling.worker import AssemblyWorker, check_event_sizes
 from streamdp.service.charges_by_others import ChargesByOthersOf
 from streamdp.service.event_log import EventLog
-from streamdp.service.life import Clock, Observe, Surroundings, wall_clock
+from streamdp.service.life import Clock, Observe, Surroundings, unobserved, wall_clock
 from streamdp.service.settings import LoopSettings, OnHalt
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import ON_ITS_WAY, Reason, Status, View
@@ -37,10 +37,6 @@ A client whose buffer was emptied sends its next request in the meantime (aiokaf
 turns), so the answer comes while this batch is applied. A commit takes some thirty turns; without
 these it would get one turn per batch under load.
 """
-
-
-def unobserved(step: str, seconds: float) -> None:
-    """Nobody asked."""
 
 
 class Service:

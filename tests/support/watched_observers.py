@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from streamdp.ports import Partition
 from streamdp.serve.about import About
 from streamdp.service.charges_by_others import alone
-from streamdp.service.life import Observe
-from streamdp.service.loop import Service, unobserved
+from streamdp.service.life import Observe, unobserved
+from streamdp.service.loop import Service
 from streamdp.service.operations import LatestStatus
 from streamdp.service.spec import StreamSpec
 from streamdp.service.status import Steps, status_of

@@ -186,12 +186,9 @@ class Releasing:
             np.array([wave.code for wave in waves], dtype=np.uint8),
             [len(wave.released) for wave in waves],
         )
-
-        def column(name: str) -> Ints:
-            return np.concatenate([getattr(wave.ended, name) for wave in waves])
-
-        order = np.lexsort((codes, column("block"), column("place")))
-        rows = column("rows")[order]
+        ended = Ended(*map(np.concatenate, zip(*(wave.ended for wave in waves), strict=True)))
+        order = np.lexsort((codes, ended.block, ended.place))
+        rows, block, start, stop, first, last, _ = (column[order] for column in ended)
         released = np.concatenate([wave.released for wave in waves])[order]
         in_force = np.concatenate([wave.in_force for wave in waves])[order]
         return replace(
@@ -199,11 +196,11 @@ class Releasing:
             keys=[self._bank.keys[row] for row in rows.tolist()],
             kind=codes[order],
             born=self._bank.born[rows],
-            block=column("block")[order],
-            start=column("start")[order],
-            stop=column("stop")[order],
-            first_offset=column("first_offset")[order],
-            last_offset=column("last_offset")[order],
+            block=block,
+            start=start,
+            stop=stop,
+            first_offset=first,
+            last_offset=last,
             carried=next((wave.carried for wave in waves if wave.carried), None),
             **self._kind.columns(released, in_force),
         )

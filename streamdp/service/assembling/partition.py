@@ -62,6 +62,7 @@ from streamdp.service.assembling.saved import (
 )
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.charges_by_others import ALONE, ChargesByOthers
+from streamdp.service.life import Observe, unobserved
 from streamdp.service.protocol import check_goes_on
 from streamdp.wire.entries import POINT
 from streamdp.wire.lines import LEDGER_SCHEMA, Assembled, PersonsCap
@@ -98,18 +99,11 @@ class Contents:
         ]
 
 
-Observe = Callable[[str, float], None]
-"""Receives how long a public step took."""
-
 LONGEST_KEY = 65_536  # bytes: the most that `limits.most_key_bytes` may be
 _HEADER_ROOM = 16  # bytes of a header beside its name and value, at most
 _UNSEEN_MS = 60_000  # between a record's timestamp and the end of its replication, at most
 _CALM_MS = 60_000  # for so much longer nothing may be needed before positions move in a quiet time
 _MOST_GONE = 20_000  # entries that one commit deletes at most
-
-
-def unobserved(step: str, seconds: float) -> None:
-    """Nobody asked."""
 
 
 class PartitionAssembly:
