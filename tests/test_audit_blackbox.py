@@ -22,10 +22,8 @@ from typing import Any
 
 import pytest
 import scipy
-from typer.testing import CliRunner
 
 import streamdp as sd
-from streamdp import cli
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.kinds import feedback
@@ -54,6 +52,7 @@ from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.feedback import Content, Feedback, FeedbackFormat, Headers, configure_feedback
 from streamdp_adapters.sqlite import Settings, Sqlite
+from tests.support.command_line import run_command
 from tests.support.feedback_story_mutants import MUTANTS
 from tests.support.kind_mutants import keeps_sums
 
@@ -279,7 +278,7 @@ def test_a_box_of_three_actions_is_refused() -> None:
 
 
 def run(*args: str) -> tuple[int, str]:
-    result = CliRunner().invoke(cli.application(), list(args))
+    result = run_command(list(args))
     return result.exit_code, result.output
 
 
@@ -446,7 +445,7 @@ def test_the_command_fails_for_what_only_the_engine_shows(
 def test_a_configuration_without_feedback_is_refused(configured: Path) -> None:
     text = configured.read_text()
     configured.write_text(text[: text.index("[streams.banners]")])
-    result = CliRunner().invoke(cli.application(), ["audit", "--config", str(configured)])
+    result = run_command(["audit", "--config", str(configured)])
     assert "no feedback" in str(result.exception)
     both = ["audit", "--config", str(configured), "--epsilon", "1"]
-    assert "got --epsilon" in str(CliRunner().invoke(cli.application(), both).exception)
+    assert "got --epsilon" in str(run_command(both).exception)

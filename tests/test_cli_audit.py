@@ -9,11 +9,11 @@ from fractions import Fraction
 from functools import partial
 
 import pytest
-from typer.testing import CliRunner
 
 from streamdp import cli
 from streamdp.core.learners import RECIPES, incumbent_leader, leader
 from streamdp.lab import audit
+from tests.support.command_line import run_command
 from tests.support.feedback_mutants import CHOOSING
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,7 @@ def the_engine_is_audited_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*args: str) -> tuple[int, str]:
-    result = CliRunner().invoke(cli.application(), list(args))
+    result = run_command(list(args))
     return result.exit_code, result.output
 
 

@@ -14,10 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from typer.testing import CliRunner
 
 import streamdp as sd
-from streamdp.cli import application
 from streamdp.core import learners
 from streamdp.core.arrays import Floats
 from streamdp.core.engine.releasing import FromRecord
@@ -35,6 +33,7 @@ from streamdp.lab import audit
 from streamdp.lab.audit import Memo, audit_kind
 from streamdp.lab.kits.kinds import check_kind
 from tests.golden_engine import LEARNERS
+from tests.support.command_line import run_command
 from tests.support.feedback_mutants import with_batch
 from tests.support.kind_mutants import folds_what_it_drew_from
 
@@ -117,7 +116,7 @@ def test_do_the_commands_know_a_newcomers_learner(monkeypatch: pytest.MonkeyPatc
         ],
         ["simulate", "--learners", "tracking_leader", "--runs", "2"],
     ):
-        result = CliRunner().invoke(application(), arguments)
+        result = run_command(arguments)
         assert result.exit_code == 0, result.output
         assert "tracking_leader" in result.stdout
 

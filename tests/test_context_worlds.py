@@ -8,14 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from streamdp.cli import application
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
 from streamdp.lab.commands._contexts import verdict
 from streamdp.lab.context_worlds import WORLDS, Table, TableShows, as_json, learned, shares_of
+from tests.support.command_line import run_command
 from tests.test_contexts_stream import SHOP
 
 TABLE = Table((2, 3), 2, 0.1, 0.2, Fraction(1), slots=20_000)
@@ -65,7 +64,7 @@ def test_rates_that_cannot_be_are_refused() -> None:
 
 
 def run(*arguments: str) -> str:
-    ran = CliRunner().invoke(application(), arguments)
+    ran = run_command(arguments)
     assert ran.exit_code == 0, ran.output
     return ran.stdout
 
@@ -112,7 +111,7 @@ def test_both_commands_take_a_table_in_parts() -> None:
         ([*asked[:3], *asked[5:]], ["--interactions", "none"], "--interactions"),
         (["simulate", *CLICKS[:2]], ["--interactions", "none"], "--context with it"),
     ):
-        refused = CliRunner().invoke(application(), [*command, *more])
+        refused = run_command([*command, *more])
         assert refused.exit_code != 0
         assert error in str(refused.exception) + refused.output
 
@@ -128,13 +127,13 @@ def test_a_stream_is_planned_with_its_own_table(tmp_path: Path) -> None:
     told = {name: planned[name] for name in ("shape", "actions", "epsilon", "played")}
     assert told == {"shape": [3, 4], "actions": 2, "epsilon": "1/2", "played": "value"}
     assert planned["interactions"] == "none"
-    refused = CliRunner().invoke(application(), [*asked, "--context", "3,4"])
+    refused = run_command([*asked, "--context", "3,4"])
     assert "the stream has its own" in str(refused.exception) + refused.output
 
 
 @pytest.mark.parametrize("more", [["--learner", "policy_blocks"], ["--keys", "3"]])
 def test_options_that_change_nothing_are_refused(more: list[str]) -> None:
     asked = ["--actions", "2", "--epsilon", "1", "--rate", "0.2", "--gap", "0.2"]
-    refused = CliRunner().invoke(application(), ["plan", *CLICKS, *asked, *more])
+    refused = run_command(["plan", *CLICKS, *asked, *more])
     assert refused.exit_code != 0
     assert "no --context with it" in str(refused.exception) + refused.output

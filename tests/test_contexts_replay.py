@@ -18,9 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from streamdp.cli import application
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import SUMS
 from streamdp.core.evidence.contexts import Contexts
@@ -41,6 +39,7 @@ from streamdp.testing.faults import FaultPlan
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.wire.lines import Charge, PolicyLine, from_base64
 from streamdp.wire.published import decode_in_force, decode_ledger
+from tests.support.command_line import run_command
 from tests.support.services import Room
 from tests.test_contexts_service import ACTIONS, CLICKS, FIELDS, shown, spec
 
@@ -288,23 +287,20 @@ def test_the_command_reads_fields_from_the_configuration(tmp_path: Path) -> None
              "--stream", "home", "--actions", ",".join(ACTIONS)]  # fmt: skip
     found = []
     for context in (str(config), str(FIELDS), "nowhere,device"):
-        result = CliRunner().invoke(
-            application(), [*asked, "--learners", TEXT, "--json", "-", "--context", context]
-        )
+        result = run_command([*asked, "--learners", TEXT, "--json", "-", "--context", context])
         found.append(result)
     assert found[0].exit_code == 0, found[0].output
     assert json.loads(found[0].stdout)["cells"] == json.loads(found[1].stdout)["cells"]
     assert "no context field nowhere" in found[2].output + str(found[2].exception)
-    table = CliRunner().invoke(application(), [*asked, "--context", "device,country=country"])
+    table = run_command([*asked, "--context", "device,country=country"])
     assert "policy_contexts" in table.output
     for context, said in (("a=", "--context: no fields"), (str(path), "a configuration with")):
-        result = CliRunner().invoke(application(), [*asked, "--context", context])
+        result = run_command([*asked, "--context", context])
         assert said in result.output + str(result.exception)
 
 
 def test_a_topic_needs_the_levels() -> None:
-    result = CliRunner().invoke(
-        application(),
+    result = run_command(
         ["replay", "sqlite:nowhere.db#t", "--observes", "feedback", "--content", "reward",
          "--actions", "a,b", "--context", "device"],
     )  # fmt: skip

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from streamdp.cli import application
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.randomness import SeededRandomness
 from streamdp.lab.offpolicy import phased
@@ -30,6 +28,7 @@ from streamdp.lab.papers.play import BanditRun, regret_of, simulate_bandit, stea
 from streamdp.lab.replay.cells import parse_candidate
 from streamdp.lab.replay.log import ArrayLog
 from streamdp.lab.replay.sources import ReadOptions, open_log
+from tests.support.command_line import run_command
 from tests.support.shown_logs import ACTIONS, MEANS, made_up
 
 ONE = Fraction(1)
@@ -192,7 +191,7 @@ def test_says_the_command_what_it_costs_before(tmp_path: Path) -> None:
     path = tmp_path / "log.npy"
     np.save(path, losses(300).losses)
     words = ["replay", str(path), "--observes", "feedback", "--learners", "lazy_ucb,hybrid_ucb"]
-    result = CliRunner().invoke(application(), [*words, "--seeds", "2", "--epsilon", "1/2"])
+    result = run_command([*words, "--seeds", "2", "--epsilon", "1/2"])
     assert result.exit_code == 0, result.output
     assert "hybrid_ucb" in result.stdout
     slow = seconds_for(losses(300), asked("hybrid_ucb"))

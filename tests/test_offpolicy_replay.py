@@ -15,9 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from streamdp.cli import application
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.lab.offpolicy.files import holds_feedback, open_file
@@ -29,6 +27,7 @@ from streamdp.lab.replay.sources import ReadOptions
 from streamdp.ports import Headers, StreamTopics
 from streamdp.wire.unprotected import MEMBER, NOT_PRIVATE
 from streamdp_adapters.sqlite import Sqlite
+from tests.support.command_line import run_command
 from tests.support.shown_logs import ACTIONS, made_up, without_propensities
 
 ONE = Fraction(1)
@@ -71,7 +70,7 @@ def ipc(path: Path, rows: Sequence[Row]) -> Path:
 
 
 def invoked(*arguments: object) -> Any:
-    return CliRunner().invoke(application(), [str(argument) for argument in ("replay", *arguments)])
+    return run_command([str(argument) for argument in ("replay", *arguments)])
 
 
 def written(log: ShownLog, path: Path) -> Path:

@@ -10,21 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from streamdp.cli import application
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 from streamdp.lab.commands.plan import days_text
 from streamdp.lab.planning import FORMULAS, Wish, changes_as_json, plan_changes, plan_for, table_for
 from streamdp.lab.play import Walk
 from streamdp.lab.replay.cells import parse_candidate, policy_learner
+from tests.support.command_line import run_command
 
 ASKED = ["--actions", "4", "--epsilon", "1", "--rate", "0.02", "--gap", "0.03"]
 BY_FORMULA = [*ASKED, "--learner", "policy_blocks"]  # the default has none
 
 
 def invoked(*arguments: str) -> Any:
-    return CliRunner().invoke(application(), ["plan", "--observes", "feedback", *arguments])
+    return run_command(["plan", "--observes", "feedback", *arguments])
 
 
 HELD_OUT = [
@@ -152,8 +151,7 @@ def test_takes_the_plan_a_configured_stream(tmp_path: Path) -> None:
     )  # fmt: skip
     assert plan["learner"] == "policy_blocks:schedule=capped 512"
     assert (plan["actions"], plan["epsilon"]) == (3, "0.5")
-    alone = CliRunner().invoke(
-        application(),
+    alone = run_command(
         ["plan", "--config", str(file), "--rate", "0.02", "--gap", "0.03", "--horizon", "1000",
          "--json"],
     )  # fmt: skip

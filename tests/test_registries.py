@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import streamdp as sd
-from streamdp.cli import application
 from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost
 from streamdp.ports import Key, Records, Value
 from streamdp.service.config import Configuration
@@ -41,6 +39,7 @@ from streamdp.wire.registered.fields import Field
 from streamdp.wire.registered.formats import AVRO, SchemaFormat
 from streamdp.wire.registered.schemas import Schema, SchemaLog, prefix
 from tests.support.assembly_model import Logs, encode
+from tests.support.command_line import run_command
 from tests.support.lives import EARLY, LATE
 from tests.support.loops import rows
 from tests.support.neighbours import Course, differences, on_memory
@@ -509,7 +508,7 @@ def test_commands_ask_the_registry_once_they_are_called(tmp_path: Path) -> None:
 
     def said(*words: str, ok: bool = True, standard_input: str = "") -> str:
         arguments = [*words, "--config", str(path)]
-        result = CliRunner().invoke(application(), arguments, input=standard_input)
+        result = run_command(arguments, input=standard_input)
         assert (result.exit_code == 0) is ok, result.output
         return result.output
 
@@ -531,7 +530,7 @@ def test_commands_ask_the_registry_once_they_are_called(tmp_path: Path) -> None:
         form = f"avro,registry={kept.url},subject=events-value"
         place = f"sqlite:{tmp_path}/shop.db#events"
         replay = ["replay", place, "--actions", "a,b,c", "--format", form, "--json", "-"]
-        result = CliRunner().invoke(application(), replay)
+        result = run_command(replay)
         assert result.exit_code == 0, result.output
         report = json.loads(result.stdout)
         assert (report["slots"], report["null_slots"]) == (2, 1)
@@ -564,7 +563,7 @@ def test_send_writes_requests_and_outcomes_by_their_schemas(tmp_path: Path) -> N
         for words in (["topics", "create"], ["send", "--assembly", "join", "--key", "fr"]):
             arguments = [*words, "--config", str(path)]
             given = "\n".join(map(json.dumps, lines))
-            result = CliRunner().invoke(application(), arguments, input=given)
+            result = run_command(arguments, input=given)
             assert result.exit_code == 0, result.output
         configuration = Configuration.load(path, {})
         (assembly,) = configuration.assemblies()

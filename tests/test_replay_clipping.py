@@ -13,9 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from streamdp.cli import application
 from streamdp.cli._events import events
 from streamdp.core.errors import InvalidConfig
 from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
@@ -28,6 +26,7 @@ from streamdp.lab.replay.sources import ReadOptions, open_log
 from streamdp.lab.replay.summary import summary
 from streamdp.ports import StreamTopics
 from streamdp_adapters.sqlite import Sqlite
+from tests.support.command_line import run_command
 from tests.support.replayed import logged
 
 WILD: Sequence[Sequence[float]] = [[0.25, 1.5], [-3, 1e300], [0, 1], [0.75, 0.5]] * 8
@@ -151,7 +150,7 @@ def test_send_refuses_what_replay_clips(tmp_path: Path) -> None:
     with path.open("rb") as source, pytest.raises(InvalidConfig, match=expected):
         list(events(path.name, source, actions=("a", "b"), key=None))
     options = ["--learners", "prefix_softmax", "--epsilon", "1", "--seeds", "2"]
-    replayed = CliRunner().invoke(application(), ["replay", str(path), *options])
+    replayed = run_command(["replay", str(path), *options])
     assert replayed.exit_code == 0
     assert "16 of 32 slots have losses outside [0, 1]" in " ".join(replayed.output.split())
 
@@ -160,9 +159,7 @@ def test_convert_says_what_it_clips(tmp_path: Path) -> None:
     """To a file, of every kind of number, and what it has clipped is clipped there."""
     source, target = tmp_path / "log.ndjson", tmp_path / "log.npy"
     source.write_text('{"losses":[1.5,0,-3]}\n{"losses":null}\n{"losses":[0,1]}\n')
-    run = CliRunner().invoke(
-        application(), ["convert", str(source), str(target), "--on-bad", "null"]
-    )
+    run = run_command(["convert", str(source), str(target), "--on-bad", "null"])
     assert run.exit_code == 0
     assert "1 of 3 slots have losses outside [0, 1]: they were clipped" in run.stderr
     assert "2 of 3 slots have no usable losses: they count as ½" in run.stderr
@@ -170,10 +167,10 @@ def test_convert_says_what_it_clips(tmp_path: Path) -> None:
     _lists(tmp_path / "log.parquet", WILD)
     for source in (target, tmp_path / "log.parquet"):
         tame = tmp_path / f"tame{source.suffix}"
-        run = CliRunner().invoke(application(), ["convert", str(source), str(tame)])
+        run = run_command(["convert", str(source), str(tame)])
         assert "16 of 32 slots have losses outside [0, 1]" in run.stderr
         assert "no usable losses" not in run.stderr
-        run = CliRunner().invoke(application(), ["convert", str(tame), str(tmp_path / "log.npz")])
+        run = run_command(["convert", str(tame), str(tmp_path / "log.npz")])
         assert run.stderr.splitlines()[-1].endswith("log.npz: 32 slots of 2 losses")
 
 

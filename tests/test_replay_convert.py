@@ -13,14 +13,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from streamdp.cli import application
 from streamdp.core.errors import InvalidConfig
 from streamdp.lab.commands._progress import watching
 from streamdp.lab.replay import ReadOptions, open_log
 from streamdp.lab.replay.converting import convert
 from streamdp.lab.replay.sending import send_log
+from tests.support.command_line import run_command
 from tests.support.replayed import Pieces, logged, made_up
 
 NAMED = ("left", "right", "up", "down")
@@ -182,7 +181,7 @@ def test_a_log_of_feedback_is_refused_with_the_command_that_reads_it(
     source, target = tmp_path / f"shown.{ending}", tmp_path / "log.parquet"
     text = {"ndjson": '{"action": "a", "reward": 1}\n', "csv": "item_id,click\n1,0\n"}
     source.write_text(text[ending])
-    result = CliRunner().invoke(application(), ["convert", str(source), str(target)])
+    result = run_command(["convert", str(source), str(target)])
     said = str(result.exception) + result.output
     assert f"expected streamdp replay {source} --observes feedback" in said
     assert not target.exists()

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from streamdp.cli import application
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners.leader import DEFAULT_RECIPE
 from streamdp.lab.papers.claims import SHOWN, Effort, claims, ratio
@@ -33,6 +31,7 @@ from streamdp.lab.replay.log import ArrayLog
 from streamdp.lab.replay.replaying import Question, replay_log, seeds_of
 from streamdp.lab.worlds import World
 from tests.support.calling import written
+from tests.support.command_line import run_command
 
 
 def test_is_a_walk_on_constant_losses_a_replay_of_them() -> None:
@@ -63,8 +62,7 @@ def test_do_rare_losses_and_keys_change_a_plan() -> None:
         Wish(candidate, 2, 0.5, 10, 1, 0.6)
     with pytest.raises(InvalidConfig, match="--keys: count"):
         Wish(candidate, 2, 0.5, 10, 1, None, 0)
-    result = CliRunner().invoke(
-        application(),
+    result = run_command(
         ["plan", "--actions", "5", "--epsilon", "1", "--gap", "0.1", "--base", "0.8", "--keys",
          "300", "--horizon", "2000"],
     )  # fmt: skip
@@ -154,14 +152,13 @@ def test_is_every_claim_a_row_with_an_interval() -> None:
 
 
 def test_do_the_commands_print() -> None:
-    run = CliRunner()
     asked = ["plan", "--actions", "5", "--epsilon", "0.5", "--gap", "0.2", "--horizon", "5000"]
-    result = run.invoke(application(), [*asked, "--target-regret", "100"])
+    result = run_command([*asked, "--target-regret", "100"])
     assert result.exit_code == 0, result.output
     assert "The least ε for a regret of 100 is about" in result.stdout
-    figures = json.loads(run.invoke(application(), [*asked, "--json"]).stdout)
+    figures = json.loads(run_command([*asked, "--json"]).stdout)
     assert figures["blocks"][-1]["last"] == 5000
-    result = run.invoke(application(), ["reproduce", "example", "--runs", "100", "--json"])
+    result = run_command(["reproduce", "example", "--runs", "100", "--json"])
     assert json.loads(result.stdout)[0]["verdict"] == "not reproduced"
 
 
@@ -176,11 +173,11 @@ def test_do_the_commands_print() -> None:
 def test_is_an_impossible_number_refused(option: str, value: str) -> None:
     """Before anything is simulated."""
     asked = ["plan", "--actions", "5", "--epsilon", "0.5", "--gap", "0.2", option, value]
-    result = CliRunner().invoke(application(), asked)
+    result = run_command(asked)
     assert isinstance(result.exception, InvalidConfig) or result.exit_code == 2
     for command in (["simulate"], ["reproduce", "leak"]):
         if option == "--seed":
-            assert CliRunner().invoke(application(), [*command, option, value]).exit_code == 2
+            assert run_command([*command, option, value]).exit_code == 2
 
 
 def change_plan(every: int, *, keys: int = 1, epsilon: Fraction = Fraction(1)) -> ChangePlan:
@@ -230,7 +227,7 @@ def test_are_a_changing_plan_s_units_right() -> None:
 
 def test_does_the_command_recommend() -> None:
     usual = ["plan", "--actions", "3", "--epsilon", "1", "--gap", "0.2", "--horizon", "65536"]
-    result = CliRunner().invoke(application(), [*usual, "--changes-every", "8000", "--keys", "7"])
+    result = run_command([*usual, "--changes-every", "8000", "--keys", "7"])
     assert result.exit_code == 0, result.output
     words = " ".join(result.stdout.split())
     assert "the best action changes every 8,000 slots" in words
@@ -253,7 +250,7 @@ def test_does_the_command_recommend() -> None:
         ),
         (["--observes", "feedback", "--markdown", "--json"], "expected no --json with it"),
     ):
-        refused = CliRunner().invoke(application(), [*usual, *wrong])
+        refused = run_command([*usual, *wrong])
         assert isinstance(refused.exception, InvalidConfig)
         assert said in str(refused.exception)
 
@@ -263,14 +260,14 @@ def test_does_the_command_recommend() -> None:
 )
 def test_several_epsilons_are_compared_with_no_privacy(kind: tuple[str, ...]) -> None:
     arguments = ["plan", *kind, "--gap", "0.2", "--horizon", "2000", "--epsilon"]
-    result = CliRunner().invoke(application(), [*arguments, "0.1,10"])
+    result = run_command([*arguments, "0.1,10"])
     assert "ε = 0.1" in result.output
     assert "without" in result.output
-    told = CliRunner().invoke(application(), [*arguments, "0.1,10", "--json"])
+    told = run_command([*arguments, "0.1,10", "--json"])
     first, second, free = json.loads(told.stdout)
     assert (first["epsilon"], second["epsilon"]) == ("0.1", "10")
     assert first["regret"] > second["regret"] > 0.9 * free["regret"]
-    refused = CliRunner().invoke(application(), [*arguments, "1,2", "--changes-every", "50"])
+    refused = run_command([*arguments, "1,2", "--changes-every", "50"])
     assert "one ε with" in str(refused.exception or refused.output)
 
 
@@ -279,7 +276,7 @@ def test_does_a_plan_take_actions_and_budget_from_a_configuration(tmp_path: Path
     ask = ["plan", "--gap", "0.2", "--horizon", "20000", "--changes-every", "9000", "--json"]
     configured = [*ask, "--config", str(written(tmp_path))]
     plain = [*ask, "--actions", "3", "--epsilon", "1/2"]
-    results = [CliRunner().invoke(application(), words) for words in (configured, plain)]
+    results = [run_command(words) for words in (configured, plain)]
     assert [result.exit_code for result in results] == [0, 0]
     assert results[0].stdout == results[1].stdout
     assert json.loads(results[0].stdout)["epsilon"] == "0.5"
@@ -295,7 +292,7 @@ def test_does_a_plan_take_actions_and_budget_from_a_configuration(tmp_path: Path
 def test_is_nothing_called_proved_that_says_nothing(learner: str, said: str) -> None:
     """Of memory nothing is proved: its slots count as 1, more than any regret of theirs can be."""
     ask = ["plan", "--actions", "3", "--epsilon", "1", "--gap", "0.2", "--horizon", "200000"]
-    result = CliRunner().invoke(application(), [*ask, "--learner", learner])
+    result = run_command([*ask, "--learner", learner])
     assert said in " ".join(result.stdout.split())
     assert result.stdout.count("roved") == 1
 
@@ -309,7 +306,7 @@ def test_does_a_plan_play_the_learner_that_is_configured(tmp_path: Path) -> None
         [*plain, "--learner", "remembering_leader:schedule=capped 3"],
         plain,
     ]
-    results = [CliRunner().invoke(application(), some) for some in words]
+    results = [run_command(some) for some in words]
     assert results[0].stdout == results[1].stdout != results[2].stdout
     assert json.loads(results[2].stdout)["learner"] == DEFAULT_RECIPE
 

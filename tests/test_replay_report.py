@@ -11,9 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from streamdp.cli import application
 from streamdp.core.learners.leader import DEFAULT_RECIPE
 from streamdp.lab.commands.replay import USUAL
 from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
@@ -30,6 +28,7 @@ from streamdp.lab.replay.replaying import Question, Replay, costs, replay_log, s
 from streamdp.lab.replay.reported import as_json, lead
 from streamdp.lab.replay.summary import _paid, middle, number, summary
 from streamdp.wire.unprotected import LABEL, MEMBER
+from tests.support.command_line import run_command
 from tests.support.replayed import Pieces
 
 LEARNERS = "incumbent_leader,prefix_softmax"
@@ -277,20 +276,19 @@ def test_a_long_run_says_its_cost_first() -> None:
 def test_convert_and_replay_work_together(tmp_path: Path) -> None:
     """Convert, replay with a report, plan: as a user would type them."""
     convert(_still(600), tmp_path / "log.npz")
-    run = CliRunner()
     parquet, html = tmp_path / "log.parquet", tmp_path / "log.html"
-    result = run.invoke(application(), ["convert", str(tmp_path / "log.npz"), str(parquet)])
+    result = run_command(["convert", str(tmp_path / "log.npz"), str(parquet)])
     assert result.exit_code == 0, result.output
     asked = ["replay", str(parquet), "--seeds", "5", "--report", str(html), "--json", "-"]
-    result = run.invoke(application(), asked)
+    result = run_command(asked)
     assert result.exit_code == 0, result.output
     figures = json.loads(result.stdout.strip().splitlines()[-1])
     assert (figures["slots"], next(iter(figures.items()))) == (600, (MEMBER, LABEL))
     assert json.dumps(figures["lead"]) in html.read_text()
-    result = run.invoke(application(), ["replay", str(parquet), "--seeds", "5"])
+    result = run_command(["replay", str(parquet), "--seeds", "5"])
     assert result.exit_code == 0, result.output
     assert "NOT PRIVATE" in result.stdout
-    result = run.invoke(application(), ["datasets"])
+    result = run_command(["datasets"])
     assert "flights" in result.stdout
 
 

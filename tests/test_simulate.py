@@ -10,10 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import streamdp as sd
-from streamdp.cli import application
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds.kind import Kind
@@ -34,6 +32,7 @@ from streamdp.lab.simulation import (
 from streamdp.lab.worlds import World
 from streamdp.lab.worlds.families import DRIFTING, OTHERS, STATIONARY
 from streamdp.lab.worlds.held_out import HELD_OUT_DRIFTING, HELD_OUT_STATIONARY
+from tests.support.command_line import run_command
 
 LEARNING = (Path(__file__).parent.parent / "docs" / "learning.md").read_text()
 SMALL = World("small", (0.2, 0.5, 0.4))
@@ -163,7 +162,7 @@ def test_is_the_default_at_most_096_of_the_best_paper_learner() -> None:
     ],
 )
 def test_is_what_cannot_be_simulated_refused(arguments: list[str], said: str) -> None:
-    result = CliRunner().invoke(application(), ["simulate", *arguments])
+    result = run_command(["simulate", *arguments])
     assert isinstance(result.exception, sd.InvalidConfig)
     assert re.search(said, str(result.exception))
 
@@ -188,7 +187,7 @@ def test_is_a_comparison_with_what_was_not_simulated_refused() -> None:
 
 def run(*arguments: str) -> str:
     """What the command prints."""
-    result = CliRunner().invoke(application(), ["simulate", "--runs", "3", *arguments])
+    result = run_command(["simulate", "--runs", "3", *arguments])
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -214,7 +213,7 @@ def test_does_the_command_compare_what_follows_change() -> None:
     ratio = re.search(r"\| remembering_leader \| ([\d.]+) ± [\d.]+ \|", text)
     assert ratio is not None
     assert float(ratio[1]) < 0.5
-    result = CliRunner().invoke(application(), ["simulate", "--worlds", "sunny"])
+    result = run_command(["simulate", "--worlds", "sunny"])
     assert "--worlds: unknown; expected stationary | drifting | others | held-out" in str(
         result.exception
     )

@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from streamdp.cli import application
 from streamdp.core.errors import InvalidConfig
 from streamdp.lab.play import RunBits, Shows, steps
 from streamdp.lab.replay.cells import parse_candidates, policy_learner
@@ -20,6 +18,7 @@ from streamdp.lab.simulation import Outcome, SimulationSize, simulate
 from streamdp.lab.worlds import World
 from streamdp.lab.worlds.families import FEEDBACK
 from streamdp.wire.unprotected import NOT_PRIVATE
+from tests.support.command_line import run_command
 
 GRADED, EQUAL, CLICKS = FEEDBACK[:3]
 HALF = Fraction(1, 2)
@@ -104,18 +103,16 @@ def test_late_feedback_drift_and_beta_rewards_arrive() -> None:
 def test_the_command_prints_tables() -> None:
     """Mean regret and the worst runs, for people, as Markdown and as JSON; baselines told once."""
     asked = ["simulate", "--observes", "feedback", "--runs", "2", "--slots", "300"]
-    ran = CliRunner().invoke(application(), [*asked, "--json", "--epsilon", "1"])
+    ran = run_command([*asked, "--json", "--epsilon", "1"])
     table = json.loads(ran.stdout)
     assert ran.exit_code == 0
     assert len(table) == 4 * len(FEEDBACK)
     assert table[0]["learner"] == "policy_blocks"
     assert {"mean_regret", "standard_error", "worst_percent", "epsilon"} <= table[0].keys()
-    shown = CliRunner().invoke(
-        application(), [*asked, "--markdown", "--learners", "policy_blocks,thompson"]
-    )
+    shown = run_command([*asked, "--markdown", "--learners", "policy_blocks,thompson"])
     assert "| graded, K = 5 | thompson |" in shown.stdout
     assert "ε = 0.25" in shown.stdout
-    people = CliRunner().invoke(application(), [*asked, "--learners", "thompson"])
+    people = run_command([*asked, "--learners", "thompson"])
     assert "Worst 1 %" in people.stdout
 
 
@@ -135,7 +132,7 @@ def test_the_command_prints_tables() -> None:
     ],
 )
 def test_is_what_cannot_be_simulated_refused(arguments: list[str], said: str) -> None:
-    result = CliRunner().invoke(application(), ["simulate", *arguments])
+    result = run_command(["simulate", *arguments])
     assert result.exit_code == 1 or isinstance(result.exception, InvalidConfig)
     assert said in result.output + str(result.exception)
 
@@ -150,9 +147,7 @@ def test_a_world_s_figures_say_what_showing_by_chance_loses(tmp_path: Path) -> N
     """The report holds the figures; nothing of it is anybody's, so it has no label."""
     report = tmp_path / "page.html"
     asked = ["simulate", "--observes", "feedback", "--runs", "2", "--slots", "300"]
-    ran = CliRunner().invoke(
-        application(), [*asked, "--world", "graded", "--report", str(report), "--json"]
-    )
+    ran = run_command([*asked, "--world", "graded", "--report", str(report), "--json"])
     rows = json.loads(ran.stdout)
     assert {row["instance"] for row in rows} == {
         "graded, K = 5", "graded, beta rewards", "graded, a tenth late"
@@ -244,8 +239,7 @@ def test_is_an_adversary_held_against_the_best_fixed_arm() -> None:
 @pytest.mark.slow
 def test_takes_the_command_a_delay() -> None:
     results = [
-        CliRunner().invoke(
-            application(),
+        run_command(
             ["simulate", "--observes", "feedback", "--runs", "20", "--slots", "2000", "--json",
              "--world", "graded, K = 5", "--learners", "policy_blocks,lazy_thompson",
              "--epsilon", "1", "--delay", delay],
