@@ -43,7 +43,6 @@ from streamdp.wire.lines import ModeLine, key_bytes
 from streamdp.wire.published import decode_published
 from streamdp.wire.quarantined import read_quarantined
 from streamdp.wire.registered.formats import Reading
-from streamdp.wire.state import read_state
 from streamdp.wire.unprotected import NOT_PRIVATE
 
 MOST_TOLD = 20
@@ -134,11 +133,10 @@ async def _partition(
     try:
         others = await by_others(spec.name, scope(spec, partition, taken))
         opening = open_partition(spec, partition, taken, by_others=others)
-        state = read_state(taken.state, stream=partition.stream, partition=partition.number)
         shared = _foreseen(spec, partition, taken, others) if opening.goes_on else []
     except StateMismatch as error:
         return [Finding(f"partition {partition}: state", Verdict.PROBLEM, str(error))]
-    point = state.checkpoint
+    point = opening.saved.checkpoint
     if point is None:
         text = f"none yet: it would start at record {opening.position}"
         return [Finding(f"partition {partition}: state", Verdict.GOOD, text)]
