@@ -340,6 +340,19 @@ def test_does_the_ledger_forget_no_guarantee() -> None:
     assert len(fed(engine, [], [])) == 0
 
 
+def test_are_the_releases_of_a_batch_in_parts_those_of_its_parts() -> None:
+    """Keys leave between parts; of several parts all may release something, one, or none."""
+    whole, apart = (engine_of(leader(), budget="1/2") for _ in range(2))
+    releasing = []
+    for hours in ([1, 9, 19], [20, 21], [22, 23, 24], [25, 26]):
+        keys = [b"fr"] * len(hours)
+        together = list(fed(whole, hours, keys))
+        parts = [list(fed(apart, [hour], [b"fr"])) for hour in hours]
+        assert together == [release for part in parts for release in part]
+        releasing.append(sum(map(bool, parts)))
+    assert {0, 1, 3} <= set(releasing)
+
+
 def test_may_a_learner_that_is_not_private_leave_too() -> None:
     """In a simulation: there is no ledger, and the operator's exact totals are renumbered."""
     exact = NotPrivate(3)
