@@ -31,9 +31,12 @@ def secure_broker(request: pytest.FixtureRequest) -> Lent:
     return lend(request.config, "secure")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def proxy() -> Iterator[Proxy]:
-    """What stands before a broker of its own; tests decide what passes."""
+    """What stands before a broker of its own; tests decide what passes.
+
+    A start costs a second of processor time, standing by until the suite ends several.
+    """
     with proxied() as made:
         yield made
 
