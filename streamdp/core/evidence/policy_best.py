@@ -102,8 +102,10 @@ def _refined(points: Floats, below: Floats) -> Floats:
     law = below / below[-1]
     reached = 0.5 * (law + even[:, None])
     wanted = np.arange(1, CELLS) / CELLS
-    upto = (reached[:, None] <= wanted[:, None]).view(np.int8)  # points × wanted × R
-    cell = (upto.sum(axis=0, dtype=np.int8).astype(np.intp) - 1) * rows  # of integers: exact
+    first = np.ceil(reached * CELLS).astype(np.intp) * rows  # of those wanted from here: exact
+    first += np.arange(rows)
+    begun = np.bincount(first.reshape(-1), minlength=(CELLS + 1) * rows).reshape(CELLS + 1, rows)
+    cell = (begun.cumsum(axis=0)[1:CELLS] - 1) * rows
     cell += np.arange(rows)
     left, begin = reached.take(cell), points.take(cell)
     width, step = reached.take(cell + rows) - left, points.take(cell + rows) - begin
