@@ -297,8 +297,8 @@ def _grouped(
     A table's fields are cut into three bundles: any pair of fields is in one or two of them. What
     several parts have, and the cells, are fitted alone.
 
-    >>> _grouped((2, 2, 2), [(0, 1, 2)], [(), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)])[:2]
-    [((0, 1), [(), (0,), (1,), (0, 1)]), ((0, 2), [(2,), (0, 2)])]
+    >>> _grouped((2, 2, 2), [(0, 1, 2)], [(), (0,), (1,), (0, 1), (1, 2), (0, 1, 2)])
+    [((0, 1), [(), (0,), (1,), (0, 1)]), ((1, 2), [(1, 2)]), ((0, 1, 2), [(0, 1, 2)])]
     """
     left = [of for of in factors if sum({*of} <= {*part} for part in tables) == 1]
     found = [(of, [of]) for of in factors if of not in left]
@@ -352,7 +352,7 @@ class _Factors:
         def places(
             of: Sequence[int], parts: Sequence[Sequence[int]]
         ) -> tuple[Ints | slice, Ints | None]:
-            """The entries of these tables that have these fields, and the number of their levels."""
+            """The entries of these tables that have these fields, and the sum of each."""
             sizes = [prod(shape[field] for field in part) for part in parts]
             ends = np.cumsum(sizes).tolist()
             having = [at for at, part in enumerate(parts) if {*of} <= {*part}]
@@ -444,7 +444,10 @@ class _Factors:
 
 def _summed(numbers: Floats, place: Ints | None, sums: int) -> Floats:
     """The sums of the numbers of each place."""
-    return numbers if place is None else np.bincount(place, numbers, sums)
+    if place is None:
+        return numbers
+    of_places: Floats = np.bincount(place, numbers, sums)
+    return of_places
 
 
 def _placed(numbers: Floats, place: Ints | None) -> Floats:
