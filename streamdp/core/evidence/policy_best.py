@@ -28,7 +28,7 @@ from streamdp.core.evidence.policy_arithmetic import (
 CELLS = 32
 _COARSE = 16
 _BELOW, _ABOVE = 4.0, 5.0  # standard deviations
-_VALUES = 1 << 16  # of an array at once: 512 kB, which fit into the processor's cache
+_VALUES = 1 << 15  # of an array at once: 256 kB, of which several fit into a processor's cache
 _MOST_ARMS = 1 << 14  # at once
 
 
