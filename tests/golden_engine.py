@@ -132,8 +132,12 @@ def every_policy() -> dict[str, PolicyLearner]:
         make["policy_following"](actions=ACTIONS, epsilon="1/2", schedule="capped 4"),
         make["policy_elimination"](actions=ACTIONS, epsilon="1/2"),
         make["policy_weights"](actions=ACTIONS, epsilon="1/2", schedule="capped 4"),
-        make["policy_contexts"](actions=CELLS, epsilon="1/2", context=DEVICES),
-        make["policy_contexts"](actions=CELLS, epsilon="1/2", context=DEVICES, played="value"),
+        make["policy_contexts"](
+            actions=CELLS, epsilon="1/2", context=DEVICES, schedule="capped 3200"
+        ),
+        make["policy_contexts"](
+            actions=CELLS, epsilon="1/2", context=DEVICES, schedule="capped 6400", played="value"
+        ),
         make["thompson"](actions=ACTIONS),
         make["ucb1"](actions=ACTIONS),
     ]

@@ -44,7 +44,7 @@ from tests.support.services import Room
 from tests.test_contexts_service import ACTIONS, CLICKS, FIELDS, shown, spec
 
 ONE = Fraction(1)
-TEXT = "policy_contexts"
+TEXT = "policy_contexts:schedule=capped 3200"
 ROWS: Sequence[dict[str, Any]] = [
     {"action": "coats", "reward": 1, "pscore": 0.5, "device": "phone", "country": "fr"},
     {"action": "boots", "reward": 0, "pscore": 0.5, "device": "fridge", "country": "fr"},

@@ -38,7 +38,7 @@ CLICKS = Partition("clicks", 0)
 def spec(played: str, interactions: str = "all") -> StreamSpec:
     learner = FEEDBACK_RECIPES["policy_contexts"](
         actions=FIELDS.arms(ACTIONS), epsilon="1/2", context=FIELDS, played=played,
-        interactions=interactions,
+        interactions=interactions, schedule="capped 3200",
     )  # fmt: skip
     feedback = Feedback(ACTIONS, "reward", played, contexts=FIELDS)  # type: ignore[arg-type]
     options = {"padding": "fixed"} if played == "value" else {}

@@ -267,7 +267,7 @@ def test_a_stream_learns_what_is_best_in_each_cell() -> None:
         )
     )  # fmt: skip
     blocks = [release for release in releases if release.kind == SUMS]
-    assert len(blocks) > 8
+    assert len(blocks) == 8  # of 800, 1600, 3200 and five times 6400 slots
     assert all(len(release.policy or b"") == 4 * len(ARMS) for release in blocks)
     policy = machine.policy(b"home")
     assert policy is not None
@@ -489,27 +489,6 @@ def test_what_send_writes_is_observed_in_its_cell(
     cells = [FIELDS.cell({"device": "phone", "age": 70}), FIELDS.cell({})]
     assert log.played.tolist() == [2 * cells[0], 2 * cells[1] + 1]
     assert log.reward.tolist() == [1, 0]
-
-
-@pytest.mark.parametrize(
-    ("actions", "interactions", "slow"), [(20, "", True), (4, "", False), (20, "none", False)]
-)
-def test_check_warns_of_a_model_that_takes_more_than_20_ms(
-    tmp_path: Path, streamdp: Streamdp, actions: int, interactions: str, slow: bool
-) -> None:
-    """Eight fields of two levels: 256 cells, in which 28 pairs of fields are fitted."""
-    config = shop(tmp_path).path
-    names = json.dumps(["boots", *map(str, range(actions - 1))])
-    table = "".join(f'f{at} = ["a"]\n' for at in range(8))
-    config.write_text(
-        SHOP[: SHOP.index("device")].replace('["boots", "coats"]', names).replace(
-            'epsilon = "1/2"', 'epsilon = "1/2"' + f'\ninteractions = "{interactions}"'
-            * bool(interactions)
-        ) + table
-    )  # fmt: skip
-    said = streamdp("check", "-c", str(config))
-    assert said.code == 0, said
-    assert ("takes 20 to 40 ms" in said.out) is slow
 
 
 def test_doctor_counts_levels_that_are_not_listed() -> None:

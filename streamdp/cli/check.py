@@ -8,7 +8,7 @@ exit code of its own says so, or ``--wait`` waits.
 
 from __future__ import annotations
 
-from math import ceil, comb, sqrt
+from math import ceil, sqrt
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -255,21 +255,11 @@ _LONG_BLOCK = 1 << 16
 """Slots of a block from which on a key may be slow to follow a change: its 65,536 events."""
 
 
-_MUCH_TO_FIT = 120_000
-"""Numbers times pairs of fields, from which on the model takes more than 20 ms."""
-
-
 def _warnings(spec: StreamSpec) -> list[str]:
     """Warnings for settings that are allowed but unusual, such as a slow schedule."""
-    from streamdp.core.evidence.context_model import ContextModel
     from streamdp.core.learners.feedback.policy_contexts import NAME as CONTEXTS
 
-    schedule, rule = spec.learner.schedule, getattr(spec.learner, "rule", None)
-    if isinstance(rule, ContextModel) and rule.numbers * comb(len(rule.shape), 2) > _MUCH_TO_FIT:
-        return [
-            "a table of so many fields and cells takes 20 to 40 ms of processor at the end of each"
-            " block of a key; in parts (interactions) it takes less"
-        ]
+    schedule = spec.learner.schedule
     if schedule.longest is None:
         remedy = "remembering_leader follows within a few blocks"
         if spec.learner.played is not None:

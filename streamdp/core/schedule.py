@@ -9,6 +9,7 @@ tail: then the prefix covers every slot up to `LAST_SLOT`).
     geometric(ratio, longest)  the same up to `longest`, then `longest` for ever: learns fast, then
                       tracks drift; 1, 3, 7, 16, 40, …, longest, longest, …
     capped(longest)   dyadic up to `longest`, then `longest` for ever: tracks drift
+    capped(longest, first)  the same from `first` slots on: first, 2·first, …, longest, longest, …
     restarting(every) the dyadic schedule anew every `every` slots; the last block before a restart
                       is cut short
 
@@ -40,7 +41,7 @@ int64 cannot overflow: the bound rests on slot count and grid alone (P3)."""
 
 _SLOTS = re.compile(r"[0-9]{1,20}", re.ASCII)
 _UP_TO = " to "
-"""Between the ratio and the longest block of a geometric schedule, in writing: "5/2 to 2048"."""
+"""Before the longest block of a geometric or capped schedule, in writing: "5/2 to 2048"."""
 
 
 @dataclass(frozen=True)
@@ -166,14 +167,21 @@ def geometric(ratio: str | Fraction | int, longest: int | None = None) -> Schedu
     return Schedule("geometric", f"{exact}{_UP_TO}{longest}", _growing(exact, longest), (longest,))
 
 
-def capped(longest: int) -> Schedule:
-    """Dyadic until blocks reach `longest` slots, then blocks of that length for ever.
+def capped(longest: int, first: int = 1) -> Schedule:
+    """Blocks that double until they reach `longest` slots, then blocks of that length for ever.
 
     >>> [capped(5).start(block) for block in range(6)]
     [1, 2, 4, 8, 13, 18]
+    >>> capped(50, first=10).parameter, capped(50, first=10).lengths(np.arange(5)).tolist()
+    ('10 to 50', [10, 20, 40, 50, 50])
     """
     _check_positive("schedule.longest", longest)
-    return Schedule("capped", str(longest), _growing(Fraction(2), longest), (longest,))
+    _check_positive("schedule.first", first)
+    if first > longest:
+        expected = f"≤ {longest} slots, the longest"
+        raise InvalidConfig("schedule.first", "too long", expected=expected, got=first)
+    written = str(longest) if first == 1 else f"{first}{_UP_TO}{longest}"
+    return Schedule("capped", written, _growing(Fraction(2), longest, first), (longest,))
 
 
 def restarting(every: int) -> Schedule:
@@ -204,25 +212,29 @@ def schedule_of(name: str, parameter: str | None) -> Schedule:
         ratio, to, longest = parameter.partition(_UP_TO)
         if not to or _SLOTS.fullmatch(longest):
             return geometric(ratio, int(longest) if to else None)
-    if name in ("capped", "restarting") and _SLOTS.fullmatch(parameter or ""):
-        return {"capped": capped, "restarting": restarting}[name](int(parameter or ""))
+    if name == "capped" and parameter is not None:
+        first, _, longest = parameter.rpartition(_UP_TO)
+        if _SLOTS.fullmatch(longest) and _SLOTS.fullmatch(first or "1"):
+            return capped(int(longest), int(first or "1"))
+    if name == "restarting" and _SLOTS.fullmatch(parameter or ""):
+        return restarting(int(parameter or ""))
     raise InvalidConfig(
         "schedule",
         "unknown",
-        expected="dyadic, geometric with a ratio (and a longest block: 5/2 to 2048),"
-        " capped or restarting with a slot count",
+        expected="dyadic, geometric with a ratio (and a longest block: 5/2 to 2048), capped with"
+        " a slot count (and a first one: 64 to 512) or restarting with a slot count",
         got=f"{name} {parameter or ''}".strip(),
     )
 
 
-def _growing(ratio: Fraction, longest: int | None = None) -> tuple[int, ...]:
-    """The lengths ⌈ratio^r⌉ below `longest`, or until they cover every slot.
+def _growing(ratio: Fraction, longest: int | None = None, first: int = 1) -> tuple[int, ...]:
+    """The lengths ⌈first·ratio^r⌉ below `longest`, or until they cover every slot.
 
     Whether a power is below `longest` is asked before the last slot cuts its block short: of 2 to
     16 the last power, 2^42, is cut to one slot, and would come back behind the block of 8.
     """
     lengths: list[int] = []
-    power, covered = Fraction(1), 0
+    power, covered = Fraction(first), 0
     while covered < LAST_SLOT:
         length = -(-power.numerator // power.denominator)
         if longest is not None and length >= longest:

@@ -248,7 +248,17 @@ def _in_contexts(
     name, count = feedback.header, len(feedback.actions)
     numbers: dict[object, int]
     numbers = {action.encode(): arm for arm, action in enumerate(feedback.actions)}
-    cells: dict[object, int] = {_ABSENT: contexts.unknown}  # of the headers of this batch
+    cells = _CellsOf(contexts)
+    try:  # most producers write these two headers, with a known action
+        played = [
+            numbers[action] + cells[context] * count
+            for ((key, action), (second, context)) in headers
+            if key == name and second == CONTEXT_HEADER
+        ]
+    except (KeyError, ValueError):
+        played = []
+    if len(played) == len(headers):
+        return np.array(played, dtype=np.int32)
     played = []
     for pairs in headers:
         action: object = _ABSENT
@@ -259,13 +269,21 @@ def _in_contexts(
             elif key == CONTEXT_HEADER:
                 context = value if context is _ABSENT else None
         arm = numbers.get(action, NO_ARM)
-        if arm != NO_ARM:
-            cell = cells.get(context)
-            if cell is None:
-                cell = cells[context] = contexts.cell_of_header(context)  # type: ignore[arg-type]
-            arm += cell * count
-        played.append(arm)
+        played.append(arm if arm == NO_ARM else arm + cells[context] * count)
     return np.array(played, dtype=np.int32)
+
+
+class _CellsOf(dict[object, int]):
+    """The cell of each header of a batch."""
+
+    def __init__(self, contexts: Contexts) -> None:
+        super().__init__({_ABSENT: contexts.unknown})
+        self._contexts = contexts
+
+    def __missing__(self, context: object) -> int:
+        assert context is None or isinstance(context, bytes)
+        cell = self[context] = self._contexts.cell_of_header(context)
+        return cell
 
 
 def _number(arm: int) -> bytes:

@@ -273,12 +273,44 @@ def _levels_of(shape: tuple[int, ...], of: Sequence[int], part: Sequence[int]) -
     return np.broadcast_to(numbers, wide).reshape(-1)
 
 
-class _Places(NamedTuple):
-    """Where a factor's effects stand, and which entries they are of."""
+class _Factor(NamedTuple):
+    """Where a factor's effects stand in the array of all effects."""
 
-    effects: slice  # of a factor in the array of all effects
-    entries: Ints | slice  # those that the factor has an effect in
-    effect: Ints  # of each of these entries: the number of its effect
+    effects: slice
+    effect: Ints | None  # of each number that it is fitted to: which effect; None: its own
+
+
+class _Group(NamedTuple):
+    """Factors that are fitted to the same sums: those over all fields that none of them has."""
+
+    entries: Ints | slice  # those that are summed
+    place: Ints | None  # of each of these: which sum; None: its own
+    sums: int
+    factors: tuple[_Factor, ...]
+
+
+def _grouped(
+    shape: tuple[int, ...], tables: Sequence[Sequence[int]], factors: Sequence[tuple[int, ...]]
+) -> list[tuple[tuple[int, ...], list[tuple[int, ...]]]]:
+    """Which factors are fitted to the same sums, after the fields of these.
+
+    A table's fields are cut into three bundles: any pair of fields is in one or two of them. What
+    several parts have, and the cells, are fitted alone.
+
+    >>> _grouped((2, 2, 2), [(0, 1, 2)], [(), (0,), (1,), (0, 1), (1, 2), (0, 1, 2)])
+    [((0, 1), [(), (0,), (1,), (0, 1)]), ((1, 2), [(1, 2)]), ((0, 1, 2), [(0, 1, 2)])]
+    """
+    left = [of for of in factors if sum({*of} <= {*part} for part in tables) == 1]
+    found = [(of, [of]) for of in factors if of not in left]
+    for part in tables:
+        by_size = sorted(part, key=lambda field: shape[field])
+        bundles = np.array_split(by_size, 3)
+        for two in combinations(bundles, 2):
+            fields = tuple(sorted(np.concatenate(two).astype(int).tolist()))
+            some = [of for of in left if {*of} <= {*fields}]
+            found += [(fields, some)] if some else []
+            left = [of for of in left if of not in some]
+    return found + [(of, [of]) for of in left]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -286,15 +318,17 @@ class _Factors:
     """The factors of some rows' tables. All effects stand in one array, factor after factor.
 
     A factor has effects of each row, level and action. An entry is an action in a cell of a row:
-    of the tables that are released, or of all cells.
+    of the tables that are released, or of all cells. Moving an effect moves a sum over entries by
+    the sum of their weights: so the factors of a group are fitted to a small table of sums, and
+    then the entries are moved once for all of them.
     """
 
-    places: tuple[_Places, ...]  # in released tables
-    cells: tuple[_Places, ...]  # in all cells
-    entries: int
-    group: Ints  # of each effect: its row and factor, of which each row has a variance
-    size: Floats  # of each group: how many effects
-    first: Floats  # of each group: the first variance
+    groups: tuple[_Group, ...]  # in released tables
+    cells: tuple[_Group, ...]  # in all cells
+    in_cells: int  # entries of all cells
+    of_variance: Ints  # of each effect: its row and factor, of which each row has a variance
+    size: Floats  # of each row and factor: how many effects
+    first: Floats  # of each row and factor: the first variance
     rounds: int
 
     @staticmethod
@@ -306,44 +340,57 @@ class _Factors:
         every = tuple(range(len(shape)))
         fields = sorted({field for part in tables for field in part})
         pairs = sorted({pair for part in tables for pair in combinations(part, 2)})
-        chosen: list[tuple[tuple[int, ...], float]] = [((), _EVERYWHERE)]
-        chosen += [((field,), _FIELDS / len(fields)) for field in fields]
-        chosen += [(pair, _PAIRS / len(pairs)) for pair in pairs]
-        chosen += [(part, _CELLS) for part in dict.fromkeys(tables) if len(part) > 2]
+        chosen: dict[tuple[int, ...], float] = {(): _EVERYWHERE}
+        chosen |= dict.fromkeys([(field,) for field in fields], _FIELDS / len(fields))
+        chosen |= {pair: _PAIRS / len(pairs) for pair in pairs}
+        chosen |= {part: _CELLS for part in tables if len(part) > 2}
+        levels = [prod(shape[field] for field in of) for of in chosen]
+        stops = (np.cumsum(levels) * rows * actions).tolist()
+        effects = dict(zip(chosen, map(slice, [0, *stops], stops), strict=False))
         row, action = np.arange(rows)[:, None, None], np.arange(actions)
 
-        def places_in(parts: Sequence[tuple[int, ...]]) -> tuple[list[_Places], int]:
-            """Where each factor stands in these tables; and how many entries they have."""
+        def places(
+            of: Sequence[int], parts: Sequence[Sequence[int]]
+        ) -> tuple[Ints | slice, Ints | None]:
+            """The entries of these tables that have these fields, and the sum of each."""
             sizes = [prod(shape[field] for field in part) for part in parts]
             ends = np.cumsum(sizes).tolist()
-            cells, places, begin = ends[-1], list[_Places](), 0
-            for of, _ in chosen:
-                levels = prod(shape[field] for field in of)
-                having = [at for at, part in enumerate(parts) if {*of} <= {*part}]
-                level = np.concatenate([_levels_of(shape, of, parts[at]) for at in having])
-                effect = (row * levels + level[:, None]) * actions + action
-                entries: Ints | slice = slice(None)
-                if len(having) < len(parts):
-                    own = [np.arange(ends[at] - sizes[at], ends[at]) for at in having]
-                    cell = np.concatenate(own)[:, None]
-                    entries = ((row * cells + cell) * actions + action).reshape(-1)
-                stop = begin + rows * levels * actions
-                places.append(_Places(slice(begin, stop), entries, effect.reshape(-1)))
-                begin = stop
-            return places, rows * cells * actions
+            having = [at for at, part in enumerate(parts) if {*of} <= {*part}]
+            level = np.concatenate([_levels_of(shape, of, parts[at]) for at in having])
+            many = prod(shape[field] for field in of)
+            place = ((row * many + level[:, None]) * actions + action).reshape(-1)
+            if len(having) == len(parts):
+                return slice(None), None if len(parts) == 1 and many == ends[-1] else place
+            cell = np.concatenate([np.arange(ends[at] - sizes[at], ends[at]) for at in having])
+            return ((row * ends[-1] + cell[:, None]) * actions + action).reshape(-1), place
 
-        places, entries = places_in(tables)
-        of_cells = places if tables == (every,) else places_in([every])[0]
-        groups = [
-            np.repeat(np.arange(rows) * len(chosen) + at, (of.stop - of.start) // rows)
-            for at, (of, _, _) in enumerate(places)
-        ]
-        group = np.concatenate(groups)
-        size = np.bincount(group).astype(np.float64)
-        first = np.array([first for _, first in chosen] * rows)
-        work = entries // rows * len(chosen)
-        rounds = min(ROUNDS, max(_LEAST_ROUNDS, _WORK // work))
-        return _Factors(tuple(places), tuple(of_cells), entries, group, size, first, rounds)
+        def groups(parts: Sequence[Sequence[int]]) -> tuple[_Group, ...]:
+            """All of them, in these tables."""
+            return tuple(
+                _Group(
+                    *places(of, parts),
+                    rows * actions * prod(shape[field] for field in of),
+                    tuple(_Factor(effects[factor], places(factor, [of])[1]) for factor in some),
+                )
+                for of, some in _grouped(shape, tables, [*chosen])
+            )
+
+        entries = rows * actions * sum(prod(shape[field] for field in part) for part in tables)
+        of_variance = np.concatenate(
+            [
+                np.repeat(np.arange(rows) * len(chosen) + at, many * actions)
+                for at, many in enumerate(levels)
+            ]
+        )
+        return _Factors(
+            groups(tables),
+            groups([every]),
+            rows * actions * prod(shape),
+            of_variance,
+            np.bincount(of_variance).astype(np.float64),
+            np.array([*chosen.values()] * rows),
+            min(ROUNDS, max(_LEAST_ROUNDS, _WORK // (entries // rows * len(chosen)))),
+        )
 
     def fitted(
         self, weights: Floats, scores: Floats, unit: Floats, predicting: bool
@@ -352,38 +399,60 @@ class _Factors:
 
         `predicting`: of the released tables' entries, by fewer rounds; else of all cells'.
         """
-        known = np.concatenate(
-            [
-                np.bincount(place, weights[entries], of.stop - of.start)
-                for of, entries, place in self.places
-            ]
-        )
+        of_sums = [_summed(weights[of.entries], of.place, of.sums) for of in self.groups]
+        effects, known = np.zeros((2, len(self.of_variance)))
+        for weight, group in zip(of_sums, self.groups, strict=True):
+            for of, effect in group.factors:
+                known[of] = _summed(weight, effect, of.stop - of.start)
         most = np.repeat(unit, len(self.first) // len(unit))
         variances = self.first * most
         least = variances * _LEAST
-        effects, spread = np.zeros_like(known), self._spread(known, variances)
-        rest, room = scores.copy(), np.empty_like(scores)  # what is not explained yet
+        spread, rest = self._spread(known, variances), scores.copy()  # what is not explained yet
         for turn in range((_PREDICTING if predicting else self.rounds) + 1):
             if turn:
-                squares = np.bincount(self.group, effects * effects + spread) / self.size
+                squares = np.bincount(self.of_variance, effects * effects + spread) / self.size
                 variances = np.maximum(np.minimum(squares * squares / variances, most), least)
                 spread = self._spread(known, variances)
-            for of, entries, place in self.places:
-                before = effects[of]
-                after: Floats = known[of] * before + np.bincount(place, rest[entries], len(before))
-                after *= spread[of]
-                moved = (after - before).take(place, out=room[: len(place)], mode="clip")
-                moved *= weights[entries]
-                rest[entries] -= moved
-                effects[of] = after
-        size = self.entries if predicting else len(self.cells[0].effect)
-        mean, variance = np.zeros(size), np.zeros(size)
-        for of, entries, place in self.places if predicting else self.cells:
-            mean[entries] += effects[of].take(place)
-            variance[entries] += spread[of].take(place)
+            for weight, group in zip(of_sums, self.groups, strict=True):
+                left = _summed(rest[group.entries], group.place, group.sums)
+                moved = None if group.place is None else np.zeros(group.sums)
+                for of, effect in group.factors:
+                    before = effects[of]
+                    after = known[of] * before
+                    after += _summed(left, effect, len(before))
+                    after *= spread[of]
+                    step = _placed(after - before, effect)
+                    effects[of] = after
+                    if moved is not None:
+                        moved += step
+                    step *= weight
+                    left -= step
+                if moved is not None:  # else what is left is the rest
+                    step = _placed(moved, group.place)
+                    step *= weights[group.entries]
+                    rest[group.entries] -= step
+        mean, variance = np.zeros((2, len(scores) if predicting else self.in_cells))
+        for entries, place, sums, factors in self.groups if predicting else self.cells:
+            for numbers, total in ((effects, mean), (spread, variance)):
+                of_sum = np.zeros(sums)
+                for of, effect in factors:
+                    of_sum += _placed(numbers[of], effect)
+                total[entries] += _placed(of_sum, place)
         return mean, variance
 
     def _spread(self, known: Floats, variances: Floats) -> Floats:
         """The variance of each effect, given what is known of it and the factors' variances."""
-        spread: Floats = 1.0 / (known + (1.0 / variances).take(self.group))
+        spread: Floats = 1.0 / (known + _placed(1.0 / variances, self.of_variance))
         return spread
+
+
+def _summed(numbers: Floats, place: Ints | None, sums: int) -> Floats:
+    """The sums of the numbers of each place."""
+    if place is None:
+        return numbers
+    return np.asarray(np.bincount(place, numbers, sums), dtype=np.float64)
+
+
+def _placed(numbers: Floats, place: Ints | None) -> Floats:
+    """The number of each place. (All are within: `clip` leaves out a check that takes longer.)"""
+    return numbers if place is None else numbers.take(place, mode="clip")

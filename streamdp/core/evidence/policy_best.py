@@ -28,7 +28,7 @@ from streamdp.core.evidence.policy_arithmetic import (
 CELLS = 32
 _COARSE = 16
 _BELOW, _ABOVE = 4.0, 5.0  # standard deviations
-_VALUES = 1 << 16  # of an array at once: 512 kB, which fit into the processor's cache
+_VALUES = 1 << 15  # of an array at once: 256 kB, of which several fit into a processor's cache
 _MOST_ARMS = 1 << 14  # at once
 
 
@@ -102,8 +102,10 @@ def _refined(points: Floats, below: Floats) -> Floats:
     law = below / below[-1]
     reached = 0.5 * (law + even[:, None])
     wanted = np.arange(1, CELLS) / CELLS
-    upto = (reached[:, None] <= wanted[:, None]).view(np.int8)  # points × wanted × R
-    cell = (upto.sum(axis=0, dtype=np.int8).astype(np.intp) - 1) * rows  # of integers: exact
+    first = np.ceil(reached * CELLS).astype(np.intp) * rows  # of those wanted from here: exact
+    first += np.arange(rows)
+    begun = np.bincount(first.reshape(-1), minlength=(CELLS + 1) * rows).reshape(CELLS + 1, rows)
+    cell = (begun.cumsum(axis=0)[1:CELLS] - 1) * rows
     cell += np.arange(rows)
     left, begin = reached.take(cell), points.take(cell)
     width, step = reached.take(cell + rows) - left, points.take(cell + rows) - begin

@@ -183,17 +183,17 @@ class Regimes:
             axis=1,
         )
         logs += densities
-        arms = np.concatenate([self.arms, np.zeros_like(self.arms[:, :1])], axis=1)
-        arms += block[:, None]
         least = logs[:, :count].argmin(axis=1)
-        logs[rows, least], arms[rows, least] = logs[:, count], arms[:, count]
-        after = np.zeros((len(block), count, 1 + block[0].size))
+        logs[rows, least] = logs[:, count]
+        after = np.empty((len(block), count, 1 + block[0].size))
         after[:, :, 0] = logs[:, :count] - logs[:, :count].max(axis=1)[:, None]
-        after[:, :, 1:] = arms[:, :count].reshape(*after.shape[:2], -1)
+        after[:, :, 1:] = (self.arms + block[:, None]).reshape(*logs[:, :count].shape, -1)
+        after[rows, least, 1:] = 0.0 + block.reshape(len(block), -1)  # −0 becomes 0, as in a sum
         after[~np.isfinite(after[:, :, 0])] = 0.0  # no hypothesis yet
-        told: Bools = np.any(block[:, 0] != 0, axis=1)
-        before = np.concatenate([self.logs[:, :, None], self.arms.reshape(*after.shape[:2], -1)], 2)
-        return np.where(told[:, None, None], after, before)
+        untold: Bools = ~np.any(block[:, 0] != 0, axis=1)
+        after[untold, :, 0] = self.logs[untold]
+        after[untold, :, 1:] = self.arms[untold].reshape(-1, count, block[0].size)
+        return after
 
 
 def _laws(arms: Floats, of_all: Level) -> tuple[Floats, Floats]:

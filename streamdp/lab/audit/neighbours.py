@@ -26,6 +26,7 @@ from streamdp.core.kinds.kind import Kind
 from streamdp.core.kinds.losses import Leader
 from streamdp.core.learners import RECIPES, learner_of
 from streamdp.core.randomness import Purpose
+from streamdp.core.schedule import dyadic
 from streamdp.lab.audit.around import Around
 from streamdp.lab.audit.laws import Choice, Law, Noisy, scaled
 
@@ -290,6 +291,14 @@ def changed(kind: K, **fields: Any) -> K:
     if isinstance(kind, Around):
         return replace(kind, inner=changed(kind.inner, **fields))
     return replace(kind, **fields)  # type: ignore[type-var]  # kinds are dataclasses
+
+
+def in_short_blocks(kind: K) -> K:
+    """The kind, in blocks of 1, 2, 4, … slots if its first block is longer than one slot.
+
+    No law depends on how long a block is, and streams that are enumerated are short.
+    """
+    return kind if kind.schedule.stop(0) == 2 else changed(kind, schedule=dyadic())
 
 
 def blank_law(kind: Kind, name: str) -> Law:

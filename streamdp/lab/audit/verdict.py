@@ -28,7 +28,14 @@ from streamdp.lab.audit.long_blocks import (
     at_its_size,
     other_sizes,
 )
-from streamdp.lab.audit.neighbours import blank_law, changed, innermost, neighbours_of, of_actions
+from streamdp.lab.audit.neighbours import (
+    blank_law,
+    changed,
+    in_short_blocks,
+    innermost,
+    neighbours_of,
+    of_actions,
+)
 from streamdp.lab.audit.races import flaws_of_races
 from streamdp.lab.audit.sampler import Chi2, sample
 from streamdp.lab.audit.script import key_of
@@ -113,6 +120,7 @@ def audit_kind(
     >>> audit.verdict, audit.charged, round(audit.worst, 9)
     ('holds', Fraction(1, 2), 0.5)
     """
+    kind = in_short_blocks(kind)
     answers = kind.evidence.answers
     findings = _Findings.of(kind, Memo() if memo is None else memo)
     failures = tuple(findings.failures(samples, longest, randomness))

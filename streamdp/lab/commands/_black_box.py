@@ -129,10 +129,12 @@ def _topics(stream: str, *, headers: bool) -> StreamTopics:
 def apart(spec: StreamSpec, *, stream: str) -> StreamSpec:
     """The stream as an application of its own for each run, from the first record."""
     from streamdp.core.engine.machine import MOST_ROWS
+    from streamdp.lab.audit.neighbours import in_short_blocks
     from streamdp.service.settings import Start
 
     return replace(
         spec,
+        learner=in_short_blocks(spec.learner),
         topics=_topics(stream, headers=spec.topics.headers),
         epoch=1,
         partition_epochs={},
@@ -153,7 +155,8 @@ def bounds(spec: StreamSpec, *, runs: int) -> list[EpsilonBound]:
     proven = []
     with TemporaryDirectory(prefix="streamdp-audit-") as folder:
         technology = factory.from_settings({"path": str(Path(folder) / "audit.db")}, app=_APP)
-        for at, pair in enumerate(pairs(spec.learner.schedule, spec.format)):
+        schedule = apart(spec, stream="").learner.schedule
+        for at, pair in enumerate(pairs(schedule, spec.format)):
             made = apart(spec, stream=f"pair-{at}")
 
             def run(

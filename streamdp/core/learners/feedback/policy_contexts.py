@@ -11,7 +11,9 @@ The model of `core.evidence.context_model` says how cells learn from each other.
 
 Blocks grow as those of `policy_following` do, and a change is followed alike. With C cells the
 noise in an action's sum over all cells is √C times that of one sum, so the longest block is √C
-times as long as without contexts. (In parts C is the number of all parts' cells.)
+times as long as without contexts. (In parts C is the number of all parts' cells.) The first block
+is an eighth of it, and blocks double from there: what shorter blocks release of so many numbers is
+nearly all noise, each costs a fit, and one block of as many events has the noise only once.
 """
 
 from __future__ import annotations
@@ -29,13 +31,15 @@ from streamdp.core.kinds.names import read_actions
 from streamdp.core.learners.feedback.learner import feedback_recipe, read_played, read_share
 from streamdp.core.learners.feedback.policy_following import FITTING, HAZARD, fitting
 from streamdp.core.learners.leader import read_schedule
-from streamdp.core.schedule import Schedule
+from streamdp.core.schedule import Schedule, capped
 
 NAME = "policy_contexts"
 """The recipe that a table of contexts goes together with."""
 
 SPREAD = Fraction(7, 10)
 FLOOR = Fraction(8)
+
+_FIRST = 8  # first blocks in a longest one
 
 
 @feedback_recipe
@@ -59,8 +63,8 @@ def policy_contexts(
     deviations of the means; each action's expected shows in a block, over all cells, are at least
     `floor`/ε; `hazard` is how likely the world is to change from one block to the next; `played`
     says where context and action stand, `header` or `value`; `schedule` says how blocks grow,
-    `fitting` computes the longest one from actions, cells and ε; `interactions` keeps the whole
-    table (`all`), or parts of it: a table for each combination of fields that is named
+    `fitting` computes the first and the longest one from actions, cells and ε; `interactions` keeps
+    the whole table (`all`), or parts of it: a table for each combination of fields that is named
     (`device × country, device × age`), and for each field that is in none (`none`: each field).
     Reference: Thompson 1933 for the rule; Blei, Kucukelbir & McAuliffe 2017 for the
     fit; the table, the
@@ -103,10 +107,21 @@ def policy_contexts(
     wide = count * (isqrt(rule.numbers // count - 1) + 1)
     return PolicyLearner(
         actions=arms,
-        schedule=fitting(wide, exact if where == "header" else exact / 2)
+        schedule=_fitting(wide, exact if where == "header" else exact / 2)
         if schedule == FITTING
         else read_schedule(schedule),
         rule=rule,
         charge=exact,
         played=where,
     )
+
+
+def _fitting(wide: int, epsilon: Fraction) -> Schedule:
+    """Doubling up to the shortest block that is long enough to follow change by.
+
+    >>> _fitting(6, Fraction(1)).prefix
+    (300, 600, 1200)
+    """
+    longest = fitting(wide, epsilon).longest
+    assert longest is not None
+    return capped(longest, longest // _FIRST)
