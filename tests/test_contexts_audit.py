@@ -17,6 +17,7 @@ import pytest
 
 from streamdp.core.arrays import Columns, Ints
 from streamdp.core.engine import Engine
+from streamdp.core.engine.releasing import Fresh
 from streamdp.core.events import NO_ARM, FeedbackBatch
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.grid import NULL
@@ -24,6 +25,8 @@ from streamdp.core.kinds.feedback import FeedbackAdder, PolicyLearner
 from streamdp.core.kinds.kind import Watching
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 from streamdp.core.randomness import SeededRandomness
+from streamdp.lab.audit import Memo, audit_kind
+from streamdp.lab.kits.kinds import check_kind
 from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback, observe
 
 FIELDS = Contexts.read('{"device":["phone"],"country":["fr"]}')
@@ -246,3 +249,26 @@ def test_lengths_name_no_level() -> None:
         for number in (0, 1, 0.1, 1 / 3, 1e-30)
     }
     assert len(lengths) == 1
+
+
+def test_the_default_s_long_blocks_are_no_way_around_kit_and_audit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both try short streams, in which no shipped block ends; a first block of one slot is none.
+
+    The mutant leaves out the noise in each key's first block, unless that has one slot.
+    """
+    shipped = FEEDBACK_RECIPES["policy_contexts"](actions=ARMS, epsilon=EPSILON, context=FIELDS)
+    assert shipped.schedule.stop(0) > 100
+    check_kind(shipped, memo=(memo := Memo()))
+    released = Fresh.released
+
+    def exact_at_first(self: Fresh, name: str, rows: Ints) -> Ints:
+        bank = self.bank
+        exact = np.concatenate([bank.private["sums"][rows], bank.private["shown"][rows]], axis=1)
+        at_first = (bank.block[rows] == 0) & (bank.slots[rows] > 1)
+        return np.where(at_first[:, None], exact, released(self, name, rows))
+
+    monkeypatch.setattr(Fresh, "released", exact_at_first)
+    audit = audit_kind(shipped, samples=1000, longest=8, memo=memo)
+    assert "noise does not follow the law of its scale" in str(audit.failures)

@@ -26,7 +26,7 @@ from streamdp.core.kinds.kind import Kind
 from streamdp.core.kinds.losses import Leader
 from streamdp.core.learners import RECIPES, learner_of
 from streamdp.core.randomness import Purpose
-from streamdp.core.schedule import dyadic
+from streamdp.core.schedule import LAST_SLOT, capped
 from streamdp.lab.audit.around import Around
 from streamdp.lab.audit.laws import Choice, Law, Noisy, scaled
 
@@ -40,6 +40,7 @@ Tables = Mapping[str, Ints]
 
 _FIELD_BITS, _FIELDS = 20, 3  # of a resampled loss in its word, three to a word
 _FEW = 3  # actions whose corners of [0, 1]^K are contents; further actions repeat them
+_FROM_TWO = capped(LAST_SLOT - 1, first=2)
 
 
 @dataclass(frozen=True)
@@ -294,11 +295,12 @@ def changed(kind: K, **fields: Any) -> K:
 
 
 def in_short_blocks(kind: K) -> K:
-    """The kind, in blocks of 1, 2, 4, … slots if its first block is longer than one slot.
+    """The kind, in blocks of 2, 4, 8, … slots if its first block is longer than one slot.
 
-    No law depends on how long a block is, and streams that are enumerated are short.
+    No law depends on how long a block is, and streams that are enumerated are short. The first
+    block stays longer than one slot: an engine could go wrong in such a one alone.
     """
-    return kind if kind.schedule.stop(0) == 2 else changed(kind, schedule=dyadic())
+    return kind if kind.schedule.stop(0) == 2 else changed(kind, schedule=_FROM_TWO)
 
 
 def blank_law(kind: Kind, name: str) -> Law:

@@ -120,7 +120,6 @@ def audit_kind(
     >>> audit.verdict, audit.charged, round(audit.worst, 9)
     ('holds', Fraction(1, 2), 0.5)
     """
-    kind = in_short_blocks(kind)
     answers = kind.evidence.answers
     findings = _Findings.of(kind, Memo() if memo is None else memo)
     failures = tuple(findings.failures(samples, longest, randomness))
@@ -154,6 +153,7 @@ class _Findings:
     @classmethod
     def of(cls, kind: Kind, memo: Memo) -> _Findings:
         """Nothing yet."""
+        kind = in_short_blocks(kind)
         most = MOST_ACTIONS[kind.evidence.answers]
         return cls(of_actions(kind, min(most, len(kind.actions))), kind, memo)
 

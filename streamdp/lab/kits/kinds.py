@@ -36,6 +36,7 @@ from streamdp.core.learners import RECIPES, Learner, learner_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
 from streamdp.core.randomness import SeededRandomness
 from streamdp.lab.audit import Memo, first_failure, neighbours_of
+from streamdp.lab.audit.neighbours import in_short_blocks
 from streamdp.lab.audit.stories import made_up
 
 KEYS: tuple[Key, ...] = (b"fr", None, b"", b"\xff")
@@ -56,6 +57,7 @@ def check_kind(learner: Learner, *, memo: Memo | None = None) -> None:
     `memo` shares with checks of other learners what an audit finds of both.
     """
     _check_value(learner)
+    learner = in_short_blocks(learner)
     log = _log(learner)
     whole = _run(learner, [log])
     again = _run(learner, [log])
