@@ -145,6 +145,28 @@ def test_an_outage_is_a_line_at_once_one_a_minute_and_one_at_its_end(stream: io.
     assert logged() == {"poll_lost": 59, "partition_taking": 118, "partition_lost": 118}
 
 
+@pytest.mark.parametrize("end", ["fenced", "halted", "revoked", "running", "waiting"])
+def test_a_partition_that_is_taken_anew_says_so(stream: io.StringIO, end: str) -> None:
+    """Else the log would say for a minute that this process has left it."""
+    log = logs.set_up(level="info", style="json", stream=stream)
+    for event in ("taking", "lost", "taking", end, "taking"):
+        log.info(f"partition_{event}", partition="home/0")
+    told = [line["event"] for line in lines(stream)]
+    assert told == [f"partition_{event}" for event in ("taking", "lost", end, "taking")]
+
+
+def test_a_library_is_heard_again_though_the_time_of_day_goes_back(stream: io.StringIO) -> None:
+    """Summer time is no matter, but a clock that was an hour ahead is set right."""
+    now = [0.0]
+    logs.set_up(level="info", style="json", stream=stream, clock=lambda: now[0])
+    for created in (7200.0, 3600.0):
+        record = logging.LogRecord("aiokafka", logging.WARNING, "", 0, "away", (), None)
+        record.created = created
+        logging.getLogger("aiokafka").handle(record)
+        now[0] += 61
+    assert len(lines(stream)) == 2
+
+
 def test_is_an_exception_that_nobody_awaited_told_without_its_text(stream: io.StringIO) -> None:
     """asyncio's own words would quote it."""
     log = logs.set_up(level="info", style="json", stream=stream)

@@ -188,6 +188,7 @@ def test_are_different_schedules_different() -> None:
         (lambda: schedule_of("capped", "²"), "schedule: unknown"),
         (lambda: schedule_of("restarting", "9" * 5000), "schedule: unknown"),
         (lambda: schedule_of("triadic", None), "got triadic"),
+        (lambda: schedule_of("capped", " to 50"), "got capped  to 50"),
     ],
 )
 def test_is_what_is_no_schedule_refused_in_plain_words(make: object, said: str) -> None:

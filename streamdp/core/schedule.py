@@ -213,8 +213,8 @@ def schedule_of(name: str, parameter: str | None) -> Schedule:
         if not to or _SLOTS.fullmatch(longest):
             return geometric(ratio, int(longest) if to else None)
     if name == "capped" and parameter is not None:
-        first, _, longest = parameter.rpartition(_UP_TO)
-        if _SLOTS.fullmatch(longest) and _SLOTS.fullmatch(first or "1"):
+        first, to, longest = parameter.rpartition(_UP_TO)
+        if _SLOTS.fullmatch(longest) and _SLOTS.fullmatch(first if to else "1"):
             return capped(int(longest), int(first or "1"))
     if name == "restarting" and _SLOTS.fullmatch(parameter or ""):
         return restarting(int(parameter or ""))

@@ -87,8 +87,10 @@ _MOST_SAID = 1000
 _ENDS = {
     "joined": ("join_lost",),
     "poll_recovered": ("poll_lost",),
-    "partition_running": ("partition_lost", "partition_taking"),
-    "partition_revoked": ("partition_lost", "partition_taking"),
+    **dict.fromkeys(
+        [f"partition_{end}" for end in ("running", "fenced", "halted", "revoked", "waiting")],
+        ("partition_lost", "partition_taking"),
+    ),
 }
 """Events that end what is tried again and again, of one partition or of the process."""
 _TRIED_AGAIN = {event for events in _ENDS.values() for event in events}
@@ -121,7 +123,7 @@ def set_up(
         cache_logger_on_first_use=False,
     )
     log: EventLog = structlog.get_logger()
-    _adopt_libraries(log)
+    _adopt_libraries(log, clock)
     return log
 
 
@@ -174,12 +176,12 @@ def _when_and_what_first(_: object, __: str, event: MutableMapping[str, Any]) ->
     return {name: event.pop(name) for name in ("time", "level", "event")} | dict(event)
 
 
-def _adopt_libraries(log: EventLog) -> None:
+def _adopt_libraries(log: EventLog, clock: Callable[[], float]) -> None:
     """Pass the root logger's warnings and errors to our log."""
     root = logging.getLogger()
     for handler in [handler for handler in root.handlers if isinstance(handler, LogRelay)]:
         root.removeHandler(handler)
-    root.addHandler(LogRelay(log))
+    root.addHandler(LogRelay(log, clock))
     root.setLevel(logging.WARNING)
 
 
@@ -190,15 +192,15 @@ class LogRelay(logging.Handler):
     `_RARELY_SECONDS`.
     """
 
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, log: EventLog, clock: Callable[[], float]) -> None:
         super().__init__(logging.WARNING)
-        self._log = log
+        self._log, self._clock = log, clock
         self._said = _Said()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log one message of another library."""
         line = record.name, str(record.msg)
-        if unheard.get() or self._said.repeats(line, record.created):
+        if unheard.get() or self._said.repeats(line, self._clock()):
             return
         trusted = record.name.partition(".")[0] in _TRUSTED_WORDS
         fields: MutableMapping[str, Any] = {
