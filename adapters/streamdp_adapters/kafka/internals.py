@@ -61,7 +61,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -217,7 +217,8 @@ def lean(consumer: AIOKafkaConsumer, *, every: bool = True, together: int = 0) -
     """Let a started consumer without deserialisers hand over records as they are decoded.
 
     Nothing may be assigned to it yet. `every`: see `decoding`. With `together` each of what
-    it hands over is a list: so many records and the rest of a batch, or all that were fetched.
+    it hands over is a list: of so many records and fewer than twice as many, or of what is left of
+    those that were fetched. (A batch of a megabyte can have millions.)
     """
     client: Any = consumer._client
     send, answer = client.send, dict[TopicPartition, bytes]()
@@ -274,7 +275,7 @@ class _Unpacked:
     ) -> None:
         client._consumer_record = _as_decoded
         client._contains_abort_marker = _marks_abort
-        client._records = _Batches(client._records, batches, whole=together > 0)
+        client._records = _Batches(client._records, batches, together=together)
         client._check_crcs = False  # of what was fetched; it would be of what is decompressed
         client._records_iterator = None  # a cycle that keeps the answer until the collector looks
         self._client = client
@@ -311,7 +312,7 @@ class _Unpacked:
 def _lists(
     unpacked: Iterator[DefaultRecord | _Records], least: int, *, first: int
 ) -> Iterator[list[DefaultRecord]]:
-    """Records from an offset on, in lists that end where a batch does."""
+    """Records from an offset on, in lists of at least so many; the last one may have fewer."""
     together: list[DefaultRecord] = []
     for some in unpacked:
         if not isinstance(some, _Records):  # of a batch that the client cannot decode
@@ -328,7 +329,7 @@ def _lists(
 
 
 class _Records(list[DefaultRecord]):
-    """The records of a batch, which the client takes for one: it asks for the offset."""
+    """Some records of a batch, which the client takes for one: it asks for the offset."""
 
     @property
     def offset(self) -> int:
@@ -336,28 +337,29 @@ class _Records(list[DefaultRecord]):
         return self[-1].offset
 
 
-class _Whole:
-    """A batch of the client's whose records come as one."""
+class _Together:
+    """A batch of the client's whose records come some at a time."""
 
-    def __init__(self, batch: DefaultRecordBatch) -> None:
-        self._batch = batch
+    def __init__(self, batch: DefaultRecordBatch, most: int) -> None:
+        self._batch, self._most = batch, most
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batch, name)
 
     def __iter__(self) -> Iterator[_Records]:
-        if records := _Records(self._batch):
+        left = chain(self._batch)  # a batch itself begins only once
+        while records := _Records(islice(left, self._most)):
             yield records
 
 
 class _Batches:
     """The batches of one answer, decompressed here instead of by the client."""
 
-    def __init__(self, client: Batches, answer: bytes, *, whole: bool) -> None:
+    def __init__(self, client: Batches, answer: bytes, *, together: int) -> None:
         self._client = client
         self._answer = answer
         self._at = 0
-        self._whole = whole
+        self._together = together
 
     def has_next(self) -> bool:
         """Whether there is another batch."""
@@ -366,7 +368,9 @@ class _Batches:
     def next_batch(self) -> Any:
         """The next batch, after a check of its checksum."""
         batch = self._next_batch()
-        return _Whole(batch) if self._whole and not batch.is_control_batch else batch
+        if self._together and not batch.is_control_batch:
+            return _Together(batch, self._together)
+        return batch
 
     def _next_batch(self) -> DefaultRecordBatch:
         batch, start = self._client.next_batch(), self._at

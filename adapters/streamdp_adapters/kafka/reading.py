@@ -39,7 +39,7 @@ IDLE_SECONDS = 60.0
 """Seconds without progress after which a read fails."""
 
 BATCH = 2000
-"""Records that are handed over at once, or a batch more."""
+"""Records that are handed over at once, or more, but fewer than twice as many."""
 
 FETCH_BYTES = 4 * 1024 * 1024
 """Bytes of a partition in one answer; a single larger batch comes whole all the same."""
