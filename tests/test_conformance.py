@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
 from importlib import import_module
 from inspect import Parameter, signature
 from pathlib import Path
@@ -29,7 +28,6 @@ from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.noise import discrete_laplaces
 from streamdp.core.randomness import Bits
 from streamdp.core.selection import Mechanism, PermuteAndFlip, Prior, Smallest
-from streamdp.lab import audit
 from streamdp.lab.audit import Memo, audit_kind
 from streamdp.lab.kits.kinds import check_kind
 from tests.golden_engine import LEARNERS
@@ -98,10 +96,8 @@ def test_does_a_newcomers_file_pass_the_kit_and_the_audit(
 
 
 @pytest.mark.usefixtures("newcomer")
-def test_do_the_commands_know_a_newcomers_learner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`streamdp audit` and `streamdp simulate` find it by its recipe; what they find of it is asked
-    above, so blocks are short."""
-    monkeypatch.setattr(audit, "audit_kind", partial(audit_kind, longest=16))
+def test_do_the_commands_know_a_newcomers_learner() -> None:
+    """`streamdp audit` and `streamdp simulate` find it by its recipe."""
     for arguments in (
         [
             "audit",

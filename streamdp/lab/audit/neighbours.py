@@ -234,8 +234,6 @@ def _of_feedback(kind: PolicyLearner) -> Neighbours:
         """Of many with the cheapest rule: how policies are computed has no part in noise."""
         if isinstance(kind.rule, ContextModel) and kind.rule.parts:  # as many, of one cell
             parts = ((0,),) * len(kind.rule.parts)
-            if len(names) > _FEW:  # and as many numbers as others release
-                names = names[: len(names) // len(parts)]
             rule = replace(kind.rule, shape=(1,), actions=len(names), parts=parts)
             return replace(kind, actions=names, rule=rule)
         if len(names) <= _FEW and not isinstance(kind.rule, ContextModel):  # a table has more arms
