@@ -14,6 +14,7 @@ from tests import (
     golden_corpus,
     golden_draws,
     golden_engine,
+    golden_laboratory,
     golden_wire,
 )
 
@@ -23,6 +24,7 @@ SETS: dict[str, Callable[[], object]] = {
     "corpus": golden_corpus.main,
     "draws": golden_draws.main,
     "engine": golden_engine.main,
+    "laboratory": golden_laboratory.main,
     "wire": golden_wire.main,
 }
 
