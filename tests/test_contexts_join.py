@@ -20,6 +20,9 @@ import pytest
 
 from streamdp.assembly.contents import Lists
 from streamdp.assembly.join import Join, Positions
+from streamdp.assembly.kept import KeptRequest
+from streamdp.assembly.persons import Cap
+from streamdp.assembly.public import PERSON_HEADER
 from streamdp.assembly.recipes import PrivateRewards, Unreadable, Value
 from streamdp.cli._loop_records import loop_records
 from streamdp.client import Answer, Loop, LoopTopics, Names, Request, Why
@@ -42,9 +45,10 @@ from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.feedback import FeedbackFormat, observe
 from streamdp.wire.schemas import schema
 from tests.support.assembling_group import Group
+from tests.support.assembly_mutants import CapsUnreadableForNobody, CapsWhatCanBeRead
 from tests.support.loops import rows
 from tests.support.shop_files import joined_shop
-from tests.support.visits import SPEC
+from tests.support.visits import CAP, SPEC
 from tests.test_noninterference_assembling import Life, differing
 
 if TYPE_CHECKING:
@@ -344,15 +348,21 @@ def lived(
     return asyncio.run(life.lived()), life.events()
 
 
-def service(folder: Path) -> AssemblySpec:
-    """The assembly over the topics of `Life`."""
+def service(folder: Path, cap: Cap | None = None) -> AssemblySpec:
+    """The assembly over the topics of `Life`, in which all requests are of one person."""
     spec, _ = spec_of(folder)
-    return replace(SPEC, recipe=spec.recipe, encode=spec.encode, actions=ACTIONS, most_at_once=3)
+    return replace(
+        SPEC, recipe=spec.recipe, encode=spec.encode, actions=ACTIONS, most_at_once=3, cap=cap
+    )
 
 
-def test_contents_move_one_event(tmp_path: Path) -> None:
-    """Whoever the request is about and whatever came of it: commits, log, metrics, other events."""
-    spec = service(tmp_path)
+@pytest.mark.parametrize("cap", [None, CAP], ids=["no cap", "a cap"])
+def test_contents_move_one_event(cap: Cap | None, tmp_path: Path) -> None:
+    """Whoever the request is about and whatever came of it: commits, log, metrics, other events.
+
+    Under a cap, which event of a person counts does not depend on the contents of another one.
+    """
+    spec = service(tmp_path, cap)
     plain, made = lived(spec, CONTENTS[0], [])
     own = {made[3]}
     for of in CONTENTS:
@@ -392,6 +402,28 @@ def _learns_levels(patch: pytest.MonkeyPatch) -> None:
         return question(self, value) + len(unlisted)
 
     patch.setattr(PrivateRewards, "question", arm)
+
+
+class CapsNobodyUnknown(Join):
+    """Mutant: a request from somebody of whom nothing is known counts for no person."""
+
+    def _losses(self, number: int, request: KeptRequest) -> tuple[float, ...]:
+        if b"phone" not in (request.value or b"") and b"tablet" not in (request.value or b""):
+            headers = [pair for pair in request.headers if pair[0] != PERSON_HEADER]
+            request = request._replace(headers=headers)
+        return super()._losses(number, request)
+
+
+@pytest.mark.parametrize("mutant", [CapsNobodyUnknown, CapsUnreadableForNobody, CapsWhatCanBeRead])
+def test_a_cap_by_private_contents_is_caught(
+    mutant: type[Join], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later events of the person would say something of one of their requests."""
+    spec = service(tmp_path, CAP)
+    monkeypatch.setattr("streamdp.service.assembling.partition.Join", mutant)
+    (_, plain), *others = (lived(spec, of, []) for of in (CONTENTS[0], *CONTENTS[2:]))
+    moved = {at for _, events in others for at in range(len(plain)) if plain[at] != events[at]}
+    assert moved - {3}
 
 
 def _writes_short(spec: AssemblySpec) -> AssemblySpec:
