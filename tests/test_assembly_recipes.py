@@ -15,6 +15,7 @@ from streamdp.assembly.persons import Cap, Persons
 from streamdp.assembly.recipes import (
     Categories,
     Errors,
+    PrivateRewards,
     Rankers,
     Recipe,
     Rewards,
@@ -22,13 +23,16 @@ from streamdp.assembly.recipes import (
 )
 from streamdp.assembly.rules import Combine, Rules
 from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.wire.formats import configure
+from tests.test_formats import nested
 
 ACTIONS = ("a", "b", "c")
 RECIPES: list[Recipe] = [
     Rewards(), Rankers(ACTIONS), Rankers(ACTIONS, by_rank=True), Categories(ACTIONS),
     Errors(ACTIONS, scale=2.0),
 ]  # fmt: skip
+FIELDS = Contexts.read('{"device":["phone"]}')
 LISTS = b'{"items": {"a": ["x", "y"], "c": ["y", "x", "x"], "other": ["x"]}, "more": [1]}'
 GUESSES = b'{"predictions": {"a": 1.0, "b": 3.0, "other": 0}}'
 
@@ -87,6 +91,31 @@ def test_a_request_that_cannot_be_read_is_a_null_event(
         recipe.question(content)
     outcome = b'{"item": "x", "truth": 1, "reward": 1}'
     assert _losses(recipe, content, [outcome]) == [0.5, 0.5, 0.5]
+
+
+DEEP: list[tuple[Recipe, bytes, bytes]] = [
+    (Rewards(), b"{}", b'{"reward": 1}'),
+    (PrivateRewards(ACTIONS), b'{"action": "a"}', b'{"reward": 1}'),
+    (PrivateRewards(ACTIONS, FIELDS), b'{"action": "a", "context": {}}', b'{"reward": 1}'),
+    (Rankers(ACTIONS), LISTS, b'{"item": "x"}'),
+    (Categories(ACTIONS), b"{}", b'{"categories": ["a"]}'),
+    (Errors(ACTIONS, scale=2.0), GUESSES, b'{"truth": 1.5}'),
+]
+
+
+@pytest.mark.parametrize(("recipe", "content", "outcome"), DEEP, ids=repr)
+def test_contents_that_are_nested_too_deeply_cannot_be_read(
+    recipe: Recipe, content: bytes, outcome: bytes
+) -> None:
+    """Their events would depend on how deep the stack was when they were joined."""
+    question = recipe.question(nested(128, content))
+    assert recipe.answer(question, nested(128, outcome)) is not None
+    assert recipe.answer(question, nested(129, outcome)) is None
+    assert recipe.answer(question, nested(600, outcome)) is None
+    if recipe.asks:
+        for depth in (129, 600):
+            with pytest.raises(Unreadable):
+                recipe.question(nested(depth, content))
 
 
 @pytest.mark.slow

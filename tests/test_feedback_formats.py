@@ -23,6 +23,7 @@ from streamdp.wire.feedback import (
     observe,
 )
 from streamdp.wire.formats import Value
+from tests.test_formats import LONGEST, nested
 
 ACTIONS = ("a", "b", "ünï")
 LOSS, REWARD = Feedback(ACTIONS), Feedback(ACTIONS, content="reward")
@@ -197,10 +198,33 @@ def test_fixed_padding_has_one_width(format_: FeedbackFormat) -> None:
     fixed = made("json", format_.feedback, padding="fixed")
     widths = {
         len(fixed.encode(np.array([number], dtype=np.float32), played=[arm]))
-        for number in (0, 1, 1e-30, 0.1, 0.123456789)
+        for number in (0, 1, 1e-30, 0.1, LONGEST)
         for arm in range(len(ACTIONS))
     }
     assert len(widths) == 1
+
+
+@pytest.mark.parametrize("format_", [of for of in SHIPPED if "Json" in repr(of)], ids=repr)
+def test_an_event_that_is_nested_too_deeply_is_unusable(format_: FeedbackFormat) -> None:
+    """From a deep stack a decoder would refuse what it reads from a shallow one."""
+    good = format_.encode(np.array([0.25], dtype=np.float32), played=[1])
+    values = [good, nested(128, good), nested(129, good), good, nested(600, good), None]
+    assert np.isnan(format_.decode(values).numbers).tolist() == [
+        False,
+        False,
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert [format_.explain(value) is None for value in values] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_the_digest_knows_how_records_are_read() -> None:

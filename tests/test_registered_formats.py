@@ -11,7 +11,7 @@ import fastavro
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streamdp.core.errors import InvalidConfig
@@ -19,7 +19,7 @@ from streamdp.service.batches import in_force
 from streamdp.testing.feedback_formats import check_feedback_format
 from streamdp.testing.formats import check_format
 from streamdp.wire.feedback import Feedback, configure_feedback
-from streamdp.wire.formats import configure, factory_of
+from streamdp.wire.formats import Decoded, configure, factory_of
 from streamdp.wire.registered.fields import Field
 from streamdp.wire.registered.formats import (
     SchemaFactory,
@@ -28,6 +28,7 @@ from streamdp.wire.registered.formats import (
     as_json,
 )
 from streamdp.wire.registered.schemas import MOST_SCHEMA_BYTES, Held, Schema
+from tests.test_formats import nested
 
 ACTIONS = ["a", "b", "c"]
 NULL = [float("nan")] * 3
@@ -182,7 +183,7 @@ IN_JSON = [
     b"\0\0\0\0\x01{}",
     b"\0\0\0\0\x01" * 2 + GOOD,  # the prefix twice
     b"\0\0\0\0\x07" + GOOD,  # a schema that does not hold
-    b"\0\0\0\0\x01" + b"[" * 200 + b"]" * 200,
+    b"\0\0\0\0\x01" + nested(200, GOOD),
     GOOD,  # no prefix
     b"     " + GOOD,  # white space in its place
     b"",
@@ -190,6 +191,8 @@ IN_JSON = [
 ]
 
 
+@example([IN_JSON[5]], 2)  # all of one schema, which are cut at once
+@example([IN_JSON[5], IN_JSON[1]], 0)
 @given(st.lists(st.sampled_from(IN_JSON), max_size=6), st.integers(0, 3))
 @settings(max_examples=300, deadline=None, database=None, derandomize=True)
 def test_a_batch_in_json_reads_what_its_records_read(
@@ -205,6 +208,20 @@ def test_a_batch_in_json_reads_what_its_records_read(
     assert [value is not None and value[5:] == GOOD and value[:5] in known for value in values] == (
         np.isfinite(expected).all(axis=1).tolist()
     )
+
+
+@pytest.mark.parametrize("format_", [*FORMATS[-2:], feedback("json_schema", "{}")], ids=repr)
+def test_json_that_is_nested_too_deeply_is_unusable(format_: SchemaFormat | SchemaFeedback) -> None:
+    """Whether its losses are read or an operator asks: a decoder's own limit is its stack's."""
+    good = b"\0\0\0\0\x01" + (
+        b'{"reward":1}' if isinstance(format_, SchemaFeedback)
+        else b'{"losses":{"a":1}}' if format_.layout == "mapping" else GOOD
+    )  # fmt: skip
+    values = [nested(depth, good) for depth in (2, 128, 129, 600)]
+    decoded = format_.decode(values)
+    numbers = decoded.losses if isinstance(decoded, Decoded) else decoded.numbers
+    assert np.isnan(numbers.reshape(4, -1)).all(axis=1).tolist() == [False, False, True, True]
+    assert [format_.explain(value) is None for value in values] == [True, True, False, False]
 
 
 def test_protobuf_records_name_their_message() -> None:
