@@ -93,7 +93,7 @@ class Died(Exception):
 
 
 def test_is_a_crash_between_two_files_no_lost_line(tmp_path: Path) -> None:
-    """The line is in the outbox, and the next taking publishes it: until then, too, all is well."""
+    """The line was recorded, and the next take publishes it: until then, too, all is well."""
 
     def dies(step: str, partition: Partition) -> None:
         if step == "commit: recorded":
@@ -123,9 +123,9 @@ def test_is_a_crash_between_two_files_no_lost_line(tmp_path: Path) -> None:
         return seen, findings
 
     seen, findings = asyncio.run(looked())
-    assert seen.last_ledger_line is None
+    assert seen.last_ledger_line is not None
     assert [finding.verdict for finding in findings] == [Verdict.GOOD] * 2
-    lost = replace(seen, later_ledger_line=None)
+    lost = replace(seen, last_ledger_line=None)
     with pytest.raises(StateMismatch, match=r"lost lines.*expected line 1, got an empty ledger"):
         open_assembly(SPEC, AT, lost)
 

@@ -145,14 +145,14 @@ def test_does_a_file_keep_one_charge_a_record(
     assert not shared(charges(path, "one"), charges(path, "two"))
 
 
-def test_is_an_outbox_found_that_is_published_too_late(
+def test_is_a_copy_found_that_is_made_too_late(
     streamdp: Streamdp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mutants: a worker that publishes nobody else's outbox, and reads the ledger alone."""
+    """The mutants: a worker that copies its own lines alone, and reads the ledger alone."""
     path = configured(tmp_path, "one")
     died(path, Configuration.load(path, {}).technology(), "commit: recorded", monkeypatch)
     forget_what_is_recorded(monkeypatch)
-    monkeypatch.setattr(SqliteTransport, "_publish_waiting", lambda self: None)
+    monkeypatch.setattr(SqliteTransport, "_copy_all", lambda self: None)
     assert lived(configured(tmp_path, "two"), 20) is None
     path = configured(tmp_path, "one")
     assert lived(path, 1) is Reason.STATE

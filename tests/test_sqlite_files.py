@@ -339,24 +339,52 @@ def test_a_file_that_the_disk_does_not_take_is_the_disk_s_trouble(
         files.open_file(tmp_path / "trusted.db", TRUSTED)
 
 
-def test_files_of_two_pairs_are_refused(tmp_path: Path) -> None:
+# --- the published file as a replica and a witness ------------------------------------------------
+
+
+@pytest.mark.parametrize("history", ["latest", "all"])
+@pytest.mark.parametrize("how", ["missing", "old"])
+def test_a_published_file_that_lacks_lines_is_filled_up(
+    tmp_path: Path, how: str, history: str
+) -> None:
+    """Also for a stream that is gone: whoever joins next copies what was recorded for it."""
+
     async def run() -> None:
-        one, two = tmp_path / "one", tmp_path / "two"
-        for folder in (one, two):
-            folder.mkdir()
-            await _filled(folder)
-        shutil.copy(two / "trusted.published.db", one / "trusted.published.db")
-        with pytest.raises(StateMismatch, match="belongs to another"):
-            await joined(settings(one))
+        chosen = settings(tmp_path, actions=history)
+        transport, _ = await joined(chosen)
+        await transport.take(AT)
+        for number in range(1, 8):
+            if number == 3:
+                shutil.copy(chosen.published, tmp_path / "old")
+            await transport.commit(AT, step(number))
+        whole = await published(chosen)
+        await transport.close()
+        for name in tmp_path.glob("trusted.published.db*"):
+            name.unlink()
+        if how == "old":
+            shutil.copy(tmp_path / "old", chosen.published)
+        tools = SqliteAdministrator(chosen)
+        assert Verdict.PROBLEM not in {finding.verdict for finding in await tools.probe([])}
+        await tools.close()
+        transport, _ = await joined(chosen, topics=replace(TOPICS, stream="two"))
+        assert await published(chosen) == whole
+        await transport.close()
+        transport, _ = await joined(chosen)
+        await transport.take(AT)
+        await transport.commit(AT, step(8))
+        assert await ledger(chosen) == [b"line %d" % number for number in range(1, 9)]
+        await transport.close()
 
     asyncio.run(run())
 
 
-# --- the published file as a witness --------------------------------------------------------------
-
-
-def test_a_rolled_back_trusted_file_is_told_by_the_ledger(tmp_path: Path) -> None:
-    """The last ledger line is newer than the state, and neither number nor offset comes again."""
+@pytest.mark.parametrize("how", ["lost", "rolled back", "another's"])
+def test_a_published_file_of_a_trusted_one_that_is_not_here_is_refused(
+    tmp_path: Path, how: str
+) -> None:
+    """To the stream itself and to all others on its input: what was charged is not known. Nothing
+    is written, and the right file put back goes on.
+    """
 
     async def run() -> None:
         chosen = await _filled(tmp_path, commits=5)
@@ -364,84 +392,45 @@ def test_a_rolled_back_trusted_file_is_told_by_the_ledger(tmp_path: Path) -> Non
         shutil.copy(chosen.path, old)
         transport, _ = await joined(chosen)
         await transport.take(AT)
-        for number in range(6, 31):
-            await transport.commit(AT, step(number))
-        await transport.close()
-        shutil.copy(old, chosen.path)
-
-        transport, _ = await joined(chosen)
-        taken = await transport.take(AT)
-        assert taken.state[b"checkpoint"] == b"5"
-        assert taken.last_ledger_line == b"line 30"
-        assert taken.group_offset == 30
-        assert taken.end_offset == 30  # 20 records are left, but the file knows of offset 29
-        await transport.commit(AT, step(40))  # what a new epoch does
-        assert (await ledger(chosen))[-2:] == [b"line 30", b"line 40"]
-        await transport.close()
-
-    asyncio.run(run())
-
-
-def test_a_lost_trusted_file_is_told_by_the_ledger(tmp_path: Path) -> None:
-    async def run() -> None:
-        chosen = await _filled(tmp_path, commits=5)
-        chosen.path.unlink()
-        transport, _ = await joined(chosen)
-        taken = await transport.take(AT)
-        assert dict(taken.state) == {}
-        assert taken.last_ledger_line == b"line 5"
-        assert taken.group_offset == 5
-        assert taken.end_offset == 5
-        await transport.commit(AT, step(6))
-        assert (await ledger(chosen))[-2:] == [b"line 5", b"line 6"]
-        await transport.close()
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("waiting", [True, False])
-@pytest.mark.parametrize("how", ["lost", "rolled back"])
-def test_a_published_file_that_lost_lines_is_refused(
-    tmp_path: Path, how: str, waiting: bool
-) -> None:
-    """To the stream itself, and to all others on its input, whether its outbox is empty or not: a
-    former stream's place is not taken, and what a configured one has lost may be a dearer epoch.
-    """
-
-    async def run() -> None:
-        chosen = await _filled(tmp_path, commits=5)
-        old = tmp_path / "old"
-        shutil.copy(chosen.published, old)
-        transport, _ = await joined(chosen)
-        await transport.take(AT)
         for number in range(6, 9):
             await transport.commit(AT, step(number))
-        if not waiting:
-            await transport.take(AT)  # clears the outbox
         await transport.close()
         newest = tmp_path / "newest"
-        shutil.copy(chosen.published, newest)
-        chosen.published.unlink()
+        shutil.move(chosen.path, newest)
         if how == "rolled back":
-            shutil.copy(old, chosen.published)
-
-        tools = SqliteAdministrator(chosen)
-        (*_, finding) = await tools.probe([])  # `doctor` foretells it
-        await tools.close()
-        assert (finding.verdict, finding.subject) == (Verdict.PROBLEM, "partition home/0")
-        transport, ears = await joined(chosen)
-        with pytest.raises(StateMismatch, match="has lost published records") as refused:
+            shutil.copy(old, chosen.path)
+        if how == "another's":  # as many lines and more, of which the eighth is not the same
+            shutil.move(chosen.published, tmp_path / "aside")
+            shutil.copy(old, chosen.path)
+            transport, _ = await joined(chosen)
             await transport.take(AT)
-        assert str(refused.value) == finding.detail
-        successor, there = replace(TOPICS, stream="two"), Partition("two", 0)
-        for streams in ([TOPICS, successor], [successor]):
-            await transport.join(streams, ears)
-            with pytest.raises(StateMismatch, match=r"home/0.*has lost published records"):
-                await transport.take(there)
-        await transport.join([replace(successor, input="others")], ears)
-        await transport.take(there)
+            for number in range(10, 15):
+                await transport.commit(AT, step(number))
+            await transport.close()
+            shutil.move(tmp_path / "aside", chosen.published)
+
+        before = await ledger(chosen)
+        transport, ears = await joined(chosen)
+        expected = "was not copied from" if how == "another's" else "is ahead of the trusted file"
+        with pytest.raises(StateMismatch, match=f"home/0.*{expected}") as refused:
+            await transport.take(AT)
+        if how != "lost":
+            tools = SqliteAdministrator(chosen)
+            (*_, finding) = await tools.probe([])  # `doctor` foretells it
+            await tools.close()
+            assert (finding.verdict, finding.detail) == (Verdict.PROBLEM, str(refused.value))
+            successor, there = replace(TOPICS, stream="two"), Partition("two", 0)
+            for streams in ([TOPICS, successor], [successor]):
+                await transport.join(streams, ears)
+                with pytest.raises(StateMismatch, match=f"home/0.*{expected}"):
+                    await transport.take(there)
+            await transport.join([replace(successor, input="others")], ears)
+            await transport.take(there)
         await transport.close()
-        shutil.copy(newest, chosen.published)  # the way out: put it back
+        assert await ledger(chosen) == before
+        for name in tmp_path.glob("trusted.db*"):
+            name.unlink()
+        shutil.move(newest, chosen.path)
         transport, _ = await joined(chosen)
         await transport.take(AT)
         await transport.commit(AT, step(9))
@@ -449,3 +438,31 @@ def test_a_published_file_that_lost_lines_is_refused(
         await transport.close()
 
     asyncio.run(run())
+
+
+def test_is_a_stream_s_number_another_stream_s_in_a_file_that_does_not_belong_here(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        chosen = await _filled(tmp_path)
+        chosen.path.unlink()
+        transport, _ = await joined(chosen, topics=replace(TOPICS, stream="two"))
+        with pytest.raises(StateMismatch, match="belongs to another trusted file"):
+            await transport.take(Partition("two", 0))
+        await transport.close()
+
+    asyncio.run(run())
+
+
+async def published(chosen: Settings) -> list[list[tuple[int, bytes | None, bytes | None]]]:
+    reader = Sqlite(chosen).publications()
+    try:
+        return [
+            [(r.offset, r.key, r.value) async for batch in records for r in batch]
+            for records in (
+                reader.actions(TOPICS, follow=False),
+                reader.ledger(TOPICS, follow=False),
+            )
+        ]
+    finally:
+        await reader.close()

@@ -43,7 +43,7 @@ from tests.support.streams import ACTIONS, feedback_spec
 STEPS = {
     "kafka": ("take: fenced", "take: owned", "take: read", "poll", "commit: begun", "commit: sent",
               "commit: decided"),
-    "sqlite": ("take: fenced", "take: drained", "take: settled", "poll: found", "commit: begun",
+    "sqlite": ("take: fenced", "take: copied", "poll: found", "commit: begun",
                "commit: recorded", "commit: published"),
 }  # fmt: skip
 

@@ -19,7 +19,6 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +27,11 @@ from streamdp.ports import Commit, Partition, StreamTopics, Taken
 from streamdp.testing.faults import Kill
 from streamdp_adapters.sqlite import Settings, SqliteProducer, SqliteTransport
 from streamdp_adapters.sqlite import files as sqlite_files
+from streamdp_adapters.sqlite.files import writing
 from streamdp_adapters.sqlite.lock import Release
-from streamdp_adapters.sqlite.published import Publication, PublishedMark
+from streamdp_adapters.sqlite.published import LEDGER, append, last_row
 from streamdp_adapters.sqlite.settings import RETAIN
-from streamdp_adapters.sqlite.transport import Tenure
-from streamdp_adapters.sqlite.trusted import Ownership, TrustedFile
+from streamdp_adapters.sqlite.trusted import Ownership
 
 TOPICS = StreamTopics(app="shop", stream="home", input="events")
 PARTITIONS = 2
@@ -76,39 +75,24 @@ def die_at_statement(number: int) -> None:
 
 
 def break_promise(name: str) -> None:
-    """Mutants: what the judge must catch."""
-    if name == "no outbox":
-
-        def empty(
-            self: TrustedFile,
-            topics: StreamTopics,
-            number: int,
-            owner: Ownership,
-            seen: PublishedMark,
-        ) -> list[Publication]:
-            return []
-
-        TrustedFile.outbox = empty  # type: ignore[method-assign]
+    """A mutant that must be caught."""
     if name == "publish first":
 
         def commit(
             self: SqliteTransport,
             topics: StreamTopics,
             partition: Partition,
-            tenure: Tenure,
+            owner: Ownership,
             commit: Commit,
-        ) -> Tenure:
-            pair, number = self._files(), partition.number
-            early = Publication(
-                tenure.published + 1, commit.next_offset, commit.actions, commit.ledger
-            )
-            pair.published.publish(topics, number, [early] if commit.ledger else [])
+        ) -> None:
+            pair = self._files()
+            with writing(pair.published._connection, pair.published._path) as file:
+                start = last_row(file, LEDGER, owner.part) + 1
+                rows = [(at, *line) for at, line in enumerate(commit.ledger, start)]
+                append(file, LEDGER, owner.part, rows, "latest")
             self._reached("commit: recorded", partition)
-            pair.trusted.record(
-                topics, number, tenure.owner, commit, published=tenure.published, retain=RETAIN
-            )
+            pair.trusted.record(topics, partition.number, owner, commit, retain=RETAIN)
             self._reached("commit: published", partition)
-            return replace(tenure, published=tenure.published + bool(commit.ledger))
 
         SqliteTransport._commit = commit  # type: ignore[method-assign]
 

@@ -1,11 +1,12 @@
 """SQLite, the embedded default: streamdp without a broker, on two files.
 
-The *trusted* file holds the input log, the state and the outbox of unpublished releases; it is as
-sensitive as the events themselves (mode 0600). The *published* file holds actions and ledger lines;
-readers open it. Each commit is recorded in the first file and then published in the second
-(`transport` says how, and what a crash in between leaves); the second is the witness if the first
-is lost or rolled back. If both are rolled back together, nothing shows it: back them up for
-reading, and never restore an older pair to write on.
+The *trusted* file holds the input log, the state, and the actions and ledger lines; it is as
+sensitive as the events themselves (mode 0600). The *published* file is a copy of the actions and
+ledger lines, which readers open. Each commit is recorded in the first file and then copied to the
+second (`transport` says how, and what a crash in between leaves). A second file that is missing or
+old is filled up; one that is ahead shows that the first was lost or rolled back, and halts. If both
+are rolled back together, nothing shows it: back them up for reading, and never restore an older
+pair to write on.
 
 Anyone who may read the published file can do so while a service or producer has it open; otherwise
 SQLite needs the right to write beside it.

@@ -1,16 +1,10 @@
-"""Opens two files that belong together as one pair.
-
-A new trusted file gives itself a name of random bytes; its published file carries the same name. A
-new trusted file beside an old published one takes over its name: the ledger lines there then tell
-the service that the state was lost. Two files with different names are refused.
-"""
+"""Opens the trusted file and its published one."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from streamdp.core.errors import StateMismatch
 from streamdp_adapters.sqlite.files import open_file
 from streamdp_adapters.sqlite.published import PUBLISHED, PublishedFile
 from streamdp_adapters.sqlite.settings import Settings
@@ -32,21 +26,10 @@ class FilePair:
 
 def open_pair(settings: Settings) -> FilePair:
     """Open both files; create missing ones."""
+    history = settings.actions
     with ExitStack() as undo:
-        trusted = TrustedFile(open_file(settings.path, TRUSTED), settings.path)
+        trusted = TrustedFile(open_file(settings.path, TRUSTED), settings.path, history=history)
         undo.callback(trusted.close)
-        published = PublishedFile(
-            open_file(settings.published, PUBLISHED), settings.published, history=settings.actions
-        )
-        undo.callback(published.close)
-        name = trusted.pair(published.pair())
-        published.pair_with(name)
-        if published.pair() != name:
-            raise StateMismatch(
-                f"{settings.published}",
-                "belongs to another trusted file",
-                expected=f"the file published from {settings.path}",
-                got=f"one that belongs to file {published.pair()!r}",
-            )
+        connection = open_file(settings.published, PUBLISHED)
         undo.pop_all()
-    return FilePair(trusted, published)
+    return FilePair(trusted, PublishedFile(connection, settings.published, history=history))

@@ -1,67 +1,77 @@
-"""The published file: readers open it, and it is the witness of what the trusted file once knew.
+"""The published file: readers open it. It is a replica of two tables of the trusted file.
 
-It holds public things only: the releases in force, the ledger, and for each partition of a stream
-the sequence number and the position of the last commit published here. A commit is published once,
-in the order of numbers: publishing it again changes nothing.
+1. It holds public things only: the releases in force and the ledger.
+2. Publishing copies the rows behind its own last ones, from the trusted file. Copying again changes
+   nothing, whoever does it. A published file that is missing or old is filled up again.
+3. It is the witness of what the trusted file once knew. Before anything is copied, its last ledger
+   row must be the trusted file's row of the same number, byte for byte. A published file that is
+   ahead (the trusted one was lost or rolled back) is never written to.
+
+A row's number is its partition's id and its offset there.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
-from streamdp.core.errors import TransportLost
+from streamdp.core.errors import StateMismatch
 from streamdp.ports import Key, Published, StreamTopics
 from streamdp_adapters.sqlite.files import WIDTH, FileKind, reading, writing
 
-PUBLISHED = FileKind(
-    name="a published file of streamdp",
-    application_id=0x5DB0_0002,
-    version=1,
-    mode=0o644,
-    schema="""
-    CREATE TABLE pair (one INTEGER PRIMARY KEY CHECK (one = 1), id BLOB NOT NULL);
-    CREATE TABLE part (
-      id INTEGER PRIMARY KEY, app TEXT NOT NULL, stream TEXT NOT NULL, number INTEGER NOT NULL,
-      sequence INTEGER NOT NULL, position INTEGER,
-      actions INTEGER NOT NULL, ledger INTEGER NOT NULL, UNIQUE (app, stream, number));
+SCHEMA = """
     CREATE TABLE action (id INTEGER PRIMARY KEY, part INTEGER NOT NULL, key BLOB, value BLOB);
     CREATE INDEX action_of_key ON action (part, key);
     CREATE TABLE ledger (id INTEGER PRIMARY KEY, key BLOB, value BLOB)
+    """
+"""The same in both files."""
+
+PUBLISHED = FileKind(
+    name="a published file of streamdp",
+    application_id=0x5DB0_0004,
+    version=1,
+    mode=0o644,
+    schema=f"""
+    CREATE TABLE part (
+      id INTEGER PRIMARY KEY, app TEXT NOT NULL, stream TEXT NOT NULL, number INTEGER NOT NULL);
+    {SCHEMA}
     """,
 )
 PAGE = 1000  # records of a reader's page
 
-ACTIONS, LEDGER = "action", "ledger"
-
-
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """The contents of one commit, with its number."""
-
-    sequence: int
-    position: int
-    actions: Sequence[tuple[Key, bytes]] = field(repr=False)  # not public before it is durable
-    ledger: Sequence[tuple[Key, bytes]] = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedMark:
-    """What the published file knows of a partition."""
-
-    sequence: int = 0
-    position: int | None = None
-    last_ledger_line: bytes | None = None
-
-
-_MODE_KEY = "mode"
+TABLES = ACTIONS, LEDGER = "action", "ledger"
+MODE_KEY = "mode"
 """The key of the stream's own record. It is text, and learners' keys are blobs: never equal."""
 
 
+Row = tuple[int, Key | str, bytes]
+"""A row's number, its key (a text for the stream's own record) and its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the trusted file knows of a partition."""
+
+    name: tuple[str, str, int]  # application, stream, partition
+    last: Mapping[str, int]  # by table, the number of the newest row
+    ledger_line: bytes | None = field(repr=False)  # of the row that was asked for
+
+
+class Source(Protocol):
+    """The trusted file, as the published file reads it."""
+
+    def known(self, part: int, *, ledger_row: int) -> Known:
+        """The partition of this id, and one of its ledger rows."""
+
+    def later(self, table: str, part: int, after: int) -> Iterable[Sequence[Row]]:
+        """A partition's rows behind this number, in order, some at a time."""
+
+
 class PublishedFile:
-    """Writes publications, each commit once. One thread only.
+    """Copies what the trusted file holds. One thread only.
 
     With `history` ``"all"`` superseded actions stay; with ``"latest"`` they are deleted.
     """
@@ -71,128 +81,102 @@ class PublishedFile:
         self._path = path
         self._history = history
 
-    def pair(self) -> bytes | None:
-        """The name of the trusted file that this one belongs to."""
-        with reading(self._connection, self._path) as file:
-            row = file.execute("SELECT id FROM pair").fetchone()
-            return bytes(row[0]) if row else None
+    def copy(self, trusted: Source, part: int) -> None:
+        """Copy a partition's rows that are not here yet, all or none; refuse a file that is ahead.
 
-    def pair_with(self, name: bytes) -> None:
-        """Take the name of a trusted file, unless this file has a name already."""
-        with writing(self._connection, self._path) as file:
-            file.execute("INSERT OR IGNORE INTO pair VALUES (1, ?)", (name,))
-
-    def witness(self, topics: StreamTopics, number: int) -> PublishedMark:
-        """The published file's mark of a partition."""
-        with reading(self._connection, self._path) as file:
-            part = _part(file, topics, number)
-            if part is None:
-                return PublishedMark()
-            return PublishedMark(part.sequence, part.position, _last_line(file, part.id))
-
-    def enter(self, topics: StreamTopics, number: int) -> None:
-        """Let readers find a stream before it has published anything."""
-        with writing(self._connection, self._path) as file:
-            if _part(file, topics, number) is None:
-                _new_part(file, topics, number)
-
-    def publish(self, topics: StreamTopics, number: int, batch: Sequence[Publication]) -> int:
-        """Publish commits in order; skip published ones, and refuse one after a gap.
-
-        Returns how many were not skipped.
+        The trusted file is read while this one is locked for writing: it holds what any other
+        process has copied.
         """
         with writing(self._connection, self._path) as file:
-            part = _part(file, topics, number) or _new_part(file, topics, number)
-            before = part.sequence
-            for publication in batch:
-                if publication.sequence <= part.sequence:
-                    continue
-                if publication.sequence != part.sequence + 1:
-                    raise TransportLost(
-                        f"{self._path}",
-                        f"{topics.stream}/{number} has a gap",
-                        expected=f"commit {publication.sequence - 1}",
-                        got=part.sequence,
-                    )
-                part = self._append(file, part, publication)
-            file.execute(
-                "UPDATE part SET sequence = ?, position = ?, actions = ?, ledger = ? WHERE id = ?",
-                (part.sequence, part.position, part.actions, part.ledger, part.id),
-            )
-            return part.sequence - before
+            name, last = self._check(file, trusted, part)
+            file.execute("INSERT OR IGNORE INTO part VALUES (?, ?, ?, ?)", (part, *name))
+            for table in TABLES:  # actions first, so that none is here without its ledger line
+                for rows in trusted.later(table, part, last[table]):
+                    append(file, table, part, rows, self._history)
 
-    def announce(self, topics: StreamTopics, line: bytes) -> None:
-        """Replace the stream's own record, in partition 0; commits number nothing by it."""
-        with writing(self._connection, self._path) as file:
-            part = _part(file, topics, 0) or _new_part(file, topics, 0)
-            file.execute("DELETE FROM action WHERE part = ? AND key IS ?", (part.id, _MODE_KEY))
-            at = part.id << WIDTH | part.actions
-            file.execute("INSERT INTO action VALUES (?, ?, ?, ?)", (at, part.id, _MODE_KEY, line))
-            file.execute("UPDATE part SET actions = actions + 1 WHERE id = ?", (part.id,))
+    def check(self, trusted: Source, part: int) -> None:
+        """Refuse what `copy` would refuse."""
+        with reading(self._connection, self._path) as file:
+            self._check(file, trusted, part)
 
-    def _append(self, file: sqlite3.Connection, part: _Part, publication: Publication) -> _Part:
-        actions = list(enumerate(publication.actions, part.id << WIDTH | part.actions))
-        if self._history == "latest":
-            newest = {key: (at, (key, value)) for at, (key, value) in actions}
-            file.executemany(
-                "DELETE FROM action WHERE part = ? AND key IS ?", [(part.id, key) for key in newest]
+    def _check(
+        self, file: sqlite3.Connection, trusted: Source, part: int
+    ) -> tuple[tuple[str, str, int], dict[str, int]]:
+        """Return the partition's name, and the number of its newest row here in each table."""
+        last = {table: last_row(file, table, part) for table in TABLES}
+        known = trusted.known(part, ledger_row=last[LEDGER])
+        app, stream, number = known.name
+        here = file.execute("SELECT app, stream, number FROM part WHERE id = ?", (part,)).fetchone()
+        if here is not None and here != known.name:
+            raise StateMismatch(
+                f"{self._path}",
+                "belongs to another trusted file",
+                expected=f"partition {stream}/{number} of {app} as its number {part}",
+                got=f"{here[1]}/{here[2]} of {here[0]}",
             )
-            actions = sorted(newest.values(), key=lambda pair: pair[0])
-        file.executemany(
-            "INSERT INTO action VALUES (?, ?, ?, ?)",
-            [(at, part.id, key, value) for at, (key, value) in actions],
-        )
-        lines = enumerate(publication.ledger, part.id << WIDTH | part.ledger)
-        file.executemany(
-            "INSERT INTO ledger VALUES (?, ?, ?)", [(at, key, value) for at, (key, value) in lines]
-        )
-        return _Part(
-            part.id,
-            publication.sequence,
-            publication.position,
-            part.actions + len(publication.actions),
-            part.ledger + len(publication.ledger),
-        )
+        first = part << WIDTH
+        for table in TABLES:
+            if last[table] > known.last[table]:
+                raise StateMismatch(
+                    f"{stream}/{number}: {self._path}",
+                    "is ahead of the trusted file, which was lost or is an old copy; put its"
+                    " newest copy back, or begin with two new files",
+                    expected=f"at most {known.last[table] + 1 - first} {table} rows",
+                    got=last[table] + 1 - first,
+                )
+        if ledger_line(file, last[LEDGER]) != known.ledger_line:
+            raise StateMismatch(
+                f"{stream}/{number}: {self._path}",
+                "was not copied from this trusted file; put back the file that was",
+                expected=f"the trusted file's ledger row {last[LEDGER] - first}",
+                got="another one",
+            )
+        return known.name, last
+
+    def last_ledger_row(self, topics: StreamTopics, number: int) -> int:
+        """The number of a partition's newest ledger row here; -1 without any."""
+        with reading(self._connection, self._path) as file:
+            row = file.execute(
+                "SELECT id FROM part WHERE app = ? AND stream = ? AND number = ?",
+                (topics.app, topics.stream, number),
+            ).fetchone()
+            return last_row(file, LEDGER, row[0]) if row else -1
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    id: int
-    sequence: int
-    position: int | None
-    actions: int  # the offset of the next action
-    ledger: int
-
-
-def _part(file: sqlite3.Connection, topics: StreamTopics, number: int) -> _Part | None:
-    row = file.execute(
-        "SELECT id, sequence, position, actions, ledger FROM part"
-        " WHERE app = ? AND stream = ? AND number = ?",
-        (topics.app, topics.stream, number),
-    ).fetchone()
-    return _Part(*row) if row else None
-
-
-def _new_part(file: sqlite3.Connection, topics: StreamTopics, number: int) -> _Part:
-    cursor = file.execute(
-        "INSERT INTO part (app, stream, number, sequence, actions, ledger)"
-        " VALUES (?, ?, ?, 0, 0, 0)",
-        (topics.app, topics.stream, number),
-    )
-    assert cursor.lastrowid is not None
-    return _Part(cursor.lastrowid, 0, None, 0, 0)
-
-
-def _last_line(file: sqlite3.Connection, part: int) -> bytes | None:
-    row = file.execute(
-        "SELECT value FROM ledger WHERE id >= ? AND id < ? ORDER BY id DESC LIMIT 1",
+def last_row(file: sqlite3.Connection, table: str, part: int) -> int:
+    """The number of a partition's newest row; the number before its first, without any."""
+    (newest,) = file.execute(
+        f"SELECT max(id) FROM {table} WHERE id >= ? AND id < ?",  # noqa: S608
         (part << WIDTH, (part + 1) << WIDTH),
     ).fetchone()
+    return (part << WIDTH) - 1 if newest is None else int(newest)
+
+
+def ledger_line(file: sqlite3.Connection, at: int) -> bytes | None:
+    """The ledger row of this number."""
+    row = file.execute("SELECT value FROM ledger WHERE id = ?", (at,)).fetchone()
     return bytes(row[0]) if row else None
+
+
+def append(
+    file: sqlite3.Connection, table: str, part: int, rows: Sequence[Row], history: str
+) -> None:
+    """Add rows; with `history` ``"latest"`` an action takes the place of its key's earlier ones."""
+    if table == LEDGER:
+        file.executemany("INSERT INTO ledger VALUES (?, ?, ?)", rows)
+        return
+    file.executemany(
+        "INSERT INTO action VALUES (?, ?, ?, ?)", [(at, part, *record) for at, *record in rows]
+    )
+    if history == "latest":
+        file.executemany(
+            "DELETE FROM action WHERE part = ? AND key IS ? AND id < ?",
+            [(part, key, at) for at, key, _ in rows],
+        )
 
 
 class PublishedReader:
@@ -222,13 +206,11 @@ class PublishedReader:
 
     def late(self, topics: StreamTopics, newest: int) -> dict[int, int]:
         """The offset in each partition from which on there are about `newest` lines."""
+        parts = self.parts(topics)
+        share = -(-newest // max(1, len(parts)))
         with reading(self._connection, self._path) as file:
-            ends = file.execute(
-                "SELECT number, ledger FROM part WHERE app = ? AND stream = ?",
-                (topics.app, topics.stream),
-            ).fetchall()
-        share = -(-newest // max(1, len(ends)))
-        return {number: max(0, end - share) for number, end in ends}
+            ends = {n: last_row(file, LEDGER, at) + 1 - (at << WIDTH) for n, at in parts.items()}
+        return {number: max(0, end - share) for number, end in ends.items()}
 
     def page(self, table: str, number: int, part: int, start: int) -> list[Published]:
         """The next records of a partition, from an offset on."""
@@ -240,7 +222,7 @@ class PublishedReader:
                 (low + start, low + (1 << WIDTH), PAGE),
             ).fetchall()
         return [
-            Published(number, at - low, None if key == _MODE_KEY else key, value)
+            Published(number, at - low, None if key == MODE_KEY else key, value)
             for at, key, value in rows
         ]
 

@@ -6,10 +6,9 @@ import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import closing
 from functools import partial
 
-from streamdp.core.errors import InvalidConfig, StreamdpError
+from streamdp.core.errors import InvalidConfig, StateMismatch, StreamdpError
 from streamdp.ports import (
     Finding,
     Headers,
@@ -30,13 +29,13 @@ from streamdp_adapters.sqlite.pairing import FilePair, open_pair
 from streamdp_adapters.sqlite.published import (
     ACTIONS,
     LEDGER,
+    MODE_KEY,
     PUBLISHED,
-    PublishedMark,
     PublishedReader,
 )
 from streamdp_adapters.sqlite.settings import INTERVAL, Settings
 from streamdp_adapters.sqlite.transport import READ_BATCH, as_taken, need_input
-from streamdp_adapters.sqlite.trusted import TRUSTED, TrustedFile
+from streamdp_adapters.sqlite.trusted import TRUSTED
 
 LITTLE_ROOM = 1 << 30  # bytes of free disk below which a check warns
 
@@ -238,60 +237,43 @@ class SqliteAdministrator:
                 findings.append(Finding(f"{path}", Verdict.PROBLEM, str(error)))
             else:
                 findings.append(Finding(f"{path}", Verdict.GOOD, kind.name))
-        if findings[0].verdict is Verdict.GOOD and findings[1].verdict is not Verdict.PROBLEM:
-            findings += self._losses()
+        if {finding.verdict for finding in findings} == {Verdict.GOOD}:
+            pair = self._files()
+            for part in pair.trusted.parts():
+                try:
+                    pair.published.check(pair.trusted, part.id)
+                except StateMismatch as error:
+                    subject = f"partition {part.topics.stream}/{part.number}"
+                    findings.append(Finding(subject, Verdict.PROBLEM, str(error)))
         return findings
 
-    def _losses(self) -> list[Finding]:
-        """Each partition, gone streams' too, of which the published file has lost records."""
-        path, losses = self._settings.path, list[Finding]()
-        with closing(TrustedFile(open_file(path, TRUSTED), path)) as trusted:
-            parts = trusted.parts()  # first: what is published meanwhile must not look lost
-            pair = self._files() if self._settings.published.exists() else None
-            for part in parts:
-                seen = pair.published.witness(part.topics, part.number) if pair else PublishedMark()
-                if seen.sequence < part.settled:
-                    losses.append(
-                        Finding(
-                            f"partition {part.topics.stream}/{part.number}",
-                            Verdict.PROBLEM,
-                            trusted.lost(part.topics, part.number, part.settled, seen),
-                        )
-                    )
-        return losses
-
     async def announce(self, stream: StreamTopics, line: bytes) -> None:
-        """Replace the stream's own record in the published file."""
-        await self._desk.run(lambda: self._to_look_into().published.announce(stream, line))
+        """Replace the stream's own record among the actions of partition 0."""
+        await self._desk.run(partial(self._announce, stream, line))
+
+    def _announce(self, stream: StreamTopics, line: bytes) -> None:
+        pair = self._to_look_into()
+        pair.published.copy(pair.trusted, pair.trusted.announce(stream, line, key=MODE_KEY))
 
     async def peek(self, stream: StreamTopics, partition: int) -> Taken:
         """Read a partition's durable state without fencing its owner."""
         return await self._desk.run(partial(self._peek, stream, partition))
 
     def _peek(self, stream: StreamTopics, number: int) -> Taken:
-        """The ledger twice, before and after the state; what waits in the outbox belongs to it."""
-        pair = self._to_look_into()
-        seen = pair.published.witness(stream, number)
-        durable = pair.trusted.durable(stream, number)
-        waiting = pair.trusted.recorded_line(stream, number)
-        later = pair.published.witness(stream, number)
-        line = later.last_ledger_line
-        if waiting is not None and waiting.sequence > later.sequence:
-            line = waiting.value
-        return as_taken(durable, seen, later=line)
+        return as_taken(self._to_look_into().trusted.durable(stream, number))
 
     async def last_commits(
         self, stream: StreamTopics, *, marks: Callable[[int], Collection[bytes]]
     ) -> AsyncIterator[LastCommit]:
-        """The whole state, and the outbox's ledger lines."""
+        """The whole state, and the ledger lines that are not published yet."""
         pair = await self._desk.run(self._to_look_into)
         for number in await self._desk.run(partial(pair.trusted.partitions, stream)):
             yield await self._desk.run(partial(self._last_commit, stream, number))
 
     def _last_commit(self, stream: StreamTopics, number: int) -> LastCommit:
         pair = self._to_look_into()
-        seen = pair.published.witness(stream, number)
-        return pair.trusted.last_commit(stream, number, published=seen.sequence)
+        published = pair.published.last_ledger_row(stream, number)
+        return pair.trusted.last_commit(stream, number, published=published)
 
     async def newest(self, stream: StreamTopics, *, count: int) -> Sequence[Records]:
         """The last records of each partition. NOT PRIVATE."""

@@ -2,24 +2,21 @@
 
 The steps of a commit:
 
-1. in one transaction of the trusted file: check the owner, forget what is published, write the
-   state, put the new publication into the outbox with the next number, and write the position;
-2. in one transaction of the published file: append the publication, unless its number is there.
+1. in one transaction of the trusted file: check the owner, write the state and the position, and
+   append the actions and ledger lines;
+2. in one transaction of the published file: copy the rows that it lacks (`published`).
 
-WAL does not commit two files as one, so a crash may come between the two: then the next take finds
-the outbox and publishes it before anything else. So does the next `join`, for every stream in the
-file: whoever looks what others have charged, and charges the same records, must find these lines,
-and a stream that is back under its old name must not publish them later (P11). Where the published
-file has lost lines of any stream in the file, nobody takes the partitions that it read. The outbox
-is cleared in step 1 of a later commit, when the published file is known to have it. The steps at
-which a test may crash it:
+WAL does not commit two files as one, so a crash may come between the two: then the next take copies
+before anything else. So does the next `join`, for every stream in the file: whoever looks what
+others have charged, and charges the same records, must find these lines, and a stream that is back
+under its old name must not publish them later (P11). Where the published file is ahead for any
+stream in the file, nobody takes the partitions that it read. The steps at which a test may crash
+it:
 
         take: fenced         earlier owners are fenced
-        take: seen           the published file's mark was read
-        take: drained        earlier owners' outbox is published
-        take: settled        the outbox is cleared
+        take: copied         the published file has what earlier owners recorded
         commit: begun        nothing is done yet
-    commit: recorded     the trusted file has it
+        commit: recorded     the trusted file has it
         commit: published    the published file has it, the worker does not know it yet
 
 Fencing is by number, as on a broker: the newest taker owns a partition, wherever it runs. There is
@@ -33,7 +30,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, TransportLost
@@ -54,15 +51,12 @@ from streamdp_adapters.sqlite.files import Desk, open_file
 from streamdp_adapters.sqlite.lock import Lock, Release, locked
 from streamdp_adapters.sqlite.looking import Looker, Sight
 from streamdp_adapters.sqlite.pairing import FilePair, open_pair
-from streamdp_adapters.sqlite.published import PublishedMark
 from streamdp_adapters.sqlite.settings import INTERVAL, Settings
 from streamdp_adapters.sqlite.trusted import TRUSTED, Durable, Head, Ownership, fenced, missing
 
 STEPS = (
     "take: fenced",
-    "take: seen",
-    "take: drained",
-    "take: settled",
+    "take: copied",
     "poll: found",
     "commit: begun",
     "commit: recorded",
@@ -70,14 +64,6 @@ STEPS = (
 )
 LARGEST_VALUE = 64 << 20  # bytes; SQLite's own limit is a billion
 READ_BATCH = 2000  # records that `read` hands over at once
-
-
-@dataclass(frozen=True, slots=True)
-class Tenure:
-    """A partition that was taken: its owner number, and what is known to be published."""
-
-    owner: Ownership
-    published: int
 
 
 class SqliteTransport:
@@ -99,10 +85,10 @@ class SqliteTransport:
         self._topics: dict[str, StreamTopics] = {}
         self._heads: dict[Partition, Head] = {}
         self._positions: dict[Partition, int] = {}
-        self._owned: dict[Partition, Tenure] = {}
-        self._in_flight: dict[Partition, Tenure] = {}
+        self._owned: dict[Partition, Ownership] = {}
+        self._in_flight: dict[Partition, Ownership] = {}
         self._fenced: dict[Partition, Fenced] = {}
-        self._unwitnessed: dict[tuple[str, int], StateMismatch] = {}  # by topic and partition
+        self._ahead: dict[tuple[str, int], StateMismatch] = {}  # by topic and partition
         self._turn = 0
 
     async def join(self, streams: Sequence[StreamTopics], listener: Listener) -> None:
@@ -115,7 +101,7 @@ class SqliteTransport:
         for topics in streams:
             await self._writing.run(partial(need_topics, pair, self._settings, topics))
         self._topics = {topics.stream: topics for topics in streams}
-        await self._writing.run(self._publish_waiting)
+        await self._writing.run(self._copy_all)
         self._listener = listener
         self._notice(await self._look({}, 0))
         for topics in streams:
@@ -128,23 +114,19 @@ class SqliteTransport:
             self._unlock = self._lock(self._settings.path, self._worker)
         return self._pair
 
-    def _publish_waiting(self) -> None:
-        """Publish the outboxes of all streams in the file, also of those that are gone.
+    def _copy_all(self) -> None:
+        """Publish what was recorded for all streams in the file, also for those that are gone.
 
-        Where the published file has lost records of a stream, nobody can tell what it has charged:
-        no stream may take the partitions that it read (`_take`), not even one that is configured
-        beside it, since what was lost may be a dearer epoch.
+        Where the published file is ahead for a stream, nobody can tell what was charged after the
+        trusted file's last line: no stream may take the partitions that it read (`_take`).
         """
-        pair, self._unwitnessed = self._files(), {}
+        pair, self._ahead = self._files(), {}
         for part in pair.trusted.parts():
-            topics, number = part.topics, part.number
-            if part.newest <= pair.published.witness(topics, number).sequence:
-                continue
             try:
-                self._publish_outbox(topics, number)
+                pair.published.copy(pair.trusted, part.id)
             except StateMismatch as error:
-                for topic in filter(None, (topics.input, topics.second_input)):
-                    self._unwitnessed[topic, number] = error
+                for topic in filter(None, (part.topics.input, part.topics.second_input)):
+                    self._ahead[topic, part.number] = error
 
     # --- taking and committing --------------------------------------------------------------
 
@@ -155,17 +137,16 @@ class SqliteTransport:
         entries: LiveEntries | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Taken:
-        """Fence, publish the outbox, and read what is durable."""
+        """Fence, publish what was recorded, and read what is durable."""
         self._forget(partition)
         topics = self._stream(partition)
         self._fenced.pop(partition, None)
         try:
             take = partial(self._take, topics, partition, entries, progress)
-            tenure, taken = await self._writing.run(take)
+            self._owned[partition], taken = await self._writing.run(take)
         except Fenced as error:
             self._lose(partition, error)
             raise
-        self._owned[partition] = tenure
         return taken
 
     def _take(
@@ -174,44 +155,30 @@ class SqliteTransport:
         partition: Partition,
         entries: LiveEntries | None,
         progress: Callable[[int], None] | None,
-    ) -> tuple[Tenure, Taken]:
+    ) -> tuple[Ownership, Taken]:
         pair, number = self._files(), partition.number
         for topic in (topics.input, topics.second_input, topics.output):
-            if (topic, number) in self._unwitnessed:
-                raise StateMismatch(str(self._unwitnessed[topic, number]))
+            if (topic, number) in self._ahead:
+                raise StateMismatch(str(self._ahead[topic, number]))
         pair.trusted.head(topics, number)  # refuses a missing partition
-        pair.published.enter(topics, number)
-        owner, seen = self._publish_outbox(topics, number)
+        owner = pair.trusted.claim(topics, number, self._worker)
+        self._reached("take: fenced", partition)
+        pair.published.copy(pair.trusted, owner.part)
+        self._reached("take: copied", partition)
         durable = pair.trusted.durable(
             topics, number, owner=owner, entries=entries, progress=progress
         )
-        return Tenure(owner, seen.sequence), as_taken(durable, seen)
-
-    def _publish_outbox(self, topics: StreamTopics, number: int) -> tuple[Ownership, PublishedMark]:
-        """Fence earlier owners, publish what they have recorded, and clear the outbox."""
-        pair, partition = self._files(), Partition(topics.stream, number)
-        owner = pair.trusted.claim(topics, number, self._worker)
-        self._reached("take: fenced", partition)
-        seen = pair.published.witness(topics, number)
-        self._reached("take: seen", partition)
-        waiting = pair.trusted.outbox(topics, number, owner, seen)
-        if waiting:
-            pair.published.publish(topics, number, waiting)
-        self._reached("take: drained", partition)
-        seen = pair.published.witness(topics, number)
-        pair.trusted.forget_published(topics, number, owner, seen)
-        self._reached("take: settled", partition)
-        return owner, seen
+        return owner, as_taken(durable)
 
     async def confirm(self, partition: Partition) -> None:
         """Check in the trusted file that this process still owns the partition."""
-        tenure = self._owned.get(partition)
-        if tenure is None:
+        owner = self._owned.get(partition)
+        if owner is None:
             return
         topics = self._stream(partition)
         try:
             await self._writing.run(
-                lambda: self._files().trusted.confirm(topics, partition.number, tenure.owner)
+                lambda: self._files().trusted.confirm(topics, partition.number, owner)
             )
         except Fenced as error:
             self._lose(partition, error)
@@ -221,52 +188,36 @@ class SqliteTransport:
         """Record, then publish; after any failure the partition has to be taken again."""
         topics = self._stream(partition)
         check_sizes(partition, commit)
-        tenure = self._owned.pop(partition, None)
-        if tenure is None:
+        owner = self._owned.pop(partition, None)
+        if owner is None:
             raise TransportLost(
                 f"{partition}",
                 "commit refused",
                 expected="a partition that was taken",
                 got="one that was lost or never taken",
             )
-        self._in_flight[partition] = tenure
+        self._in_flight[partition] = owner
         try:
-            work = partial(self._commit, topics, partition, tenure, commit)
-            after = await self._writing.run(work)
+            await self._writing.run(partial(self._commit, topics, partition, owner, commit))
         except Fenced as error:
             self._lose(partition, error)
             raise
         except BaseException:
             self._in_flight.pop(partition, None)
             raise
-        if self._in_flight.pop(partition, None) is tenure:  # not left or taken in the meantime
-            self._owned[partition] = after
+        if self._in_flight.pop(partition, None) is owner:  # not left or taken in the meantime
+            self._owned[partition] = owner
 
     def _commit(
-        self, topics: StreamTopics, partition: Partition, tenure: Tenure, commit: Commit
-    ) -> Tenure:
-        pair, number = self._files(), partition.number
+        self, topics: StreamTopics, partition: Partition, owner: Ownership, commit: Commit
+    ) -> None:
+        pair = self._files()
         self._reached("commit: begun", partition)
-        publication = pair.trusted.record(
-            topics,
-            number,
-            tenure.owner,
-            commit,
-            published=tenure.published,
-            retain=self._settings.retain,
-        )
+        pair.trusted.record(topics, partition.number, owner, commit, retain=self._settings.retain)
         self._reached("commit: recorded", partition)
-        if publication is None:
-            return tenure
-        if not pair.published.publish(topics, number, [publication]):
-            raise Fenced(  # only a taker publishes what another worker has recorded
-                f"{partition}",
-                "published by another worker; let one process at a time use these files",
-                expected=f"commit {publication.sequence - 1}",
-                got=publication.sequence,
-            )
-        self._reached("commit: published", partition)
-        return Tenure(tenure.owner, publication.sequence)
+        if commit.actions or commit.ledger:
+            pair.published.copy(pair.trusted, owner.part)
+            self._reached("commit: published", partition)
 
     # --- input ------------------------------------------------------------------------------
 
@@ -359,10 +310,10 @@ class SqliteTransport:
         self._heads.update(sight.heads)
         if new and self._listener is not None:
             self._listener.assigned(new)
-        for partition, tenure in [*self._owned.items(), *self._in_flight.items()]:
+        for partition, owner in [*self._owned.items(), *self._in_flight.items()]:
             now = sight.owners.get(partition)
-            if now is not None and now.number > tenure.owner.number:
-                self._lose(partition, fenced(f"{partition}", was=tenure.owner, now=now))
+            if now is not None and now.number > owner.number:
+                self._lose(partition, fenced(f"{partition}", was=owner, now=now))
 
     # --- lag and limits ---------------------------------------------------------------------
 
@@ -470,22 +421,20 @@ def need_input(pair: FilePair, settings: Settings, topic: str) -> int:
     return settings.partitions
 
 
-def as_taken(durable: Durable, seen: PublishedMark, *, later: bytes | None = None) -> Taken:
-    """What both files know of a partition; `later` is a look's second reading of the ledger."""
-    positions = [at for at in (durable.position, seen.position) if at is not None]
+def as_taken(durable: Durable) -> Taken:
+    """What the trusted file knows of a partition."""
     return Taken(
         state=durable.state,
         first_offset=durable.head.first,
         end_offset=durable.head.next,
-        group_offset=max(positions, default=None),
-        last_ledger_line=seen.last_ledger_line,
+        group_offset=durable.position,
+        last_ledger_line=durable.last_ledger_line,
         partitions=durable.partitions,
         remarks=durable.remarks,
         owner=durable.worker,
         second_input_first=durable.second_input.first if durable.second_input else 0,
         second_input_end=durable.second_input.next if durable.second_input else 0,
         second_input_offset=durable.beside_position,
-        later_ledger_line=later,
     )
 
 

@@ -1,4 +1,4 @@
-"""The trusted file: the input log, the owners, the state and the outbox of publications.
+"""The trusted file: the input log, the owners, the state, and what is published from it.
 
 Each function is one transaction or one read. A record's row number is its partition's id and its
 offset; a partition's `first` and `next` are stored apart from the records, so trimming never gives
@@ -8,28 +8,36 @@ transaction that it is still the same.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
 
 import msgspec
 
-from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, complaint
+from streamdp.core.errors import Fenced, InvalidConfig
 from streamdp.ports import Commit, Headers, Key, LastCommit, LiveEntries, StreamTopics, Value
 from streamdp_adapters.sqlite.files import WIDTH, FileKind, reading, writing
-from streamdp_adapters.sqlite.published import Publication, PublishedMark
+from streamdp_adapters.sqlite.published import (
+    ACTIONS,
+    LEDGER,
+    SCHEMA,
+    TABLES,
+    Known,
+    append,
+    last_row,
+    ledger_line,
+)
+from streamdp_adapters.sqlite.published import Row as PublishedRow
 
 TRUSTED = FileKind(
     name="a trusted file of streamdp",
-    application_id=0x5DB0_0003,  # 1 marks files from before version numbers began anew
+    application_id=0x5DB0_0005,
     version=1,
     mode=0o600,
-    schema="""
-    CREATE TABLE pair (one INTEGER PRIMARY KEY CHECK (one = 1), id BLOB NOT NULL);
+    schema=f"""
     CREATE TABLE input (
       id INTEGER PRIMARY KEY, topic TEXT NOT NULL, number INTEGER NOT NULL,
       first INTEGER NOT NULL, next INTEGER NOT NULL, UNIQUE (topic, number));
@@ -38,33 +46,28 @@ TRUSTED = FileKind(
     CREATE TABLE part (
       id INTEGER PRIMARY KEY, app TEXT NOT NULL, stream TEXT NOT NULL, number INTEGER NOT NULL,
       topic TEXT NOT NULL, owner INTEGER NOT NULL, worker TEXT NOT NULL,
-      sequence INTEGER NOT NULL, published INTEGER NOT NULL,
       position INTEGER, low_water INTEGER, remark TEXT NOT NULL DEFAULT '',
       beside TEXT NOT NULL DEFAULT '', beside_position INTEGER,
       UNIQUE (app, stream, number));
     CREATE TABLE state (part INTEGER NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,
       UNIQUE (part, key));
-    CREATE TABLE outbox (id INTEGER PRIMARY KEY, part INTEGER NOT NULL, sequence INTEGER NOT NULL,
-      position INTEGER NOT NULL, line INTEGER NOT NULL, key BLOB, value BLOB NOT NULL);
-    CREATE INDEX outbox_of_part ON outbox (part, sequence)
+    {SCHEMA}
     """,
 )
 _headers_encoder = msgspec.msgpack.Encoder()
 _headers_decoder = msgspec.msgpack.Decoder(list[tuple[str, bytes | None]])
 
-_LEDGER = 1  # the outbox's number for ledger lines, in the order of `_write_outbox`
-_READ_AT_ONCE = 2000  # entries of a state
+_READ_AT_ONCE = 2000  # entries of a state, or rows to publish
 TRIMMED_AT_ONCE = 5000  # records that one commit deletes at most: it has to stay short
 
 
 @dataclass(frozen=True, slots=True)
 class TakenPart:
-    """One partition of a stream, and the numbers of its publications."""
+    """One partition of a stream that was ever taken, and its id."""
 
     topics: StreamTopics
     number: int
-    newest: int  # published, or waiting in the outbox
-    settled: int  # the newest that was seen in the published file
+    id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,29 +100,21 @@ class Durable:
     worker: str | None = None  # the worker that took it last
     second_input: Head | None = None  # of the second input, if there is one
     beside_position: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedLine:
-    """A ledger line that was recorded, with its commit's number."""
-
-    sequence: int
-    value: bytes = field(repr=False)  # not public before it is durable
+    last_ledger_line: bytes | None = field(default=None, repr=False)
 
 
 class TrustedFile:
-    """The transactions on the trusted file. One thread only."""
+    """The transactions on the trusted file. One thread only.
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+    With `history` ``"all"`` superseded actions stay; with ``"latest"`` they are deleted.
+    """
+
+    def __init__(
+        self, connection: sqlite3.Connection, path: Path, *, history: str = "latest"
+    ) -> None:
         self._connection = connection
         self._path = path
-
-    def pair(self, name: bytes | None) -> bytes:
-        """This file's name; a new file takes the offered name, or makes one."""
-        with writing(self._connection, self._path) as file:
-            new = name or os.urandom(16)
-            file.execute("INSERT OR IGNORE INTO pair VALUES (1, ?)", (new,))
-            return bytes(file.execute("SELECT id FROM pair").fetchone()[0])
+        self._history = history
 
     # --- topics and input -------------------------------------------------------------------
 
@@ -171,71 +166,13 @@ class TrustedFile:
     def claim(self, topics: StreamTopics, number: int, worker: str) -> Ownership:
         """Fence every earlier owner."""
         with writing(self._connection, self._path) as file:
-            file.execute(
-                "INSERT OR IGNORE INTO part (app, stream, number, topic, owner, worker, sequence,"
-                " published) VALUES (?, ?, ?, ?, 0, '', 0, 0)",
-                (topics.app, topics.stream, number, topics.input),
-            )
-            name = (topics.app, topics.stream, number)
-            file.execute(
+            part = _enter(file, topics, number)
+            (owner,) = file.execute(
                 "UPDATE part SET owner = owner + 1, worker = ?, topic = ?, beside = ?"
-                " WHERE app = ? AND stream = ? AND number = ?",
-                (worker, topics.input, topics.second_input, *name),
-            )
-            part, owner = file.execute(
-                "SELECT id, owner FROM part WHERE app = ? AND stream = ? AND number = ?", name
+                " WHERE id = ? RETURNING owner",
+                (worker, topics.input, topics.second_input, part),
             ).fetchone()
             return Ownership(part, owner, worker)
-
-    def outbox(
-        self, topics: StreamTopics, number: int, owner: Ownership, seen: PublishedMark
-    ) -> list[Publication]:
-        """Recorded lines that are not in the published file yet, in order.
-
-        The published file was read before: if the owner is still the same, it lacks what it did not
-        show then.
-        """
-        with reading(self._connection, self._path) as file:
-            _check_owner(file, topics, number, owner)
-            (published,) = file.execute(
-                "SELECT published FROM part WHERE id = ?", (owner.part,)
-            ).fetchone()
-            rows = file.execute(
-                "SELECT sequence, position, line, key, value FROM outbox"
-                " WHERE part = ? AND sequence > ? ORDER BY sequence, id",
-                (owner.part, seen.sequence),
-            ).fetchall()
-        if seen.sequence < published:
-            raise StateMismatch(self.lost(topics, number, published, seen))
-        publications: dict[int, Publication] = {}
-        lists: dict[int, tuple[list[tuple[Key, bytes]], ...]] = {}
-        for sequence, position, line, key, value in rows:
-            by_topic = lists.setdefault(sequence, ([], []))
-            by_topic[line].append((key, value))
-            publications.setdefault(sequence, Publication(sequence, position, *by_topic))
-        return list(publications.values())
-
-    def forget_published(
-        self, topics: StreamTopics, number: int, owner: Ownership, seen: PublishedMark
-    ) -> None:
-        """Delete what is published, and never reuse a number that the published file knows.
-
-        If that file knows more than was ever recorded here, this file was lost or rolled back: its
-        last ledger line tells the service, and numbers and offsets go on after those that it knows.
-        """
-        with writing(self._connection, self._path) as file:
-            _check_owner(file, topics, number, owner)
-            file.execute(
-                "DELETE FROM outbox WHERE part = ? AND sequence <= ?", (owner.part, seen.sequence)
-            )
-            file.execute(
-                "UPDATE part SET published = ?1, sequence = max(sequence, ?1) WHERE id = ?2",
-                (seen.sequence, owner.part),
-            )
-            file.execute(
-                "UPDATE input SET next = max(next, ?) WHERE topic = ? AND number = ?",
-                (seen.position or 0, topics.input, number),
-            )
 
     def record(
         self,
@@ -244,33 +181,20 @@ class TrustedFile:
         owner: Ownership,
         commit: Commit,
         *,
-        published: int,
         retain: int,
-    ) -> Publication | None:
-        """Record one commit; return what is now to be published, if anything.
-
-        `published` is the last number that is known to be in the published file.
-        """
+    ) -> None:
+        """Record one commit, with what it publishes."""
         with writing(self._connection, self._path) as file:
-            sequence = _check_owner(file, topics, number, owner)
-            file.execute(
-                "DELETE FROM outbox WHERE part = ? AND sequence <= ?", (owner.part, published)
-            )
+            _check_owner(file, topics, number, owner)
             _write_state(file, owner.part, commit)
-            publication = None
-            if commit.actions or commit.ledger:
-                sequence += 1
-                publication = Publication(
-                    sequence, commit.next_offset, commit.actions, commit.ledger
-                )
-                _write_outbox(file, owner.part, publication)
+            for table, records in ((ACTIONS, commit.actions), (LEDGER, commit.ledger)):
+                start = last_row(file, table, owner.part) + 1
+                rows = [(at, *record) for at, record in enumerate(records, start)]
+                append(file, table, owner.part, rows, self._history)
             file.execute(
-                "UPDATE part SET sequence = ?, published = ?, position = ?, remark = ?,"
-                " low_water = coalesce(?, low_water),"
+                "UPDATE part SET position = ?, remark = ?, low_water = coalesce(?, low_water),"
                 " beside_position = coalesce(?, beside_position) WHERE id = ?",
                 (
-                    sequence,
-                    published,
                     commit.next_offset,
                     commit.remark,
                     commit.low_water,
@@ -279,11 +203,18 @@ class TrustedFile:
                 ),
             )
             if commit.records:
-                rows = [(key, value, write_headers(pairs)) for key, value, pairs in commit.records]
-                _append(file, heads_of(file, topics.output)[number], rows)
+                written = [(k, value, write_headers(pairs)) for k, value, pairs in commit.records]
+                _append(file, heads_of(file, topics.output)[number], written)
             for topic in filter(None, (topics.input, topics.second_input)):
                 _trim(file, topic, number, retain)
-            return publication
+
+    def announce(self, topics: StreamTopics, line: bytes, *, key: str) -> int:
+        """Replace the stream's own record among the actions of partition 0; return the part."""
+        with writing(self._connection, self._path) as file:
+            part = _enter(file, topics, 0)
+            at = last_row(file, ACTIONS, part) + 1
+            append(file, ACTIONS, part, [(at, key, line)], "latest")
+            return part
 
     def head(self, topics: StreamTopics, number: int) -> Head:
         """One partition of a stream's input; refuse one that is not there."""
@@ -328,6 +259,7 @@ class TrustedFile:
             second_input = (
                 heads_of(file, topics.second_input)[number] if topics.second_input else None
             )
+            line = None if part is None else ledger_line(file, last_row(file, LEDGER, part))
             return Durable(
                 state,
                 heads[number],
@@ -337,29 +269,19 @@ class TrustedFile:
                 worker or None,
                 second_input,
                 read,
+                line,
             )
-
-    def lost(self, topics: StreamTopics, number: int, settled: int, seen: PublishedMark) -> str:
-        """The words for a published file that lacks what it once had."""
-        return complaint(
-            f"{topics.stream}/{number}: the published file beside {self._path}",
-            "has lost published records; restore it, or its newest copy",
-            expected=f"commit {settled} or later",
-            got=seen.sequence,
-        )
 
     def parts(self) -> list[TakenPart]:
         """Each partition of each stream that was ever taken, gone streams included."""
         with reading(self._connection, self._path) as file:
             rows = file.execute(
-                "SELECT app, stream, topic, beside, number, sequence, published FROM part"
+                "SELECT app, stream, topic, beside, number, id FROM part"
                 " ORDER BY app, stream, number"
             ).fetchall()
         return [
-            TakenPart(
-                StreamTopics(app, stream, topic, second_input=second_input), number, newest, settled
-            )
-            for app, stream, topic, second_input, number, newest, settled in rows
+            TakenPart(StreamTopics(app, stream, topic, second_input=second_input), number, part)
+            for app, stream, topic, second_input, number, part in rows
         ]
 
     def partitions(self, topics: StreamTopics) -> list[int]:
@@ -372,7 +294,7 @@ class TrustedFile:
         return [number for (number,) in rows]
 
     def last_commit(self, topics: StreamTopics, number: int, *, published: int) -> LastCommit:
-        """A partition's state, and its ledger lines that are not in the published file."""
+        """A partition's state, and its ledger lines behind the row number that is published."""
         with reading(self._connection, self._path) as file:
             (part,) = file.execute(
                 "SELECT id FROM part WHERE app = ? AND stream = ? AND number = ?",
@@ -380,9 +302,8 @@ class TrustedFile:
             ).fetchone()
             state = file.execute("SELECT key, value FROM state WHERE part = ?", (part,)).fetchall()
             lines = file.execute(
-                "SELECT value FROM outbox WHERE part = ? AND sequence > ? AND line = ?"
-                " ORDER BY sequence, id",
-                (part, published, _LEDGER),
+                "SELECT value FROM ledger WHERE id > ? AND id < ? ORDER BY id",
+                (max(published, (part << WIDTH) - 1), (part + 1) << WIDTH),
             ).fetchall()
         return LastCommit(number, dict(state), [line for (line,) in lines])
 
@@ -391,20 +312,49 @@ class TrustedFile:
         with reading(self._connection, self._path) as file:
             _check_owner(file, topics, number, owner)
 
-    def recorded_line(self, topics: StreamTopics, number: int) -> RecordedLine | None:
-        """The newest ledger line in the outbox; it may be published meanwhile."""
+    # --- what the published file copies -----------------------------------------------------
+
+    def known(self, part: int, *, ledger_row: int) -> Known:
+        """The partition of this id, and one of its ledger rows."""
         with reading(self._connection, self._path) as file:
-            row = file.execute(
-                "SELECT outbox.sequence, outbox.value FROM outbox JOIN part ON part.id = part"
-                " WHERE app = ? AND stream = ? AND number = ? AND line = ?"
-                " ORDER BY outbox.sequence DESC, outbox.id DESC LIMIT 1",
-                (topics.app, topics.stream, number, _LEDGER),
+            app, stream, number = file.execute(
+                "SELECT app, stream, number FROM part WHERE id = ?", (part,)
             ).fetchone()
-        return RecordedLine(*row) if row else None
+            last = {table: last_row(file, table, part) for table in TABLES}
+            return Known((app, stream, number), last, ledger_line(file, ledger_row))
+
+    def later(self, table: str, part: int, after: int) -> Iterator[list[PublishedRow]]:
+        """A partition's rows behind this number, in order, some at a time."""
+        while True:
+            with reading(self._connection, self._path) as file:
+                rows = file.execute(
+                    f"SELECT id, key, value FROM {table} WHERE id > ? AND id < ?"  # noqa: S608
+                    " ORDER BY id LIMIT ?",
+                    (after, (part + 1) << WIDTH, _READ_AT_ONCE),
+                ).fetchall()
+            if rows:
+                yield rows
+            if len(rows) < _READ_AT_ONCE:
+                return
+            after = rows[-1][0]
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+
+def _enter(file: sqlite3.Connection, topics: StreamTopics, number: int) -> int:
+    """The id of a stream's partition, which is given to it once."""
+    name = (topics.app, topics.stream, number)
+    file.execute(
+        "INSERT OR IGNORE INTO part (app, stream, number, topic, owner, worker)"
+        " VALUES (?, ?, ?, '', 0, '')",
+        name,
+    )
+    (part,) = file.execute(
+        "SELECT id FROM part WHERE app = ? AND stream = ? AND number = ?", name
+    ).fetchone()
+    return int(part)
 
 
 def heads_of(file: sqlite3.Connection, topic: str) -> list[Head]:
@@ -458,15 +408,12 @@ def _append(file: sqlite3.Connection, head: Head, records: Sequence[Row]) -> Non
 
 def _check_owner(
     file: sqlite3.Connection, topics: StreamTopics, number: int, owner: Ownership
-) -> int:
-    """Refuse a fenced owner; return the number of the last commit that published anything."""
-    row = file.execute(
-        "SELECT owner, worker, sequence FROM part WHERE id = ?", (owner.part,)
-    ).fetchone()
+) -> None:
+    """Refuse a fenced owner."""
+    row = file.execute("SELECT owner, worker FROM part WHERE id = ?", (owner.part,)).fetchone()
     if row is None or row[0] != owner.number:
-        now = Ownership(owner.part, row[0], row[1]) if row else None
+        now = Ownership(owner.part, *row) if row else None
         raise fenced(f"{topics.stream}/{number}", was=owner, now=now)
-    return int(row[2])
 
 
 def fenced(where: str, *, was: Ownership, now: Ownership | None) -> Fenced:
@@ -490,18 +437,6 @@ def _write_state(file: sqlite3.Connection, part: int, commit: Commit) -> None:
         " ON CONFLICT (part, key) DO UPDATE SET value = excluded.value",
         [(part, key, value) for key, value in last.items() if value is not None],
     )
-
-
-def _write_outbox(file: sqlite3.Connection, part: int, publication: Publication) -> None:
-    for line, records in enumerate((publication.actions, publication.ledger)):
-        file.executemany(
-            "INSERT INTO outbox (part, sequence, position, line, key, value)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            [
-                (part, publication.sequence, publication.position, line, key, value)
-                for key, value in records
-            ],
-        )
 
 
 def _trim(file: sqlite3.Connection, topic: str, number: int, retain: int) -> None:
