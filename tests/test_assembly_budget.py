@@ -418,6 +418,26 @@ def test_is_what_contradicts_itself_a_violation(second: tuple[str, Published], s
     assert any(said in violation for violation in violations), violations
 
 
+@pytest.mark.parametrize(("start", "kept"), [(4, True), (3, False), (0, False)])
+def test_a_new_epoch_begins_no_earlier_than_the_last_line_before_it(start: int, kept: bool) -> None:
+    """That line may overstate what became of its requests, but those before it were events."""
+    first, last = line(stop=4), line(start=4, stop=10, ordinal=2)
+    _, violations = verified(first, last, line(start=start, stop=12, ordinal=3, epoch=2))
+    assert violations == [] if kept else "expected 4 or later" in violations[0]
+
+
+def test_lines_from_a_seed_guarantee_nothing_of_requests_either() -> None:
+    """The promise for requests is that of the topics that they were assembled into."""
+    verification = Verification()
+    (_, assembled), [(_, opening), (_, vote)] = line(), charge("home")
+    seeded = replace(vote, value=vote.value.replace(b'"seeded":false', b'"seeded":true'))
+    assert seeded != vote
+    verification.read(StreamTopics("shop", "clicks", ""), [assembled])
+    verification.read(StreamTopics("shop", "home", ""), [opening, seeded])
+    (verdict,) = verification.verdicts({"requests": Fraction(9)}, {})
+    assert (verdict.seeded, verdict.kept) == (1, False)
+
+
 def test_does_verify_say_what_a_cap_buys() -> None:
     """From the ledgers alone: m·ε in a stretch, 2m·ε over any slots; nothing without a cap."""
     name, record = line()

@@ -338,6 +338,10 @@ def test_does_the_ledger_forget_no_guarantee() -> None:
     fed(engine, [9] * 9, [b"fr"] * 9)
     assert engine.ledger.spent(b"fr", slot=4) == Fraction(1, 2)
     assert len(fed(engine, [], [])) == 0
+    engine.reach(99 * HOUR)
+    assert (len(engine), engine.ledger.highest()) == (0, Fraction(1, 2))
+    fed(engine, [99], [b"it"])
+    assert engine.ledger.highest() == Fraction(1, 2)
 
 
 def test_are_the_releases_of_a_batch_in_parts_those_of_its_parts() -> None:

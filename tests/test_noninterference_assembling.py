@@ -21,7 +21,7 @@ from streamdp.assembly.join import Join
 from streamdp.ports import Partition, Records, Value
 from streamdp.serve.metrics import MetricsPage
 from streamdp.service.assembling import fingerprints, saved
-from streamdp.service.assembling.partition import PartitionAssembly
+from streamdp.service.assembling.partition import Contents, PartitionAssembly
 from streamdp.service.assembling.worker import AssemblyWorker
 from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
@@ -29,6 +29,9 @@ from streamdp.service.metrics import Facts, ProcessMetrics
 from streamdp.service.status import Steps, status_of
 from streamdp.service.view import View
 from streamdp.testing.memory import MemoryTransport
+from streamdp.wire.registered.fields import Field
+from streamdp.wire.registered.formats import JSON_SCHEMA
+from streamdp.wire.registered.schemas import Schema, prefix
 from tests.support.assembling_group import SETTINGS, Group
 from tests.support.assembly_model import (
     GRACE,
@@ -100,6 +103,7 @@ class Life:
         """
         hand, log = Hand(), Lines()
         view, steps = View([], assemblies=[SPEC.name]), Steps(lambda: 0.0)
+        view.registries = [of.source for of in self.group.spec.readings if of is not None]
         transport = Slow(self.group.log, worker="lone")
         transport.hand = hand
 
@@ -137,6 +141,7 @@ class Life:
             "log": lines,
             "metrics": page,
             "status": status,
+            "registries": [repr(source.fetched) for source in view.registries],
         }
 
     def _requests(self, begin: int) -> None:
@@ -217,6 +222,56 @@ def test_are_neighbours_the_same_but_for_one_event() -> None:
         assert [at for at in range(len(events)) if events[at] != others[at]] in ([], [3])
         contents.add(others[3])
     assert len(contents) >= 2
+
+
+BY_REGISTRY: dict[str, list[tuple[int, Value]]] = {
+    "none": [],
+    "of a schema": [(300, prefix(1) + CLICK)],
+    "of a schema that nobody knows": [(300, prefix(7) + CLICK)] * 3,
+    "without a schema": [(300, CLICK), (301, None), (302, b"")],
+}
+
+
+def lived_by_registry(name: str) -> tuple[dict[str, object], list[Value]]:
+    options = {"registry": "http://nowhere", "subject": "outcomes-value"}
+    reading = JSON_SCHEMA.reading(Field("truth", "number"), options)
+    reading.source.fetched.schemas = (Schema(1, "JSON", "{}"),)
+    group = Group(spec=replace(SPEC_, outcomes=reading), partitions=1)
+    life = Life(BY_REGISTRY[name], group=group)
+    return asyncio.run(life.lived()), life.events()
+
+
+def test_no_outcome_says_anything_by_its_schema() -> None:
+    """Whether a registry knows it or not; the page says how long the registry is silent."""
+    plain, events = lived_by_registry("none")
+    metrics = plain["metrics"]
+    assert isinstance(metrics, bytes)
+    assert b'streamdp_registry_silent_seconds{application="shop",subject="outcomes-value"} 0.0' in (
+        metrics
+    )
+    for name in list(BY_REGISTRY)[1:]:
+        other, others = lived_by_registry(name)
+        assert differing(plain, other) == [], name
+        moved = [at for at in range(len(events)) if events[at] != others[at]]
+        assert moved == ([3] if name == "of a schema" else [])
+
+
+def test_a_registry_that_unknown_schemas_silence_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutant: an outcome of an unknown schema makes the page say that the registry is silent."""
+    honest = Contents.read
+
+    def read(self: Contents, records: Records) -> Any:
+        if self._reading is not None and any(
+            of not in self._reading.readers
+            for of in (value[:5] for value in records.values if value)
+        ):
+            self._reading.source.fetched.lost_at = 1.0
+        return honest(self, records)
+
+    monkeypatch.setattr(Contents, "read", read)
+    plain, _ = lived_by_registry("none")
+    told, _ = lived_by_registry("of a schema that nobody knows")
+    assert "registries" in differing(plain, told)
 
 
 def test_is_a_life_told_in_full() -> None:

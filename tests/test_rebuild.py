@@ -153,7 +153,8 @@ def test_is_every_kind_of_release_needed(kind: str) -> None:
     ("change", "said"),
     [
         ({"position": 9}, "past the checkpoint"),
-        ({"expected_rows": 2}, "rows"),
+        ({"expected_rows": 2}, "rows; expected 2, got 1"),
+        ({"expected_rows": 0}, "rows; expected 0, got 1"),
         ({"position": 3, "log": []}, "past the checkpoint"),
     ],
 )
@@ -251,10 +252,10 @@ def damaged(row: bytes) -> dict[str, tuple[bytes, str]]:
     }
 
 
-def field_set(row: bytes, at: int, value: int) -> bytes:
+def field_set(row: bytes, at: int, value: int, *, key: Key = b"k") -> bytes:
     """A saved row with another number in one of its fields, sealed again."""
     body = row[:at] + value.to_bytes(8, "little") + row[at + 8 : -4]
-    return body + snapshot._checksum(b"k", body)
+    return body + snapshot._checksum(key, body)
 
 
 @pytest.mark.parametrize(
@@ -264,8 +265,14 @@ def test_is_a_row_of_other_boundaries_refused(at: int, value: int) -> None:
     """P4: 6 slots are in block 2 (slots 5 to 11); of another schedule they would be elsewhere."""
     row = recorded().rows[b"k"]
     assert (row[48:56], row[56:64]) == ((6).to_bytes(8, "little"), (2).to_bytes(8, "little"))
-    with pytest.raises(sd.StateMismatch, match="saved row: slots and block"):
-        rebuild(recorded(), rows=[(b"k", field_set(row, at, value))])
+    wrong, right = field_set(row, at, value, key=b"l"), (b"k", row)
+    for rows in (
+        [(b"k", field_set(row, at, value))],
+        [(b"l", wrong), right],
+        [right, (b"l", wrong)],
+    ):
+        with pytest.raises(sd.StateMismatch, match="saved row: slots and block"):
+            rebuild(recorded(), rows=rows)
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,7 @@ def test_neighbours_are_the_same_to_the_byte(at: int, monkeypatch: pytest.Monkey
     plain = on_memory(course, at=at, content=first)
     for value in others if at == EARLY else others[1:2]:
         assert differences(plain, on_memory(course, at=at, content=value)) == []
+    assert course.layout.reading.source.fetched.lost_at is None  # which a metric shows
 
 
 def asked_for(content: Value) -> list[str]:
