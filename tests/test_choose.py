@@ -205,6 +205,24 @@ def test_a_request_says_its_context_under_a_policy_from_before_there_were_any(
     assert content is None or json.loads(content)["context"] == {"device": "phone"}
 
 
+def test_a_field_that_nobody_declared_is_a_mistake_of_code() -> None:
+    """One that only the reader or only the line declares is not: an epoch is rolled out."""
+    source = Source(TOPICS, "a", Names(ACTIONS, "pepper", Contexts.read('{"device": ["phone"]}')))
+    cache = ActionsCache(lambda: None, [source])  # type: ignore[arg-type, return-value]
+    with pytest.raises(InvalidConfig, match=r"context: unknown field; expected .*device, got 'dev"):
+        cache.choose("home", b"fr", "r-1", context={"devcie": "phone"})
+    fields = Contexts.read('{"device": ["phone"], "age": {"cuts": [18]}}')
+    policy = np.tile(uniform_policy(2), fields.cells).astype("<u4").tobytes()
+    lines = replace(FEEDBACK, actions=fields.arms(ACTIONS[:2]), shown=ACTIONS[:2], contexts=fields)
+    followed = cache._streams["home"]
+    followed.heard([published(replace(SUMMED, policy=policy), lines=lines)])
+    followed.current()
+    for context in ({"device": "phone"}, {"device": "phone", "age": 7}):
+        assert cache.choose("home", b"fr", "r-1", context=context).why is Why.PUBLISHED
+    with pytest.raises(InvalidConfig, match="expected some of age, device, got 'devcie'"):
+        cache.choose("home", b"fr", "r-1", context={"devcie": "phone", "age": 7})
+
+
 def test_does_a_choice_take_no_longer_than_some_hashes() -> None:
     """Of 1,000 actions: at most 12 hashes of a short text (4 were seen: 1.5 µs)."""
     wide = tuple(f"action-{at}" for at in range(1000))

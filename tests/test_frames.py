@@ -194,6 +194,34 @@ def test_a_vector_that_only_a_program_makes_warns_and_takes_its_slot(losses: Any
     assert machine.position == 1
 
 
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"reward": "paid"}, "'paid': clipped .* most of them outside"),
+        ({"reward": "click", "action": "country"}, "column 'country': no row names an action"),
+        ({"reward": "click"}, None),
+    ],
+)
+def test_a_frame_that_only_a_mistake_makes_warns_once(
+    columns: dict[str, str], said: str | None
+) -> None:
+    """Losses in the wrong unit too. A single number outside, or a single unknown name, is data."""
+    rows = {"key": ["fr"] * 3, "shown": ["a", "b", "x"], "click": [1.0, 7.0, None],
+            "paid": [150.0, 20.0, 0.5], "country": ["fr"] * 3}  # fmt: skip
+    asked: dict[str, Any] = {"key": "key", "action": "shown", "actions": ACTIONS, **columns}
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            sd.FeedbackBatch.from_frame(pl.DataFrame(rows), **asked)
+    assert len(warned) == (said is not None)
+    if said is not None:
+        assert warned[0].filename == __file__
+        with pytest.warns(UserWarning, match=said):
+            sd.FeedbackBatch.from_frame(pl.DataFrame(rows), **asked)
+    with pytest.warns(UserWarning, match="losses: clipped"):
+        sd.LossBatch.from_frame(pl.DataFrame(rows), key="key", losses=["paid"])
+
+
 @pytest.mark.parametrize("losses", [None, [np.nan, 1], [7, -7], [None, 0.5], [np.inf, 0]])
 def test_data_never_warns(losses: Any) -> None:
     with warnings.catch_warnings():

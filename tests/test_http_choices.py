@@ -22,7 +22,7 @@ from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 from streamdp.ports import Key
 from streamdp.serve.about import About
 from streamdp.serve.app import description
-from tests.golden_wire import ACTIONS, FEEDBACK, SHOWN_FEEDBACK
+from tests.golden_wire import ACTIONS, FEEDBACK, FIELDS, SHOWN_FEEDBACK
 from tests.support.asking import Answer as Response
 from tests.support.asking import Observer, free_port, listening
 from tests.support.publishing import Topic, action, charge
@@ -109,6 +109,34 @@ def test_does_a_batch_get_the_same_choices() -> None:
 )
 def test_is_what_cannot_be_answered_refused(target: str, status: int) -> None:
     assert asked(target)[0].status == status
+
+
+@pytest.mark.parametrize(
+    ("context", "status"), [({"device": "phone"}, 200), ({"devcie": "phone"}, 400), ({}, 200)]
+)
+def test_a_field_that_is_not_declared_is_refused(context: dict[str, str], status: int) -> None:
+    """Not taken as `other`: whoever misspells a field would never learn of it."""
+    about = replace(CLICKS, contexts=FIELDS, shown=ACTIONS)
+    query = "".join(f"&{name}={level}" for name, level in context.items())
+    (one,) = asked(f"/v1/streams/home/keys/nobody/choice?request=r{query}", about=about)
+    body = {"requests": [{"key": "nobody", "request": "r", "context": context}]}
+    (many,) = asked("/v1/streams/home/choices", method="POST", body=body, about=about)
+    assert (one.status, many.status) == (status, status)
+    assert status == 200 or "expected some of device, got 'devcie'" in one.json["title"]
+
+
+def test_a_client_over_http_raises_what_the_service_refuses() -> None:
+    """A mistake of code is no outage: no fallback hides it."""
+
+    async def ask() -> None:
+        observer = Observer(Topic(), Topic(), about=replace(CLICKS, contexts=FIELDS, shown=ACTIONS))
+        async with observer.knowledge.following(), listening(observer) as (host, port):
+            with HttpActions(f"http://{host}:{port}", {"home": "z"}) as actions:
+                wrong = {"devcie": "phone"}
+                with pytest.raises(InvalidConfig, match=r"question is refused; .* unknown field"):
+                    await asyncio.to_thread(actions.choose, "home", b"fr", "r", context=wrong)
+
+    asyncio.run(ask())
 
 
 @pytest.mark.parametrize(

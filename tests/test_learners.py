@@ -141,6 +141,14 @@ def incumbent(**change: object) -> object:
         (lambda: incumbent(schedule=None), "learner.schedule: unknown"),
         (lambda: incumbent(typo=1), "learner.typo: unknown option of incumbent_leader; expe"),
         (lambda: sd.incumbent_leader(actions=ACTIONS), "learner.epsilon: missing option of inc"),  # type: ignore[call-arg]
+        (
+            lambda: sd.policy_following(ACTIONS, "0.5"),  # type: ignore[call-arg]
+            r"options without names; expected policy_following\(actions=…, epsilon=…\), got 2",
+        ),
+        (
+            lambda: sd.thompson(actions=ACTIONS, epsilon="1"),  # type: ignore[call-arg]
+            "learner.epsilon: thompson is a baseline that is not private",
+        ),
         (lambda: incumbent(actions="abc"), "actions: not names; .* got str"),
         (lambda: incumbent(actions=7), "actions: not names; .* got int"),
         (lambda: incumbent(actions=[1, 2]), "actions: not names"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from streamdp.client.answers import Source
+from streamdp.client.answers import Context, Names, Source
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Key
 
@@ -50,6 +50,23 @@ def id_bytes(value: object, of: str) -> bytes:
         expected = f"1 to {MOST_ID_BYTES} bytes of UTF-8"
         raise _wrong(f"{of} id", "no id", expected=expected, got=len(text))
     return text
+
+
+def check_fields(context: Context, *known: Names) -> None:
+    """Refuse a field that nobody has declared: a misspelt one would be `other` for ever.
+
+    A policy's line and its reader may know different fields while an epoch is rolled out.
+    """
+    declared: set[str] = set()
+    for names in known:
+        if names.contexts is not None:
+            if context.keys() <= names.contexts.declared:
+                return
+            declared |= names.contexts.declared
+    if declared:
+        unknown = sorted(repr(name)[:80] for name in context.keys() - declared)
+        expected = f"some of {', '.join(sorted(declared))}"
+        raise _wrong("context", "unknown field", expected=expected, got=", ".join(unknown))
 
 
 def checked_seconds(name: str, value: object, *, positive: bool = False) -> None:

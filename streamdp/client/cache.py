@@ -41,6 +41,7 @@ from streamdp.client.answers import (
     unknown_stream,
 )
 from streamdp.client.arguments import (
+    check_fields,
     checked_callback,
     checked_count,
     checked_id,
@@ -272,7 +273,7 @@ class ActionsCache:
         """Draw the action for a request of a feedback stream; returns at once.
 
         In a stream with contexts, `context` has the levels of the request's fields; it is used here
-        and kept nowhere.
+        and kept nowhere. A field that is not declared is a mistake of code and refused.
 
         The same request under the same release gets the same choice in every process. Keep the
         choice with the request: its outcome must name the action that was shown.
@@ -288,6 +289,8 @@ class ActionsCache:
                 got="choose",
             )
         names = self._streams[stream].table.names if answer.held is None else answer.held.names
+        if context:
+            check_fields(context, names, known)
         if names.contexts is None and known.contexts is not None:  # a line from before there were
             return choose(answer, request, 0, known.told(known.cell(context)))
         if names.contexts is None and context is None and names.played == "header":

@@ -66,7 +66,7 @@ _logger = logging.getLogger("streamdp.client")
 
 T = TypeVar("T")
 
-_NO_SUCH_STREAM = 404
+_MISTAKEN, _NO_SUCH_STREAM = 400, 404
 _MISSING = {
     "actions": ("no actions", "a stream of the service, and `choose` where it observes feedback"),
     "choices": ("no policies", "a stream with observes = feedback"),
@@ -363,9 +363,15 @@ class _Wire:
         body = http_wire.encode(asked)
         path = f"{self._path}/v1/streams/{quote(stream, safe='')}/{what}"
         status, answer = self._posted(path, body, may_be_closed=True)
+        missing, expected = _MISSING[what]
         if status == _NO_SUCH_STREAM:
-            missing, expected = _MISSING[what]
             raise InvalidConfig(f"stream {stream}", missing, expected=expected, got="status 404")
+        if status == _MISTAKEN:
+            got = answer[:500].decode(errors="replace")
+            raise InvalidConfig(
+                f"stream {stream}", "the question is refused", expected="one like in /openapi.json",
+                got=got,
+            )  # fmt: skip
         if status != 200:
             raise self._lost(f"status {status}")
         return answer

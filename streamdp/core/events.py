@@ -20,12 +20,13 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import count
 from typing import Any, NamedTuple, Protocol, Self
+from warnings import warn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from streamdp.core.arrays import Bools, Ints
-from streamdp.core.errors import InvalidConfig
+from streamdp.core.errors import InvalidConfig, complaint
 from streamdp.core.frames import Frame
 from streamdp.core.grid import centred_gains
 
@@ -116,10 +117,13 @@ class LossBatch:
         `key` names the column of keys (texts, bytes; missing: the null key), `losses` those of the
         actions' losses, in the order of the learner's actions; a missing one makes a null loss.
         `first` is the offset of the first row: the engine's `position` where it has seen others.
+        NOT PRIVATE: a warning says if most numbers are outside [0, 1], so that they are clipped.
         """
         rows = Frame(frame, [key, *losses])
         offsets = np.arange(first, first + len(rows), dtype=np.int64)
-        return cls(*numbered(rows.keys(key)), rows.numbers(losses), offsets)
+        keyed, numbers = numbered(rows.keys(key)), rows.numbers(losses)
+        _warn_of_range(numbers, "losses")
+        return cls(*keyed, numbers, offsets)
 
     def suspicious(self) -> Bools:
         """Which slots may be unusable. NOT PRIVATE: only a quarantine asks.
@@ -209,6 +213,7 @@ class FeedbackBatch:
         `action` names the column of shown actions (one that is none of `actions`, the learner's,
         teaches nothing), and either `loss` or `reward` (1 − loss) that of what came of it. A
         missing number teaches nothing about its action. `first` is as in `LossBatch.from_frame`.
+        NOT PRIVATE: a warning says if no row names an action, or if most numbers are clipped.
 
         A learner with contexts needs its fields, `contexts`; `actions` are then those of one cell.
         Each field is a column of its name, or of the one that `context` gives to it.
@@ -223,10 +228,15 @@ class FeedbackBatch:
         rows = Frame(frame, [key, action, name, *fields])
         arms: dict[str | None, int] = {of: arm for arm, of in enumerate(actions)}
         played = np.array([arms.get(of, NO_ARM) for of in rows.texts(action)], dtype=np.int32)
+        if len(rows) and (played == NO_ARM).all():
+            what = "no row names an action, so nothing is learned from them"
+            expected, got = f"some of {list(actions)}", "none of them"
+            warn(complaint(f"column {action!r}", what, expected=expected, got=got), stacklevel=2)
         if contexts is not None:
             cells = np.array(contexts.cells_of([rows.values(of) for of in fields]), dtype=np.int32)
             played = np.where(played == NO_ARM, played, cells * np.int32(len(actions)) + played)
         numbers = rows.numbers([name])[:, 0]
+        _warn_of_range(numbers, f"column {name!r}")
         if loss is None:
             numbers = 1.0 - numbers
         numbers[~np.isfinite(numbers)] = np.nan
@@ -254,6 +264,14 @@ class FeedbackBatch:
     def __repr__(self) -> str:
         """Show the counts, never the content."""
         return f"FeedbackBatch({len(self.offsets)} slots of {len(self.keys)} keys)"
+
+
+def _warn_of_range(numbers: NDArray[np.float64], where: str) -> None:
+    """Warn if most numbers are outside [0, 1]: percents or prices, which are clipped to 1."""
+    outside = np.count_nonzero((numbers < 0) | (numbers > 1))
+    if 2 * outside > np.count_nonzero(np.isfinite(numbers)):
+        expected, got = "numbers in [0, 1]", "most of them outside"
+        warn(complaint(where, "clipped to [0, 1]", expected=expected, got=got), stacklevel=3)
 
 
 def _columns_of(

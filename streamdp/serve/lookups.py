@@ -151,9 +151,15 @@ class Lookups:
         names = self._knowledge.about[stream].source.names
         context = None
         if names is not None and names.contexts is not None:
-            fields = (field.name for field in names.contexts.fields)
-            context = {name: query[name][0] for name in fields if len(query.get(name, [])) == 1}
-        choice = self._cache.choose(stream, key, requests[0], context=context)
+            context = {
+                name: values[0] if len(values) == 1 else None
+                for name, values in query.items()
+                if name != "request" or name in names.contexts.declared
+            }
+        try:
+            choice = self._cache.choose(stream, key, requests[0], context=context)
+        except InvalidConfig as error:
+            raise Refused(400, str(error)) from None
         headers = [JSON, (b"cache-control", b"no-store"), *self._age(stream)]
         headers.append((b"streamdp-source", choice.why.value.encode()))
         if choice.action == NO_FALLBACK:

@@ -113,6 +113,11 @@ class Contexts:
         return tuple(field.name for field in self.fields)
 
     @cached_property
+    def declared(self) -> frozenset[str]:
+        """The names of the fields, to look one up."""
+        return frozenset(self.names)
+
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """How many levels each field has."""
         return tuple(field.size for field in self.fields)

@@ -71,6 +71,16 @@ def registered(recipes: dict[str, Callable[..., L]], function: Callable[P, L]) -
 
     @wraps(function)
     def made(*args: P.args, **kwargs: P.kwargs) -> L:
+        if args:
+            by_name = f"{name}({', '.join(f'{option}=…' for option in needed)})"
+            raise InvalidConfig(name, "options without names", expected=by_name, got=len(args))
+        if "epsilon" in kwargs and "epsilon" not in signature.parameters:
+            raise InvalidConfig(
+                "learner.epsilon",
+                f"{name} is a baseline that is not private: no ε bounds what it releases",
+                expected=known,
+                got=sorted(kwargs),
+            )
         for option in (*kwargs, *needed):
             if (option in kwargs) == (option in signature.parameters):
                 continue
