@@ -144,7 +144,10 @@ def served_certificate(address: tuple[str, int]) -> bytes:
 
 
 def test_a_changed_certificate_is_used_in_the_next_handshake(tmp_path: Path) -> None:
-    """Open connections stay; a certificate without its key changes nothing and is logged once."""
+    """Open connections stay; a certificate without its key changes nothing and is logged once.
+
+    A token that cannot be used keeps it no longer out.
+    """
     first, second, used = tmp_path / "first", tmp_path / "second", tmp_path / "used"
     for folder in (first, second, used):
         folder.mkdir()
@@ -156,7 +159,10 @@ def test_a_changed_certificate_is_used_in_the_next_handshake(tmp_path: Path) -> 
 
     async def work() -> None:
         observer = Observer(Topic(), Topic())
-        files = Files("http", certificate=used / "certificate", key=used / "key")
+        (used / "token").write_text("a token of some length")
+        files = Files(
+            "http", token=used / "token", certificate=used / "certificate", key=used / "key"
+        )
         credentials = Credentials(files)
         request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
         context = ssl.create_default_context()
@@ -168,6 +174,7 @@ def test_a_changed_certificate_is_used_in_the_next_handshake(tmp_path: Path) -> 
             for _ in range(2):
                 credentials.reread(log)
             assert await asyncio.to_thread(served_certificate, address) == certificates[0]
+            (used / "token").write_text("short")
             copy(second / "server.pem", used / "key")
             credentials.reread(log)
             assert await asyncio.to_thread(served_certificate, address) == certificates[1]
@@ -177,7 +184,7 @@ def test_a_changed_certificate_is_used_in_the_next_handshake(tmp_path: Path) -> 
 
     asyncio.run(work())
     assert [json.loads(line)[0] for line in log.lines] == [
-        "credentials_unusable",
+        *["credentials_unusable"] * 2,
         "credentials_read",
     ]
 
@@ -218,6 +225,26 @@ def test_a_changed_token_counts_from_the_next_request_on(tmp_path: Path) -> None
     assert [json.loads(line)[0] for line in log.lines] == [
         *["credentials_unusable"] * 2,
         "credentials_read",
+    ]
+
+
+def test_an_unusable_secret_keeps_no_other_one_out(tmp_path: Path) -> None:
+    """Nor may one content be both of them, whichever comes later."""
+    token, page = tmp_path / "token", tmp_path / "page"
+    token.write_text("a token of some length")
+    page.write_text("a key for every page")
+    credentials, log = Credentials(Files("http", token=token, publishable=page)), Lines()
+    token.write_text("short")
+    page.write_text("another key for pages")
+    for _ in range(2):
+        credentials.reread(log)
+    token.write_text("another token, as long")
+    page.write_text("another token, as long")
+    credentials.reread(log)
+    assert credentials.token == b"another token, as long"
+    assert credentials.publishable == b"another key for pages"
+    assert [json.loads(line)[0] for line in log.lines] == [
+        *["credentials_unusable", "credentials_read"] * 2
     ]
 
 

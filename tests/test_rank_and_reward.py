@@ -344,7 +344,10 @@ SETTINGS = joined_shop(feedback='content = "loss"')
     [
         ('listen = "0.0.0.0:8080"', "not on loopback"),
         ('publishable_key_file = "page.key"', "no token"),
-        ('token_file = "token"\npublishable_key_file = "token"', "holds the token"),
+        (
+            'token_file = "token"\npublishable_key_file = "token"',
+            "token and publishable key are the same",
+        ),
         ('reward_origins = ["shop.example"]', "not an origin"),
         ('reward_origins = ["https://shop.example/"]', "not an origin"),
     ],

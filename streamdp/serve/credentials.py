@@ -2,8 +2,8 @@
 
 Files are compared every `REREAD_SECONDS`. A new token counts from the next request on, a new
 certificate (with the authorities in its chain) from the next handshake on; connections that are
-open stay open. While new files are unusable, as a certificate is without its key, the earlier ones
-stay in use, and the log says so once.
+open stay open. Each secret changes by itself: token, publishable key, certificate with its key.
+While its new files are unusable the earlier ones stay in use, and the log says so once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -57,24 +58,21 @@ class Credentials:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._held = self._contents()
-        self._complaint = ""
-        self._use()
-
-    @property
-    def token(self) -> bytes | None:
+        self.token: bytes | None = None
         """The token that requests must carry; None if they need none."""
-        return self._token
-
-    @property
-    def publishable(self) -> bytes | None:
+        self.publishable: bytes | None = None
         """The key that may reward and nothing else; None if there is none."""
-        return self._publishable
-
-    @property
-    def expires_at(self) -> float | None:
+        self.expires_at: float | None = None
         """When the first certificate of the chain expires, in seconds since 1970."""
-        return self._expires_at
+        self._context: ssl.SSLContext | None = None
+        self._secrets = (
+            _Secret((files.token,), self._use_token),
+            _Secret((files.publishable,), self._use_publishable),
+            _Secret((files.certificate, files.key), self._use_certificate),
+        )
+        for secret in self._secrets:
+            secret.held = _contents(secret.files)
+            secret.use()
 
     def tls(self) -> ssl.SSLContext | None:
         """A context that uses the newest certificate in each handshake."""
@@ -90,45 +88,68 @@ class Credentials:
             self.reread(log)
 
     def reread(self, log: Log) -> None:
-        """Use the files if they have changed and are usable."""
-        try:
-            contents = self._contents()
-            if contents == self._held:
-                return
-            self._use()
-        except InvalidConfig as error:
-            if str(error) != self._complaint:
-                log.warning("credentials_unusable", detail=str(error))
-            self._complaint = str(error)
-            return
-        self._held, self._complaint = contents, ""
-        log.info("credentials_read", listener=self._files.where)
+        """Use each secret whose files have changed and are usable, whatever the others are."""
+        used = False
+        for secret in self._secrets:
+            contents = _contents(secret.files)
+            if contents == secret.held:
+                secret.complaint = ""
+                continue
+            try:
+                secret.use()
+            except InvalidConfig as error:
+                if str(error) != secret.complaint:
+                    log.warning("credentials_unusable", detail=str(error))
+                secret.complaint = str(error)
+                continue
+            secret.held, secret.complaint, used = contents, "", True
+        if used:
+            log.info("credentials_read", listener=self._files.where)
 
-    def _contents(self) -> list[bytes]:
-        """The bytes of each file; an unreadable one is `_use`'s to name."""
-        files = self._files
-        paths = (files.token, files.publishable, files.certificate, files.key)
-        return [_bytes(path) for path in paths if path is not None]
+    def _use_token(self) -> None:
+        where = f"{self._files.where}.{self._files.prefix}token_file"
+        self.token = self._apart(token_of(self._files.token, where=where), self.publishable, where)
 
-    def _use(self) -> None:
-        """Read token and certificate; nothing changes if one is unusable."""
-        files = self._files
-        token = token_of(files.token, where=f"{files.where}.{files.prefix}token_file")
-        publishable = token_of(files.publishable, where=f"{files.where}.publishable_key_file")
-        if publishable is not None and publishable == token:
+    def _use_publishable(self) -> None:
+        where = f"{self._files.where}.publishable_key_file"
+        key = token_of(self._files.publishable, where=where)
+        self.publishable = self._apart(key, self.token, where)
+
+    def _apart(self, secret: bytes | None, other: bytes | None, where: str) -> bytes | None:
+        """Refuse one secret as token and as publishable key."""
+        if secret is not None and secret == other:
             raise InvalidConfig(
-                f"{files.where}.publishable_key_file",
-                "holds the token",
+                where,
+                "token and publishable key are the same",
                 expected="a key of its own: pages show it to everybody",
-                got="the content of token_file",
+                got="one content for both",
             )
+        return secret
+
+    def _use_certificate(self) -> None:
+        files = self._files
         context = tls_of(files.certificate, files.key, where=files.where)
-        self._expires_at = None if files.certificate is None else expiry_of(files.certificate)
-        self._token, self._publishable, self._context = token, publishable, context
+        self.expires_at = None if files.certificate is None else expiry_of(files.certificate)
+        self._context = context
 
     def _newest(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
         assert self._context is not None
         connection.context = self._context
+
+
+@dataclass(slots=True)
+class _Secret:
+    """What changes at once: one file, or a certificate with its key."""
+
+    files: tuple[Path | None, ...]
+    use: Callable[[], None]  # reads them; changes nothing if they are unusable
+    held: list[bytes] = field(default_factory=list)  # the contents that are in use
+    complaint: str = ""
+
+
+def _contents(files: Sequence[Path | None]) -> list[bytes]:
+    """The bytes of each file; an unreadable one is `_Secret.use`'s to name."""
+    return [_bytes(path) for path in files if path is not None]
 
 
 def tls_of(certificate: Path | None, key: Path | None, *, where: str) -> ssl.SSLContext | None:
