@@ -67,13 +67,12 @@ class PolicyHistory:
         self._released.append(released.tobytes())
         self._slots.append(line.stop)
 
-    def totals(self) -> Ints | None:
-        """The sum of all that was released; None where policies cannot be computed."""
+    def released(self) -> Ints | None:
+        """What each block released, blocks × numbers; None where policies cannot be computed."""
         if not self._released:
             return None
-        blocks = np.frombuffer(b"".join(self._released), np.int64)
-        total: Ints = blocks.reshape(len(self._released), -1).sum(axis=0)
-        return total
+        blocks: Ints = np.frombuffer(b"".join(self._released), np.int64)
+        return blocks.reshape(len(self._released), -1)
 
     def points(self, actions: int) -> list[PolicyPoint]:
         """The policies, the oldest first; empty if they cannot be computed."""

@@ -236,15 +236,15 @@ def _by_field(
 ) -> tuple[Floats | None, object]:
     """The weights of cells, and the newest table of contexts field by field."""
     kept = history.policies
-    totals = kept.totals() if kept is not None and policies else None
+    released = kept.released() if kept is not None and policies else None
     row = None if kept is None else kept.newest
-    if kept is None or row is None or totals is None:
+    if kept is None or row is None or released is None:
         return None, None
     assert isinstance(row.evidence, ReleasedSums)
     cells, rule = contexts.cells, row.evidence.rule
     if not isinstance(rule, ContextModel):
         return None, None
-    shown = rule.cells_shown(told(totals, pairs=row.evidence.pairs)[1])
+    shown = rule.cells_shown(told(released.sum(axis=0), pairs=row.evidence.pairs)[1])
     weights = shown / shown.sum() if shown.any() else np.full(cells, 1 / cells)
     known, blocks = row.evidence.histories(row.columns), policies[-1].blocks
     if not known.any():

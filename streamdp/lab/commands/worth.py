@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -25,11 +27,10 @@ from streamdp.cli.common import (
 
 if TYPE_CHECKING:
     from streamdp.core.arrays import Floats
-    from streamdp.core.evidence.context_value import Totals, Value
+    from streamdp.core.evidence.context_value import Tables, Value
     from streamdp.core.evidence.contexts import Contexts
-    from streamdp.core.kinds.feedback import PolicyLearner
     from streamdp.ports import StreamTopics, Technology
-    from streamdp.serve.history import KeyHistory, StreamReleases
+    from streamdp.serve.history import StreamReleases
     from streamdp.service.config import Configuration
 
 _RULES = (
@@ -51,6 +52,14 @@ def worth(
             " an action or probabilities. Repeat it for more policies."
         ),
     ] = None,
+    since: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="With --policy: the first block whose numbers nobody had seen who wrote the rules;"
+            " 0 if they saw none. The rules are valued from there on.",
+        ),
+    ] = None,
     stream: OneStream = None,
     config: Config = DEFAULT_CONFIG,
     single_broker: SingleBroker = False,
@@ -58,26 +67,66 @@ def worth(
 ) -> None:
     """Say what policies would have earned, from released numbers alone: it costs no ε.
 
-    Also what was shown, each action for everybody, and the newest policy. Each is a mean reward
-    (1 − loss) with an interval of 95 %, as long as the world does not change.
+    Of what was shown, each action for everybody, and the files: the mean reward (1 − loss), and how
+    much more that is than what was shown. Intervals of 95 % hold as long as the world does not
+    change; those of single actions hold all at once.
 
-    Example: streamdp worth --stream banners --key home --policy phones-boots.json
+    A rule looks better than it is on the blocks that it was chosen by. So the policy and the best
+    actions of the first half of all events are valued by the other half.
+
+    Example: streamdp worth --stream banners --key home --policy phones-boots.json --since 12
     """
-    from streamdp.core.evidence.context_value import value_as_shown, value_of
-
     configuration = load(config)
     topics = chosen(configuration, stream)
     contexts, actions = _table(configuration, topics.stream)
+    if (since is None) == bool(policy):
+        expected = "the first block that the rules do not know of; 0 if they follow from none"
+        refuse("--since", "needed with --policy, and only there", expected, str(since).lower())
     asked = [(str(path), _read(path, contexts, actions)) for path in policy or ()]
     technology = opened(configuration, single_broker)
     releases = wait_for(lambda: _releases(technology, topics, key))
-    totals, newest, blocks = _totals(configuration, topics.stream, releases, key)
-    found: list[tuple[str, Value]] = [("what was shown", value_as_shown(totals))]
-    for arm, action in enumerate(actions):
-        found.append((f"{word(action)} for everybody", value_of(_everywhere(totals, arm), totals)))
-    found.append(("the newest policy", value_of(newest, totals)))
-    found += [(name, value_of(table, totals)) for name, table in asked]
-    _tell(found, events=totals.events, blocks=blocks, as_json=as_json)
+    tables, policies = _tables(configuration, topics.stream, releases, key)
+    _tell(_rows(tables, policies, actions, asked, since or 0), tables, as_json=as_json)
+
+
+class Row(NamedTuple):
+    """A policy, and its value by the blocks from one on."""
+
+    name: str
+    since: int
+    value: Value
+
+
+def _rows(
+    tables: Tables,
+    policies: Mapping[int, Floats],
+    actions: Sequence[str],
+    asked: Sequence[tuple[str, Floats]],
+    since: int,
+) -> Iterator[Row]:
+    """What was shown, single actions, what the first half of events led to, and the files."""
+    import numpy as np
+
+    from streamdp.core.errors import InvalidConfig
+    from streamdp.core.evidence.context_value import value_as_shown, value_of
+
+    if since >= tables.blocks:
+        got = f"{since}, of {tables.blocks} blocks"
+        raise InvalidConfig("--since", "nothing to value by", expected="a block there is", got=got)
+    cells, count = tables.shown.shape[1:]
+    yield Row("what was shown", 0, value_as_shown(tables))
+    for name, one in zip(actions, np.eye(count), strict=True):
+        everywhere = np.tile(one, (cells, 1))
+        yield Row(f"{word(name)} for everybody", 0, value_of(everywhere, tables, among=count))
+    half = min(policies, key=lambda block: abs(block - tables.half()))
+    first, later = tables.until(half), tables.since(half)
+    if half:
+        yield Row(f"the policy of the first {half} blocks", half, value_of(policies[half], later))
+        yield Row(
+            f"the best actions of the first {half} blocks", half, value_of(first.best(), later)
+        )
+    for name, table in asked:
+        yield Row(name, since, value_of(table, tables.since(since)))
 
 
 def _table(configuration: Configuration, stream: str) -> tuple[Contexts | None, list[str]]:
@@ -106,16 +155,15 @@ async def _releases(technology: Technology, topics: StreamTopics, key: str) -> S
     return releases
 
 
-def _totals(
+def _tables(
     configuration: Configuration, stream: str, releases: StreamReleases, key: str
-) -> tuple[Totals, Floats, int]:
-    """The released tables of the key's newest learner, its newest policy, and how many blocks."""
+) -> tuple[Tables, dict[int, Floats]]:
+    """The released tables of the key's newest learner, and its policies by their first block."""
     import numpy as np
 
     from streamdp.core.errors import InvalidConfig
-    from streamdp.core.evidence.context_value import Totals
+    from streamdp.core.evidence.context_value import Tables
     from streamdp.core.evidence.policies import told
-    from streamdp.core.evidence.policy_posterior import NoiseVariance
     from streamdp.core.kinds.feedback import PolicyLearner
 
     learner, table = configuration.learner(stream), configuration.stream(stream)
@@ -133,8 +181,9 @@ def _totals(
             expected='a stream with the whole table: interactions = "all"',
             got=f"{len(learner.parts)} parts",
         )
-    points = [] if history is None or history.policies is None else _points(history, learner)
-    released = None if history is None or history.policies is None else history.policies.totals()
+    kept = None if history is None else history.policies
+    points = [] if kept is None else list(kept.points(len(learner.actions)))
+    released = None if kept is None else kept.released()
     if not points or released is None:
         raise InvalidConfig(
             f"key {word(key)}",
@@ -142,26 +191,14 @@ def _totals(
             expected="published blocks of the configured epoch, at most 128, none withheld",
             got="no such learner" if history is None else f"{history.blocks} blocks",
         )
-    count = len(configuration.actions(stream))
-    blocks, noise = points[-1].blocks, learner.noise
-    gains, shown = told(released, pairs=learner.pairs)
-    of = NoiseVariance(blocks * noise.on_sums, blocks * noise.on_counts)
-    totals = Totals(gains.reshape(-1, count), shown.reshape(-1, count), of)
-    return totals, np.reshape(points[-1].shares, (-1, count)), blocks
-
-
-def _points(history: KeyHistory, learner: PolicyLearner) -> list[Any]:
-    assert history.policies is not None
-    return list(history.policies.points(len(learner.actions)))
-
-
-def _everywhere(totals: Totals, arm: int) -> Floats:
-    """One action for everybody."""
-    import numpy as np
-
-    table = np.zeros_like(totals.shown)
-    table[:, arm] = 1.0
-    return table
+    shape = -1, len(learner.actions) // (count := len(configuration.actions(stream))), count
+    gains, shown = (of.reshape(shape) for of in told(released, pairs=learner.pairs))
+    policies = {
+        point.blocks: np.reshape(point.shares, shape[1:])
+        for point in points
+        if point.blocks < len(released)
+    }
+    return Tables(gains, shown, learner.noise), policies
 
 
 def _read(path: Path, contexts: Contexts | None, actions: list[str]) -> Floats:
@@ -220,22 +257,35 @@ def _shares(where: str, show: Any, actions: list[str]) -> list[float]:
     return [float(given.get(action, 0.0)) for action in actions]
 
 
-def _tell(found: list[tuple[str, Value]], *, events: float, blocks: int, as_json: bool) -> None:
+def _tell(rows: Iterator[Row], tables: Tables, *, as_json: bool) -> None:
     if as_json:
         print_json(
             {
-                "blocks": blocks,
-                "events": events,
+                "blocks": tables.blocks,
+                "events": tables.events,
                 "policies": [
-                    {"policy": name, "mean_reward": of.mean, "low": of.low, "high": of.high,
-                     "pooled": of.pooled}
-                    for name, of in found
+                    {
+                        "policy": name,
+                        "since_block": since,
+                        "mean_reward": of.reward.mean,
+                        "low": of.reward.low,
+                        "high": of.reward.high,
+                        "more_than_shown": None if of.lift is None else asdict(of.lift),
+                        "unknown": of.unknown,
+                        "pooled": of.pooled,
+                    }
+                    for name, since, of in rows
                 ],
             }
-        )  # fmt: skip
+        )
         return
-    typer.echo(f"Mean reward of an event, from {blocks} blocks of {events:,.0f} events (public):")
-    wide = max(len(name) for name, _ in found)
-    for name, of in found:
-        pooled = f"   {of.pooled:.0%} from pooled cells" if of.pooled >= 0.005 else ""
-        typer.echo(f"  {name:<{wide}}  {of.mean:.4f}  ({of.low:.4f} … {of.high:.4f}){pooled}")
+    last = tables.blocks - 1
+    typer.echo(f"Of {tables.blocks} blocks with {tables.events:,.0f} events (public):")
+    typer.echo(f"{'mean reward':<26}{'more than was shown':<30}{'blocks':<8}")
+    for name, since, of in rows:
+        reward, lift = of.reward, of.lift
+        mean = f"{reward.mean:.4f} ({reward.low:.4f} … {reward.high:.4f})"
+        more = "" if lift is None else f"{lift.mean:+.4f} ({lift.low:+.4f} … {lift.high:+.4f})"
+        parts = [(of.unknown, "never shown"), (of.pooled, "from pooled cells")]
+        notes = "".join(f", {share:.0%} {what}" for share, what in parts if share >= 0.005)
+        typer.echo(f"{mean:<26}{more:<30}{f'{since}–{last}':<8}{name}{notes}")
