@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from contextlib import chdir
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +13,21 @@ import pytest
 
 from streamdp.assembly.join import Positions
 from streamdp.core.errors import ConfigurationMismatch, StateMismatch
-from streamdp.ports import Finding, Headers, Partition, Taken, Verdict
+from streamdp.ports import (
+    Finding,
+    Headers,
+    PairedTransport,
+    Partition,
+    Taken,
+    Value,
+    Verdict,
+)
 from streamdp.serve.metrics import MetricsPage
 from streamdp.service.assembling.diagnosis import _partition, compare_assemblies, keys, partitions
 from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.assembling.saved import encode_point, open_assembly
 from streamdp.service.charges_by_others import ALONE, alone
+from streamdp.service.config import Configuration
 from streamdp.service.metrics import Facts, ProcessMetrics
 from streamdp.service.status import ASSEMBLES, ProcessStatus, StreamStatus
 from streamdp.service.view import PartitionView
@@ -24,6 +35,8 @@ from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.testing.transport_room import Heard
 from streamdp_adapters.sqlite import Settings, Sqlite, SqliteTransport
+from tests.support.command_line import run_command
+from tests.support.shop_files import joined_shop
 from tests.support.showing import ABOUT, partition
 from tests.support.visits import SPEC, TAKEN, TOPICS
 
@@ -141,6 +154,66 @@ def test_are_producers_that_disagree_about_partitions_found() -> None:
     assert finding.verdict is Verdict.PROBLEM
     assert finding.subject.startswith("NOT PRIVATE")
     assert "1 of 2 in several partitions, such as b'de' in 0, 1" in finding.detail
+
+
+ASSEMBLY = ["state", "inspect", "--assembly", "join"]
+COMMANDS = [
+    ["doctor"], ["doctor", "--json"], ["topics", "check"], ["check", "--with-state"],
+    ASSEMBLY, [*ASSEMBLY, "--json"],
+    ["ledger", "show"], ["ledger", "verify"], ["ledger", "verify", "--persons"],
+]  # fmt: skip
+MANY: list[Value] = [b'{"reward":1}', b"\xff", None] * 7
+
+
+def told(folder: Path, outcomes: Sequence[Value], *, more: Sequence[Value] = ()) -> list[str]:
+    """What all public commands say of an assembly that has turned requests into events."""
+    folder.mkdir()
+    with chdir(folder):  # the paths that commands print are the same
+        path = Path("shop.toml")
+        path.write_text(joined_shop())
+        configuration = Configuration.load(path, {})
+        (spec,) = configuration.assemblies()
+        technology = configuration.technology()
+        named: Headers = [("streamdp-request", b"r")]
+
+        async def sent(topic: str, values: Sequence[Value]) -> None:
+            producer = technology.producer()
+            headers = [named] * len(values)
+            await producer.send(topic, [(b"k", value) for value in values], headers=headers)
+            await producer.close()
+
+        async def lived() -> None:
+            await sent("requests", [None] * 3)
+            if outcomes:
+                await sent("outcomes", outcomes)
+            transport = technology.transport(worker="w")
+            assert isinstance(transport, PairedTransport)
+            await transport.join([spec.topics], Heard())
+            at = Partition(spec.name, 0)
+            work = PartitionAssembly(spec, at, await transport.take(at), transport)
+            await work.bring_back()
+            transport.resume(at, work.position)
+            for records in await transport.poll(max_records=9, timeout=1):
+                work.absorb(records)
+            assert await work.round(2**50) == 3
+            assert await work.round(2**51) == 0  # in a quiet time both positions move on
+            await transport.close()
+            if more:
+                await sent("outcomes", more)
+
+        assert run_command(["topics", "create", "--config", "shop.toml"]).exit_code == 0
+        asyncio.run(lived())
+        results = [run_command([*words, "--config", "shop.toml"]) for words in COMMANDS]
+        assert [result.exit_code for result in results] == [0] * len(COMMANDS)
+        return [re.sub(r"\d+ MiB free", "", result.output) for result in results]
+
+
+@pytest.mark.slow
+def test_no_command_says_how_many_outcomes_there_are(tmp_path: Path) -> None:
+    """None, or many that were read and more that were not: what is said is the same to the byte."""
+    without = told(tmp_path / "without", [])
+    assert any("at request 3 of 3" in output for output in without)
+    assert told(tmp_path / "with", MANY, more=MANY) == without
 
 
 def test_is_an_event_overdue_in_whole_minutes() -> None:

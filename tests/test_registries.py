@@ -18,6 +18,7 @@ import pytest
 import streamdp as sd
 from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost
 from streamdp.ports import Key, Records, Value
+from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.config import Configuration
 from streamdp.service.protocol import PartitionWork
 from streamdp.service.registries import (
@@ -31,14 +32,15 @@ from streamdp.service.spec import StreamSpec
 from streamdp.service.status import Steps, status_of
 from streamdp.service.view import View
 from streamdp.testing.certificates import write_certificates
+from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.formats import configure
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
 from streamdp.wire.registered.fields import Field
-from streamdp.wire.registered.formats import AVRO, SchemaFormat
+from streamdp.wire.registered.formats import AVRO, JSON_SCHEMA, SchemaFormat
 from streamdp.wire.registered.schemas import Schema, SchemaLog, prefix
-from tests.support.assembly_model import Logs, encode
+from tests.support.assembly_model import READS_REQUESTS, Logs, encode
 from tests.support.command_line import run_command
 from tests.support.lives import EARLY, LATE
 from tests.support.loops import rows
@@ -47,7 +49,7 @@ from tests.support.registry import Registry, registry
 from tests.support.services import Lines, Room
 from tests.support.shop_files import joined_shop
 from tests.support.streams import ACTIONS, spec
-from tests.support.visits import SPEC, lived_through
+from tests.support.visits import SPEC, go_on, lived_through, taken_over
 
 EVENT = {
     "type": "record",
@@ -337,6 +339,80 @@ def test_outcomes_in_avro_come_to_what_they_come_to_in_json() -> None:
     expected = events(plain)
     assert len(set(expected)) > 3
     assert events(Logs(plain.requests, both, plain.gap), outcomes=reading) == expected
+
+
+def test_an_assembly_s_schemas_hold_from_where_they_were_fetched_and_are_saved() -> None:
+    """A process is lost twice, and its successors have no registry that answers, or another answer.
+
+    A request of a schema that was unknown when it was read stays unreadable, for good; a request
+    that was read by a schema stays readable. So events do not depend on who died when.
+    """
+    log = MemoryLog()
+    for topic in (SPEC.topics.input, SPEC.topics.second_input, SPEC.topics.output):
+        log.create(topic, partitions=1)
+
+    def process(*known: int) -> AssemblySpec:
+        """A process to which the registry has said these ids."""
+        readings = [
+            JSON_SCHEMA.reading(Field(field, content), {"registry": "http://x", "subject": field})
+            for field, content in (("predictions", "numbers by name"), ("truth", "number"))
+        ]
+        for reading in readings if known else []:
+            reading.source.fetched.schemas = tuple(Schema(of, "JSON", "{}") for of in known)
+        requests, outcomes = readings
+        return replace(SPEC, recipe=READS_REQUESTS, requests=requests, outcomes=outcomes)
+
+    def request(name: bytes, number: int, *, at: int) -> None:
+        log.now, headers = at, [("streamdp-request", name)]
+        value = prefix(number) + b'{"predictions":{"a":1}}'
+        log.append(SPEC.topics.input, [(b"k", value)], headers=[headers], partition=0)
+
+    def outcome(name: bytes, number: int, *, at: int) -> None:
+        log.now, headers = at, [("streamdp-request", name)]
+        value = prefix(number) + b'{"truth":1}'
+        log.append(SPEC.topics.second_input, [(b"k", value)], headers=[headers], partition=0)
+
+    def since(what: bytes) -> list[tuple[int, int]]:
+        """From which offset on each schema holds, as the state says."""
+        state = log.state(SPEC.topics, 0)
+        held = [
+            json.loads(value)
+            for place, value in state.items()
+            if b"schema" in place and what in place
+        ]
+        return sorted((schema["id"], schema["since"]) for schema in held)
+
+    async def lived() -> None:
+        first = process(1)
+        work, transport = await taken_over(MemoryTechnology(log), first)
+        for name in (b"early", b"late", b"never"):
+            outcome(name, 1, at=100)  # the two others may count for nothing
+        request(b"early", 1, at=0)
+        request(b"never", 2, at=0)
+        await go_on(work, transport, 0)
+        for reading in first.readings:
+            assert reading is not None
+            reading.source.fetched.schemas = (Schema(1, "JSON", "{}"), Schema(2, "JSON", "{}"))
+        request(b"late", 2, at=600)
+        await go_on(work, transport, 600)
+        await go_on(work, transport, 1150)  # the first two leave, the third stays open
+        assert (since(b"requests"), since(b"outcomes")) == ([(1, 0), (2, 2)], [(1, 0), (2, 0)])
+        outcome(b"late", 2, at=1200)
+        work, transport = await taken_over(MemoryTechnology(log), process())  # no answer
+        await go_on(work, transport, 1200)
+        work, transport = await taken_over(MemoryTechnology(log), process(1, 2, 3))
+        request(b"last", 3, at=1300)
+        await go_on(work, transport, 1300)
+        await go_on(work, transport, 3000)
+        assert since(b"requests") == [
+            (1, 0),
+            (2, 2),
+            (3, 2),
+        ]  # the two that have left decide nothing
+
+    asyncio.run(lived())
+    losses = [json.loads(value or b"") for value in log.input(SPEC.topics.output, 0).values]
+    assert losses == [[0.0], [0.5], [0.0], [0.75]]
 
 
 # -- asking ----------------------------------------------------------------------------------------
