@@ -353,9 +353,10 @@ def test_an_assembly_s_schemas_hold_from_where_they_were_fetched_and_are_saved()
 
     def process(*known: int) -> AssemblySpec:
         """A process to which the registry has said these ids."""
+        fields = Field("predictions", "numbers by name"), Field("truth", "number")
         readings = [
-            JSON_SCHEMA.reading(Field(field, content), {"registry": "http://x", "subject": field})
-            for field, content in (("predictions", "numbers by name"), ("truth", "number"))
+            JSON_SCHEMA.reading(field, {"registry": "http://x", "subject": field.name})
+            for field in fields
         ]
         for reading in readings if known else []:
             reading.source.fetched.schemas = tuple(Schema(of, "JSON", "{}") for of in known)
