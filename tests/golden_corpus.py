@@ -1,10 +1,10 @@
 """What seeded engines do over long, eventful logs: `python -m tests.golden` writes it anew.
 
 Each story runs one configuration through frames, bad rows, a limit of rows, saves of a few rows,
-kills with a rebuild from what was saved, and, where its name says so, keys that go idle, releases
-that are withheld, or an epoch that carries over. After each step everything that can be observed is
-noted as decoded fields: releases, what is in force, charges, positions, and the fields of saved
-rows, but no bytes of a format.
+kills with a rebuild from what was saved, and, where its name says so, keys that go idle or an epoch
+that carries over. After each step everything that can be observed is noted as decoded fields:
+releases, what is in force, charges, positions, and the fields of saved rows, but no bytes of a
+format.
 
 The golden file holds a digest of each step. Where a digest differs, run
 `python -m tests.golden_corpus NAME` here and in a checkout of the commit before, and compare the
@@ -55,7 +55,6 @@ class Story:
     observes: str = "losses"
     estimates: tuple[sd.Estimate, ...] = ()
     idle: bool = False
-    shadow: bool = False  # every third stretch of the log is withheld
     next_learner: Any = None  # of the second epoch
     slots: int = 420
     limit: int = 7
@@ -89,7 +88,7 @@ def stories_of_losses() -> dict[str, Story]:
 
 
 def eventful_losses() -> dict[str, Story]:
-    """A few recipes with estimates, idle keys, withheld releases and epochs."""
+    """A few recipes with estimates, idle keys and epochs."""
     regret = sd.estimate("block_regret", epsilon="1/4", min_length=3)
     estimates = (
         regret,
@@ -113,10 +112,10 @@ def eventful_losses() -> dict[str, Story]:
         stories |= {
             f"estimates: {name}": Story(learner, estimates=estimates),
             f"idle: {name}": Story(learner, idle=True, slots=600),
-            f"idle, withheld, estimates: {name}": Story(
-                learner, idle=True, shadow=True, estimates=(regret,), slots=600, seed=2
+            f"idle, estimates: {name}": Story(
+                learner, idle=True, estimates=(regret,), slots=600, seed=2
             ),
-            f"epoch: {name}": Story(learner, next_learner=other, shadow=True, slots=600),
+            f"epoch: {name}": Story(learner, next_learner=other, slots=600),
             f"epoch, idle: {name}": Story(
                 learner, next_learner=replace(other, bonus=learner.bonus), idle=True, slots=700
             ),
@@ -125,7 +124,7 @@ def eventful_losses() -> dict[str, Story]:
 
 
 def stories_of_feedback() -> dict[str, Story]:
-    """Every recipe of feedback; some with idle keys, withheld releases and epochs."""
+    """Every recipe of feedback; some with idle keys and epochs."""
     make, actions = FEEDBACK_RECIPES, ("a", "b", "c")
     feedback = {
         **POLICIES,
@@ -141,12 +140,7 @@ def stories_of_feedback() -> dict[str, Story]:
     for name, of in blocks.items():
         stories |= {
             f"feedback, idle: {name}": Story(of, "feedback", idle=True, slots=600),
-            f"feedback, idle, withheld: {name}": Story(
-                of, "feedback", idle=True, shadow=True, slots=600, seed=2
-            ),
-            f"feedback, epoch: {name}": Story(
-                of, "feedback", next_learner=then, shadow=True, slots=600
-            ),
+            f"feedback, epoch: {name}": Story(of, "feedback", next_learner=then, slots=600),
         }
     return stories
 
@@ -187,7 +181,6 @@ class Run:
     heritage: dict[Key, Any] = field(default_factory=dict)
     rows: dict[Key, bytes] = field(default_factory=dict)
     releases: dict[Any, Any] = field(default_factory=dict)
-    withheld: set[Key] = field(default_factory=set)
     begins: int = 0
     engine: Any = None
 
@@ -204,18 +197,12 @@ class Run:
             estimates=story.estimates if self.learner.private else (),
             limit=story.limit,
             heritage=dict(self.heritage),
-            withheld=self.withheld,
             idle=IDLE if story.idle else None,
         )
 
-    def apply(self, batch: Any, *, shadow: bool) -> Releases:
-        """Apply a batch; note which keys' newest release is withheld."""
-
-        def note(released: Releases) -> None:
-            for release in released:
-                (self.withheld.add if shadow else self.withheld.discard)(release.key)
-
-        released: Releases = self.engine.apply_batch(batch, noting=note)
+    def apply(self, batch: Any) -> Releases:
+        """Apply a batch."""
+        released: Releases = self.engine.apply_batch(batch)
         self.releases |= sd.recorded(released)
         return released
 
@@ -234,14 +221,12 @@ class Run:
         self.engine.slots_refused = refused
 
     def next_epoch(self) -> None:
-        """Begin the second epoch with what the first one's shown keys carry over."""
+        """Begin the second epoch with what the first one's keys carry over."""
         story = self.story
-        carried = heritage_of(self.engine, story.next_learner)
+        self.heritage = heritage_of(self.engine, story.next_learner)
         position = self.engine.position
-        self.heritage = {key: of for key, of in carried.items() if key not in self.withheld}
         self.learner, self.epoch, self.begins = story.next_learner, 2, position
         self.rows, self.releases = {}, {}
-        self.withheld.clear()
         self.engine = self.fresh()
         self.engine.skip_to(position)
 
@@ -275,11 +260,10 @@ def lived(story: Story) -> Iterator[list[Any]]:
     run.engine = run.fresh()
     borders = cut(whole.offsets, rng, 0, len(whole.index))
     middle = borders[len(borders) // 2]
-    for number, (begin, end) in enumerate(pairwise(borders)):
+    for begin, end in pairwise(borders):
         if begin == middle and story.next_learner is not None:
             run.next_epoch()
-        shadow = story.shadow and (number // 9) % 3 == 1
-        released = run.apply(part(whole, begin, end), shadow=shadow)
+        released = run.apply(part(whole, begin, end))
         noted: list[Any] = [fields_of(release) for release in released]
         if rng.random() < 0.2:
             saved = run.engine.save(most=int(rng.integers(1, 4)))

@@ -147,34 +147,28 @@ SHOWN_FEEDBACK = {
 
 
 def feedback() -> object:
-    """What is recorded and published of a feedback stream, by mode."""
+    """What is recorded and published of a feedback stream."""
     recordings: dict[str, object] = {}
     of_cells = ((f"{kind} of cells", _of_cells(kind), CELLS) for kind in ("opening", "sums"))
     plain = ((name, shown, FEEDBACK) for name, shown in SHOWN_FEEDBACK.items())
     for name, shown, lines in (*plain, *of_cells):
-        for mode in Mode:
-            recorded = state.record(shown, lines=lines, mode=mode, ordinal=9)
-            recordings[f"{name}, {mode}"] = {
-                "recorded": state.encode_recorded(recorded).decode().split("\n"),
-            }
+        recorded = state.record(shown, lines=lines, mode=Mode.LIVE, ordinal=9)
+        recordings[name] = {"recorded": state.encode_recorded(recorded).decode().split("\n")}
     return recordings
 
 
 def published() -> object:
-    """Every line that is published, by what it tells and by mode."""
+    """Every line that is published, by what it tells."""
     lines: dict[str, dict[str, str | None]] = {}
     for name, shown in SHOWN.items():
-        for mode in Mode:
-            recorded = state.record(shown, lines=LINES, mode=mode, ordinal=9)
-            action = None if recorded.action is None else recorded.action.decode()
-            lines[f"{name}, {mode}"] = {"action": action, "ledger": recorded.ledger.decode()}
+        recorded = state.record(shown, lines=LINES, mode=Mode.LIVE, ordinal=9)
+        action = None if recorded.action is None else recorded.action.decode()
+        lines[name] = {"action": action, "ledger": recorded.ledger.decode()}
     for name, shown in SHOWN.items():
         voted = replace(shown, in_force=3) if shown.kind in ("opening", "action") else shown
-        for mode in Mode:
-            recorded = state.record(voted, lines=REMEMBERING, mode=mode, ordinal=9)
-            action = None if recorded.action is None else recorded.action.decode()
-            both = {"action": action, "ledger": recorded.ledger.decode()}
-            lines[f"{name} with a memory, {mode}"] = both
+        recorded = state.record(voted, lines=REMEMBERING, mode=Mode.LIVE, ordinal=9)
+        action = None if recorded.action is None else recorded.action.decode()
+        lines[f"{name} with a memory"] = {"action": action, "ledger": recorded.ledger.decode()}
     mark = LINES.epoch(partition=0, epoch=3, previous=2, next_offset=201, ordinal=10)
     return {**lines, "epoch": {"action": None, "ledger": mark.decode()}}
 
@@ -198,13 +192,12 @@ def saved() -> dict[bytes, bytes]:
     )
     entries = {
         places.checkpoint: state.encode_checkpoint(point),
-        b'["home",0,"owner"]': b'{"version":1,"min_reader":1,"owner":"0f-1"}',
         places.row(b"fr", epoch=2): b"row of fr",
         places.row(None, epoch=2): b"row of null",
         places.row(b"fr", epoch=1): b"old row",
     }
     for ordinal, shown in enumerate(SHOWN.values(), start=10):
-        recorded = state.record(shown, lines=LINES, mode=Mode.SHADOW, ordinal=ordinal)
+        recorded = state.record(shown, lines=LINES, mode=Mode.LIVE, ordinal=ordinal)
         entries[release_entry(shown.identity)] = state.encode_recorded(recorded)
     return entries
 
