@@ -21,7 +21,7 @@ from streamdp.core.regret import estimate
 from streamdp.testing.formats import HOSTILE
 from streamdp.wire import configure, state
 from streamdp.wire.entries import Entries, release_entry
-from streamdp.wire.published import Lines, Mode
+from streamdp.wire.published import Lines
 from streamdp.wire.schemas import NAMES, build
 
 GOLDEN = Path(__file__).parent / "golden" / "wire"
@@ -152,7 +152,7 @@ def feedback() -> object:
     of_cells = ((f"{kind} of cells", _of_cells(kind), CELLS) for kind in ("opening", "sums"))
     plain = ((name, shown, FEEDBACK) for name, shown in SHOWN_FEEDBACK.items())
     for name, shown, lines in (*plain, *of_cells):
-        recorded = state.record(shown, lines=lines, mode=Mode.LIVE, ordinal=9)
+        recorded = state.record(shown, lines=lines, ordinal=9)
         recordings[name] = {"recorded": state.encode_recorded(recorded).decode().split("\n")}
     return recordings
 
@@ -161,12 +161,12 @@ def published() -> object:
     """Every line that is published, by what it tells."""
     lines: dict[str, dict[str, str | None]] = {}
     for name, shown in SHOWN.items():
-        recorded = state.record(shown, lines=LINES, mode=Mode.LIVE, ordinal=9)
+        recorded = state.record(shown, lines=LINES, ordinal=9)
         action = None if recorded.action is None else recorded.action.decode()
         lines[name] = {"action": action, "ledger": recorded.ledger.decode()}
     for name, shown in SHOWN.items():
         voted = replace(shown, in_force=3) if shown.kind in ("opening", "action") else shown
-        recorded = state.record(voted, lines=REMEMBERING, mode=Mode.LIVE, ordinal=9)
+        recorded = state.record(voted, lines=REMEMBERING, ordinal=9)
         action = None if recorded.action is None else recorded.action.decode()
         lines[f"{name} with a memory"] = {"action": action, "ledger": recorded.ledger.decode()}
     mark = LINES.epoch(partition=0, epoch=3, previous=2, next_offset=201, ordinal=10)
@@ -197,7 +197,7 @@ def saved() -> dict[bytes, bytes]:
         places.row(b"fr", epoch=1): b"old row",
     }
     for ordinal, shown in enumerate(SHOWN.values(), start=10):
-        recorded = state.record(shown, lines=LINES, mode=Mode.LIVE, ordinal=ordinal)
+        recorded = state.record(shown, lines=LINES, ordinal=ordinal)
         entries[release_entry(shown.identity)] = state.encode_recorded(recorded)
     return entries
 

@@ -28,7 +28,7 @@ from streamdp.service.ledgers import Ledgers
 from streamdp.service.verification import Verification
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.lines import Assembled
-from streamdp.wire.published import Mode, decode_assembled, encode_assembled
+from streamdp.wire.published import decode_assembled, encode_assembled
 from tests.support.assembly_model import random_logs
 from tests.support.streams import spec
 from tests.support.visits import AT, NOWHERE, SPEC, TAKEN, lived_through, saved_point
@@ -112,7 +112,7 @@ def charge(
         )  # fmt: skip
         rate = Fraction(epsilon) / 2
         lines = replace(LINES, stream=name, input=topic, rate=rate, estimates=(), seeded=False)
-        value = lines.ledger(release, mode=Mode.LIVE, ordinal=at + 1)
+        value = lines.ledger(release, ordinal=at + 1)
         records.append((name, Published(0, at, b"fr", value)))
     return records
 

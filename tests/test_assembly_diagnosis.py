@@ -29,7 +29,7 @@ from streamdp.service.assembling.saved import encode_point, open_assembly
 from streamdp.service.charges_by_others import ALONE, alone
 from streamdp.service.config import Configuration
 from streamdp.service.metrics import Facts, ProcessMetrics
-from streamdp.service.status import ASSEMBLES, ProcessStatus, StreamStatus
+from streamdp.service.status import ProcessStatus, StreamStatus
 from streamdp.service.view import PartitionView
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
@@ -228,7 +228,7 @@ def test_are_partitions_beyond_the_bound_one() -> None:
     """The metrics page has so many series and no more; what is nearer to trouble is shown."""
     parts = [partition(n, open=n, events=10, overdue=float(n), lag=1) for n in range(500)]
     process = ProcessStatus(
-        [], [], 0.1, assemblies=[StreamStatus("clicks", ASSEMBLES, parts)]
+        [], [], 0.1, assemblies=[StreamStatus("clicks", parts)]
     )  # fmt: skip
     page = MetricsPage(
         ProcessMetrics(

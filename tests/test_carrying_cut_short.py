@@ -1,7 +1,7 @@
 """Is the right learner carried over, whatever was taken away of the state before a crash?
 
 A cut takes away so many entries at most, and a crash may come after each. What is left of earlier
-epochs must never look like the newest of a key. And what nothing has noted counts as withheld.
+epochs must never look like the newest of a key.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from streamdp.ports import Headers
 from streamdp.service import protocol
 from streamdp.service.protocol import PartitionWork
 from streamdp.service.settings import Pace
-from streamdp.wire.entries import Entries
-from streamdp.wire.published import Mode
 from streamdp.wire.state import encode_learner
 from tests.support.carrying import (
     ALL,
@@ -53,10 +51,10 @@ def test_does_a_restart_go_on_whatever_is_left(
     store, second = store_of(made()), stream(made(), epoch=2)
     live(store, stream(made()), 6)
     work = restore(store, stream(made()))
-    work.absorb([store.records(6, 60)], mode=Mode.LIVE)
+    work.absorb([store.records(6, 60)])
     cut(store, work, times=2)
     work = restore(store, second)
-    work.absorb([store.records(60, 110)], mode=Mode.LIVE)
+    work.absorb([store.records(60, 110)])
     cut(store, work, times=1)
     for _ in range(12):
         cut(store, restore(store, second), times=1)
@@ -67,34 +65,24 @@ def test_does_a_restart_go_on_whatever_is_left(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("mode", "carry", "actions"),
-    [(Mode.SHADOW, True, MORE), (Mode.LIVE, False, MORE), (Mode.LIVE, True, ("b", "d"))],
-    ids=["withheld", "anew", "action gone"],
+    ("carry", "actions"),
+    [(False, MORE), (True, ("b", "d"))],
+    ids=["anew", "action gone"],
 )
 def test_is_no_earlier_learner_carried_wherever_a_cut_ends(
-    mode: Mode,
-    carry: bool,
-    actions: Sequence[str],
-    monkeypatch: pytest.MonkeyPatch,
+    carry: bool, actions: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three epochs, nothing taken away before the last, which is killed after each number of them.
 
-    The second one is withheld, or begins anew, or has actions in force that the third has not.
+    The second one begins anew, or has actions in force that the third has not.
     """
     store, second = store_of_many(leader()), stream(leader(MORE), epoch=2, carry=carry)
     third, count, left = stream(leader(actions), epoch=3), 0, 1
     monkeypatch.setattr(protocol, "_MOST_GONE", 0)
-    for of, stop, how, saves in (
-        (stream(leader()), 60, Mode.LIVE, True),
-        (second, 85, mode, True),
-        (second, 120, mode, False),
-    ):
+    for of, stop, saves in ((stream(leader()), 60, True), (second, 85, True), (second, 120, False)):
         work = restore(store, of)
-        work.absorb([store.records(work.engine.position, stop)], mode=how)
+        work.absorb([store.records(work.engine.position, stop)])
         cut(store, work, times=2, saves=saves)
-    if not carry:  # as an epoch says of itself that began anew, behind a state that was rolled back
-        learner_entry = encode_learner(second.epoch_learner(carries=False))
-        store.state[Entries("home", 0).learner(epoch=2)] = learner_entry
     while count < left:
         trial = deepcopy(store)
         monkeypatch.setattr(protocol, "_MOST_GONE", count)
@@ -117,66 +105,41 @@ def store_of_many(learner: Any) -> Store:
 
 @pytest.mark.parametrize("made", LEADERS)
 def test_does_the_newest_release_decide_where_no_row_is_saved(made: Callable[..., Any]) -> None:
-    """First in shadow, then live, and the row holds neither: what was shown is carried."""
+    """Rows are of the first batch, releases of the second: the newest ones are carried."""
     store, second = store_of_many(made()), stream(made(MORE), epoch=2)
     work = restore(store, stream(made()))
-    for stop, mode, times in ((40, Mode.SHADOW, 1), (120, Mode.LIVE, 2)):
-        work.absorb([store.records(work.engine.position, stop)], mode=mode)
+    for stop, times in ((40, 1), (120, 2)):
+        work.absorb([store.records(work.engine.position, stop)])
         cut(store, work, times=times)
     live(store, second, 180)
     assert {line.mechanism for line in openings(store, 2).values()} == {"carried"}
     assert verified(store, second) == []
 
 
-@pytest.mark.parametrize(("mode", "restarts"), [(Mode.SHADOW, True), (Mode.LIVE, False)])
+@pytest.mark.parametrize("restarts", [True, False])
 @pytest.mark.parametrize("made", ALL)
-def test_is_a_key_of_before_idle_counted_as_withheld(
-    made: Callable[..., Any], mode: Mode, restarts: bool
-) -> None:
-    """Idle is switched on in an epoch that noted nothing: its keys come back like new ones.
-
-    Those that open from then on carry over, also after a restart.
-    """
+def test_does_a_key_from_before_idle_carry_over(made: Callable[..., Any], restarts: bool) -> None:
+    """Idle is switched on in the middle of an epoch: keys that come back carry over, like later
+    ones, also after a restart."""
     hours = [10 + at * 0.01 for at in range(60)]
     for begin in (15, 20, 25):
         hours += [begin - 2, *(begin + at * 0.01 for at in range(40))]
     keys = [b"fr"] * 60 + [b"de", *[b"fr"] * 40] * 3
     store, of = dated(made(), hours, keys), idles(made(), carry=False)
-    live(store, idles(made(), idle=None, carry=False), 60, mode=mode)
+    live(store, idles(made(), idle=None, carry=False), 60)
     for stop in (61, *range(81, store.end, 20)) if restarts else (61,):
         live(store, of, stop)
     live(store, of, store.end)
     mechanisms = [line.mechanism for line in openings_of(store, b"fr")]
-    assert mechanisms == ["uniform", "uniform", "carried", "carried"]
+    assert mechanisms == ["uniform", "carried", "carried", "carried"]
     assert verified(store, of) == []
     third = idles(made(MORE), epoch=2)
     store.input += store.input[-40:]
     store.stamps += [store.stamps[-1]] * 40
     store.headers = headers_of(store.headers)
     live(store, third, store.end)
-    assert {line.mechanism for line in openings(store, 2).values()} == {"uniform"}
+    assert {line.mechanism for line in openings(store, 2).values()} == {"carried"}
     assert verified(store, third) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("made", ALL)
-def test_does_no_cut_into_batches_change_what_counts_as_withheld(made: Callable[..., Any]) -> None:
-    """A key that is shown, withheld and away within one batch comes back as from many."""
-    hours = [*(10 + at * 0.01 for at in range(40))]
-    for begin in (15, 20, 25, 30):
-        hours += [begin - 2, *(begin + at * 0.01 for at in range(30))]
-    keys = [b"fr"] * 40 + [b"de", *[b"fr"] * 30] * 4
-    by_size = []
-    for size in (1, 7, 200):
-        store, of = dated(made(), hours, keys), idles(made())
-        for first, last, mode in ((0, 40, Mode.LIVE), (40, 90, Mode.SHADOW), (90, 164, Mode.LIVE)):
-            for start in range(first, last, size):
-                live(store, of, min(last, start + size), mode=mode)
-        by_size.append([line.mechanism for line in openings_of(store, b"fr")])
-        assert verified(store, of) == []
-    assert by_size[0] == by_size[1] == by_size[2]
-    assert len(by_size[0]) == 5
-    assert {"uniform", "carried"} == set(by_size[0][1:])
 
 
 def headers_of(headers: Any) -> list[Headers]:
@@ -184,9 +147,8 @@ def headers_of(headers: Any) -> list[Headers]:
     return [*headers, *headers[-40:]]
 
 
-def test_does_the_largest_value_count_what_idle_writes() -> None:
-    """What an epoch's rows mean is written for `idle` too."""
+def test_does_the_largest_value_count_what_an_epoch_writes() -> None:
+    """What an epoch's rows mean names every action."""
     names = [f"action {at}" * 20 for at in range(60)]
-    of = replace(idles(leader(names), carry=False), most_key_bytes=16)
-    assert of.largest_value > len(encode_learner(of.epoch_learner(carries=False)))
-    assert replace(of, idle=None).largest_value < of.largest_value
+    of = replace(stream(leader(names), carry=False), most_key_bytes=16)
+    assert of.largest_value > len(encode_learner(of.epoch_learner(carries=False))) > of.row_bytes

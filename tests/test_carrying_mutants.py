@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from streamdp.core.evidence.evidence import Known
 from streamdp.core.evidence.policies import ReleasedSums
 from streamdp.core.snapshot import Loading
 from streamdp.service import carrying
-from streamdp.wire.published import Mode
 from streamdp.wire.state import read_state
 from tests.support.carrying import (
     MORE,
@@ -81,19 +79,6 @@ def carries_histories_by_number(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReleasedSums, "moved", unmoved)
 
 
-@mutant("carried over from what was withheld", leader, remembers, policies)
-def carries_what_was_withheld(patch: pytest.MonkeyPatch) -> None:
-    newest = carrying._newest
-
-    def careless(epoch: int, source: Any, *rest: Any) -> Any:
-        releases = {
-            name: replace(recorded, action=b"") for name, recorded in source.releases.items()
-        }
-        return newest(epoch, replace(source, withheld=set(), releases=releases), *rest)
-
-    patch.setattr(carrying, "_newest", careless)
-
-
 @mutant("the key's newest learner", leader, remembers, policies)
 def carries_from_an_earlier_learner(patch: pytest.MonkeyPatch) -> None:
     carried = Passage.carried
@@ -135,8 +120,7 @@ def test_is_a_broken_variant_caught(
     """By what anybody can compute from the ledger."""
     patch, said, _ = MUTANTS[name]
     store, second = store_of(made(), 400), stream(made(MORE), epoch=2)
-    mode = Mode.SHADOW if "withheld" in said else Mode.LIVE
-    live(store, stream(made()), 61, mode=mode)
+    live(store, stream(made()), 61)
     with monkeypatch.context() as broken:
         patch(broken)
         live(store, second, 400)

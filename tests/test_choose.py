@@ -24,7 +24,7 @@ from streamdp.core.events import Key, Release
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS, uniform_policy
 from streamdp.ports import Published, StreamTopics
-from streamdp.wire.published import Lines, Mode
+from streamdp.wire.published import Lines
 from tests import golden_choices
 from tests.golden_wire import ACTIONS, FEEDBACK, SHOWN, SHOWN_FEEDBACK
 
@@ -37,8 +37,8 @@ def parts(*shares: int) -> bytes:
     return np.array([*shares, PARTS - sum(shares)], dtype="<u4").tobytes()
 
 
-def published(of: Release, *, lines: Lines = FEEDBACK, mode: Mode = Mode.LIVE) -> Published:
-    value = lines.action(of, mode=mode)
+def published(of: Release, *, lines: Lines = FEEDBACK) -> Published:
+    value = lines.action(of)
     assert value is not None
     return Published(of.identity.partition, 0, of.key, value)
 
@@ -156,7 +156,7 @@ def test_is_a_policy_that_is_none_refused(policy: bytes) -> None:
 
 
 def test_is_an_action_refused_where_policies_are_published() -> None:
-    action = FEEDBACK.action(SHOWN["action"], mode=Mode.LIVE)
+    action = FEEDBACK.action(SHOWN["action"])
     assert action is not None
     assert table(Published(0, 0, b"fr", action)).refused == 1
 

@@ -19,7 +19,6 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.service.config import Configuration, Seeds, Tables, example
 from streamdp.service.settings import LoopSettings, Start
 from streamdp.wire.formats import checked_names
-from streamdp.wire.published import Mode
 from tests.support.shop_files import second, shop
 
 
@@ -44,7 +43,6 @@ def test_is_a_small_configuration_resolved(tmp_path: Path) -> None:
     assert spec.learner == sd.remembering_leader(actions=["a", "b", "c"], epsilon="1/2")
     assert (spec.share, spec.charge, spec.epoch) == (Fraction(1, 2), Fraction(1, 2), 1)
     assert (spec.start, spec.randomness.seeded) == (Start.EARLIEST, False)
-    assert configuration.modes() == {"home": Mode.LIVE}
     assert configuration.loop_settings() == LoopSettings()
     assert [topics.input for topics in configuration.topics()] == ["feedback"]
 
@@ -62,9 +60,8 @@ def test_is_a_small_configuration_resolved(tmp_path: Path) -> None:
         (('budget = "1"', 'budget = "0"'), "topics.feedback.budget: out of range"),
         (('start = "earliest"', ""), "streams.home.start: missing; expected where a stream"),
         (('start = "earliest"', 'start = "now"'), "streams.home.start: not usable; expected 'earl"),
-        (('start = "earliest"', 'start = "latest"\nmod = "live"'), "streams.home.mod: unknown key;"
-         " expected mode"),
-        (('start = "earliest"', 'start = "latest"\nmode = "off"'), "streams.home.mode: not usable"),
+        (('start = "earliest"', 'start = "latest"\nepok = 2'), "streams.home.epok: unknown key;"
+         " expected epoch"),
         (('start = "earliest"', 'start = "latest"\nepoch = 0'), "streams.home.epoch: not usable"),
         (('epsilon = "1/2"', ""), "streams.home.learner.epsilon: missing option of reme"),
         (('epsilon = "1/2"', "epsilon = 0.5"), "streams.home.learner.epsilon: not exact; expected"
@@ -89,14 +86,6 @@ def test_is_a_small_configuration_resolved(tmp_path: Path) -> None:
         (('budget = "1"', 'budget = "1"\npartitions = true'),
          "topics.feedback.partitions: not usable; expected a number, got true"),
         (('start = "earliest"', 'start = "latest"\nepoch = true'), "epoch: not usable; expect"),
-        (('start = "earliest"', 'start = "latest"\ncrowd = "partition"'),
-         "shop.toml: streams.home.crowd: was taken out: one key with contexts learns across what"
-         " were keys, and contexts come in the next version; expected no crowd (remove it and"
-         " raise epoch), got crowd"),
-        (('start = "earliest"', 'start = "latest"\ncontrol = "0.05"'), "streams.home.control: was"),
-        (('start = "earliest"', 'start = "latest"\ncrowd_groups = {a = "b"}'),
-         "streams.home.crowd_groups: was taken out"),
-        (('start = "earliest"', 'start = "latest"\ndonate = false'), "streams.home.donate: was ta"),
         (('start = "earliest"', 'start = "latest"\ngap = true'), "gap: not usable; expected"),
         (('app = "shop"', 'app = "shop"\nhttp = {listen = "h:945693"}'),
          'http.listen: not an address; expected host:port, such as "127.0.0.1:8080" or'
@@ -198,17 +187,34 @@ def test_is_what_is_no_toml_refused_without_quoting_it(tmp_path: Path) -> None:
     assert "nested too deeply" in refused(broken)
 
 
+@pytest.mark.parametrize(
+    ("instead", "said"),
+    [
+        (
+            ('start = "earliest"', 'start = "latest"\nmode = "shadow"'),
+            "shop.toml: streams.home.mode: no key any more; expected no mode: a trial is a stream"
+            " that nobody reads, and `streamdp mode STREAM fallback` takes the readers of a stream"
+            " away, got mode",
+        ),
+    ],
+)
+def test_does_a_key_that_is_gone_say_what_to_do_instead(
+    tmp_path: Path, instead: tuple[str, str], said: str
+) -> None:
+    assert refused(shop(tmp_path, instead=instead)).endswith(said)
+
+
 # -- budgets -----------------------------------------------------------------------------------
 
 
 def test_do_the_streams_of_a_topic_share_its_budget(tmp_path: Path) -> None:
-    """P11: shadow streams and estimates count; the message lists every share, exactly."""
-    estimates = '[[streams.shadow.estimates]]\nname = "mean_loss"\nepsilon = "1/3"\nmin_length = 9'
-    message = refused(shop(tmp_path, second("shadow", more='mode = "shadow"'), estimates))
+    """P11: trials and estimates count; the message lists every share, exactly."""
+    estimates = '[[streams.trial.estimates]]\nname = "mean_loss"\nepsilon = "1/3"\nmin_length = 9'
+    message = refused(shop(tmp_path, second("trial"), estimates))
     assert 'topics."feedback".budget' in message
     assert "expected a total of at most 1, got 13/12" in message
     assert "home 1/2 (action 1/2)" in message
-    assert "shadow 7/12 (action 1/4 + mean_loss 1/3)" in message
+    assert "trial 7/12 (action 1/4 + mean_loss 1/3)" in message
 
 
 def test_is_a_budget_met_to_the_last_fraction(tmp_path: Path) -> None:
@@ -294,7 +300,7 @@ def test_does_the_environment_override_the_file(tmp_path: Path) -> None:
         "STREAMDP__APP": "store",
         "STREAMDP__STREAMS__HOME__EPOCH": "3",
         "STREAMDP__STREAMS__HOME__LEARNER__EPSILON": "1/3",
-        "STREAMDP__STREAMS__FRONT_PAGE__MODE": "shadow",
+        "STREAMDP__STREAMS__FRONT_PAGE__CARRY": "false",
         "STREAMDP__STREAMS__FRONT_PAGE__ACTIONS": '["p", "q", "r"]',
         "STREAMDP__SERVICE__SAVE_SECONDS": "7.5",
         "STREAMDP_STRICT": "not ours",
@@ -302,7 +308,7 @@ def test_does_the_environment_override_the_file(tmp_path: Path) -> None:
     configuration = Configuration.load(path, environment)
     assert (configuration.app, configuration.stream("home").epoch) == ("store", 3)
     assert configuration.spec("home").charge == Fraction(1, 3)
-    assert configuration.modes()["front-page"] is Mode.SHADOW
+    assert not configuration.stream("front-page").carry
     assert configuration.actions("front-page") == ["p", "q", "r"]
     assert configuration.loop_settings().pace.seconds == 7.5
 
@@ -411,15 +417,6 @@ def test_are_secrets_in_no_message_and_no_repr(tmp_path: Path) -> None:
         Configuration.load(path, {}).technology()
     assert "hunter2" not in str(caught.value)
     assert "port" in str(caught.value)
-
-
-def test_does_only_a_change_beyond_modes_need_a_restart(tmp_path: Path) -> None:
-    """SIGHUP takes over modes and nothing else."""
-    before = Configuration.load(shop(tmp_path), {})
-    mode = Configuration.load(shop(tmp_path), {"STREAMDP__STREAMS__HOME__MODE": "shadow"})
-    more = Configuration.load(shop(tmp_path), {"STREAMDP__STREAMS__HOME__EPOCH": "2"})
-    assert not before.differs_beyond_modes(mode)
-    assert before.differs_beyond_modes(more)
 
 
 # -- the example -------------------------------------------------------------------------------

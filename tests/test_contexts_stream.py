@@ -39,7 +39,6 @@ from streamdp.service.diagnosis import records
 from streamdp.service.listeners import about_of
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback, headers_of, observe
-from streamdp.wire.published import Mode
 from streamdp.wire.retracing import Method
 from tests.support.calling import Streamdp
 from tests.support.shop_files import FEEDBACK_SHOP, read
@@ -371,7 +370,7 @@ def opening_line(spec: StreamSpec) -> bytes:
     machine = replace(spec, randomness=SeededRandomness(1)).engine(0)
     nothing = np.zeros(1, dtype=np.int64)
     batch = FeedbackBatch([b"home"], nothing, nothing.astype(np.int32), nothing, nothing)
-    line = spec.lines.action(machine.apply_batch(batch)[0], mode=Mode.LIVE)
+    line = spec.lines.action(machine.apply_batch(batch)[0])
     assert line is not None
     return line
 

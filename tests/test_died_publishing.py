@@ -25,7 +25,6 @@ from streamdp.testing.memory import MemoryAdministrator, MemoryTechnology
 from streamdp.testing.memory_log import Isolation, MemoryLog
 from streamdp.wire.entries import Entries, parse_entry
 from streamdp.wire.lines import Charge
-from streamdp.wire.published import Mode
 from streamdp_adapters.sqlite import SqliteTransport
 from tests.support.calling import Streamdp
 from tests.support.protocol_model import Store, restore
@@ -236,7 +235,7 @@ def test_are_recorded_lines_read_strictly() -> None:
     assembly = LastCommit(0, {b"checkpoint": b"{}", b"counts 1:k": b"1"}, [b"line"])
     assert recorded_lines(assembly, "home") == [b"line"]
     work = restore(store := Store(events(6, keys=[b"k"])), spec())
-    work.absorb([store.records(0, 6)], mode=Mode.LIVE)
+    work.absorb([store.records(0, 6)])
     store.decide(work.cut(now=0, pace=Pace()).commit)
     lines = recorded_lines(LastCommit(0, store.state), "home")
     assert [line.last_offset for line in charging(lines)] == [0, 2, 5]
@@ -251,7 +250,7 @@ def test_are_recorded_lines_read_strictly() -> None:
 def test_is_a_row_of_a_state_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """A state of a million rows is looked through in one step, so only what waits is parsed."""
     work = restore(store := Store(events(6, keys=[b"k"])), spec())
-    work.absorb([store.records(0, 6)], mode=Mode.LIVE)
+    work.absorb([store.records(0, 6)])
     store.decide(work.cut(now=0, pace=Pace()).commit)
     rows = {Entries("home", 0).row(b"%d" % at, epoch=1): b"" for at in range(50)}
     parsed = list[bytes]()

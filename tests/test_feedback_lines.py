@@ -17,7 +17,6 @@ from streamdp.core.learners.feedback.policy_following import policy_following
 from streamdp.wire import state
 from streamdp.wire.lines import Charge, PolicyLine, from_base64
 from streamdp.wire.published import (
-    Mode,
     decode_action,
     decode_in_force,
     decode_ledger,
@@ -29,39 +28,30 @@ SUMMED = SHOWN_FEEDBACK["sums"]
 WIDEST = np.array([-(2**63), 2**63 - 1, 0, -1])
 
 
-@pytest.mark.parametrize("mode", list(Mode))
 @pytest.mark.parametrize("name", list(SHOWN_FEEDBACK))
-def test_what_was_recorded_comes_back(name: str, mode: Mode) -> None:
-    """Sums and counts in every mode; the policy where it is published, it is computed elsewhere."""
+def test_what_was_recorded_comes_back(name: str) -> None:
     shown = SHOWN_FEEDBACK[name]
-    recorded = state.record(shown, lines=FEEDBACK, mode=mode, ordinal=9)
+    recorded = state.record(shown, lines=FEEDBACK, ordinal=9)
     decoded = state.decode_recorded(shown.identity, state.encode_recorded(recorded))
-    kept = replace(shown, policy=None) if mode is Mode.SHADOW else shown
-    assert decoded == replace(recorded, release=kept)
+    assert decoded == recorded
 
 
 def test_readers_are_told_the_policy_and_what_it_is_about() -> None:
-    line = decode_in_force(FEEDBACK.action(SUMMED, mode=Mode.LIVE) or b"")
+    line = decode_in_force(FEEDBACK.action(SUMMED) or b"")
     assert isinstance(line, PolicyLine)
     assert line.identity == SUMMED.identity
     assert (line.actions, line.context, line.played) == (list(ACTIONS), UNSET, "header")
     assert from_base64(line.policy, "policy") == SUMMED.policy
 
 
-def test_the_ledger_tells_sums_and_counts_but_not_what_is_withheld() -> None:
-    line = decode_ledger(FEEDBACK.ledger(SUMMED, mode=Mode.LIVE, ordinal=9))
+def test_the_ledger_tells_sums_and_counts() -> None:
+    line = decode_ledger(FEEDBACK.ledger(SUMMED, ordinal=9))
     assert isinstance(line, Charge)
     assert line.block_sums() == SUMMED.sums
     assert (line.kind, line.epsilon, line.mechanism) == (SUMS, "1/2", "discrete_laplace")
-    withheld = decode_ledger(FEEDBACK.ledger(SUMMED, mode=Mode.SHADOW, ordinal=9))
-    assert isinstance(withheld, Charge)
-    assert withheld.withheld
-    assert withheld.block_sums() is None
-    assert FEEDBACK.action(SUMMED, mode=Mode.SHADOW) is None
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-def test_every_length_is_a_function_of_the_number_of_actions(mode: Mode) -> None:
+def test_every_length_is_a_function_of_the_number_of_actions() -> None:
     """Whatever the noise and the counts are; the largest that is asked for at start is as long."""
     policies = [bytes(16), b"\xff" * 16]
     drawn = [
@@ -70,7 +60,7 @@ def test_every_length_is_a_function_of_the_number_of_actions(mode: Mode) -> None
         for shown in (np.zeros(4, dtype=np.int64), np.full(4, 2**62))
         for policy in policies
     ]
-    kept = [state.record(release, lines=FEEDBACK, mode=mode, ordinal=9) for release in drawn]
+    kept = [state.record(release, lines=FEEDBACK, ordinal=9) for release in drawn]
     assert len({len(state.encode_recorded(recorded)) for recorded in kept}) == 1
     assert len({len(recorded.ledger) for recorded in kept}) == 1
     assert len({len(recorded.action or b"") for recorded in kept}) == 1
@@ -87,8 +77,8 @@ def test_the_documents_say_how_large_lines_and_rows_are(actions: int) -> None:
     nothing = np.zeros(actions, dtype=np.int64)
     drawn = replace(SUMMED, sums=BlockSums.of(nothing, nothing), policy=bytes(4 * actions))
     sizes = (
-        len(lines.ledger(drawn, mode=Mode.LIVE, ordinal=9)),
-        len(lines.action(drawn, mode=Mode.LIVE) or b""),
+        len(lines.ledger(drawn, ordinal=9)),
+        len(lines.action(drawn) or b""),
         row_layout(learner, epoch=1).size,
     )
     row = " | ".join(f"{size / 1000:.1f} kB" for size in sizes)
@@ -98,23 +88,23 @@ def test_the_documents_say_how_large_lines_and_rows_are(actions: int) -> None:
 def test_a_policy_line_is_no_action_line() -> None:
     """A reader of actions says that it cannot read it; it never takes it for an action."""
     with pytest.raises(StateMismatch, match="unreadable"):
-        decode_action(FEEDBACK.action(SUMMED, mode=Mode.LIVE) or b"")
-    action = LINES.action(SHOWN["action"], mode=Mode.LIVE) or b""
+        decode_action(FEEDBACK.action(SUMMED) or b"")
+    action = LINES.action(SHOWN["action"]) or b""
     assert decode_in_force(action) == decode_action(action)
 
 
 def test_lines_of_another_release_are_refused() -> None:
     """The three parts must be of one release, also where two are of the same key."""
-    recorded = state.record(SUMMED, lines=FEEDBACK, mode=Mode.LIVE, ordinal=9)
+    recorded = state.record(SUMMED, lines=FEEDBACK, ordinal=9)
     other = replace(SUMMED, identity=SUMMED.identity._replace(block=4))
-    moved = state.record(other, lines=FEEDBACK, mode=Mode.LIVE, ordinal=9)
+    moved = state.record(other, lines=FEEDBACK, ordinal=9)
     mixed = replace(recorded, action=moved.action)
     with pytest.raises(StateMismatch, match="damaged"):
         state.decode_recorded(SUMMED.identity, state.encode_recorded(mixed))
 
 
 def test_what_is_no_base64_is_said_to_be_unreadable() -> None:
-    line = msgspec.json.decode(FEEDBACK.ledger(SUMMED, mode=Mode.LIVE, ordinal=9))
+    line = msgspec.json.decode(FEEDBACK.ledger(SUMMED, ordinal=9))
     broken = decode_ledger(msgspec.json.encode({**line, "sums": "§"}))
     assert isinstance(broken, Charge)
     with pytest.raises(StateMismatch, match="published sums"):

@@ -24,7 +24,7 @@ from streamdp.service.verification import Verification
 from streamdp.testing.faults import Dice
 from streamdp.wire.feedback import Headers
 from streamdp.wire.lines import Charge, PolicyLine, from_base64
-from streamdp.wire.published import Mode, decode_in_force, decode_ledger
+from streamdp.wire.published import decode_in_force, decode_ledger
 from tests.support.services import Room
 from tests.support.streams import ACTIONS, feedback_spec, shown, spec
 
@@ -142,23 +142,6 @@ def test_does_a_reader_choose_by_what_was_published() -> None:
     assert (choice.why, choice.slots > 40) == (Why.PUBLISHED, True)
     assert answer.held is not None
     assert answer.held.ends[-1] == PARTS
-
-
-def test_is_nothing_published_in_shadow_mode_and_everything_charged() -> None:
-    async def run() -> Room:
-        room = Room([feedback_spec()], partitions=1)
-        async with room.worker(modes={"clicks": Mode.SHADOW}):
-            room.send("clicks", *shown(60, keys=[b"k"]))
-            await room.until(room.is_read)
-        return room
-
-    room = asyncio.run(run())
-    evidence = room.evidence(CLICKS)
-    lines = [decode_ledger(record.value) for record in evidence.ledger]
-    assert evidence.actions == []
-    charges = [line for line in lines if isinstance(line, Charge)]
-    assert all(line.withheld and line.block_sums() is None for line in charges)
-    assert {line.epsilon for line in charges if line.kind == "sums"} == {"1/2"}
 
 
 def test_does_a_payload_move_nothing_but_sums() -> None:

@@ -40,13 +40,6 @@ def test_are_the_newest_actions_kept_in_order() -> None:
     assert actions == [Acted(block, block + 1, block % 2) for block in range(6, ACTIONS_A_KEY + 6)]
 
 
-def test_is_what_nobody_was_told_left_out() -> None:
-    """In shadow no action is published."""
-    shadow = _line(2, withheld=True, index=None, action=None)
-    lines = [_line(1, index=0), shadow, _line(4, index=1)]
-    assert _actions(lines) == [Acted(1, 2, 0), Acted(4, 5, 1)]
-
-
 def test_is_the_action_in_force_shown_where_a_memory_decides() -> None:
     """The vote that was drawn may be another."""
     assert _actions([_line(1, index=0, memory="votes", in_force=1)]) == [Acted(1, 2, 1)]

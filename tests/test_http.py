@@ -254,7 +254,7 @@ def test_every_look_up_obeys_the_streams_mode_at_once() -> None:
             ("a", "fallback_mode")
         }
         assert status["mode"] == "fallback"
-        for mode, shown in (("live", "0.0"), ("shadow", "0.0"), ("fallback", "1.0")):
+        for mode, shown in (("live", "0.0"), ("fallback", "1.0")):
             labels = f'application="shop",mode="{mode}",stream="home"'
             assert f"streamdp_mode{{{labels}}} {shown}" in page
 

@@ -33,14 +33,12 @@ from streamdp.service.verification import Verification
 from streamdp.testing.faults import Dice
 from streamdp.testing.judge import judge
 from streamdp.wire.lines import CarriedOver, Charge
-from streamdp.wire.published import Mode
 from streamdp.wire.state import read_state
 from streamdp_adapters.sqlite import Settings, Sqlite
 from tests.support.bequeathing import heritage_of
 from tests.support.calling import CONFIG
 from tests.support.carrying import (
     ALL,
-    LEADERS,
     MORE,
     charges,
     leader,
@@ -85,7 +83,7 @@ def test_does_no_cut_into_batches_change_who_leaves(made: Callable[..., Any]) ->
     store, of = of_two(made()), idles(made())
     work = restore(store, of)
     for start in range(0, store.end, 7):
-        work.absorb([store.records(start, min(store.end, start + 7))], mode=Mode.LIVE)
+        work.absorb([store.records(start, min(store.end, start + 7))])
         store.decide(work.cut(now=start, pace=Pace()).commit)
     settle(store, work)
     assert folded(store, of) == []
@@ -138,22 +136,6 @@ def last_of(store: Dated, opening: Charge) -> int:
     )
 
 
-@pytest.mark.parametrize("made", LEADERS)
-def test_does_whatever_was_withheld_stay_so(made: Callable[..., Any]) -> None:
-    """A key whose newest was drawn in shadow mode comes back like a new one."""
-    hours = [10 + at * 0.01 for at in range(60)] + [
-        15.0,
-        18.0,
-        *(18.5 + at * 0.01 for at in range(40)),
-    ]
-    store = dated(made(), hours, [b"fr"] * 60 + [b"de", b"de"] + [b"fr"] * 40)
-    of = idles(made())
-    live(store, of, 62, mode=Mode.SHADOW)
-    live(store, of, store.end)
-    assert [line.mechanism for line in openings_of(store, b"fr")] == ["uniform", "uniform"]
-    assert verified(store, of) == []
-
-
 def test_does_a_key_that_is_away_leave_memory_and_count_towards_the_limit() -> None:
     """What is kept of it is small; who gets a learner does not depend on when rows are dropped."""
     hours = [*(10 + at * 0.01 for at in range(30)), 13.0, 16.0, 16.1, 16.2]
@@ -161,11 +143,11 @@ def test_does_a_key_that_is_away_leave_memory_and_count_towards_the_limit() -> N
     store = dated(leader(), hours, keys)
     of = replace(idles(leader()), most_keys=5)
     work = restore(store, of)
-    work.absorb([store.records(0, 30)], mode=Mode.LIVE)
+    work.absorb([store.records(0, 30)])
     assert len(work.engine) == 3
-    work.absorb([store.records(30, 32)], mode=Mode.LIVE)
+    work.absorb([store.records(30, 32)])
     assert len(work.engine) == 1
-    work.absorb([store.records(32, 34)], mode=Mode.LIVE)
+    work.absorb([store.records(32, 34)])
     assert (len(work.engine), work.engine.slots_refused) == (3, 0)
     settle(store, work)
     tight = replace(of, most_keys=4)
@@ -393,7 +375,7 @@ def test_is_a_key_brought_back_under_its_old_born_caught(monkeypatch: pytest.Mon
     back = openings_of(other, b"fr")[1].born
     live(store, of, back)
     work = restore(store, of)
-    work.absorb([store.records(back, back + 9)], mode=Mode.LIVE)
+    work.absorb([store.records(back, back + 9)])
     monkeypatch.setattr(work.engine, "save", lambda *, most=None: [])
     for _ in range(2):
         store.decide(work.cut(now=0, pace=Pace()).commit)
@@ -421,7 +403,7 @@ def test_is_dropping_by_a_clock_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         store = of_two(leader())
         work = restore(store, of)
         for start in range(0, store.end, 40):
-            work.absorb([store.records(start, min(store.end, start + 40))], mode=Mode.LIVE)
+            work.absorb([store.records(start, min(store.end, start + 40))])
         settle(store, work)
     assert folded(store, of) != []
 

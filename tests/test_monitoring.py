@@ -21,7 +21,7 @@ from streamdp.core.regret import ESTIMATES, Estimate
 from streamdp.serve.history import StreamReleases
 from streamdp.serve.metrics import CONTENT_TYPE
 from streamdp.service.operations import metrics
-from streamdp.service.status import ASSEMBLES, PartitionStatus, StreamStatus
+from streamdp.service.status import PartitionStatus, StreamStatus
 from tests.support.prometheus_server import PrometheusServer, eventually, prometheus
 from tests.support.publishing import charge, release
 from tests.support.showing import ABOUT, Facts, facts, partition
@@ -60,7 +60,7 @@ class Shown:
 def _with_assembly(of: Facts) -> Facts:
     """A process that assembles too."""
     assert of.process is not None
-    joins = [StreamStatus("clicks", ASSEMBLES, [partition(0, open=7, events=40)])]
+    joins = [StreamStatus("clicks", [partition(0, open=7, events=40)])]
     process = structs.replace(of.process, assemblies=joins)
     return replace(of, process=process, assemblies={"clicks": 1})
 
@@ -84,7 +84,7 @@ def _with_stream(
 ) -> Facts:
     """A process with one more stream in good health."""
     assert of.process is not None
-    status = StreamStatus(name, "live", [partition(0)])
+    status = StreamStatus(name, [partition(0)])
     process = structs.replace(of.process, streams=[*of.process.streams, status])
     topics = replace(ABOUT.topics, stream=name)
     about = replace(ABOUT, topics=topics, learner=learner, estimates=estimates)

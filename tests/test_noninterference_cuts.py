@@ -21,7 +21,7 @@ from streamdp.service.protocol import PartitionWork
 from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.testing.judge import judge
-from streamdp.wire.published import Lines, Mode
+from streamdp.wire.published import Lines
 from streamdp.wire.recording import Entry, record_all
 from tests.support.protocol_model import Store, evidence, finish, fold, restore
 from tests.support.streams import ACTIONS, events, feedback_spec, shown, spec
@@ -49,7 +49,7 @@ def go_on(store: Store, work: PartitionWork, stream: StreamSpec, *, cuts: int, t
     pace = Pace(records=chance.choice([5, 1000]), seconds=chance.choice([1.0, 99.0]))
     while work.engine.position < to:
         stop = min(to, work.engine.position + chance.choice([1, 2, 7, 40, 150]))
-        work.absorb([store.records(work.engine.position, stop)], mode=Mode.LIVE)
+        work.absorb([store.records(work.engine.position, stop)])
         for _ in range(chance.choice([0, 0, 1, 2])):
             now += chance.random()
             store.decide(work.cut(now=now, pace=pace).commit)
@@ -90,14 +90,14 @@ def test_is_a_line_that_counts_commits_found(monkeypatch: pytest.MonkeyPatch) ->
     commits = 0
 
     def by_commit(
-        releases: Releases, *, lines: Lines, mode: Mode, ordinal: int, input_id: str | None
+        releases: Releases, *, lines: Lines, ordinal: int, input_id: str | None
     ) -> list[Entry]:
         assert input_id is None
         nonlocal commits
         commits += 1
         return [
             entry._replace(ledger=entry.ledger.replace(b'"ordinal":', b'"ordinal":%d' % commits))
-            for entry in record_all(releases, lines=lines, mode=mode, ordinal=ordinal)
+            for entry in record_all(releases, lines=lines, ordinal=ordinal)
         ]
 
     def ledger(*stops: int) -> list[Published]:
@@ -105,7 +105,7 @@ def test_is_a_line_that_counts_commits_found(monkeypatch: pytest.MonkeyPatch) ->
         commits, store = 0, Store(RECORDS)
         work = restore(store, STREAM)
         for stop in stops:
-            work.absorb([store.records(work.engine.position, stop)], mode=Mode.LIVE)
+            work.absorb([store.records(work.engine.position, stop)])
             store.decide(work.cut(now=0, pace=Pace()).commit)
         finish(store, work)
         return store.ledger

@@ -48,8 +48,8 @@ def readiness(latest: LatestStatus) -> list[str]:
     return why
 
 
-NOTHING_YET = ProcessStatus([StreamStatus("home", "live", [], settled=False)], [], None)
-STANDS_BY = ProcessStatus([StreamStatus("home", "live", [], settled=True)], [], 0.1)
+NOTHING_YET = ProcessStatus([StreamStatus("home", [], settled=False)], [], None)
+STANDS_BY = ProcessStatus([StreamStatus("home", [], settled=True)], [], 0.1)
 
 
 def test_a_process_without_snapshots_is_not_ready_and_a_silent_one_is_not_alive() -> None:
@@ -135,7 +135,7 @@ def test_a_halt_by_the_configuration_makes_a_process_unready(reason: str) -> Non
 
 
 def test_the_status_names_each_partition_of_streams_and_assemblies() -> None:
-    joins = [StreamStatus("clicks", "assembles", [partition(0, open=7)])]
+    joins = [StreamStatus("clicks", [partition(0, open=7)])]
     status = asked(taken(structs.replace(process(partition(3)), assemblies=joins)), "/v1/status")
     ((home,), (clicks,)) = status.json["streams"], status.json["assemblies"]
     assert [part["number"] for part in home["partitions"]] == [3]

@@ -19,7 +19,7 @@ from streamdp.serve.policy_history import MOST_BLOCKS, MOST_POINTS
 from streamdp.serve.shown import _learner
 from streamdp.testing.judge import Evidence
 from streamdp.wire.lines import PolicyLine, from_base64, key_bytes
-from streamdp.wire.published import Mode, decode_in_force
+from streamdp.wire.published import decode_in_force
 from tests.support.carrying import MORE, live, openings, policies, store_of, stream
 from tests.support.idling import idles, of_two
 from tests.support.services import Room
@@ -29,10 +29,10 @@ LEARNER = policy_elimination(actions=ACTIONS, epsilon="1/2", schedule="capped 3"
 
 
 @lru_cache
-def published(mode: Mode = Mode.LIVE) -> Evidence:
+def published() -> Evidence:
     async def run() -> Room:
         room = Room([feedback_spec(learner=LEARNER)], partitions=1)
-        async with room.worker(modes={"clicks": mode}):
+        async with room.worker():
             room.send("clicks", *shown(300, keys=[b"k"]))
             await room.until(room.is_read)
         return room
@@ -157,10 +157,7 @@ def test_does_a_line_that_is_no_line_of_ours_stop_nothing(
     assert releases.refused == (kind == "sums")
 
 
-def test_are_there_no_policies_of_what_was_withheld() -> None:
-    history = heard(published(Mode.SHADOW)).of_key(b"k")[0]
-    assert history.policies is not None
-    assert history.policies.points(len(ACTIONS)) == []
+def test_are_there_no_policies_of_a_table_that_no_line_has() -> None:
     whole = heard(published()).of_key(b"k")[0]
     assert (
         _learner(0, whole, ("one", "too", "many", "of", "them"), posterior=True)["policies"] is None

@@ -27,7 +27,7 @@ from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import open_partition
 from streamdp.testing.judge import judge
 from streamdp.wire.lines import EpochMark
-from streamdp.wire.published import Mode, decode_ledger
+from streamdp.wire.published import decode_ledger
 from streamdp.wire.state import Remark, encode_remark
 from tests.support import carrying
 from tests.support.idling import idles
@@ -62,7 +62,7 @@ def test_does_the_judge_catch_publishing_before_it_is_durable() -> None:
     store = Store([(b"k", b"{}")] * 40)
     for _ in range(2):
         work = restore(store, stream)
-        work.absorb([store.records(0, store.end)], mode=Mode.LIVE)
+        work.absorb([store.records(0, store.end)])
         work.cut(now=0.0, pace=Pace())
         early = work.cut(now=0.0, pace=Pace())  # what the next commit publishes, sent too early
         store.send(early.commit)
@@ -74,8 +74,8 @@ def test_does_the_judge_catch_a_skipped_record() -> None:
     stream = spec()
     store = Store(events(60))
     work = restore(store, stream)
-    work.absorb([store.records(0, 20)], mode=Mode.LIVE)
-    work.absorb([replace(store.records(21, store.end), start=20)], mode=Mode.LIVE)
+    work.absorb([store.records(0, 20)])
+    work.absorb([replace(store.records(21, store.end), start=20)])
     finish(store, work)
     assert fold(store, stream, whole="whole") != []
 
@@ -98,7 +98,7 @@ def test_a_state_is_restored_the_same_from_its_log(
         store = Store(records, headers=headers)
     work, chance = restore(store, stream), random.Random(3)
     for stop in range(8, 200, 8):
-        work.absorb([store.records(work.engine.position, stop)], mode=Mode.LIVE)
+        work.absorb([store.records(work.engine.position, stop)])
         with monkeypatch.context() as patch:
             patch.setattr(protocol, "_MOST_GONE", 2)
             commit = work.cut(now=stop / 2, pace=Pace()).commit
@@ -138,7 +138,7 @@ OTHERS = [
     ROW + b"null]", ROW + b'"\xc3\xa9"]', ROW + b'"\\""]', ROW + b'{"base64":"/w=="}]',
     ROW + b'"a"]\n' + ROW + b'"b"]', ROW + b'"a"]\n', ROW + b'"a', ROW + b'"\xff"]', ROW + b'"a" ]',
     ROW + b'"a","b"]', ROW + b"]", b'["home",0,"row",01,"a"]', b'["home",0,"row",2,"a"]',
-    b'["home",1,"row",1,"a"]', b'["home",0,"withheld",1,"a"]', b"\n", b"",
+    b'["home",1,"row",1,"a"]', b'["home",0,"schema",1,17]', b"\n", b"",
 ]  # fmt: skip
 
 
@@ -188,12 +188,12 @@ def test_are_records_that_do_not_go_on_refused(start: int) -> None:
     stream = spec()
     store = Store(events(60))
     work = restore(store, stream)
-    work.absorb([store.records(0, 20)], mode=Mode.LIVE)
+    work.absorb([store.records(0, 20)])
     with pytest.raises(TransportLost, match=f"expected offset 20, got {start}"):
-        work.absorb([store.records(start, store.end)], mode=Mode.LIVE)
+        work.absorb([store.records(start, store.end)])
     parts = [store.records(20, 25), store.records(start, store.end)]
     with pytest.raises(TransportLost, match=f"expected offset 25, got {start}"):
-        work.absorb(parts, mode=Mode.LIVE)
+        work.absorb(parts)
     finish(store, work)
     assert fold(store, stream, whole="whole") == []
 
@@ -209,7 +209,7 @@ def test_does_a_batch_without_records_only_move_the_position(stream: StreamSpec)
     work = restore(store, stream)
     store.decide(work.cut(now=0.0, pace=Pace()).commit)
     assert not work.behind
-    work.absorb([work.read(Records(HOME, 0, (), (), (), 7))], mode=Mode.LIVE)
+    work.absorb([work.read(Records(HOME, 0, (), (), (), 7))])
     assert (work.behind, work.urgent) == (True, False)
     cut = work.cut(now=0.0, pace=Pace())
     assert (cut.commit.next_offset, cut.commit.low_water, work.slots) == (7, 7, 0)
@@ -219,7 +219,7 @@ def test_is_a_rebuild_fed_without_a_gap() -> None:
     stream = spec()
     store = Store(events(60))
     work = restore(store, stream)
-    work.absorb([store.records(0, 20)], mode=Mode.LIVE)
+    work.absorb([store.records(0, 20)])
     work.engine.save = lambda *, most=None: []  # type: ignore[method-assign]
     store.decide(work.cut(now=0, pace=Pace()).commit)
     restoring = Restoring(stream, HOME, store.taken(), by_others=ALONE)
@@ -259,10 +259,10 @@ def test_does_a_partition_halt_rather_than_guess(broken: str, said: str) -> None
     stream = spec(epoch=2)
     store = Store(events(60))
     work = restore(store, stream)
-    work.absorb([store.records(0, 30)], mode=Mode.LIVE)
+    work.absorb([store.records(0, 30)])
     store.decide(work.cut(now=0, pace=Pace()).commit)
     old = dict(store.state)
-    work.absorb([store.records(30, 60)], mode=Mode.LIVE)
+    work.absorb([store.records(30, 60)])
     for _ in range(2):
         store.decide(work.cut(now=0, pace=Pace()).commit)
     taken = store.taken()
@@ -336,7 +336,7 @@ def test_is_a_new_epoch_the_way_out(crash: str) -> None:
     stream = spec()
     store = Store(events(90))
     work = restore(store, stream)
-    work.absorb([store.records(0, 40)], mode=Mode.LIVE)
+    work.absorb([store.records(0, 40)])
     store.decide(work.cut(now=0, pace=Pace()).commit)
     changed = spec(
         epoch=2, learner=sd.noisy_leader(actions=["x", "y"], epsilon="1", noise="gumbel")
@@ -373,28 +373,13 @@ def test_is_a_lost_state_passed_only_by_a_new_epoch_behind_everything() -> None:
     assert judge(evidence(store)) == []  # its ordinals go on behind the last line
 
 
-def test_do_the_modes_differ_in_bytes_only() -> None:
-    """Shadow withholds actions; draws, charges and records are the same."""
-    ledgers = {}
-    for mode in Mode:
-        store = Store(events(60))
-        work = restore(store, spec())
-        work.absorb([store.records(0, store.end)], mode=mode)
-        finish(store, work)
-        ledgers[mode] = [decode_ledger(record.value) for record in store.ledger]
-        assert judge(evidence(store)) == []
-        assert bool(store.actions) is (mode is not Mode.SHADOW)
-    identities = {mode: [line.identity for line in lines] for mode, lines in ledgers.items()}  # type: ignore[union-attr]
-    assert identities[Mode.LIVE] == identities[Mode.SHADOW]
-
-
 def test_is_low_water_kept_near_the_position() -> None:
     """The sweep saves what is longest unsaved, so a rebuild never reads more than the bound."""
     stream = spec()
     store = Store(events(2000, keys=[str(n).encode() for n in range(50)]))
     work, pace = restore(store, stream), Pace(records=200, seconds=1000)
     for start in range(0, 2000, 20):
-        work.absorb([store.records(start, start + 20)], mode=Mode.LIVE)
+        work.absorb([store.records(start, start + 20)])
         cut = work.cut(now=start / 1000, pace=pace)
         store.decide(cut.commit)
         assert cut.checkpoint.next_offset - cut.checkpoint.low_water <= 200
@@ -405,7 +390,7 @@ def test_is_a_key_that_is_too_long_refused_and_counted() -> None:
     stream = spec(most_key_bytes=4)
     store = Store([(b"short", b"{}"), (b"ok", b"{}"), (None, b"{}")])
     work = restore(store, stream)
-    work.absorb([store.records(0, 3)], mode=Mode.LIVE)
+    work.absorb([store.records(0, 3)])
     assert (work.keys_refused, len(work.engine), work.engine.position) == (1, 2, 3)
 
 
@@ -418,7 +403,7 @@ def test_has_nothing_a_size_that_depends_on_the_draw() -> None:
         stream = spec(learner=learner, randomness=sd.SeededRandomness(seed))
         store = Store([(b"k", b"{}")] * 5)
         work = restore(store, stream)
-        work.absorb([store.records(0, 5)], mode=Mode.LIVE)
+        work.absorb([store.records(0, 5)])
         cuts = [work.cut(now=0, pace=Pace()).commit for _ in range(2)]
         sizes.add(tuple(
             len(value or b"")

@@ -22,7 +22,6 @@ from streamdp.service.protocol import Cut, PartitionWork
 from streamdp.service.saved_entries import SavedEntries
 from streamdp.service.settings import Pace
 from streamdp.service.taking import Opening
-from streamdp.wire.published import Mode
 from streamdp.wire.state import encode_checkpoint
 from tests.support.protocol_model import Story
 from tests.support.streams import spec
@@ -76,9 +75,9 @@ def rows_ahead_of_the_cut(patch: Patch) -> None:
     """Rows are as of now, the position is as of one batch ago: the releases between are lost."""
     absorb, before = PartitionWork.absorb, dict[PartitionWork, int]()
 
-    def noting(self: PartitionWork, records: Sequence[Records], *, mode: Mode) -> None:
+    def noting(self: PartitionWork, records: Sequence[Records]) -> None:
         before[self] = self.engine.position
-        absorb(self, records, mode=mode)
+        absorb(self, records)
 
     def late(work: PartitionWork, made: Cut) -> Cut:
         at = max(before.get(work, 0), made.checkpoint.low_water)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 
 import jsonschema
@@ -16,7 +15,7 @@ from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import Key
 from streamdp.wire import schema
 from streamdp.wire.lines import Charge, EpochMark, ModeLine, key_bytes
-from streamdp.wire.published import Mode, decode_action, decode_ledger, decode_published
+from streamdp.wire.published import decode_action, decode_ledger, decode_published
 from streamdp.wire.schemas import NAMES
 from tests.golden_wire import ACTIONS, LINES, REMEMBERING, SHOWN, release, texts
 from tests.support.publishing import mode_record
@@ -33,49 +32,45 @@ def test_golden_files(path: Path) -> None:
 # Length and bytes
 
 
-@pytest.mark.parametrize("mode", list(Mode))
 @pytest.mark.parametrize("kind", ["opening", "action"])
-def test_a_lines_length_is_independent_of_the_action(kind: str, mode: Mode) -> None:
+def test_a_lines_length_is_independent_of_the_action(kind: str) -> None:
     drawn = [release(kind, value) for value in range(len(ACTIONS))]
-    assert len({len(LINES.ledger(one, mode=mode, ordinal=9)) for one in drawn}) == 1
-    assert len({len(LINES.action(one, mode=mode) or b"") for one in drawn}) == 1
+    assert len({len(LINES.ledger(one, ordinal=9)) for one in drawn}) == 1
+    assert len({len(LINES.action(one) or b"") for one in drawn}) == 1
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-def test_a_lines_length_is_independent_of_the_vote_and_of_what_is_in_force(mode: Mode) -> None:
+def test_a_lines_length_is_independent_of_the_vote_and_of_what_is_in_force() -> None:
     """Also with eleven actions, whose numbers differ in width."""
     many = replace(REMEMBERING, actions=tuple("abcdefghijk"))
     for lines in (REMEMBERING, many):
         places = range(len(lines.actions))
         drawn = [replace(release(value=a), in_force=b) for a in places for b in places]
-        assert len({len(lines.ledger(one, mode=mode, ordinal=9)) for one in drawn}) == 1
-        assert len({len(lines.action(one, mode=mode) or b"") for one in drawn}) == 1
+        assert len({len(lines.ledger(one, ordinal=9)) for one in drawn}) == 1
+        assert len({len(lines.action(one) or b"") for one in drawn}) == 1
 
 
 def test_with_a_memory_the_action_is_what_is_in_force_and_the_ledger_says_both() -> None:
     shown = replace(release(value=1), in_force=3)
-    action = decode_action(REMEMBERING.action(shown, mode=Mode.LIVE) or b"")
-    charge = decode_ledger(REMEMBERING.ledger(shown, mode=Mode.LIVE, ordinal=9))
+    action = decode_action(REMEMBERING.action(shown) or b"")
+    charge = decode_ledger(REMEMBERING.ledger(shown, ordinal=9))
     assert isinstance(charge, Charge)
     assert (action.index, action.action) == (3, ACTIONS[3])
     assert (charge.index, charge.action, charge.in_force) == (1, ACTIONS[1], 3)
     assert charge.memory == "twice in a row"
-    withheld = REMEMBERING.ledger(shown, mode=Mode.SHADOW, ordinal=9)
-    assert b"in_force" not in withheld
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=2, max_size=9))
 def test_a_lines_length_is_independent_of_the_estimate(values: list[int]) -> None:
     for kind in ("block_regret", "mean_loss"):
         drawn = [release(kind, value) for value in (0, -(2**63), 3 * 10**15 + 1, *values)]
-        assert len({len(LINES.ledger(one, mode=Mode.LIVE, ordinal=9)) for one in drawn}) == 1
+        assert len({len(LINES.ledger(one, ordinal=9)) for one in drawn}) == 1
 
 
 def test_a_line_without_filling_shows_the_action_by_its_length() -> None:
     """The mutant: this is why lines are filled."""
     lengths = set()
     for value in range(len(ACTIONS)):
-        line = LINES.action(release(value=value), mode=Mode.LIVE)
+        line = LINES.action(release(value=value))
         assert line is not None
         lengths.add(len(line.replace(b" ", b"")))
     assert len(lengths) > 1
@@ -84,29 +79,12 @@ def test_a_line_without_filling_shows_the_action_by_its_length() -> None:
 def test_the_same_release_is_the_same_bytes() -> None:
     """No timestamp, no counter: publishing again is byte-equal."""
     for shown in SHOWN.values():
-        for mode in Mode:
-            assert LINES.action(shown, mode=mode) == LINES.action(shown, mode=mode)
-            first, again = (LINES.ledger(shown, mode=mode, ordinal=9) for _ in range(2))
-            assert first == again
+        assert LINES.action(shown) == LINES.action(shown)
+        first, again = (LINES.ledger(shown, ordinal=9) for _ in range(2))
+        assert first == again
 
 
 # Modes
-
-
-def test_shadow_withholds_the_action() -> None:
-    assert LINES.action(release(), mode=Mode.SHADOW) is None
-    drawn = {LINES.ledger(release(value=at), mode=Mode.SHADOW, ordinal=9) for at in range(4)}
-    assert len(drawn) == 1
-    line = decode_ledger(drawn.pop())
-    assert isinstance(line, Charge)
-    assert line.withheld is True
-    assert line.charge == Fraction(1, 2)
-
-
-def test_shadow_still_shows_estimates() -> None:
-    line = decode_ledger(LINES.ledger(SHOWN["block regret"], mode=Mode.SHADOW, ordinal=9))
-    assert isinstance(line, Charge)
-    assert (line.units, line.estimate) == (-12_345_678, -12_345_678 / 2**20)
 
 
 def test_the_mode_line_names_its_time_and_an_unknown_mode_is_not_live() -> None:
@@ -127,15 +105,15 @@ def test_the_mode_line_names_its_time_and_an_unknown_mode_is_not_live() -> None:
 
 
 @pytest.mark.slow
-@given(KEYS, st.integers(0, 3), st.sampled_from(["opening", "action"]), st.sampled_from(Mode))
-def test_what_is_written_is_read(key: Key, value: int, kind: str, mode: Mode) -> None:
+@given(KEYS, st.integers(0, 3), st.sampled_from(["opening", "action"]))
+def test_what_is_written_is_read(key: Key, value: int, kind: str) -> None:
     shown = release(kind, value, key=key)
-    charge = decode_ledger(LINES.ledger(shown, mode=mode, ordinal=9))
+    charge = decode_ledger(LINES.ledger(shown, ordinal=9))
     assert isinstance(charge, Charge)
     assert charge.identity == shown.identity
     assert (charge.start, charge.stop, charge.charge) == (shown.start, shown.stop, shown.epsilon)
     assert (charge.first_offset, charge.last_offset, charge.ordinal) == (100, 200, 9)
-    value_bytes = LINES.action(shown, mode=mode)
+    value_bytes = LINES.action(shown)
     if value_bytes is not None:
         action = decode_action(value_bytes)
         assert (action.identity, key_bytes(action)) == (shown.identity, key)
@@ -151,18 +129,18 @@ def test_an_epochs_mark_is_read() -> None:
 
 def test_an_estimate_carries_its_error() -> None:
     """Per slot for a mean: both the reading and the noise are divided by the public length."""
-    line = decode_ledger(LINES.ledger(SHOWN["mean loss"], mode=Mode.LIVE, ordinal=9))
+    line = decode_ledger(LINES.ledger(SHOWN["mean loss"], ordinal=9))
     assert isinstance(line, Charge)
     assert line.estimate == 0.25
     assert line.standard_error == pytest.approx(2**0.5 * 8 / 4, rel=1e-4)
 
 
 def test_a_reader_ignores_what_it_does_not_know() -> None:
-    line = (LINES.action(release(), mode=Mode.LIVE) or b"")[:-1] + b',"new":[1,{}]}'
+    line = (LINES.action(release()) or b"")[:-1] + b',"new":[1,{}]}'
     assert decode_action(line).action == "bb"
 
 
-ACTION_LINE = LINES.action(release(), mode=Mode.LIVE) or b""
+ACTION_LINE = LINES.action(release()) or b""
 
 
 @pytest.mark.parametrize(
@@ -192,11 +170,10 @@ def test_lines_keep_their_schema() -> None:
         jsonschema.Draft202012Validator(schema(name)) for name in ("action", "ledger")
     )
     for shown in SHOWN.values():
-        for mode in Mode:
-            ledger.validate(json.loads(LINES.ledger(shown, mode=mode, ordinal=9)))
-            line = LINES.action(shown, mode=mode)
-            if line is not None:
-                action.validate(json.loads(line))
+        ledger.validate(json.loads(LINES.ledger(shown, ordinal=9)))
+        line = LINES.action(shown)
+        if line is not None:
+            action.validate(json.loads(line))
     mark = LINES.epoch(partition=0, epoch=3, previous=None, next_offset=0, ordinal=1)
     ledger.validate(json.loads(mark))
     assert not action.is_valid({**json.loads(ACTION_LINE), "index": -1})

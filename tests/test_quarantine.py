@@ -35,7 +35,6 @@ from streamdp.service.spec import StreamSpec
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.formats import Format, configure
-from streamdp.wire.published import Mode
 from streamdp.wire.quarantined import MOST_REASON, MOST_VALUE, Quarantined, read_quarantined
 from streamdp_adapters.sqlite import Settings, Sqlite
 from tests.support.kind_mutants import releases_scripted_estimates
@@ -127,7 +126,7 @@ def test_is_a_frame_with_one_bad_row_set_aside_once() -> None:
     rows = np.full((3, 4, 3), 0.5, dtype="<f4")
     rows[1, 2, 0] = np.nan
     rows[2] = 3e38  # three of them add up to infinity
-    work(made).absorb([records([row.tobytes() for row in rows])], mode=Mode.LIVE)
+    work(made).absorb([records([row.tobytes() for row in rows])])
     reasons = [(entry.offset, made.format.explain(entry.value)) for entry in queue(made).take(9)]
     assert reasons == [(1, "1 rows with NaN or infinity, the first is 2"), (2, None)]
 
@@ -143,7 +142,7 @@ def test_is_unusable_feedback_set_aside_and_a_loss_of_one_half_not(played: str) 
         b'{"action":"nobody","loss":1}',
     ]  # fmt: skip
     given = replace(records(values), headers=[[("streamdp-action", b"a")]] * 5 + [[]])
-    work(made).absorb([given], mode=Mode.LIVE)
+    work(made).absorb([given])
     wrong = [at for at, value in enumerate(values) if made.format.explain(value) is not None]
     assert [entry.offset for entry in queue(made).take(9)] == wrong
     assert wrong == ([2, 3, 4] if played == "header" else [2, 3, 4, 5])
@@ -154,10 +153,10 @@ def test_is_nothing_set_aside_again() -> None:
     made = aside()
     values = [GOOD, BAD, None, GOOD]
     first = work(made)
-    first.absorb([records(values)], mode=Mode.LIVE)
+    first.absorb([records(values)])
     assert [entry.offset for entry in queue(made).take(9)] == [1, 2]
     again = work(made)
-    again.absorb([records(values[:3]), records([GOOD, BAD], start=3)], mode=Mode.LIVE)
+    again.absorb([records(values[:3]), records([GOOD, BAD], start=3)])
     assert [entry.offset for entry in queue(made).take(9)] == [4]
     restoring = Restoring(aside(), HOME, asyncio.run(_peeked()), by_others=ALONE)
     restoring.feed(records([BAD]))

@@ -23,7 +23,6 @@ from streamdp.service.batches import decode
 from streamdp.service.config import Configuration, Seeds
 from streamdp.service.logs import EVENTS
 from streamdp.testing.judge import Evidence, judge, judge_fold
-from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
 from streamdp.wire.state import read_state
 from tests.conftest import ROOT
@@ -46,7 +45,6 @@ input = "losses"
 start = "earliest"
 actions = ["a", "b", "c"]
 seed = "test"
-mode = "live"
 [streams.home.learner]
 recipe = "prefix_softmax"
 epsilon = "1/2"
@@ -218,32 +216,6 @@ def test_does_a_kill_lose_or_repeat_nothing(shop: Shop) -> None:
         until(shop.is_read)
         assert process.end() == 0
     assert shop.wrong() == []
-
-
-def test_does_a_hangup_reread_modes_and_nothing_else(shop: Shop) -> None:
-    """The mode counts from the next draw; a wrong file changes nothing, the rest waits."""
-    shop.send(100)
-    with shop.run() as process:
-        until(shop.is_read)
-        edges = [end for _, end in map(shop.position, PARTITIONS)]
-        shop.change('mode = "live"', 'mode = "shadow"')
-        process.signal(signal.SIGHUP)
-        assert process.hear("mode_changed")["mode"] == "shadow"
-        shop.change('start = "earliest"', 'start = "sometime"')
-        process.signal(signal.SIGHUP)
-        assert "streams.home.start" in str(process.hear("configuration_rejected")["detail"])
-        shop.change('start = "sometime"', 'start = "earliest"\nepoch = 7')
-        process.signal(signal.SIGHUP)
-        process.hear("configuration_needs_restart")
-        shop.send(100, seed=2)
-        until(shop.is_read)
-        assert process.end() == 0
-    lines = [decode_ledger(record.value) for record in shop.published()[1]]
-    charges = [line for line in lines if isinstance(line, Charge) and line.kind == "action"]
-    withheld = {(line.last_offset >= edges[line.partition], line.withheld is True)
-                for line in charges}  # fmt: skip
-    assert withheld == {(False, False), (True, True)}
-    assert {line.epoch for line in lines} == {1}
 
 
 def test_is_a_second_process_refused(shop: Shop) -> None:
@@ -474,7 +446,7 @@ import os, signal
 import streamdp.cli._served as module
 before = module.code_of_halt
 def signalled(reason):
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGINT):
         os.kill(os.getpid(), number)
     return before(reason)
 module.code_of_halt = signalled

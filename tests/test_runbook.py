@@ -18,7 +18,6 @@ from streamdp.service.protocol import Restoring
 from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason
-from streamdp.wire.published import Mode
 from tests.conftest import ROOT
 from tests.support.protocol_model import HOME, Store, restore
 from tests.support.streams import events, spec
@@ -96,10 +95,10 @@ def lived() -> tuple[Store, dict[bytes, bytes]]:
     """A store that has learned and published, and its state one step before."""
     store = Store(events(60))
     work = restore(store, STREAM)
-    work.absorb([store.records(0, 30)], mode=Mode.LIVE)
+    work.absorb([store.records(0, 30)])
     store.decide(work.cut(now=0, pace=Pace()).commit)
     before = dict(store.state)
-    work.absorb([store.records(30, 60)], mode=Mode.LIVE)
+    work.absorb([store.records(30, 60)])
     for _ in range(2):
         store.decide(work.cut(now=0, pace=Pace()).commit)
     return store, before

@@ -29,7 +29,7 @@ from streamdp.service.view import PartitionView, Status, View
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.entries import Entries
-from streamdp.wire.published import Mode, decode_ledger
+from streamdp.wire.published import decode_ledger
 from streamdp.wire.state import Checkpoint, LastRecord, decode_checkpoint, encode_checkpoint
 from streamdp_adapters.sqlite import Settings, Sqlite
 from tests.support.calling import CONFIG
@@ -45,7 +45,7 @@ def lived(*, input_id: str | None, saved: str = "all") -> Store:
     """A store that has read forty records; its rows are saved, or lag behind."""
     store = Store(events(40), input_id=input_id)
     work = restore(store, STREAM)
-    work.absorb([store.records(0, 40)], mode=Mode.LIVE)
+    work.absorb([store.records(0, 40)])
     if saved == "all":
         finish(store, work)
     else:
@@ -140,7 +140,7 @@ def clicked(*, saved: str = "all") -> Store:
     """A feedback stream's store: only headers and timestamps tell its records apart."""
     store = Store(list(SAME), headers=shown(60)[1], made_at=1000)
     work = restore(store, CLICKS)
-    work.absorb([store.records(0, 40)], mode=Mode.LIVE)
+    work.absorb([store.records(0, 40)])
     if saved == "all":
         finish(store, work)
     else:

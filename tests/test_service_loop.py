@@ -30,8 +30,6 @@ from streamdp.service.protocol import PartitionWork
 from streamdp.service.settings import OnHalt, Start
 from streamdp.service.view import Reason, Status
 from streamdp.testing.faults import Dice, FaultPlan
-from streamdp.wire.lines import Charge
-from streamdp.wire.published import Mode, decode_ledger
 from tests.support.services import QUICK, Between, Room, Worker
 from tests.support.streams import events, spec
 
@@ -575,32 +573,6 @@ async def test_is_a_partition_left_before_it_is_taken_again() -> None:
     assert between[0].order[:3] == ["take", "leave", "take"]
     assert worker.log.of("partition_revoked")
     assert room.wrong() == []
-
-
-@running
-async def test_does_a_mode_count_from_the_next_draw_on() -> None:
-    """Shadow withholds what is drawn from then on; nothing else changes."""
-    room = Room([spec()], partitions=1)
-    room.send("home", events(60, keys=KEYS))
-    async with room.worker(modes={"home": Mode.LIVE}) as worker:
-        await room.until(room.is_read)
-        await room.until(lambda: len(room.log.ledger(room.specs["home"].topics)) > 12)
-        edge = room.end(HOME0)
-        worker.service.set_modes({"home": Mode.SHADOW})
-        worker.service.set_modes({"home": Mode.SHADOW})
-        room.send("home", events(60, keys=KEYS, seed=2))
-        await room.until(room.is_read)
-    assert len(worker.log.of("mode_changed")) == 1
-    assert worker.view.streams["home"].mode is Mode.SHADOW
-    lines = [decode_ledger(record.value) for record in room.log.ledger(room.specs["home"].topics)]
-    withheld = {
-        (line.last_offset >= edge, line.withheld is True)
-        for line in lines
-        if isinstance(line, Charge)
-    }
-    assert withheld == {(False, False), (True, True)}
-    actions = room.log.actions(room.specs["home"].topics)
-    assert len(actions) == sum(isinstance(x, Charge) and x.withheld is not True for x in lines)
 
 
 @running

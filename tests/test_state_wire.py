@@ -18,7 +18,7 @@ from streamdp.core.events import FeedbackColumns, Identity, Key, Release, Releas
 from streamdp.core.kinds.recorded import NOT_RECORDED, Drawn, Kept, named
 from streamdp.wire import state
 from streamdp.wire.entries import Entries, release_entry
-from streamdp.wire.published import Lines, Mode
+from streamdp.wire.published import Lines
 from streamdp.wire.recording import record_all
 from streamdp.wire.rereading import Rereading
 from streamdp.wire.state import Checkpoint, read_state
@@ -73,13 +73,12 @@ def test_an_empty_state_is_a_first_start() -> None:
     assert read({}) == state.SavedState(None, state.EpochEntries(), {}, ())
 
 
-@given(st.sampled_from(list(SHOWN.values())), st.sampled_from(Mode), st.integers(1, 2**63 - 1))
-def test_a_recorded_release_comes_back(shown: Release, mode: Mode, ordinal: int) -> None:
-    """In shadow mode too: a rebuild needs what was drawn in every mode."""
-    recorded = state.record(shown, lines=LINES, mode=mode, ordinal=ordinal)
+@given(st.sampled_from(list(SHOWN.values())), st.integers(1, 2**63 - 1))
+def test_a_recorded_release_comes_back(shown: Release, ordinal: int) -> None:
+    recorded = state.record(shown, lines=LINES, ordinal=ordinal)
     again = state.decode_recorded(shown.identity, state.encode_recorded(recorded))
     assert again == recorded
-    assert again.action == LINES.action(shown, mode=mode)
+    assert again.action == LINES.action(shown)
 
 
 @given(st.tuples(NAMES, SMALL, KEYS, SMALL, SMALL, SMALL, NAMES), st.data())
@@ -172,18 +171,17 @@ def with_memory(release: Release, in_force: int) -> Release:
 @given(
     st.lists(st.tuples(DRAWN, st.integers(0, 3)), max_size=8),
     st.sampled_from([LINES, REMEMBERING]),
-    st.sampled_from(Mode),
     st.integers(1, 2**62),
 )
 def test_many_at_once_are_the_same_bytes(
-    releases: list[tuple[Release, int]], lines: Lines, mode: Mode, first: int
+    releases: list[tuple[Release, int]], lines: Lines, first: int
 ) -> None:
     """The fast way against the plain one."""
     drawn = [with_memory(*pair) if lines.memory else pair[0] for pair in releases]
-    entries = record_all(columns(drawn, KINDS), lines=lines, mode=mode, ordinal=first)
+    entries = record_all(columns(drawn, KINDS), lines=lines, ordinal=first)
     assert len(entries) == len(drawn)
     for at, (drawn_release, entry) in enumerate(zip(drawn, entries, strict=True)):
-        plain = state.record(drawn_release, lines=lines, mode=mode, ordinal=first + at)
+        plain = state.record(drawn_release, lines=lines, ordinal=first + at)
         assert entry.key == drawn_release.key
         assert entry.place == release_entry(drawn_release.identity)
         assert entry.recorded == state.encode_recorded(plain)
@@ -193,15 +191,14 @@ def test_many_at_once_are_the_same_bytes(
 @pytest.mark.slow
 @given(
     st.lists(DRAWN, min_size=1, max_size=8),
-    st.sampled_from(Mode),
     st.integers(1, 2**62),
     st.integers(0, 2**32),
     st.booleans(),
 )
 def test_many_of_a_feedback_stream_are_the_same_bytes(
-    drawn: list[Release], mode: Mode, first: int, seed: int, pairs: bool
+    drawn: list[Release], first: int, seed: int, pairs: bool
 ) -> None:
-    """The fast way against the plain one: openings and sums, any numbers, in every mode."""
+    """The fast way against the plain one: openings and sums, any numbers."""
     kinds, shape = ("opening", "sums"), (len(drawn), len(FEEDBACK.actions))
     generator = np.random.default_rng(seed)
     one, other = generator.integers(-(2**63), 2**63 - 1, (2, *shape), endpoint=True)
@@ -212,30 +209,29 @@ def test_many_of_a_feedback_stream_are_the_same_bytes(
     ]
     feedback = FeedbackColumns(one, other, policy, pairs)
     releases = replace(columns(named, kinds), feedback=feedback)
-    entries = record_all(releases, lines=FEEDBACK, mode=mode, ordinal=first)
+    entries = record_all(releases, lines=FEEDBACK, ordinal=first)
     for at, (drawn_release, entry) in enumerate(zip(releases, entries, strict=True)):
-        plain = state.record(drawn_release, lines=FEEDBACK, mode=mode, ordinal=first + at)
+        plain = state.record(drawn_release, lines=FEEDBACK, ordinal=first + at)
         assert (entry.key, entry.place) == (
             drawn_release.key,
             release_entry(drawn_release.identity),
         )
         assert entry.recorded == state.encode_recorded(plain)
         assert (entry.ledger, entry.action) == (plain.ledger, plain.action)
-    assert not record_all(columns([], kinds), lines=FEEDBACK, mode=mode, ordinal=first)
+    assert not record_all(columns([], kinds), lines=FEEDBACK, ordinal=first)
 
 
 def test_names_like_the_templates_marks_are_refused() -> None:
     """Rather than written wrongly."""
     lines = replace(LINES, digest="7905316482000000001")
     with pytest.raises(ValueError, match="looks like a mark"):
-        record_all(columns([release()], KINDS), lines=lines, mode=Mode.LIVE, ordinal=1)
+        record_all(columns([release()], KINDS), lines=lines, ordinal=1)
 
 
 # Size
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-def test_a_recorded_releases_size_is_independent_of_what_was_drawn(mode: Mode) -> None:
+def test_a_recorded_releases_size_is_independent_of_what_was_drawn() -> None:
     extremes = (0, -1, 2**63 - 1, -(2**63))
     for drawn in (
         [release(value=at) for at in range(len(ACTIONS))],
@@ -245,27 +241,26 @@ def test_a_recorded_releases_size_is_independent_of_what_was_drawn(mode: Mode) -
     ):
         for lines in (LINES, REMEMBERING):
             sizes = {
-                len(state.encode_recorded(state.record(release, lines=lines, mode=mode, ordinal=9)))
+                len(state.encode_recorded(state.record(release, lines=lines, ordinal=9)))
                 for release in drawn
             }
             assert len(sizes) == 1
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-def test_is_what_was_in_force_read_back(mode: Mode) -> None:
-    """From the ledger's line; in shadow mode it is on no record, and a rebuild computes it."""
+def test_is_what_was_in_force_read_back() -> None:
+    """From the ledger's line."""
     shown = with_memory(release(value=1), 3)
-    recorded = state.record(shown, lines=REMEMBERING, mode=mode, ordinal=9)
+    recorded = state.record(shown, lines=REMEMBERING, ordinal=9)
     again = state.decode_recorded(shown.identity, state.encode_recorded(recorded))
-    assert again.release.in_force == (None if mode is Mode.SHADOW else 3)
+    assert again.release.in_force == 3
     assert again.release.value == 1
 
 
 def test_is_an_action_that_was_not_in_force_refused() -> None:
     """The line for readers must say what the ledger says is in force, not the vote."""
     shown = with_memory(release(value=1), 3)
-    recorded = state.record(shown, lines=REMEMBERING, mode=Mode.LIVE, ordinal=9)
-    voted = REMEMBERING.action(replace(shown, in_force=1), mode=Mode.LIVE)
+    recorded = state.record(shown, lines=REMEMBERING, ordinal=9)
+    voted = REMEMBERING.action(replace(shown, in_force=1))
     damaged = state.encode_recorded(replace(recorded, action=voted))
     with pytest.raises(StateMismatch, match="expected the lines of this release"):
         state.decode_recorded(shown.identity, damaged)
@@ -281,15 +276,14 @@ def test_no_recorded_release_is_larger_than_announced(key: Key) -> None:
     bound = state.largest_recorded(LINES, kind, key_bytes=len(key or b""))
     for name in ("opening", "action", "block_regret", "mean_loss"):
         shown = release(name, 2, key=key)
-        for mode in Mode:
-            recorded = state.record(shown, lines=LINES, mode=mode, ordinal=2**63 - 1)
-            entry = release_entry(shown.identity)
-            assert len(entry) + len(state.encode_recorded(recorded)) <= bound
+        recorded = state.record(shown, lines=LINES, ordinal=2**63 - 1)
+        entry = release_entry(shown.identity)
+        assert len(entry) + len(state.encode_recorded(recorded)) <= bound
 
 
-def test_nobody_sees_what_was_withheld() -> None:
+def test_nobody_sees_what_is_not_published_yet() -> None:
     """Reprs of trusted state end up in logs."""
-    recorded = state.record(release(value=2), lines=LINES, mode=Mode.SHADOW, ordinal=9)
+    recorded = state.record(release(value=2), lines=LINES, ordinal=9)
     assert repr(recorded) == "Recorded(ordinal=9)"
     assert "row of" not in repr(read(saved()))
     assert "value" not in repr(read(saved()))
@@ -367,9 +361,7 @@ def test_what_does_not_fit_is_refused(change: Change, message: str | None) -> No
 
 def test_lines_of_another_release_are_refused() -> None:
     mine, other = (
-        state.encode_recorded(
-            state.record(release(value=at), lines=LINES, mode=Mode.LIVE, ordinal=9)
-        )
+        state.encode_recorded(state.record(release(value=at), lines=LINES, ordinal=9))
         for at in (1, 2)
     )
     drawn, ledger, action = mine.split(b"\n")
@@ -384,8 +376,8 @@ def test_lines_of_another_release_are_refused() -> None:
 
 
 def test_a_refusal_does_not_show_what_was_drawn() -> None:
-    """Messages go to logs, and in shadow mode what was drawn is nobody's."""
-    recorded = state.record(release(value=2), lines=LINES, mode=Mode.SHADOW, ordinal=9)
+    """Messages go to logs, and what was drawn may not be published yet."""
+    recorded = state.record(release(value=2), lines=LINES, ordinal=9)
     damaged = state.encode_recorded(recorded).replace(b'"value":2', b'"value":"2 drawn"')
     with pytest.raises(StateMismatch) as refusal:
         state.decode_recorded(release().identity, damaged)
@@ -395,7 +387,7 @@ def test_a_refusal_does_not_show_what_was_drawn() -> None:
 # Reading many at once
 
 
-def many(mode: Mode, **change: object) -> list[tuple[bytes, bytes]]:
+def many(**change: object) -> list[tuple[bytes, bytes]]:
     """Entries of all kinds of releases, of keys that JSON escapes too, as they are recorded."""
     keys: list[Key] = [b"fr", None, b"", b"\xff", b'a"b', "ключ".encode(), b"\x7f", b"a\\", b"7"]
     recorded = []
@@ -408,7 +400,7 @@ def many(mode: Mode, **change: object) -> list[tuple[bytes, bytes]]:
             of, identity=of.identity._replace(key=key, epoch=1, born=at, block=at % 3),
             first_offset=at, last_offset=10 * at, start=at + 1, stop=at + 2,
         )  # fmt: skip
-        one = state.record(changed, lines=lines, mode=mode, ordinal=at + 1)
+        one = state.record(changed, lines=lines, ordinal=at + 1)
         recorded.append((release_entry(changed.identity), state.encode_recorded(one)))
     return recorded
 
@@ -436,11 +428,10 @@ def at_once(rereading: Rereading, entries: list[tuple[bytes, bytes]]) -> object:
     }
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_many_recorded_releases_are_read_as_each_is_read_alone(mode: Mode) -> None:
+def test_many_recorded_releases_are_read_as_each_is_read_alone() -> None:
     """Of every kind and of any key, in a second reading by patterns alone where there are any."""
-    entries, rereading = many(mode), Rereading(PLACES, epoch=1, where="state")
-    entries += many(mode, version="0.2")
+    entries, rereading = many(), Rereading(PLACES, epoch=1, where="state")
+    entries += many(version="0.2")
     expected = plainly(entries)
     assert len(expected) == len(dict(entries))
     for _ in range(2):
@@ -448,10 +439,9 @@ def test_many_recorded_releases_are_read_as_each_is_read_alone(mode: Mode) -> No
     assert len(rereading._patterns) > 3
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_a_pattern_reads_nothing_that_the_plain_reader_refuses(mode: Mode) -> None:
+def test_a_pattern_reads_nothing_that_the_plain_reader_refuses() -> None:
     """Any byte changed, in place or value: the same is read as plainly, or nothing."""
-    entries, rereading = many(mode), Rereading(PLACES, epoch=1, where="state")
+    entries, rereading = many(), Rereading(PLACES, epoch=1, where="state")
     at_once(rereading, entries)
     patterns, rng = len(rereading._patterns), np.random.default_rng(1)
     for _ in range(4000):

@@ -14,7 +14,6 @@ from functools import partial
 import pytest
 
 from streamdp.ports import Published
-from streamdp.wire.published import Mode
 from tests.support.asking import Observer, shown
 from tests.support.browser import CONTRAST, Browser, browser, keep
 from tests.support.publishing import Topic, action, charge, release
@@ -177,13 +176,8 @@ def test_does_it_ask_nobody_but_its_own_origin_and_complain_of_nothing(
 
 
 def test_does_a_page_of_several_streams_let_one_choose() -> None:
-    """Shadow mode, a seed and silence are said; the budget adds up over the streams of a topic."""
-    other = replace(
-        ABOUT,
-        topics=replace(ABOUT.topics, stream="other"),
-        seeded=True,
-        mode=Mode.SHADOW,
-    )
+    """A seed and silence are said; the budget adds up over the streams of a topic."""
+    other = replace(ABOUT, topics=replace(ABOUT.topics, stream="other"), seeded=True)
     made = partial(Observer, *published(), about=ABOUT, more=[other])
     with browser() as page_window:
         with shown(made) as address:
@@ -193,7 +187,7 @@ def test_does_a_page_of_several_streams_let_one_choose() -> None:
             assert "other is seeded" in page_window.text("#alarms")
             page_window.run("document.querySelectorAll('#streams button')[1].focus()")
             page_window.keys("\ue007")
-            page_window.until(lambda: "shadow" in page_window.text("#pills"))
+            page_window.until(lambda: "live" in page_window.text("#pills"))
             keep("streams", page_window.screenshot())
         page_window.until(lambda: "There is no answer" in page_window.text("#alarms"))
         assert "published until" in page_window.text("#alarms")

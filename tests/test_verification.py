@@ -16,7 +16,6 @@ from streamdp.core.evidence import Standing, VoteFilter
 from streamdp.ports import LastCommit, Published, StreamTopics
 from streamdp.service.verification import MOST_LISTED, Verification, shortened
 from streamdp.wire.entries import Entries
-from streamdp.wire.published import Mode
 from streamdp.wire.state import Checkpoint, encode_checkpoint
 from tests.support.good_ledger import GOOD, HOME, LINES, line, numbered, opening
 
@@ -124,7 +123,7 @@ def test_does_an_estimate_add_to_its_block() -> None:
     lines = replace(LINES, estimates=(sd.estimate("mean_loss", epsilon="1/4", min_length=1),))
     release = Release(Identity("home", 0, b"fr", 1, 0, 2, "mean_loss"), 0, 4, 8, 3, 6,
                       Fraction(1, 4))  # fmt: skip
-    value = lines.ledger(release, mode=Mode.LIVE, ordinal=5)
+    value = lines.ledger(release, ordinal=5)
     for old, new, said in (
         (b'"epsilon":"1/4"', b'"epsilon":"1/5"', "but noise of scale 4194304 costs 1/4"),
         (b'"scale":"4194304"', b'"scale":"4194303"', "costs 1048576/4194303"),
@@ -145,7 +144,7 @@ def test_do_seeded_lines_guarantee_nothing() -> None:
     verification = Verification()
     seeded = replace(LINES, seeded=True)
     release = Release(Identity("home", 0, None, 1, 0, 0, OPENING), 0, 1, 1, 0, 0, Fraction(0))
-    value = seeded.ledger(release, mode=Mode.LIVE, ordinal=1)
+    value = seeded.ledger(release, ordinal=1)
     verification.read(HOME, [Published(0, 0, None, value)])
     (verdict,) = verification.verdicts(BUDGET, {})
     assert (verdict.seeded, verdict.kept) == (1, False)
@@ -225,7 +224,7 @@ FILTERED = replace(LINES, memory=VoteFilter(3, 1, Fraction(1, 250)).name)
 VOTES = (0, 1, 1, 1, 2, 1, 2, 2, 2, 2, 2, 0)
 
 
-def voted(votes: Sequence[int] = VOTES, *, mode: Sequence[Mode] = ()) -> list[Published]:
+def voted(votes: Sequence[int] = VOTES) -> list[Published]:
     """A learner of blocks of one slot with a filter, as an honest service writes its lines."""
     memory = VoteFilter(3, 1, Fraction(1, 250))
     standing = Standing(np.array(votes[:1]), np.zeros((1, memory.width), np.int64))
@@ -240,8 +239,7 @@ def voted(votes: Sequence[int] = VOTES, *, mode: Sequence[Mode] = ()) -> list[Pu
             first_offset=start - 1, last_offset=start - 1,
             epsilon=Fraction(1, 2) if at else Fraction(0), in_force=int(standing.in_force[0]),
         )  # fmt: skip
-        of_line = mode[at] if at < len(mode) else Mode.LIVE
-        value = FILTERED.ledger(release, mode=of_line, ordinal=at + 1)
+        value = FILTERED.ledger(release, ordinal=at + 1)
         records.append(Published(0, at, b"fr", value))
     return records
 
@@ -250,7 +248,7 @@ def test_is_what_is_in_force_computed_again() -> None:
     """From votes and the memory's name, which are in every line."""
     verification = Verification()
     verification.read(HOME, voted())
-    assert (verification.violations, verification.unjudged) == ([], 0)
+    assert verification.violations == []
     assert any(b'"index":2,"action":"c","in_force":1' in record.value for record in voted())
 
 
@@ -306,10 +304,3 @@ def test_is_an_action_beside_the_vote_without_a_memory_found() -> None:
     verification = Verification()
     verification.read(HOME, records)
     assert "but no memory" in verification.violations[0]
-
-
-def test_is_what_came_after_withheld_votes_counted_and_not_judged() -> None:
-    """In shadow mode votes enter the memory, and nobody else can."""
-    verification = Verification()
-    verification.read(HOME, voted(mode=[Mode.LIVE, Mode.LIVE, Mode.SHADOW]))
-    assert (verification.violations, verification.unjudged) == ([], len(VOTES) - 3)

@@ -22,7 +22,7 @@ from streamdp.core.learners.feedback.policy_following import policy_following
 from streamdp.ports import Partition, Published
 from streamdp.service.verification import Compared, Verification
 from streamdp.wire.lines import Charge
-from streamdp.wire.published import Mode, decode_in_force, decode_ledger
+from streamdp.wire.published import decode_ledger
 from streamdp.wire.retracing import Retraced
 from tests.golden_wire import FEEDBACK, SHOWN_FEEDBACK
 from tests.support.services import Room
@@ -48,14 +48,14 @@ class Topics:
 
 
 @lru_cache
-def published(mode: Mode = Mode.LIVE, later: Mode | None = None, played: str = "header") -> Topics:
-    """By a service in one mode, and by its next start in another."""
+def published(played: str = "header") -> Topics:
+    """By a service, and by its next start."""
     learner = policy_blocks(actions=ACTIONS, epsilon="2", schedule="capped 4", played=played)
 
     async def run() -> Room:
         room = Room([feedback_spec(learner=learner)], partitions=1)
-        for number, worker_mode in enumerate((mode, later or mode)):
-            async with room.worker(modes={"clicks": worker_mode}):
+        for number in range(2):
+            async with room.worker():
                 room.send("clicks", *shown(80, keys=KEYS, seed=number))
                 await room.until(room.is_read)
         return room
@@ -79,17 +79,6 @@ def test_is_what_compaction_leaves_enough() -> None:
     newest = {record.key: record for record in topics.actions}
     verification = replace(topics, actions=list(newest.values())).verified()
     assert (verification.violations, verification.compared.policies) == ([], len(KEYS))
-
-
-def test_are_policies_after_withheld_sums_counted_and_not_judged() -> None:
-    """A stream in shadow mode that goes live: nobody was told the sums behind its policies."""
-    topics = published(Mode.SHADOW, Mode.LIVE)
-    verification = topics.verified()
-    assert verification.violations == []
-    assert verification.compared == Compared(unjudged=len(topics.actions))
-    assert len(topics.actions) > 10
-    before = published(Mode.LIVE, Mode.SHADOW)
-    assert before.verified().compared == Compared(policies=len(before.actions))
 
 
 def test_are_published_actions_of_losses_compared_too() -> None:
@@ -169,7 +158,7 @@ def tells_no_sums(line: Line) -> None:
         ("ledger", names_another_learner, "another learner than before"),
         ("ledger", charges_less, "is charged ε = 1, its learner's is 2"),
         ("ledger", moves_a_border, "its learner's"),
-        ("ledger", tells_no_sums, "does not say what was drawn, nor that it was withheld"),
+        ("ledger", tells_no_sums, "does not say what was drawn"),
     ],
 )
 def test_is_what_was_tampered_with_found(
@@ -230,35 +219,28 @@ def test_is_a_sum_found_whose_own_policy_was_compacted_away() -> None:
     assert "the published policy does not follow" in violation
 
 
+def test_is_a_policy_found_that_no_line_lets_anybody_compute() -> None:
+    """The key's opening was deleted from the ledger: its policies are no longer proved."""
+    topics = published()
+    key = topics.ledger[0].key
+    ledger = [record for record in topics.ledger if record is not topics.ledger[0]]
+    violations = replace(topics, ledger=ledger).verified().violations
+    unproved = [text for text in violations if "do not say which policy it put in force" in text]
+    assert len(unproved) == sum(record.key == key for record in topics.actions) - 1
+
+
 def test_is_a_policy_without_a_line_found() -> None:
-    """One that was published and never charged, and one of a block that was withheld."""
+    """It was published and never charged."""
     topics = published()
     verification = replace(topics, ledger=topics.ledger[:-1]).verified()
     assert ["which has no ledger line" in violation for violation in verification.violations] == [
         True
     ]
-    hidden = published(Mode.SHADOW)
-    lines = [json.loads(record.value) for record in hidden.ledger]
-    at = next(n for n, line in enumerate(lines) if line["kind"] == "sums")
-    same = next(
-        record
-        for record in topics.actions
-        if decode_in_force(record.value).identity.key == hidden.ledger[at].key
-    )
-    policy = {**json.loads(same.value), "kind": "sums", "block": lines[at]["block"]}
-    policy |= {"born": lines[at]["born"], "epoch": lines[at]["epoch"]}
-    shown_ = replace(same, value=json.dumps(policy).encode())
-    verification = Topics([shown_], hidden.ledger).verified()
-    assert any(
-        "was withheld by the ledger, but published" in violation
-        for violation in verification.violations
-    )
 
 
-@pytest.mark.parametrize("mode", [Mode.LIVE, Mode.SHADOW])
 @pytest.mark.parametrize("actions", [2, 4, 6])
 def test_blocks_whose_length_depends_on_the_number_of_actions_are_judged_by_it(
-    actions: int, mode: Mode
+    actions: int,
 ) -> None:
     """The default's blocks stop growing at 400 slots for each action; a moved border is found."""
     learner = policy_following(actions=[f"a{at}" for at in range(actions)], epsilon="1")
@@ -276,10 +258,9 @@ def test_blocks_whose_length_depends_on_the_number_of_actions_are_judged_by_it(
     )
 
     def said(of: Release) -> list[str]:
-        line = decode_ledger(lines.ledger(of, mode=mode, ordinal=9))
+        line = decode_ledger(lines.ledger(of, ordinal=9))
         assert isinstance(line, Charge)
         return [text for text in Retraced().read(line) if "has the slots" in text]
 
     assert said(drawn) == []
-    if mode is Mode.LIVE:  # a withheld line does not say how many actions there are
-        assert said(replace(drawn, stop=stop + 1))
+    assert said(replace(drawn, stop=stop + 1))

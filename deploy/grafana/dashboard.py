@@ -398,7 +398,7 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
             picture(
                 "Modes",
                 "none",
-                "live, shadow, or fallback: its readers use the fallback action.",
+                "live, or fallback: its readers use the fallback action.",
                 Line(
                     f"max by (application, stream, mode) (streamdp_mode{ONE}) > 0",
                     f"{NAME} {{{{mode}}}}",

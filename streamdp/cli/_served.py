@@ -84,7 +84,7 @@ def _served(ready: Prepared, *, log: EventLog, work: Work, allowed: Seeds) -> Ex
                 work=work,
             )
         finally:
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, _too_late)
         return code_of_halt(reason)
 

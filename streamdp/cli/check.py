@@ -153,7 +153,6 @@ def _stream(configuration: Configuration, spec: StreamSpec) -> dict[str, Any]:
     return {
         "stream": spec.name,
         "input": spec.topics.input,
-        "mode": configuration.stream(spec.name).mode.value,
         "epoch": spec.epoch,
         "partition_epochs": {str(n): epoch for n, epoch in sorted(spec.partition_epochs.items())},
         "start": spec.start.value,
@@ -302,8 +301,7 @@ def _print(report: dict[str, Any]) -> None:
         parts = " + ".join(f"{kind} {share}" for kind, share in stream["charges"].items())
         own = "".join(f", of partition {n} {e}" for n, e in stream["partition_epochs"].items())
         typer.echo(
-            f"  stream {stream['stream']}: {stream['learner']},"
-            f" {stream['mode']}, epoch {stream['epoch']}{own}"
+            f"  stream {stream['stream']}: {stream['learner']}, epoch {stream['epoch']}{own}"
         )
         typer.echo(
             f"    ε = {stream['charge']} ({parts}); a saved learner takes"

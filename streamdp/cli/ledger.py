@@ -104,11 +104,10 @@ def _in_words(value: bytes) -> str:
         return f"{place:<12} epoch {line.epoch} begins at record {line.next_offset}"
     name, kind = key_word(key_bytes(line)), word(line.kind)
     drawn = line.estimate if isinstance(line.estimate, float) else word(str(line.action))
-    released = "withheld" if line.withheld is True else drawn
     return (
         f"{place:<12} {name:<20} block {line.block:<3} {kind:<14} ε {line.epsilon:<8}"
         f" slots [{line.start}, {line.stop})  records {line.first_offset} … {line.last_offset}"
-        f"  {released}"
+        f"  {drawn}"
     )
 
 
@@ -165,11 +164,6 @@ def verify(
     uncovered = verification.uncovered(_budgets(configurations)[0])
     verdicts = verification.verdicts(*_budgets(configurations), foreign=foreign)
     violations = shortened(verification.violations)
-    if verification.unjudged and not as_json:
-        typer.echo(
-            f"{verification.unjudged} lines come after votes that were withheld (shadow mode):"
-            " nobody can compute from the ledger which action they put in force."
-        )
     claims = verification.persons(_budgets(configurations)[1]) if persons else []
     held = {**asdict(verification.compared), "not_read": unread}
     ledgers = [topics.ledger for topics in retired]
@@ -370,11 +364,6 @@ def _tell_compared(compared: dict[str, Any]) -> None:
         typer.echo(
             f"{compared['policies']} published policies were computed again from the ledger's sums:"
             " they are the same"
-        )
-    if compared["unjudged"]:
-        typer.echo(
-            f"{compared['unjudged']} published policies come after sums that were withheld (shadow"
-            " mode): they cannot be computed from the ledger"
         )
     if compared["actions"]:
         count = compared["actions"]

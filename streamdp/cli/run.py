@@ -43,9 +43,9 @@ def run(
 ) -> None:
     """Run the service: events in, private actions out.
 
-    SIGTERM or SIGINT drains and ends; SIGHUP rereads the streams' modes. The log goes to standard
-    error, one event a line. Many processes may share the work of a Kafka stream. Probes and metrics
-    are at `operations.listen`; look-ups and the status page are `streamdp serve`'s.
+    SIGTERM or SIGINT drains and ends. The log goes to standard error, one event a line. Many
+    processes may share the work of a Kafka stream. Probes and metrics are at `operations.listen`;
+    look-ups and the status page are `streamdp serve`'s.
 
     Example: streamdp run --config streamdp.toml
     """

@@ -14,7 +14,6 @@ from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.regret import Estimate, full_charge, theorem_of
 from streamdp.ports import StreamTopics
-from streamdp.wire.published import Mode
 
 NO_FALLBACK = ""
 """What a cache answers for a stream without a fallback action. Never an action's name."""
@@ -30,7 +29,6 @@ class About:
     budget: Fraction  # of the input topic, which all its streams share
     epoch: int
     seeded: bool
-    mode: Mode = Mode.LIVE  # as configured
     fallback: str = NO_FALLBACK
     partition_epochs: Mapping[int, int] = field(default_factory=dict)  # beyond the stream's
     gap: float | None = None  # Δ, if the configuration states one

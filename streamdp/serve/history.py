@@ -362,8 +362,8 @@ class StreamHistory:
 
 
 def _note_action(history: KeyHistory, line: Charge) -> None:
-    """Keep the action that a line put in force, unless it was withheld from readers."""
-    if history.actions is None or line.withheld is True:
+    """Keep the action that a line put in force."""
+    if history.actions is None:
         return
     action = line.says_in_force()
     if action is not None:

@@ -27,8 +27,7 @@ from streamdp.serve.about import About
 from streamdp.serve.families import counter, gauge, histogram
 from streamdp.serve.history import StreamReleases
 from streamdp.serve.traffic import SECONDS, Traffic
-from streamdp.wire.lines import FALLBACK
-from streamdp.wire.published import Mode
+from streamdp.wire.lines import FALLBACK, LIVE
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -89,8 +88,17 @@ class MetricsPage:
 
 def published(facts: Facts) -> Iterator[Metric]:
     """Every family of a process that serves."""
-    modes = {about.name: mode_of(about, facts.conditions.get(about.name)) for about in facts.about}
-    yield from configured(facts.about, facts.assemblies, modes)
+    yield from configured(facts.about, facts.assemblies)
+    yield gauge(
+        "streamdp_mode",
+        "1 for the stream's mode: live, or fallback.",
+        ["stream", "mode"],
+        (
+            ((of.name, mode), float(mode == mode_of(facts.conditions.get(of.name))))
+            for of in facts.about
+            for mode in (LIVE, FALLBACK)
+        ),
+    )
     yield from _charges(facts)
     yield from _estimates(facts)
     yield from _look_ups(facts.conditions)
@@ -98,10 +106,8 @@ def published(facts: Facts) -> Iterator[Metric]:
     yield from certificate(facts.expires_at)
 
 
-def configured(
-    about: Sequence[About], assemblies: Mapping[str, int], modes: Mapping[str, str]
-) -> Iterator[Metric]:
-    """What every process of a configuration shows: version, budgets, modes and epochs."""
+def configured(about: Sequence[About], assemblies: Mapping[str, int]) -> Iterator[Metric]:
+    """What every process of a configuration shows: version, budgets and epochs."""
     label = ["stream"]
     yield gauge("streamdp_build_info", "The version that runs.", ["version"], [
         ((__version__,), 1)
@@ -124,16 +130,6 @@ def configured(
         label,
         (((stream.name,), float(stream.seeded)) for stream in about),
     )
-    yield gauge(
-        "streamdp_mode",
-        "1 for the stream's mode: live, shadow, or fallback.",
-        ["stream", "mode"],
-        (
-            ((name, mode), float(mode == now))
-            for name, now in modes.items()
-            for mode in (*map(str, Mode), FALLBACK)
-        ),
-    )
     epochs = {**{stream.name: stream.epoch for stream in about}, **assemblies}
     yield gauge(
         "streamdp_epoch",
@@ -143,9 +139,9 @@ def configured(
     )
 
 
-def mode_of(about: About, known: Condition | None) -> str:
-    """A stream's mode as readers see it: by its own line ``fallback``, else what the file says."""
-    return FALLBACK if known is not None and known.fallback_mode else about.mode.value
+def mode_of(known: Condition | None) -> str:
+    """A stream's mode as readers see it: ``fallback`` if its own line says so."""
+    return FALLBACK if known is not None and known.fallback_mode else LIVE
 
 
 def certificate(expires_at: float | None) -> Iterator[Metric]:

@@ -3,8 +3,8 @@
 The policy after a block is a public function of all releases of the learner so far. Computing it
 takes over a tenth of a millisecond for each block, too long for a start that reads a long ledger;
 so only the released numbers are kept, and none for a key with more than `MOST_BLOCKS` blocks. No
-policy can be computed if the learner's opening was not read, or after a line that was withheld. A
-carried-over history stands in the opening's line, and the policies begin with it.
+policy can be computed if the learner's opening was not read. A carried-over history stands in the
+opening's line, and the policies begin with it.
 """
 
 from __future__ import annotations
@@ -49,8 +49,6 @@ class PolicyHistory:
         self._computed: list[PolicyPoint] = []  # by the newest call
         self.by_field: tuple[int, object] = (0, None)  # of contexts, after so many blocks
         self.newest: PublicRow | None = None  # what the newest policy of `points` follows from
-        if opening.withheld is True:
-            self._released = None
 
     def add(self, line: Charge, released: Ints | None) -> None:
         """Keep what a block released."""

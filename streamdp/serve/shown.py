@@ -140,7 +140,7 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
         "blocks": sum(part.blocks for part in releases.partitions.values()),
         "ledger_whole": releases.whole,  # if not, `blocks` may miss some
         "estimates": [_estimate(estimate.name, releases) for estimate in about.estimates],
-        "mode": mode_of(about, condition),
+        "mode": mode_of(condition),
     }
 
 

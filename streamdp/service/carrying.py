@@ -3,17 +3,12 @@
 1. A key's newest learner decides, whichever earlier epoch it is of: its saved row, and the recorded
    releases that are newer than the row. Of a row only public columns are read
    (`loading_of`); the open block is abandoned with its sums (P9).
-2. The state says beside an epoch's rows what they mean (`EpochLearner`). An epoch that began
-   without that entry (under the version before, or without the options that need it) carries
-   nothing over: nothing says for which keys a release was withheld.
-3. Only published facts are carried over. A key whose newest release was withheld (shadow mode)
-   opens like a new one, since nobody could check what it carries. In a feedback stream every
-   release since the learner was born counts, because its history depends on all of them.
-4. A key's entries stay until its new opening is recorded; the opening then says everything. Entries
+2. The state says beside an epoch's rows what they mean (`EpochLearner`).
+3. A key's entries stay until its new opening is recorded; the opening then says everything. Entries
    of keys for which nothing is carried over are deleted at once. A cut deletes a bounded number of
    entries, and a crash may follow any cut: so the oldest entry of a key goes first, and the one
    that decides goes last.
-5. Whether an epoch carries over is decided where it begins, and stands in its own `EpochLearner`.
+4. Whether an epoch carries over is decided where it begins, and stands in its own `EpochLearner`.
    Changing the option later affects the next epoch.
 """
 
@@ -45,7 +40,7 @@ from streamdp.core.evidence.carrying import Passage
 from streamdp.core.evidence.evidence import STAYS_AWAY, Known, PublicEvidence, PublicRow
 from streamdp.core.evidence.votes import Votes
 from streamdp.core.kinds.kind import Kind
-from streamdp.core.kinds.recorded import Drawn, named
+from streamdp.core.kinds.recorded import named
 from streamdp.core.learners import kind_of
 from streamdp.core.schedule import Schedule
 from streamdp.core.snapshot import Layout, Loading
@@ -215,23 +210,12 @@ def heritage(
                 result.releases[key] = places
             else:
                 gone += places
-        opened += [source.rows, source.loaded or (), releases, source.withheld]
-        gone += [entries.withheld(key, epoch=epoch) for key in source.withheld]
+        opened += [source.rows, source.loaded or (), releases]
         if source.learner is not None and not carried and not rows:
             gone.append(entries.learner(epoch=epoch))
         gone_of.append(gone)
     result.gone = [place for gone in reversed(gone_of) for place in gone]
     return result
-
-
-def born_before(
-    noted_from: int, rows: Iterable[tuple[Key, After, Known]], releases: Iterable[Drawn]
-) -> set[Key]:
-    """Keys whose newest learner is older than the entries that mark withheld releases."""
-    born = {key: after.born for key, after, _ in rows}
-    for name in releases:
-        born[name.key] = max(born.get(name.key, 0), name.born)
-    return {key for key, at in born.items() if at < noted_from}
 
 
 def _carried(
@@ -423,20 +407,15 @@ def _newest(
     epoch: int, source: EpochEntries, before: LearnerBefore, loaded: Loading
 ) -> dict[Key, tuple[After, Known] | None]:
     """The public part of each key's newest learner in an epoch, where its row does not say it; None
-    if something of it was withheld."""
-    releases: defaultdict[Key, list[Recorded]] = defaultdict(list)
-    for recorded in source.releases.values():
+    where nothing says it any more."""
+    releases: defaultdict[Key, list[Release]] = defaultdict(list)
+    for recorded in sorted(source.releases.values(), key=_age):
         if recorded.release.kind in (OPENING, *ENDS_BLOCK):
-            releases[recorded.release.key].append(recorded)
-    withheld = set(source.withheld)
-    newest: dict[Key, tuple[After, Known] | None] = {}
-    for key, of_key in releases.items():
-        of_key.sort(key=_age)
-        if _is_withheld(of_key, adds_up=before.evidence.adds_up):
-            withheld.add(key)  # its entry may have been deleted already
-        row = _row(epoch, loaded, before.evidence, key)
-        newest[key] = before.newest(row, [of.release for of in of_key])
-    return newest | dict.fromkeys(withheld)
+            releases[recorded.release.key].append(recorded.release)
+    return {
+        key: before.newest(_row(epoch, loaded, before.evidence, key), of_key)
+        for key, of_key in releases.items()
+    }
 
 
 def _row(
@@ -449,15 +428,6 @@ def _row(
     columns = {name: column[at : at + 1] for name, column in bank.public.items()}
     after = After(epoch, int(bank.born[at]), int(bank.block[at]))
     return after, PublicRow(evidence, columns)
-
-
-def _is_withheld(releases: Sequence[Recorded], *, adds_up: bool) -> bool:
-    """Whether a key's newest release, or one that its history depends on, was drawn in shadow."""
-    newest = releases[-1]
-    if not adds_up:
-        return newest.action is None
-    born = newest.release.identity.born
-    return any(r.action is None and r.release.identity.born == born for r in releases)
 
 
 def loading_of(epoch: int, learner: EpochLearner) -> Loading:

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
-from msgspec import UNSET
 
 from streamdp.core.errors import ConfigurationMismatch, InvalidConfig, StateMismatch, TransportLost
 from streamdp.core.events import NO_ARM
@@ -169,7 +168,7 @@ def _begins(spec: StreamSpec, partition: Partition, opening: Opening) -> Finding
     if opening.carries:
         text += f", with what is public of {len(heritage.carried)} of {len(keys)} keys"
         if len(heritage.carried) < len(keys):
-            text += "; the others open like new ones (their actions are gone or were withheld)"
+            text += "; the others open like new ones (their actions are gone)"
     else:
         text += f", where {len(keys)} keys open like new ones: {_why_anew(spec, opening)}"
     return Finding(f"partition {partition}: state", Verdict.GOOD, text)
@@ -178,9 +177,6 @@ def _begins(spec: StreamSpec, partition: Partition, opening: Opening) -> Finding
 def _why_anew(spec: StreamSpec, opening: Opening) -> str:
     if not spec.carry:
         return "carry = false"
-    learner = opening.saved.now.learner
-    if learner is None or learner.noted_from is not UNSET:
-        return "the epoch before did not note what shadow mode withheld"
     return "the state is damaged, or older than its ledger"
 
 

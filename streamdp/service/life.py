@@ -40,7 +40,6 @@ from streamdp.service.charges_by_others import ChargesByOthersOf
 from streamdp.service.event_log import EventLog, where_raised
 from streamdp.service.settings import LoopSettings
 from streamdp.service.view import PartitionView, Reason, Status, View
-from streamdp.wire.published import Mode
 
 Clock = Callable[[], float]
 Observe = Callable[[str, float], None]
@@ -66,7 +65,6 @@ class Surroundings:
     view: View
     log: EventLog
     clock: Clock
-    mode: Callable[[str], Mode]
     observe: Observe
     halted: Callable[[Partition, Reason], None]
     give_up: Callable[[StreamdpError], None]

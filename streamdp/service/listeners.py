@@ -182,7 +182,6 @@ def about_of(configuration: Configuration, name: str) -> About:
         budget=configuration.tables.topics[table.input].budget,
         epoch=table.epoch,
         seeded=table.seed is not None,
-        mode=table.mode,
         fallback=table.fallback_action or NO_FALLBACK,
         partition_epochs=table.partition_epochs,
         gap=table.gap,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from streamdp.core.errors import DiskFull, Fenced, Occupied, StreamdpError, TransportLost
@@ -28,7 +28,6 @@ from streamdp.service.settings import LoopSettings, OnHalt
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import ON_ITS_WAY, Reason, Status, View
 from streamdp.service.worker import Worker, check_sizes
-from streamdp.wire.published import Mode
 
 _TURNS = 4
 """Turns of the event loop that other tasks get before a batch is applied; each costs microseconds.
@@ -51,7 +50,6 @@ class Service:
         view: View,
         log: EventLog,
         settings: LoopSettings | None = None,
-        modes: Mapping[str, Mode] | None = None,
         clock: Clock = time.monotonic,
         observe: Observe = unobserved,
         now: Callable[[], int] = wall_clock,
@@ -62,7 +60,6 @@ class Service:
         self._view = view
         view.inputs = {spec.name: spec.topics.input for spec in specs}
         self._log = log
-        self._modes: dict[str, Mode] = dict.fromkeys(self._specs, Mode.LIVE)
         self._observe = observe
         self._workers: dict[Partition, Worker | AssemblyWorker] = {}
         self._tasks: dict[Partition, asyncio.Task[None]] = {}
@@ -79,22 +76,12 @@ class Service:
             view,
             log,
             clock,
-            self._modes.__getitem__,
             observe,
             self._halted,
             self._give_up,
             lambda: self._heard_at,
             now,
         )
-        for stream, mode in (modes or {}).items():
-            self._modes[stream] = self._view.streams[stream].mode = mode
-
-    def set_modes(self, modes: Mapping[str, Mode]) -> None:
-        """Change streams' modes from the next draw on."""
-        for stream, mode in modes.items():
-            if self._modes[stream] is not mode:
-                self._log.info("mode_changed", stream=stream, mode=str(mode))
-            self._modes[stream] = self._view.streams[stream].mode = mode
 
     def drain(self) -> None:
         """Make what was drawn durable and public, then stop."""

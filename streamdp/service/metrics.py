@@ -194,8 +194,7 @@ class ProcessMetrics:
     def families(self) -> Iterator[Metric]:
         """Every family."""
         facts = self._facts()
-        modes = {about.name: _mode(about, facts.process) for about in facts.about}
-        yield from configured(facts.about, facts.assemblies, modes)
+        yield from configured(facts.about, facts.assemblies)
         yield from _learning(facts, self._most_partitions)
         yield from certificate(facts.expires_at)
 
@@ -328,12 +327,6 @@ def _ages(streams: Sequence[StreamStatus]) -> Iterator[tuple[tuple[str, ...], fl
         known = [part.published_ago for part in stream.partitions if part.published_ago is not None]
         if known:
             yield (stream.name,), min(known)
-
-
-def _mode(about: About, process: ProcessStatus | None) -> str:
-    """A stream's mode, as the process works, or as the file says."""
-    running = () if process is None else process.streams
-    return next((stream.mode for stream in running if stream.name == about.name), about.mode.value)
 
 
 def is_up(process: ProcessStatus) -> bool:

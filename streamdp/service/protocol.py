@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import partial
 from operator import attrgetter
 
 from msgspec import UNSET, structs
@@ -33,7 +32,7 @@ from streamdp.core.events import OPENING, Key, Releases
 from streamdp.core.kinds.recorded import recorded
 from streamdp.ports import Commit, Partition, Records, Taken
 from streamdp.service.batches import decode, newest_time, observed_early
-from streamdp.service.carrying import born_before, carries
+from streamdp.service.carrying import carries
 from streamdp.service.charges_by_others import ChargesByOthers
 from streamdp.service.input_fingerprint import Newest, of_input
 from streamdp.service.saved_entries import SavedEntries
@@ -42,7 +41,6 @@ from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import Opening, check_alone, heritage_at, open_partition
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.lines import ENDS_BLOCK
-from streamdp.wire.published import Mode
 from streamdp.wire.recording import Entry, record_all
 from streamdp.wire.registered.formats import Registered
 from streamdp.wire.registered.schemas import Held, encode_held
@@ -54,7 +52,6 @@ from streamdp.wire.state import (
     encode_checkpoint,
     encode_learner,
     encode_remark,
-    encode_withheld,
 )
 
 _BLOCK = 1
@@ -110,15 +107,9 @@ class Restoring:
         self.heritage.gone += entries.behind
         point = saved.checkpoint
         self.learner = _introduced(self.spec, self.opening)
-        self.withheld, self.published = entries.withheld, entries.published
+        self.published = entries.published
         if continues:
             self.published.update(recorded(of.release for of in saved.releases.values()))
-            learner = self.learner or saved.now.learner
-            self.withheld.noted |= saved.now.withheld
-            if learner is not None and learner.noted_from is not UNSET:
-                self.withheld.untold |= born_before(
-                    learner.noted_from, entries.engine.known(), self.published
-                )
         ages = point.ages if continues and point is not None else UNSET
         self._rebuilding = Rebuilding(
             entries.engine,
@@ -196,19 +187,8 @@ class Restoring:
 
 
 def _introduced(spec: StreamSpec, opening: Opening) -> EpochLearner | None:
-    """The entry that says what the epoch's rows mean, if it is to be written now.
-
-    It is written when the epoch begins. If an epoch ran without it, nothing says whose newest
-    release was withheld, so nothing of that epoch is carried over. `idle` needs it all the same,
-    for keys that open from now on.
-    """
-    if opening.goes_on:
-        if opening.saved.now.learner is not None or spec.idle is None:
-            return None
-        return spec.epoch_learner(carries=False, noted_from=opening.position)
-    if not spec.carry and spec.idle is None:
-        return None
-    return spec.epoch_learner(carries=opening.carries)
+    """The entry that says what the epoch's rows mean, if it is to be written now."""
+    return None if opening.goes_on else spec.epoch_learner(carries=opening.carries)
 
 
 class PartitionWork:
@@ -229,21 +209,17 @@ class PartitionWork:
         self._newest = Newest(opening.point.last_record)
         self._entries = Entries(self.partition.stream, self.partition.number)
         self._epoch = opening.point.epoch
-        self._drawn: list[tuple[Releases, Mode]] = []
+        self._drawn: list[Releases] = []
         self.unrecorded = 0  # lines of what was drawn since the last cut
         self._tombstones: list[bytes] = [*opening.saved.stale, *heritage.gone]
         self._heritage = heritage
-        self._withheld = restored.withheld  # whose newest release was; the engine asks it
-        self._withheld_now: dict[Key, bytes | None] = {}  # the changes to it for the next cut
         self._published: dict[Key, bytes] = {}  # per key, the marks of its entries, one a line
         self._waiting = _Waiting([], [], 0)
         # That the last cut recorded, all its copies; before the first one, a short key's longest.
         self.bytes_a_line = self.spec.bytes_a_line
         self._mark: bytes | None = None  # the ledger's line where an epoch begins
-        self._first = not opening.goes_on or opening.adopts or learner is not None
+        self._first = not opening.goes_on or opening.adopts
         self._learner = learner  # what the epoch's rows mean, still to be written
-        saved_learner = opening.saved.now.learner if opening.goes_on else None
-        self._notes_withheld = learner is not None or saved_learner is not None
         self._format = restored.format
         self._schemas: list[Held] = []  # that hold and are not saved yet
         self._last_save: float | None = None
@@ -301,7 +277,7 @@ class PartitionWork:
             return records  # the quarantine needs whole records
         return observed_early(self._format, records)
 
-    def absorb(self, records: Sequence[Records], *, mode: Mode) -> None:
+    def absorb(self, records: Sequence[Records]) -> None:
         """Apply consecutive records; what is drawn waits for the next cut."""
         position = self.engine.position
         for part in records:
@@ -317,12 +293,16 @@ class PartitionWork:
         )
         self.keys_refused += refused
         self.slots += len(batch.offsets)
-        releases = self.engine.apply_batch(batch, noting=partial(self._note, mode=mode))
+        releases = self.engine.apply_batch(batch)
+        if self._heritage.holds:
+            for key, code in zip(releases.keys, releases.kind.tolist(), strict=True):
+                if releases.kinds[code] == OPENING:
+                    self._tombstones += self._heritage.let_go(key)
         if self.spec.idle is not None and (newest := newest_time(records)) is not None:
             self.engine.reach(newest)
         self.engine.skip_to(records[-1].next_offset)
         if len(releases):
-            self._drawn.append((releases, mode))
+            self._drawn.append(releases)
             self.unrecorded += len(releases)
         if self.spec.quarantine is not None:
             self.spec.quarantine.notice(self.partition.number, records, batch)
@@ -391,12 +371,11 @@ class PartitionWork:
         drawn, self._drawn, self.unrecorded = self._drawn, [], 0
         entries: list[Entry] = []
         blocks = 0
-        for releases, mode in drawn:
+        for releases in drawn:
             ordinal = self._lines_recorded + 1
             entries += record_all(
                 releases,
                 lines=self.spec.lines,
-                mode=mode,
                 ordinal=ordinal,
                 input_id=self.point.input_id,
             )
@@ -409,30 +388,9 @@ class PartitionWork:
         held = [entry.key in saved for entry in entries]
         return _Waiting(entries, held, blocks)
 
-    def _note(self, releases: Releases, *, mode: Mode) -> None:
-        """Drop what keys have carried over, and note whose newest release is withheld."""
-        shadow, withheld = mode is Mode.SHADOW, self._withheld
-        if not (self._heritage.holds or withheld.noted or withheld.untold or shadow):
-            return
-        for key, code in zip(releases.keys, releases.kind.tolist(), strict=True):
-            kind = releases.kinds[code]
-            if kind == OPENING:
-                self._tombstones += self._heritage.let_go(key)
-                withheld.untold.discard(key)
-            if kind not in (OPENING, *ENDS_BLOCK) or not self._notes_withheld:
-                continue
-            # Where releases add up, one that is published does not show what was withheld before.
-            shows = kind == OPENING or not self.spec.kind.evidence.adds_up
-            if shadow != (key in withheld.noted) and (shadow or shows):
-                withheld.noted ^= {key}
-                self._withheld_now[key] = encode_withheld() if shadow else None
-
     def _introduced(self) -> list[tuple[bytes, bytes | None]]:
         """The entries that later epochs need beside the rows."""
-        entries = [
-            (self._entries.withheld(key, epoch=self._epoch), value)
-            for key, value in self._withheld_now.items()
-        ]
+        entries: list[tuple[bytes, bytes | None]] = []
         if self._learner is not None:
             learner = encode_learner(self._learner)
             entries.append((self._entries.learner(epoch=self._epoch), learner))
@@ -440,7 +398,7 @@ class PartitionWork:
             (self._entries.schema(held.id, epoch=self._epoch), encode_held(held))
             for held in self._schemas
         ]
-        self._learner, self._withheld_now, self._schemas = None, {}, []
+        self._learner, self._schemas = None, []
         return entries
 
     def _let_go(self, publishing: _Waiting, saved: Set[Key]) -> None:

@@ -3,7 +3,6 @@
 - SIGTERM and SIGINT drain: no more records are read, what was drawn is published, then the process
   ends. A second signal stops it at once, which is safe: it only costs a rebuild. So it is until all
   faces have closed, and a signal after that changes nothing: the exit code says how the work ended.
-- SIGHUP rereads the configuration and adopts the streams' modes, nothing else.
 - *Faces* show the process to people and machines (metrics, HTTP). A face is an async context: it is
   entered before the transport is joined, so that it can say "starting", and left after the drain.
   It gets the view of what was published, never the engine.
@@ -19,7 +18,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 from typing import Any, Self
 
 from streamdp import __version__
@@ -109,7 +107,6 @@ async def run_service(
             view=view,
             log=log,
             settings=settings,
-            modes={name: configuration.modes()[name] for name in view.streams},
             observe=_all(list(filter(None, listening))),
         )
         signals.listen(service)
@@ -159,14 +156,9 @@ class _Signals:
 
     def listen(self, service: Service) -> None:
         """Handle signals to this service."""
-        handlers = {
-            signal.SIGTERM: partial(self._stop, service, signal.SIGTERM),
-            signal.SIGINT: partial(self._stop, service, signal.SIGINT),
-            signal.SIGHUP: partial(self._reread, service),
-        }
-        for number, handler in handlers.items():
+        for number in (signal.SIGTERM, signal.SIGINT):
             self._before[number] = signal.getsignal(number)
-            self._loop.add_signal_handler(number, handler)
+            self._loop.add_signal_handler(number, self._stop, service, number)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
@@ -180,16 +172,3 @@ class _Signals:
             self._task.cancel()
         self._running.draining.set()
         service.drain()
-
-    def _reread(self, service: Service) -> None:
-        """Adopt the modes that the file has now."""
-        log, before = self._running.log, self._running.configuration
-        try:
-            after = Configuration.load(before.path)
-        except InvalidConfig as error:
-            log.error("configuration_rejected", detail=str(error))
-            return
-        if before.differs_beyond_modes(after):
-            log.warning("configuration_needs_restart")
-        known = self._running.view.streams
-        service.set_modes({k: mode for k, mode in after.modes().items() if k in known})

@@ -19,7 +19,6 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import compress
 from typing import TYPE_CHECKING
 
@@ -51,18 +50,6 @@ _LAST = re.compile(  # a recorded release's last record and ordinal; whatever di
     rb'\{"version":\d+,"min_reader":\d+,"start":\d+,"stop":\d+,"first_offset":\d+,'
     rb'"last_offset":(\d+),"epsilon":"[^"]+","ordinal":(\d+),'
 )
-
-
-@dataclass(slots=True)
-class Withholding:
-    """Keys that nothing is carried over for, because their newest release was withheld."""
-
-    noted: set[Key] = field(default_factory=set)  # those that an entry of the state names
-    untold: set[Key] = field(default_factory=set)  # of learners from before there were such entries
-
-    def __contains__(self, key: object) -> bool:
-        """Whether nothing of this key may be carried over."""
-        return key in self.noted or key in self.untold
 
 
 class Places:
@@ -108,10 +95,7 @@ class SavedEntries(LiveEntries):
     def __init__(self, spec: StreamSpec, partition: Partition) -> None:
         super().__init__()
         self.heritage = Inherited()
-        self.withheld = Withholding()
-        self.engine: Engine = spec.engine(
-            partition.number, heritage=self.heritage, withheld=self.withheld
-        )
+        self.engine: Engine = spec.engine(partition.number, heritage=self.heritage)
         self.rows: Loading = self.engine.loading()
         self._epoch = spec.epoch_of(partition.number)
         self._loaded = {self._epoch: self.rows}  # by epoch

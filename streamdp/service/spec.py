@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
-
-from msgspec import UNSET, UnsetType
 
 from streamdp import __version__
 from streamdp.core.engine import configuration_digest, row_layout
@@ -183,7 +181,7 @@ class StreamSpec:
         of = self.format.feedback
         return {"shown": of.actions, "contexts": of.contexts, "played": of.played}
 
-    def epoch_learner(self, *, carries: bool, noted_from: int | UnsetType = UNSET) -> EpochLearner:
+    def epoch_learner(self, *, carries: bool) -> EpochLearner:
         """What the rows of an epoch with this learner mean, for later epochs."""
         layout, schedule = row_layout(self.kind, epoch=0), self.learner.schedule
         return EpochLearner(
@@ -194,7 +192,6 @@ class StreamSpec:
             private=saved_columns(layout.private),
             public=saved_columns(layout.public),
             learner=self.learner.method["learner"],
-            noted_from=noted_from,
             settings=self.settings,
         )
 
@@ -230,17 +227,11 @@ class StreamSpec:
         if isinstance(self.format, Registered):
             key = Entries(self.name, LONG).schema(LONG, epoch=max(self.epoch, latest))
             largest = max(largest, MOST_SCHEMA_BYTES + len(key))
-        if not self.carry and self.idle is None:
-            return largest
-        learner = encode_learner(self.epoch_learner(carries=True, noted_from=LONG))
+        learner = encode_learner(self.epoch_learner(carries=True))
         return max(largest, len(learner) + len(Entries(self.name, LONG).learner(epoch=LONG)))
 
     def engine(
-        self,
-        partition: int,
-        *,
-        heritage: MutableMapping[Key, Carried] | None = None,
-        withheld: Container[Key] = frozenset(),
+        self, partition: int, *, heritage: MutableMapping[Key, Carried] | None = None
     ) -> Engine:
         """A new engine for one partition, whose keys may carry something over."""
         from streamdp.core.engine import Engine  # a check of the configuration needs none
@@ -256,6 +247,5 @@ class StreamSpec:
             limit=self.most_keys,
             not_private=None if self.exact is None else self.exact.begin(partition),
             heritage=heritage,
-            withheld=withheld,
             idle=self.idle,
         )

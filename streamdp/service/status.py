@@ -13,9 +13,6 @@ from msgspec import Struct
 
 from streamdp.service.view import ON_ITS_WAY, PartitionView, Status, View, WorkView
 
-ASSEMBLES = "assembles"
-"""Stands for the mode of an assembly, which has none."""
-
 STEPS = ("poll", "commit")
 """The public steps whose durations are shown."""
 
@@ -59,7 +56,6 @@ class StreamStatus(Struct, frozen=True):
     """One stream of this process."""
 
     name: str
-    mode: str
     partitions: list[PartitionStatus]
     settled: bool = True  # whether this process's partitions are known
 
@@ -143,17 +139,13 @@ class Steps:
 def status_of(view: View, steps: Steps, *, now: float, started_at: float = 0.0) -> ProcessStatus:
     """The public status at this moment; `now` is of the clock that the service runs by."""
     return ProcessStatus(
-        streams=[
-            _of_work(name, str(shown.mode), shown, now) for name, shown in view.streams.items()
-        ],
+        streams=[_of_work(name, shown, now) for name, shown in view.streams.items()],
         steps=steps.statuses(),
         polled_ago=steps.polled_ago(now=now),
         started_at=started_at,
         assigned=view.assigned,
         revoked=view.revoked,
-        assemblies=[
-            _of_work(name, ASSEMBLES, shown, now) for name, shown in view.assemblies.items()
-        ],
+        assemblies=[_of_work(name, shown, now) for name, shown in view.assemblies.items()],
         errors=sorted({*_errors(view), *([] if view.lost is None else [view.lost])}),
         missing=sorted(view.missing),
         registries=_silence(view, now),
@@ -178,9 +170,9 @@ def _errors(view: View) -> Iterator[tuple[str, str]]:
                 yield view.inputs.get(name, ""), part.lost
 
 
-def _of_work(name: str, mode: str, shown: WorkView, now: float) -> StreamStatus:
+def _of_work(name: str, shown: WorkView, now: float) -> StreamStatus:
     parts = [_partition(number, part, now) for number, part in sorted(shown.partitions.items())]
-    return StreamStatus(name, mode, parts, shown.settled)
+    return StreamStatus(name, parts, shown.settled)
 
 
 def _partition(number: int, part: PartitionView, now: float) -> PartitionStatus:

@@ -5,10 +5,9 @@ force, or the history that follows from released sums), and the length of the la
 Each opening is compared with the newest learner of its key:
 
 1. A carried opening names that learner, and carries what can be recomputed from its lines.
-2. Nothing withheld is carried over, and nothing into an epoch whose mark does not allow it.
+2. Nothing is carried into an epoch whose mark does not allow it.
 3. Where the mark allows it, a key that can carry something over does. So does a key that was idle
-   and comes back within an epoch, unless it may have opened before `idle` was switched on: nothing
-   says what was withheld from such keys, so they open anew.
+   and comes back within an epoch.
 
 Actions that stay are found by the marks of epochs, and their names in votes must agree. Marks do
 not show an action that was absent for an epoch and is back: what depends on it is not judged.
@@ -53,11 +52,10 @@ class Succession:
     _marks: list[tuple[int, Carries]] = field(default_factory=list)  # those that carry over
     _keys: dict[object, Newest] = field(default_factory=dict)
     _names: dict[tuple[int, int], str] = field(default_factory=dict)  # by epoch and number
-    _noted_from: int | None = None  # learners born from here on carry over within the epoch
 
     def begin(self, epoch: int, carries: Carries | None) -> None:
         """Begin an epoch; forget the one before unless this epoch carries over."""
-        self.epoch, self.carries, self._noted_from = epoch, carries, None
+        self.epoch, self.carries = epoch, carries
         if carries is None:
             self._keys, self._marks, self._names = {}, [], {}
         else:
@@ -77,8 +75,6 @@ class Succession:
                 yield from self._opened(line, before)
             except (InvalidConfig, StateMismatch) as error:
                 yield f"an opening: {error}"
-            if before is not None and before.after.epoch == line.epoch:
-                self._came_back(line)
             first, length = releases.block, 0
             if isinstance(line.carried, CarriedOver) and first:
                 schedule = schedule_in(line.carried)
@@ -87,13 +83,6 @@ class Succession:
         elif before is not None:
             before.after = before.after._replace(block=line.block + 1)
             before.length = line.stop - line.start
-
-    def _came_back(self, line: Charge) -> None:
-        """Note an idle key that came back: `idle` applies from there, or from where it was born."""
-        born, known = line.born, self._noted_from
-        if isinstance(line.carried, CarriedOver) and line.carried.epoch == line.epoch:
-            born = line.carried.born
-        self._noted_from = born if known is None else min(known, born)
 
     def _opened(self, line: Charge, before: Newest | None) -> Iterator[str]:
         carried = line.carried
@@ -113,8 +102,6 @@ class Succession:
             yield f"an opening carried over from {_named(old)}, which is not older"
         if old.epoch < line.epoch and self.carries is None:
             yield f"an opening carried over into epoch {line.epoch}, whose mark does not say so"
-        if before.releases.withheld and line.withheld is not True:
-            yield "an opening carried over from what was withheld"
         schedule = schedule_in(carried)
         first = None if schedule is None else schedule.first_as_long(before.length)
         start = None if schedule is None or first is None else schedule.start(first)
@@ -123,8 +110,7 @@ class Succession:
                 f"an opening carried over into block {carried.first_block} from slot {line.start}"
                 f" on, after one of {before.length} slots; expected block {first}, slot {start}"
             )
-        if line.withheld is not True:
-            yield from self._matches(line, before)
+        yield from self._matches(line, before)
 
     def _matches(self, line: Charge, before: Newest) -> Iterator[str]:
         """Compare what is carried over with what the key's newest learner knows."""
@@ -145,13 +131,8 @@ class Succession:
 
     def _must_carry(self, line: Charge, before: Newest) -> bool:
         """Whether an opening should have carried something over."""
-        if before.releases.withheld:
+        if self.carries is None and before.after.epoch != line.epoch:
             return False
-        if self.carries is None:
-            known = self._noted_from
-            was_idle = before.after.epoch == line.epoch and known is not None
-            if not was_idle or (known is not None and before.after.born < known):
-                return False
         return self._expected(line, before, None)[0] is not None
 
     def _expected(

@@ -214,7 +214,7 @@ class _Found:
         if self.epoch > max(checkpoint.epoch, line.epoch if line else 0):
             newest = line is None or not _is_later(line, checkpoint)
             learner = saved.now.learner
-            known = learner is not None and learner.noted_from is UNSET
+            known = learner is not None
             whole = is_readable(checkpoint.epoch, saved.now)
             carries = self.spec.carry and newest and known and whole
             return replace(self._anew(before=checkpoint.epoch), carries=carries)

@@ -118,7 +118,6 @@ class Compared:
 
     actions: int = 0  # equal to the action in force
     policies: int = 0  # recomputed from the sums, and equal
-    unjudged: int = 0  # policies after withheld sums: nobody can compute them
 
 
 @dataclass(slots=True)
@@ -141,7 +140,6 @@ class _Part:
     epoch: int = 0
     position: int = 0  # the epoch's first record
     last: int = -1  # the latest record in any line
-    unjudged: int = 0  # lines after withheld votes: nobody can compute what they put in force
     learners: dict[Identity, _Learner] = field(default_factory=lambda: defaultdict(_Learner))
     published: dict[Identity, _InForce] = field(default_factory=dict)  # for later lines
     compared: Compared = field(default_factory=Compared)
@@ -259,18 +257,12 @@ class Verification:
         return f"record {last} was read, but the state had reached {reached.next_offset} alone"
 
     @property
-    def unjudged(self) -> int:
-        """Lines whose action in force nobody can compute, because earlier votes were withheld."""
-        return sum(part.unjudged for part in self._parts.values())
-
-    @property
     def compared(self) -> Compared:
         """How much of what readers were told was compared with the ledgers."""
         parts = [part.compared for part in self._parts.values()]
         return Compared(
             actions=sum(compared.actions for compared in parts),
             policies=sum(compared.policies for compared in parts),
-            unjudged=sum(compared.unjudged for compared in parts),
         )
 
     def finish(self) -> None:
@@ -502,7 +494,6 @@ def _tiles(part: _Part, line: Charge) -> Iterator[str]:
     learner.kinds.add(line.kind)
     if line.kind in (OPENING, *ENDS_BLOCK):
         yield from learner.releases.read(line)
-        part.unjudged += learner.releases.lost and line.in_force is not UNSET
         yield from part.succession.read(line, learner.releases)
     yield from _as_published(part, learner, line)
     if line.kind == OPENING and (line.charge or line.stop > line.start):
@@ -539,9 +530,6 @@ def _as_published(part: _Part, learner: _Learner, line: Charge) -> Iterator[str]
     published = part.published.pop(line.identity, None)
     if published is None:
         return
-    if line.withheld is True:
-        yield f"block {line.block} ({line.kind}) was withheld by the ledger, but published"
-        return
     if isinstance(published.choice, int):
         said = line.says_in_force()
         if published.choice != said:
@@ -554,7 +542,7 @@ def _as_published(part: _Part, learner: _Learner, line: Charge) -> Iterator[str]
         yield f"block {line.block}: {error}"
         return
     if policy is None:
-        part.compared.unjudged += 1
+        yield f"block {line.block}: the ledger's sums do not say which policy it put in force"
     elif _fingerprint(policy.astype("<u4").tobytes()) != published.choice:
         yield f"block {line.block}: the published policy does not follow from the sums"
     else:

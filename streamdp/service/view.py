@@ -14,7 +14,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from streamdp.ports import Partition, Records
-from streamdp.wire.published import Mode
 
 if TYPE_CHECKING:  # pages and metrics read the view: their process needs no engine
     from streamdp.service.protocol import Cut, PartitionWork
@@ -167,7 +166,6 @@ class PartitionView:
 class WorkView:
     """The public facts of one stream or assembly: the lives of its partitions."""
 
-    mode: Mode | None = None  # of a stream
     settled: bool = False  # whether this process's partitions are known
     partitions: defaultdict[int, PartitionView] = field(
         default_factory=lambda: defaultdict(PartitionView)
@@ -177,13 +175,7 @@ class WorkView:
 class View:
     """Every stream and every assembly of one process."""
 
-    def __init__(
-        self,
-        specs: Iterable[StreamSpec],
-        *,
-        assemblies: Iterable[str] = (),
-        mode: Mode = Mode.LIVE,
-    ) -> None:
+    def __init__(self, specs: Iterable[StreamSpec], *, assemblies: Iterable[str] = ()) -> None:
         self.assigned = 0  # partitions, since the start
         self.revoked = 0
         self.lost: tuple[str, str] | None = None  # topic and class of the newest poll's error
@@ -191,7 +183,7 @@ class View:
         self.registries: Sequence[Source] = ()  # that are asked for schemas, by timers
         self.inputs: Mapping[str, str] = {}  # of streams and assemblies, by name
         self.assemblies: Mapping[str, WorkView] = {name: WorkView() for name in assemblies}
-        self.streams: Mapping[str, WorkView] = {spec.name: WorkView(mode) for spec in specs}
+        self.streams: Mapping[str, WorkView] = {spec.name: WorkView() for spec in specs}
         self.work = {**self.streams, **self.assemblies}  # by name
 
     def part(self, partition: Partition) -> PartitionView:

@@ -83,7 +83,7 @@ class Worker:
             return
         before = self._work.unrecorded
         try:
-            self._work.absorb(inbox, mode=self._around.mode(self.partition.stream))
+            self._work.absorb(inbox)
         except Exception as error:
             self.life.fail(error)
         else:

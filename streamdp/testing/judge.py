@@ -4,7 +4,7 @@ It is independent of the service: it reads the input, the actions and the ledger
 input with an engine of its own. The promises for a partition:
 
 1. There is exactly one ledger line for each release, and exactly one action record, with the same
-   action, for each action that was not withheld.
+   action, for each action.
 2. The blocks of each learner are consecutive from 0, or from the first block in a carried opening,
    and their slots tile the input from there on.
 3. Ledger lines have the ordinals 1, 2, 3 ….
@@ -36,7 +36,7 @@ from streamdp.wire.lines import (
     PolicyLine,
     from_base64,
 )
-from streamdp.wire.published import Lines, Mode, decode_in_force, decode_ledger
+from streamdp.wire.published import Lines, decode_in_force, decode_ledger
 from streamdp.wire.retracing import Retraced
 
 _PART_BYTES = 4  # of a policy for each action
@@ -80,8 +80,8 @@ def judge_fold(
     for batch in log:
         for release in engine.apply_batch(batch):
             words, ordinal = lines if charged else beginning, len(charged) + 1
-            charged.append(words.ledger(release, mode=Mode.LIVE, ordinal=ordinal))
-            shown = lines.action(release, mode=Mode.LIVE)
+            charged.append(words.ledger(release, ordinal=ordinal))
+            shown = lines.action(release)
             shown_lines += [] if shown is None else [shown]
     topics = [("ledger", charged, evidence.ledger)]
     if lines.learner:
@@ -157,8 +157,7 @@ def _once(charges: Sequence[Charge], records: Sequence[InForce]) -> Iterator[str
     for identity, same in lines.items():
         if len(same) != 1:
             yield f"{identity}: {len(same)} ledger lines"
-        published = identity.kind in (OPENING, *ENDS_BLOCK)
-        wanted = int(published and same[0].withheld is not True)
+        wanted = int(identity.kind in (OPENING, *ENDS_BLOCK))
         if len(shown[identity]) != wanted:
             yield f"{identity}: {len(shown[identity])} action records, not {wanted}"
         elif wanted and _differ(shown[identity][0], same[0]):
@@ -214,6 +213,6 @@ def _one_face(lines: Iterable[bytes]) -> Iterator[str]:
         line = decode_ledger(value)
         if not isinstance(line, Charge):
             continue
-        drawn = (line.index, line.units, line.withheld, line.sums, line.shown)
+        drawn = (line.index, line.units, line.sums, line.shown)
         if observers.setdefault(line.identity, drawn) != drawn:
             yield f"{line.identity}: seen with two different releases"

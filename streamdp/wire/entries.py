@@ -7,7 +7,6 @@ share a key, whatever is in names and record keys:
     ["home",0,"row",2,"fr"]              epoch, key: a saved learner (bytes of `core.snapshot`)
     ["home",0,"release",2,17,3,"action","fr"]    epoch, born, block, kind, key: a recorded release
     ["home",0,"learner",2]               epoch: what its rows mean, for later epochs
-    ["home",0,"withheld",2,"fr"]         epoch, key: its newest release was shown to nobody
     ["home",0,"schema",2,17]             epoch, id: a schema that records are read by
 
 A record key that is not UTF-8 is `{"base64": "..."}`, the null key is null.
@@ -34,10 +33,8 @@ _key_decoder = msgspec.json.Decoder(list[Any])
 
 _SHAPES: dict[str, tuple[type, ...]] = {
     "checkpoint": (),
-    "owner": (),  # of the first layout, read over: a partition's owner is the transport's matter
     "row": (int, object),  # epoch, key
     "learner": (int,),  # epoch
-    "withheld": (int, object),  # epoch, key
     "schema": (int, int),  # epoch, id
     "release": (int, int, int, str, object),  # epoch, born, block, kind, key
 }
@@ -66,10 +63,6 @@ class Entries:
     def learner(self, *, epoch: int) -> bytes:
         """The key of the entry that says what an epoch's rows mean."""
         return _encode([self.stream, self.partition, "learner", epoch])
-
-    def withheld(self, key: Key, *, epoch: int) -> bytes:
-        """The key of the entry that marks a key's newest release as withheld."""
-        return _encode([self.stream, self.partition, "withheld", epoch, _written(key)])
 
     def schema(self, number: int, *, epoch: int) -> bytes:
         """The key of a schema that records are read by."""

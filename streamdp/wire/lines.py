@@ -202,7 +202,6 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
     digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]
     version: Annotated[str, Meta(description="Version of the library.")]
     seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
-    withheld: Annotated[bool, Meta(description="Drawn, but not published.")] | UnsetType = UNSET
     carried: CarriedOver | UnsetType = UNSET
     memory: (
         Annotated[str, Meta(description="How votes become the action in force.")] | UnsetType
@@ -292,7 +291,7 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
         return None if action is UNSET else action
 
     def carried_over(self) -> Carried:
-        """What an opening carries over; a history only where it is not withheld."""
+        """What an opening carries over."""
         assert self.carried is not UNSET
         carried, history = self.carried, None
         if carried.history is not UNSET:
@@ -304,8 +303,13 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
         return Carried(self.says_in_force() or 0, carried.first_block, after, history)
 
     def block_sums(self) -> BlockSums | None:
-        """The numbers of a feedback stream's block, unless the line withholds them."""
-        return block_sums(self)
+        """The two numbers of each arm of a feedback stream's block."""
+        for pairs in (False, True):
+            one, other = BlockSums.names(pairs=pairs)
+            first, second = getattr(self, one), getattr(self, other)
+            if first is not UNSET and second is not UNSET:
+                return BlockSums(from_base64(first, one), from_base64(second, other), pairs)
+        return None
 
 
 class Carries(Struct, frozen=True, kw_only=True):
@@ -386,16 +390,6 @@ class Assembled(Struct, frozen=True, kw_only=True, tag_field="type", tag="assemb
     ) = UNSET
     digest: Annotated[str, Meta(description="Digest of the assembly's configuration.")]
     version: Annotated[str, Meta(description="Version of the library.")]
-
-
-def block_sums(line: Struct) -> BlockSums | None:
-    """The two numbers of each arm in a line or in a recorded draw; None if it has none."""
-    for pairs in (False, True):
-        one, other = BlockSums.names(pairs=pairs)
-        first, second = getattr(line, one), getattr(line, other)
-        if first is not UNSET and second is not UNSET:
-            return BlockSums(from_base64(first, one), from_base64(second, other), pairs)
-    return None
 
 
 def from_base64(text: str, what: str) -> bytes:

@@ -8,9 +8,8 @@ A line is a JSON object of a published schema (`streamdp.wire.schemas`). The rul
    estimate, come last and are filled with spaces to the width of the longest possible ones, so
    neither a commit's size nor whether it fits under a limit depends on the draw (privacy
    contract, P5). Everything before them is public: slots, offsets, charge, configuration.
-3. The mode at the draw decides the bytes. `shadow` draws, charges and records like `live`, but
-   writes no action and has `withheld` in the ledger. A line of the stream itself (`ModeLine`) tells
-   readers to use the fallback action for all keys; no draw knows of it.
+3. A line of the stream itself (`ModeLine`) tells readers to use the fallback action for all keys;
+   no draw knows of it.
 4. A key that is not UTF-8 appears as `key_base64`; the null key is `"key": null`.
 5. Where the learner has a memory, an action's line has the action in force. The ledger line has the
    drawn vote, the action in force after it, and the memory's name: from the votes and this name
@@ -42,7 +41,6 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -85,13 +83,6 @@ FLOAT_WIDTH = 24
 """The most characters of a float64 in JSON: sign, 17 digits, point, exponent (e-308)."""
 
 
-class Mode(StrEnum):
-    """What is published of a draw; all modes draw, charge and record alike."""
-
-    LIVE = "live"
-    SHADOW = "shadow"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
     """Writes the lines of one stream's releases; all of its configuration is public."""
@@ -123,9 +114,9 @@ class Lines:
         object.__setattr__(self, "_fill", fill)
         object.__setattr__(self, "_estimates", {e.name: e for e in self.estimates})
 
-    def action(self, release: Release, *, mode: Mode) -> bytes | None:
-        """The value for the actions topic; None for an estimate, and in shadow mode."""
-        if mode is Mode.SHADOW or release.kind in self._estimates:
+    def action(self, release: Release) -> bytes | None:
+        """The value for the actions topic; None for an estimate."""
+        if release.kind in self._estimates:
             return None
         if release.policy is not None:
             return self._policy(release, release.policy)
@@ -147,9 +138,9 @@ class Lines:
         )
         return _encode(line)
 
-    def ledger(self, release: Release, *, mode: Mode, ordinal: int) -> bytes:
+    def ledger(self, release: Release, *, ordinal: int) -> bytes:
         """The value for the ledger topic."""
-        drawn, fill = self._drawn(release, mode)
+        drawn, fill = self._drawn(release)
         line = Charge(
             **self._named(release, schema=LEDGER_SCHEMA),
             epsilon=str(release.epsilon),
@@ -160,7 +151,7 @@ class Lines:
             digest=self.digest,
             version=self.version,
             seeded=self.seeded,
-            carried=self._carried(release, mode),
+            carried=self._carried(release),
             **drawn,
         )
         return _filled(_encode(line), fill)
@@ -226,43 +217,38 @@ class Lines:
         noise = {"rate": str(self.rate)} if release.kind == ACTION else {"scale": str(self.scale)}
         return {"mechanism": self.mechanism, **noise}
 
-    def _carried(self, release: Release, mode: Mode) -> CarriedOver | UnsetType:
-        """What an opening carried over; in shadow mode the history is withheld too."""
+    def _carried(self, release: Release) -> CarriedOver | UnsetType:
+        """What an opening carried over."""
         carried = release.carried
         if carried is None:
             return UNSET
         epoch, born, block = carried.after
-        shows_history = carried.history is not None and mode is not Mode.SHADOW
         return CarriedOver(
             epoch=epoch,
             born=born,
             block=block,
             first_block=carried.block,
             schedule=self.schedule,
-            history=b64encode(carried.history or b"").decode() if shows_history else UNSET,
+            history=UNSET if carried.history is None else b64encode(carried.history).decode(),
         )
 
-    def _drawn(self, release: Release, mode: Mode) -> tuple[dict[str, Any], int]:
+    def _drawn(self, release: Release) -> tuple[dict[str, Any], int]:
         """The fields of a ledger line about the draw, and how many spaces fill them up."""
         value = release.value
         if self.learner:
-            return self._summed(release, mode), 0
+            return self._summed(release), 0
         if release.kind in self._estimates:
             return self._estimated(release)
-        memory: dict[str, Any] = {"memory": self.memory} if self.memory else {}
-        if mode is Mode.SHADOW:
-            return {"withheld": True, **memory}, 0
-        drawn: dict[str, Any] = {**memory, "index": value, "action": self.actions[value]}
+        drawn: dict[str, Any] = {"memory": self.memory} if self.memory else {}
+        drawn |= {"index": value, "action": self.actions[value]}
         fill = self._fill[value]
         if self.memory:
             drawn["in_force"] = release.standing
             fill += _width(len(self.actions) - 1) - _width(release.standing)
         return drawn, fill
 
-    def _summed(self, release: Release, mode: Mode) -> dict[str, Any]:
+    def _summed(self, release: Release) -> dict[str, Any]:
         """The fields of each arm's two numbers, whose length is a function of K."""
-        if mode is Mode.SHADOW:
-            return {"withheld": True, "learner": self.learner}
         members: dict[str, Any] = {"learner": self.learner}
         if release.sums is not None:
             members |= {name: b64encode(of).decode() for name, of in release.sums.named()}

@@ -33,7 +33,7 @@ from streamdp.core.events import (
 )
 from streamdp.wire.entries import release_entry, written_key
 from streamdp.wire.lines import ENDS_BLOCK
-from streamdp.wire.published import INTEGER_WIDTH, Lines, Mode, key_field
+from streamdp.wire.published import INTEGER_WIDTH, Lines, key_field
 from streamdp.wire.state import encode_recorded, record
 
 
@@ -52,25 +52,25 @@ class Entry(NamedTuple):
 
 
 def record_all(
-    releases: Releases, *, lines: Lines, mode: Mode, ordinal: int, input_id: str | None = None
+    releases: Releases, *, lines: Lines, ordinal: int, input_id: str | None = None
 ) -> list[Entry]:
     """Every release with its final bytes, in order; the first ledger line has this ordinal.
 
     The very first ledger line of a partition has the input topic's id.
     """
     if ordinal == 1 and input_id is not None and len(releases):
-        first = _plainly(releases[0], lines=replace(lines, input_id=input_id), mode=mode, ordinal=1)
-        return [first, *record_all(releases, lines=lines, mode=mode, ordinal=1)[1:]]
+        first = _plainly(releases[0], lines=replace(lines, input_id=input_id), ordinal=1)
+        return [first, *record_all(releases, lines=lines, ordinal=1)[1:]]
     kinds: dict[int, _Kind] = {}
     carried, entries, templated = releases.carried or {}, list[Entry](), {OPENING, *ENDS_BLOCK}
     for number, row in enumerate(_rows(releases), start=ordinal):
         name = releases.kinds[row.code]
         if name not in templated or (name == OPENING and (row.key, row.born) in carried):
             release = releases[number - ordinal]
-            entries.append(_plainly(release, lines=lines, mode=mode, ordinal=number))
+            entries.append(_plainly(release, lines=lines, ordinal=number))
             continue
         if row.code not in kinds:
-            kinds[row.code] = _Kind(releases, row.code, lines, mode)
+            kinds[row.code] = _Kind(releases, row.code, lines)
         entries.append(kinds[row.code].entry(row, number))
     return entries
 
@@ -127,9 +127,9 @@ def _base64(table: NDArray[Any], numbers: str) -> Iterator[bytes]:
     )
 
 
-def _plainly(release: Release, *, lines: Lines, mode: Mode, ordinal: int) -> Entry:
+def _plainly(release: Release, *, lines: Lines, ordinal: int) -> Entry:
     """The entry of one release, from the plain encoder."""
-    recorded = record(release, lines=lines, mode=mode, ordinal=ordinal)
+    recorded = record(release, lines=lines, ordinal=ordinal)
     place = release_entry(release.identity)
     return Entry(release.key, place, encode_recorded(recorded), recorded.ledger, recorded.action)
 
@@ -143,48 +143,38 @@ _PARTITION, _EPOCH, _BORN, _BLOCK, _FIRST, _LAST, _START, _STOP, _ORDINAL = (
 class _Kind:
     """The texts of one kind of release within one commit."""
 
-    def __init__(self, releases: Releases, code: int, lines: Lines, mode: Mode) -> None:
-        self._lines, self._mode, self._name = lines, mode, releases.kinds[code]
+    def __init__(self, releases: Releases, code: int, lines: Lines) -> None:
+        self._lines, self._name = lines, releases.kinds[code]
         of, at = releases.feedback, (releases.partition, releases.epoch)
         arms = of and (of.first.shape[1], of.policy.shape[1], of.pairs)
-        texts = _templates(lines, mode, releases.stream, self._name, releases.charges[code], arms)
+        texts = _templates(lines, releases.stream, self._name, releases.charges[code], arms)
         self._place, self._drawn, self._ledger = (
             texts.place % at,
             texts.drawn % (),
             texts.ledger % at,
         )
-        self._action = texts.action and texts.action % at
-        self._ends: dict[tuple[int, int], tuple[bytes, bytes | None]] = {}
+        self._action = texts.action % at
+        self._ends: dict[tuple[int, int], tuple[bytes, bytes]] = {}
 
     def entry(self, row: _Row, ordinal: int) -> Entry:
-        """The entry of one release of this kind.
-
-        In shadow mode sums are in the recorded bytes only, not in the ledger line.
-        """
+        """The entry of one release of this kind."""
         key, _, born, block, since, until, start, stop, value, in_force, first, second, policy = row
         written = written_key(key)
         named_key = key_field(key) if written[:1] == b"{" else b'"key":' + written
         named = (named_key, born, block, since, until, start, stop)
-        in_ledger: tuple[bytes, ...] = ()
-        in_state, in_actions = in_ledger, in_ledger
         if policy:
-            hides = self._mode is Mode.SHADOW
-            end_of_ledger, end_of_action = b"", None if hides else b""
-            in_actions = (policy,)
-            if self._name == SUMS:
-                in_ledger, in_state = ((), (first, second)) if hides else ((first, second), ())
+            sums = (first, second) if self._name == SUMS else ()
+            ledger = self._ledger % (*named, ordinal, *sums)
+            action = self._action % (*named, policy)
         else:
             ends = self._ends.get((value, in_force))
             if ends is None:
-                ends = _ends(self._lines, self._mode, self._name, value, in_force)
+                ends = _ends(self._lines, self._name, value, in_force)
                 self._ends[value, in_force] = ends
-            end_of_ledger, end_of_action = ends
-        ledger = self._ledger % (*named, ordinal, *in_ledger) + end_of_ledger
-        action = None
-        if end_of_action is not None:
-            action = self._action % (*named, *in_actions) + end_of_action
-        drawn = self._drawn % (start, stop, since, until, ordinal, *in_state, value)
-        recorded = b"\n".join((drawn, ledger, action or b""))
+            ledger = self._ledger % (*named, ordinal) + ends[0]
+            action = self._action % named + ends[1]
+        drawn = self._drawn % (start, stop, since, until, ordinal, value)
+        recorded = b"\n".join((drawn, ledger, action))
         return Entry(key, self._place % (born, block, written), recorded, ledger, action)
 
 
@@ -204,7 +194,6 @@ class _Templates(NamedTuple):
 @lru_cache(maxsize=64)
 def _templates(
     lines: Lines,
-    mode: Mode,
     stream: str,
     kind: str,
     charge: Fraction,
@@ -224,23 +213,23 @@ def _templates(
         Identity(stream, _PARTITION, _KEY, _EPOCH, _BORN, _BLOCK, kind),
         0, _START, _STOP, _FIRST, _LAST, charge, sums=sums, policy=policy,
     )  # fmt: skip
-    plain = _plainly(marked, lines=lines, mode=mode, ordinal=_ORDINAL)
+    plain = _plainly(marked, lines=lines, ordinal=_ORDINAL)
     partition, epoch = ((b"%d" % mark, b"%d") for mark in (_PARTITION, _EPOCH))
     born, block, *read, ordinal = (
         (b"%d" % mark, b"%%d") for mark in (_BORN, _BLOCK, _FIRST, _LAST, _START, _STOP, _ORDINAL)
     )
     named = (partition, (b'"key":"%b"' % _KEY, b"%%b"), epoch, born, block, *read)
     of_arms = () if sums is None else tuple(map(_written, (sums.first, sums.second)))
-    withheld, shown = (of_arms, ()) if mode is Mode.SHADOW else ((), of_arms)
     in_force = () if policy is None else (_written(policy),)
     drawn, _, _ = plain.recorded.partition(b'"value":')
     width = b'"value":%%%%-%dd}' % INTEGER_WIDTH
-    ledger, action = _head(plain.ledger), _head(plain.action or b"")
+    assert plain.action is not None, "an estimate"
+    ledger, action = _head(plain.ledger), _head(plain.action)
     return _Templates(
         place=_template(plain.place, (partition, epoch, born, block, (b'"%b"' % _KEY, b"%%b"))),
-        drawn=_template(drawn, (*read[2:], *read[:2], ordinal, *withheld)) + width,
-        ledger=_template(ledger, (*named, ordinal, *shown)),
-        action=_template(action, (*named, *in_force) if action else ()),
+        drawn=_template(drawn, (*read[2:], *read[:2], ordinal)) + width,
+        ledger=_template(ledger, (*named, ordinal, *of_arms)),
+        action=_template(action, (*named, *in_force)),
     )
 
 
@@ -255,15 +244,13 @@ def _written(mark: bytes) -> tuple[bytes, bytes]:
 
 
 @lru_cache(maxsize=4096)
-def _ends(
-    lines: Lines, mode: Mode, kind: str, value: int, in_force: int
-) -> tuple[bytes, bytes | None]:
+def _ends(lines: Lines, kind: str, value: int, in_force: int) -> tuple[bytes, bytes]:
     """The ends of a ledger line and of an actions line with this value, after their heads."""
     identity = Identity(lines.stream, 0, _KEY, 0, 0, 0, kind)
     release = Release(identity, value, 1, 1, 0, 0, Fraction(0), in_force)
-    ledger = lines.ledger(release, mode=mode, ordinal=1)
-    action = lines.action(release, mode=mode)
-    return ledger[len(_head(ledger)) :], None if action is None else action[len(_head(action)) :]
+    ledger, action = lines.ledger(release, ordinal=1), lines.action(release)
+    assert action is not None, "an estimate"
+    return ledger[len(_head(ledger)) :], action[len(_head(action)) :]
 
 
 def _head(line: bytes) -> bytes:

@@ -65,7 +65,7 @@ _FIELD = re.compile(
 _FILL = re.compile(rb" *(?=})")
 _NO_PATTERN = re.compile(rb'[{,]"(?:carried|history)":')
 _integers = msgspec.json.Decoder(list[int])  # in half of the time that `int` takes for each
-_MOST_PATTERNS = 16  # of a kind: modes and versions that wrote the state
+_MOST_PATTERNS = 16  # of a kind: versions that wrote the state
 
 
 @dataclass(frozen=True, slots=True, repr=False)

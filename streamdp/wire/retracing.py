@@ -11,7 +11,7 @@ kind:
    with. What was drawn is what its evidence can be: a vote for one of the actions, say, or exact
    counts of no more shows than the block has slots.
 3. Where a line says what is in force beside what was drawn, the releases put that in force.
-4. After a withheld line (shadow mode) nothing can be computed, because a release is missing.
+4. After a line that is wrong nothing can be computed, because a release is missing.
 
 The names of the actions are not in the ledger. Policies do not depend on them, only on how many
 there are; and this follows from how many numbers a line has.
@@ -121,14 +121,13 @@ def _numbers_of_few(method: Method) -> _Numbers:
 class Retraced:
     """Follows one learner's lines of openings and ends of blocks, in order."""
 
-    __slots__ = ("_opening", "_row", "_said", "actions", "block", "lost", "method", "withheld")
+    __slots__ = ("_opening", "_row", "_said", "actions", "block", "lost", "method")
 
     def __init__(self, *, actions: int = 0) -> None:
         self.method: Method | None = None
         self.actions = actions  # 0 until lines say how many there are
         self.block = 0  # the open one
         self.lost = False  # whether nothing can be computed any more
-        self.withheld = False  # whether what the key may carry over was withheld
         self._opening: Charge | None = None
         self._row: PublicRow | None = None
         self._said: int | None = None  # the action in force, as the newest line says
@@ -141,10 +140,6 @@ class Retraced:
             what = "memory" if method.learner is None else "learner"
             yield f"another {what} than before: {method}, not {self.method}"
             return
-        if line.withheld is True:
-            self.lost = self.withheld = True
-        elif method.learner is None:
-            self.withheld = False  # the line of an action says all that is carried over
         self._said = line.says_in_force()
         self.block = line.block + 1
         if opens:
@@ -164,9 +159,9 @@ class Retraced:
                 self._count(method.actions_of("history", len(history) // 8))
             if released is not None:
                 yield from self._followed(line, method, released)
-            elif line.withheld is not True and not (opens and method.learner is not None):
+            elif not (opens and method.learner is not None):
                 self.lost = True
-                yield f"block {line.block} does not say what was drawn, nor that it was withheld"
+                yield f"block {line.block} does not say what was drawn"
         except (InvalidConfig, StateMismatch) as error:
             self.lost = True
             yield f"block {line.block}: {error}"

@@ -2,8 +2,8 @@
 
 `entries` has the entries' keys.
 
-A recorded release is three lines: what was drawn (which a rebuild needs in every mode), the final
-bytes for the ledger, and the final bytes for the actions topic, empty if nothing goes there. Its
+A recorded release is three lines: what a rebuild needs beside the lines that are published, the
+final bytes for the ledger, and the final bytes for the actions topic, empty for an estimate. Its
 size is independent of what was drawn: each of the three lines is filled to its longest.
 
 Reading is strict: anything that does not fit raises `StateMismatch`, because to continue could
@@ -17,7 +17,6 @@ recorded and of the last published ledger line, and exactly the lines between wa
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,10 +49,9 @@ from streamdp.wire.lines import (
     Natural,
     PolicyLine,
     Positive,
-    block_sums,
     from_base64,
 )
-from streamdp.wire.published import INTEGER_WIDTH, Lines, Mode, decode_in_force, decode_ledger
+from streamdp.wire.published import INTEGER_WIDTH, Lines, decode_in_force, decode_ledger
 from streamdp.wire.registered.schemas import Held, decode_held
 from streamdp.wire.state_version import MIN_READER, VERSION, Version, decoded
 
@@ -140,7 +138,6 @@ class EpochLearner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     private: list[SavedColumn]  # the columns of a row, in their order
     public: list[SavedColumn]
     learner: str = ""  # feedback streams: recipe and options
-    noted_from: Natural | UnsetType = UNSET  # for keys born earlier, withholding was not noted
     settings: dict[str, str] | UnsetType = UNSET  # of the epoch, so that a change can be named
 
     def __repr__(self) -> str:
@@ -148,18 +145,11 @@ class EpochLearner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return f"EpochLearner({len(self.actions)} actions)"
 
 
-class Withheld(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Marks a key whose newest release was drawn in shadow mode: it is not carried over."""
-
-    version: Version = VERSION
-    min_reader: Version = MIN_READER
-
-
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """A durable release: what was drawn, and the bytes it is published with."""
 
-    release: Release = field(repr=False)  # in shadow mode nobody may see what was drawn
+    release: Release = field(repr=False)  # it may not be published yet
     ordinal: int  # of its ledger line
     ledger: bytes = field(repr=False)
     action: bytes | None = field(repr=False)
@@ -173,7 +163,6 @@ class EpochEntries:
     rows: dict[Key, bytes] = field(default_factory=dict, repr=False)
     loaded: Collection[Key] | None = field(default=None, repr=False)  # rows that are elsewhere
     releases: dict[Identity, Recorded] = field(default_factory=dict, repr=False)
-    withheld: set[Key] = field(default_factory=set)  # keys whose newest release nobody was shown
     schemas: list[Held] = field(default_factory=list)  # that records are read by
 
 
@@ -201,13 +190,13 @@ class SavedState:
         return self.now.releases
 
 
-def record(release: Release, *, lines: Lines, mode: Mode, ordinal: int) -> Recorded:
+def record(release: Release, *, lines: Lines, ordinal: int) -> Recorded:
     """Make the final bytes of a release, whose ledger line has this ordinal."""
     return Recorded(
         release=release,
         ordinal=ordinal,
-        ledger=lines.ledger(release, mode=mode, ordinal=ordinal),
-        action=lines.action(release, mode=mode),
+        ledger=lines.ledger(release, ordinal=ordinal),
+        action=lines.action(release),
     )
 
 
@@ -234,19 +223,9 @@ def encode_learner(learner: EpochLearner) -> bytes:
     return _encode(learner)
 
 
-def encode_withheld() -> bytes:
-    """The value of the entry for a withheld key."""
-    return _encode(Withheld())
-
-
 def encode_recorded(recorded: Recorded) -> bytes:
-    """The value of a recorded release's entry.
-
-    Arms' numbers and a carried history stand in it only if the ledger line withholds them.
-    """
-    release, hidden = recorded.release, recorded.action is None
-    sums = release.sums.named() if release.sums is not None and hidden else ()
-    history = release.carried.history if release.carried is not None and hidden else None
+    """The value of a recorded release's entry."""
+    release = recorded.release
     drawn = _Drawn(
         version=VERSION,
         min_reader=MIN_READER,
@@ -256,8 +235,6 @@ def encode_recorded(recorded: Recorded) -> bytes:
         last_offset=release.last_offset,
         epsilon=str(release.epsilon),
         ordinal=recorded.ordinal,
-        **{name: b64encode(of).decode() for name, of in sums},
-        history=UNSET if history is None else b64encode(history).decode(),
         value=release.value,
     )
     spaces = INTEGER_WIDTH - len(str(release.value))
@@ -278,14 +255,14 @@ def largest_recorded(lines: Lines, kind: Kind, *, key_bytes: int) -> int:
     carried = Carried(0, LONG, After(LONG, LONG, LONG), bytes(size.history) or None)
     keys: tuple[Key, ...] = (None, ESCAPED * key_bytes, b"\xff" * key_bytes)
     sizes = []
-    for key, name, mode in product(keys, kinds, Mode):
+    for key, name in product(keys, kinds):
         identity = Identity(lines.stream, LONG, key, LONG, LONG, LONG, name)
         epsilon = Fraction(LONG, LONG - 1)
         release = Release(
             identity, 0, LONG - 1, LONG, LONG, LONG, epsilon, sums=sums, policy=policy,
             carried=carried if name == OPENING else None,
         )  # fmt: skip
-        recorded = record(release, lines=lines, mode=mode, ordinal=LONG)
+        recorded = record(release, lines=lines, ordinal=LONG)
         sizes.append(len(release_entry(identity)) + len(encode_recorded(recorded)))
     return max(sizes)
 
@@ -318,10 +295,10 @@ def decode_recorded(identity: Identity, value: bytes) -> Recorded:
         first_offset=drawn.first_offset,
         last_offset=drawn.last_offset,
         epsilon=_exact(drawn.epsilon),
-        sums=line.block_sums() or block_sums(drawn),
+        sums=line.block_sums(),
         policy=_policy(parts[2]) if parts[2] else None,
         in_force=None if line.in_force is UNSET else line.in_force,
-        carried=_carried(line, drawn),
+        carried=None if line.carried is UNSET else line.carried_over(),
     )
     recorded = Recorded(release, drawn.ordinal, parts[1], parts[2] or None)
     _check_lines(recorded, line, where=where)
@@ -402,8 +379,6 @@ def _put(
         into.schemas.append(decode_held(value, where=where))
     elif what == "row":
         into.rows[read_key(rest[0], where=where)] = value
-    elif what == "withheld":
-        into.withheld.add(read_key(rest[0], where=where))
     else:
         born, block, kind, key = rest
         key_ = read_key(key, where=where)
@@ -422,11 +397,6 @@ class _Drawn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     last_offset: Natural
     epsilon: Exact
     ordinal: Positive
-    sums: str | UnsetType = UNSET  # feedback streams, if the ledger line withholds them
-    shown: str | UnsetType = UNSET
-    rewards: str | UnsetType = UNSET
-    losses: str | UnsetType = UNSET
-    history: str | UnsetType = UNSET  # the same for a carried opening
     value: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -457,27 +427,13 @@ def _check_lines(recorded: Recorded, line: Charge, *, where: str) -> None:
     )
     shown = None if recorded.action is None else decode_in_force(recorded.action)
     if isinstance(shown, PolicyLine):
-        fits = fits and shown.identity == release.identity and line.withheld is UNSET
+        fits = fits and shown.identity == release.identity
     else:
         fits = fits and (line.index is UNSET) == (shown is None)
     if isinstance(shown, ActionLine):
         fits = fits and (shown.identity, shown.index) == (release.identity, release.standing)
     if not fits:
         raise _of_another(where)
-
-
-def _carried(line: Charge, drawn: _Drawn) -> Carried | None:
-    """What an opening carried over; the history comes from its line or, if withheld, the state."""
-    line_carried = line.carried
-    if line_carried is UNSET:
-        return None
-    history = drawn.history if line_carried.history is UNSET else line_carried.history
-    return Carried(
-        action=drawn.value,
-        block=line_carried.first_block,
-        after=After(line_carried.epoch, line_carried.born, line_carried.block),
-        history=None if history is UNSET else from_base64(history, "history"),
-    )
 
 
 def _policy(action: bytes) -> bytes | None:

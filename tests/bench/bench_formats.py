@@ -26,7 +26,7 @@ import numpy as np
 
 from streamdp.core.events import Releases
 from streamdp.wire import configure, state
-from streamdp.wire.published import Lines, Mode, decode_ledger
+from streamdp.wire.published import Lines, decode_ledger
 from streamdp.wire.recording import record_all
 from streamdp.wire.registered.formats import SchemaFormat
 from streamdp.wire.registered.schemas import Schema
@@ -153,14 +153,14 @@ def releases(rounds: int) -> list[dict[str, Any]]:
         first_offset=numbers,
         last_offset=numbers + 9,
     )
-    recorded = [state.record(release, lines=lines, mode=Mode.LIVE, ordinal=9) for release in drawn]
+    recorded = [state.record(release, lines=lines, ordinal=9) for release in drawn]
     values = [(entry.release.identity, state.encode_recorded(entry)) for entry in recorded]
     runs: dict[str, Callable[[], object]] = {
         "record one by one": lambda: [
-            state.encode_recorded(state.record(release, lines=lines, mode=Mode.LIVE, ordinal=9))
+            state.encode_recorded(state.record(release, lines=lines, ordinal=9))
             for release in drawn
         ],
-        "record all": lambda: record_all(drawn, lines=lines, mode=Mode.LIVE, ordinal=9),
+        "record all": lambda: record_all(drawn, lines=lines, ordinal=9),
         "read back": lambda: [state.decode_recorded(*pair) for pair in values],
         "read a ledger": lambda: [decode_ledger(entry.ledger) for entry in recorded],
     }

@@ -14,7 +14,7 @@ from streamdp.core.events import ACTION, OPENING, Identity, Release
 from streamdp.ports import Published, StreamTopics
 from streamdp.service.verification import Verification
 from streamdp.wire.lines import Assembled
-from streamdp.wire.published import Mode, encode_assembled
+from streamdp.wire.published import encode_assembled
 from tests.support.good_ledger import LINES
 
 PARTITIONS, LINES_OF_STREAM, LINES_OF_ASSEMBLY = 64, 50_000, 229
@@ -35,7 +35,7 @@ def charges(number: int, count: int) -> list[Published]:
             stop=1 if opening else start + 1, first_offset=at, last_offset=at,
             epsilon=Fraction(0) if opening else Fraction(1, 2),
         )  # fmt: skip
-        value = LINES.ledger(release, mode=Mode.LIVE, ordinal=at + 1)
+        value = LINES.ledger(release, ordinal=at + 1)
         records.append(Published(number, at, key, value))
     return records
 

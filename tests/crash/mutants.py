@@ -14,7 +14,6 @@ from streamdp.service.protocol import Cut, PartitionWork
 from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import Opening
-from streamdp.wire.published import Mode
 from streamdp.wire.state import Recorded, record
 
 
@@ -59,8 +58,8 @@ def skip_a_record() -> None:
     absorb = PartitionWork.absorb
     chance = random.Random(1)
 
-    def lossy(self: PartitionWork, records: Sequence[Records], *, mode: Mode) -> None:
-        absorb(self, [_thinned(batch, chance) for batch in records], mode=mode)
+    def lossy(self: PartitionWork, records: Sequence[Records]) -> None:
+        absorb(self, [_thinned(batch, chance) for batch in records])
 
     PartitionWork.absorb = lossy  # type: ignore[method-assign]
 
@@ -75,7 +74,7 @@ def _drawn_anew(spec: StreamSpec, recorded: Recorded) -> Recorded:
     if recorded.action is None or recorded.ordinal is None or recorded.release.policy is not None:
         return recorded  # sums that are drawn anew give another policy: its rebuild would refuse
     release = replace(recorded.release, value=secrets.randbelow(len(spec.learner.actions)))
-    return record(release, lines=spec.lines, mode=Mode.LIVE, ordinal=recorded.ordinal)
+    return record(release, lines=spec.lines, ordinal=recorded.ordinal)
 
 
 def _thinned(records: Records, chance: random.Random) -> Records:

@@ -24,7 +24,6 @@ from streamdp.service.view import PartitionView, Status, View
 from streamdp.service.worker import Worker
 from streamdp.testing.broker import Borrowed
 from streamdp.testing.transport_room import Heard
-from streamdp.wire.published import Mode
 from streamdp_adapters.kafka import KafkaTechnology
 from streamdp_adapters.kafka.transport import KafkaTransport
 from tests.support.kafka_site import HOME, QUICK, Fresh, Site
@@ -82,7 +81,6 @@ async def life(site: Site, name: str, *, reached: Reached = no_fault) -> AsyncIt
         view=view,
         log=log,
         clock=time.monotonic,
-        mode=lambda stream: Mode.LIVE,
         observe=lambda step, seconds: None,
         halted=lambda partition, reason: None,
         give_up=lambda error: None,

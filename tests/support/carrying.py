@@ -19,7 +19,7 @@ from streamdp.service.verification import Verification
 from streamdp.wire.feedback import Feedback, configure_feedback
 from streamdp.wire.formats import configure
 from streamdp.wire.lines import Charge
-from streamdp.wire.published import Mode, decode_ledger
+from streamdp.wire.published import decode_ledger
 from tests.support.protocol_model import Store, Story, restore, settle
 from tests.support.streams import ACTIONS, feedback_spec, shown, spec
 
@@ -82,11 +82,11 @@ def store_of(learner: sd.Leader | PolicyLearner, count: int = 120) -> Store:
     return Store(records, headers=headers)
 
 
-def live(store: Store, of: StreamSpec, stop: int, *, mode: Mode = Mode.LIVE) -> None:
+def live(store: Store, of: StreamSpec, stop: int) -> None:
     """Read up to here, publish everything."""
     work = restore(store, of)
     if work.engine.position < stop:
-        work.absorb([store.records(work.engine.position, stop)], mode=mode)
+        work.absorb([store.records(work.engine.position, stop)])
     settle(store, work)
 
 

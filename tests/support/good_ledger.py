@@ -8,7 +8,6 @@ from fractions import Fraction
 
 from streamdp.core.events import ACTION, OPENING, Identity, Key, Release
 from streamdp.ports import Published, StreamTopics
-from streamdp.wire.published import Mode
 from tests.support.streams import spec
 
 HOME = StreamTopics("shop", "home", "home-losses")
@@ -41,7 +40,7 @@ def line(
         epsilon=Fraction(epsilon),
     )
     lines = replace(LINES, estimates=()) if kind in (ACTION, OPENING) else LINES
-    value = lines.ledger(release, mode=Mode.LIVE, ordinal=ordinal)
+    value = lines.ledger(release, ordinal=ordinal)
     return Published(partition, 0, key, value)
 
 

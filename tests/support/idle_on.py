@@ -15,7 +15,7 @@ from streamdp.service.settings import Pace
 from streamdp.service.verification import Verification
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.wire.lines import Charge
-from streamdp.wire.published import Mode, decode_ledger
+from streamdp.wire.published import decode_ledger
 from tests.support.carrying import leader, mapped, stream
 from tests.support.sqlite_pair import Ears
 
@@ -66,7 +66,7 @@ class Life:
             position = work.engine.position
             if position < taken.end_offset:
                 async for records in transport.read(HOME, position, taken.end_offset):
-                    work.absorb([records], mode=Mode.LIVE)
+                    work.absorb([records])
                     self._note(records)
             await self._publish(transport, work, cuts)
         finally:

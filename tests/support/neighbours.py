@@ -1,7 +1,7 @@
 """Everything that a service lets be seen of one input, so that neighbouring inputs can be compared.
 
 The real service lives a whole life on a real transport: it works, loses a commit in the middle,
-takes the partition again and rebuilds, turns to shadow mode in a new epoch, and halts over what
+takes the partition again and rebuilds, begins a new epoch, and halts over what
 contradicts itself. Only chance is replaced: selections, openings and estimates come from a script,
 and time from a loop whose clock moves only when nothing is left to do, so that two lives of the
 same course are the same to the byte.
@@ -41,7 +41,6 @@ from streamdp.testing.faults import FaultPlan
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import Isolation, MemoryLog
 from streamdp.wire.formats import Format, configure
-from streamdp.wire.published import Mode
 from streamdp_adapters.sqlite import Settings, Sqlite
 from tests.support.kind_mutants import releases_scripted_estimates
 from tests.support.services import Between
@@ -217,7 +216,7 @@ class Life:
     async def lived(
         self, records: Sequence[tuple[Key, Value]], headers: Sequence[Headers] | None
     ) -> Observed:
-        """Work, lose a commit, rebuild, begin an epoch in shadow mode, and halt."""
+        """Work, lose a commit, rebuild, begin an epoch, and halt."""
         first = self.course.spec()
         tools = self.technology.administrator()
         await tools.create([first.topics], partitions=1)
@@ -236,7 +235,7 @@ class Life:
         await send(slice(-20, None))
         await producer.close()
         await self.work("another ε", self.course.spec(epsilon="1/3"), until=RECORDS)
-        await self.work("epoch", self.course.spec(epoch=2), until=RECORDS, mode=Mode.SHADOW)
+        await self.work("epoch", self.course.spec(epoch=2), until=RECORDS)
         await self.work("older epoch", first, until=2 * RECORDS)
         reader = self.technology.publications()
         for name, lines in (
@@ -259,16 +258,15 @@ class Life:
         made: StreamSpec,
         *,
         until: int,
-        mode: Mode = Mode.LIVE,
         on: Technology | None = None,
     ) -> None:
         """A process: it takes the partition, reads on as far as there is, and drains."""
         aside = self.technology if self.course.aside is None else self.course.aside(self.technology)
         async with quarantining([made.quarantine], aside):
-            await self._work(name, made, until=until, mode=mode, on=on)
+            await self._work(name, made, until=until, on=on)
 
     async def _work(
-        self, name: str, made: StreamSpec, *, until: int, mode: Mode, on: Technology | None
+        self, name: str, made: StreamSpec, *, until: int, on: Technology | None
     ) -> None:
         view, loop = View([made]), asyncio.get_running_loop()
         transport = Witness((on or self.technology).transport(worker=name), self._commits)
@@ -280,7 +278,6 @@ class Life:
             view=view,
             log=logs.set_up(level="info", style="json", stream=self._log),
             settings=PACED,
-            modes={made.name: mode},
             clock=loop.time,
             observe=lambda step, seconds: steps.append((step, seconds, shown(view))),
         )

@@ -18,7 +18,6 @@ from streamdp.service.protocol import Cut, PartitionWork, Restoring
 from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.testing.judge import Evidence, judge, judge_fold
-from streamdp.wire.published import Mode
 from tests.support.streams import events, spec
 
 HOME = Partition("home", 0)
@@ -113,7 +112,7 @@ def fold(store: Store, stream: StreamSpec, *, whole: str) -> list[str]:
 def finish(store: Store, work: PartitionWork) -> None:
     """Apply what is left and publish everything."""
     if work.engine.position < store.end:
-        work.absorb([store.records(work.engine.position, store.end)], mode=Mode.LIVE)
+        work.absorb([store.records(work.engine.position, store.end)])
     settle(store, work)
 
 
@@ -164,7 +163,7 @@ class Story:
                 case "absorb":
                     stop = min(store.end, work.engine.position + chance.randrange(1, self.piece))
                     if work.engine.position < stop:
-                        work.absorb([store.records(work.engine.position, stop)], mode=Mode.LIVE)
+                        work.absorb([store.records(work.engine.position, stop)])
                 case "cut" if pending is None and (work.urgent or work.behind):
                     pending = work.cut(now=now, pace=pace)
                 case "decide" if pending is not None:

@@ -11,7 +11,7 @@ from fractions import Fraction
 from streamdp.core.events import ACTION, OPENING, Identity, Release
 from streamdp.ports import Key, Published, StreamTopics
 from streamdp.wire.lines import ACTION_SCHEMA, ModeLine
-from streamdp.wire.published import Lines, Mode, encode_mode
+from streamdp.wire.published import Lines, encode_mode
 from tests.support.streams import spec
 
 HOME = StreamTopics("shop", "home", "home-losses")
@@ -44,11 +44,9 @@ def release(
     )
 
 
-def action(
-    of: Release, *, offset: int = 0, mode: Mode = Mode.LIVE, lines: Lines = LINES
-) -> Published:
+def action(of: Release, *, offset: int = 0, lines: Lines = LINES) -> Published:
     """A record of the actions topic."""
-    value = lines.action(of, mode=mode)
+    value = lines.action(of)
     assert value is not None
     return Published(of.identity.partition, offset, of.key, value)
 
@@ -63,7 +61,7 @@ def mode_record(
 
 def charge(of: Release, *, offset: int = 0, ordinal: int = 1, lines: Lines = LINES) -> Published:
     """A record of the ledger topic."""
-    value = lines.ledger(of, mode=Mode.LIVE, ordinal=ordinal)
+    value = lines.ledger(of, ordinal=ordinal)
     return Published(of.identity.partition, offset, of.key, value)
 
 

@@ -34,7 +34,6 @@ from streamdp.service.view import Reason, View
 from streamdp.testing.judge import Evidence, judge, judge_fold
 from streamdp.testing.memory import MemoryTransport
 from streamdp.testing.memory_log import Isolation, MemoryLog
-from streamdp.wire.published import Mode
 
 QUICK = LoopSettings(
     poll_seconds=0.02,
@@ -113,7 +112,6 @@ class Room:
         settings: LoopSettings = QUICK,
         reached: Reached = no_fault,
         around: Callable[[Transport], Transport] = lambda transport: transport,
-        modes: Mapping[str, Mode] | None = None,
         clock: Clock = time.monotonic,
     ) -> AsyncIterator[Worker]:
         """A service of this name, for as long as the block lasts; drained at its end."""
@@ -127,7 +125,6 @@ class Room:
             view=view,
             log=log,
             settings=settings,
-            modes=modes,
             clock=clock,
         )
         worker = Worker(service, view, log, asyncio.create_task(service.run()))

@@ -56,7 +56,7 @@ def process(*partitions: PartitionStatus) -> ProcessStatus:
     for step, seconds in (("poll", 0.05), ("commit", 0.004), ("commit", 2.0), ("commit", 60.0)):
         steps.observe(step, seconds)
     parts = list(partitions) or [partition()]
-    return ProcessStatus([StreamStatus("home", "live", parts)], steps.statuses(), 0.1)
+    return ProcessStatus([StreamStatus("home", parts)], steps.statuses(), 0.1)
 
 
 def block(

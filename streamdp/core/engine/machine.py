@@ -20,7 +20,7 @@ moved on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, MutableMapping, Sequence, Set
+from collections.abc import Iterator, MutableMapping, Sequence, Set
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
@@ -102,12 +102,11 @@ class Engine:
         limit: int = 1_000_000,
         not_private: NotPrivate | None = None,
         heritage: MutableMapping[Key, Carried] | None = None,
-        withheld: Container[Key] = frozenset(),
         idle: int | None = None,
     ) -> None:
-        """`heritage`: what keys carry over from their previous learners when they open here, unless
-        they are among `withheld`. `idle`: milliseconds after which a key's row is dropped; see
-        `engine.idleness`. Batches then need times.
+        """`heritage`: what keys carry over from their previous learners when they open here.
+        `idle`: milliseconds after which a key's row is dropped; see `engine.idleness`. Batches then
+        need times.
         """
         share = None if budget is None else parse_epsilon(budget, "budget")
         if isinstance(learner, type) or not hasattr(learner, "with_estimates"):
@@ -148,9 +147,7 @@ class Engine:
         self._releasing = Releasing(
             stream=stream, partition=partition, epoch=epoch, kind=kind, bank=bank
         )
-        self._fresh = Fresh(
-            stream, partition, epoch, kind, bank, randomness, self._heritage, withheld
-        )
+        self._fresh = Fresh(stream, partition, epoch, kind, bank, randomness, self._heritage)
 
     def __repr__(self) -> str:
         """Show the position, never the content."""
@@ -211,24 +208,16 @@ class Engine:
             )
         )
 
-    def apply_batch(
-        self, batch: Batch, *, noting: Callable[[Releases], None] | None = None
-    ) -> Releases:
+    def apply_batch(self, batch: Batch) -> Releases:
         """Many slots; the result is exactly that of applying them one by one, and much faster.
 
         The slots of one record must come in one batch: the position moves past the last record.
-        `noting` is called with releases before their keys may be dropped and open again, so that
-        the caller can bring `withheld` up to date.
         """
         batch = self._checked(batch)
-        released = []
-        for part in self._parts(batch):
-            releases = self._releasing.of(
-                self._step(part, self._fresh, limit=self.limit, read=part)
-            )
-            if noting is not None:
-                noting(releases)
-            released.append(releases)
+        released = [
+            self._releasing.of(self._step(part, self._fresh, limit=self.limit, read=part))
+            for part in self._parts(batch)
+        ]
         self._halfway = False
         return released[0] if len(released) == 1 else self._releasing.joined(released)
 

@@ -8,7 +8,7 @@ same code live and while it is rebuilt.
 
 from __future__ import annotations
 
-from collections.abc import Container, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -53,14 +53,12 @@ class Fresh:
     bank: Bank
     randomness: Randomness
     heritage: MutableMapping[Key, Carried]
-    withheld: Container[Key]  # keys whose newest release was shown to nobody
 
     def carried(self, keys: Sequence[Key], born: Ints) -> dict[int, Carried]:
         """The public state of the keys' previous learners; see `core.evidence.carrying`."""
         if not self.heritage:
             return {}
-        shown = ((at, key) for at, key in enumerate(keys) if key not in self.withheld)
-        left_over = ((at, self.heritage.get(key)) for at, key in shown)
+        left_over = ((at, self.heritage.get(key)) for at, key in enumerate(keys))
         return {at: inherited for at, inherited in left_over if inherited is not None}
 
     def tag(self, rows: Ints) -> None:

@@ -9,8 +9,8 @@ A kind is a frozen value. It says
    computes what is in force. It cannot import what a private sum or noise is made of, and gets
    released numbers only. That is why publishing what is in force costs nothing.
 
-Everything else (slots, blocks, charges, frames, limits, saving, rebuilding, idle keys, withheld
-releases) is the engine's, written once for all kinds.
+Everything else (slots, blocks, charges, frames, limits, saving, rebuilding, idle keys) is the
+engine's, written once for all kinds.
 
 Privacy: a kind states its own argument: the relation, its ε and the sensitivity behind it. The
 engine adds that every slot lies in one block, that the block is charged before anything is drawn

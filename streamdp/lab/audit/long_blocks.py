@@ -3,8 +3,8 @@
 The exact audit (`exposure`) enumerates streams of a few slots, so it cannot see an engine that goes
 wrong later. Here the engine runs through every block of up to 256 slots, with a null at every
 place, with saves and rebuilds on the way, and with real bits: in batches of many keys, and slot by
-slot; through many short blocks, because it may count them; with keys that go idle and come back,
-one of them withheld; and through new epochs. A `Watch` around the kind notes every draw and what it
+slot; through many short blocks, because it may count them; with keys that go idle and come back;
+and through new epochs. A `Watch` around the kind notes every draw and what it
 got; `fold` computes from log and releases alone what that should have been. They must be equal
 (`comparing`). Then the engine is as private as the fold, and the laws are held against the charge.
 

@@ -52,7 +52,6 @@ class Story:
     rebuilds: frozenset[int] = frozenset()  # the batches after which the engine is rebuilt
     times: Ints | None = field(default=None, repr=False)
     idle: int | None = None  # after how many milliseconds a key's row is dropped
-    withheld: frozenset[Key] = frozenset()  # keys whose newest release nobody has seen
     epochs: tuple[int, ...] = ()  # the cuts after which a new epoch begins
 
     def part(self, row: Neighbours, begin: int, end: int) -> Batch:
@@ -142,10 +141,7 @@ def many_slots(kind: Kind, name: str, *, keys: int, slots: int) -> Story | None:
 
 
 def visits(kind: Kind) -> Story:
-    """Keys come, leave in the middle of a block, and come back: some in time, some too late.
-
-    What one of them was shown last is withheld: it carries nothing over.
-    """
+    """Keys come, leave in the middle of a block, and come back: some in time, some too late."""
     row, keys = neighbours_of(kind), ODD_KEYS
     present = [(0, 1, 2), (0,), (0, 1), (2,), (2, 0), (1,), (1, 2), (0, 1, 2)]
     many = [7 + 23 * visit for visit in range(1, len(present) + 1)]
@@ -160,7 +156,7 @@ def visits(kind: Kind) -> Story:
     cuts = _uneven(len(index))
     return Story(
         "idle keys", keys, index, slots, 2 * np.arange(len(index)), cuts,
-        frozenset(range(5, len(cuts), 6)), np.cumsum(steps), _IDLE, frozenset(keys[2:]),
+        frozenset(range(5, len(cuts), 6)), np.cumsum(steps), _IDLE,
     )  # fmt: skip
 
 

@@ -66,7 +66,7 @@ class Told:
         engine = Engine(
             stream=STREAM, partition=0, learner=kind, randomness=self.randomness,
             budget=full_charge(kind) or None, epoch=self._epoch, limit=10**6,
-            heritage=dict(self._heritage), withheld=self.story.withheld, idle=self.story.idle,
+            heritage=dict(self._heritage), idle=self.story.idle,
         )  # fmt: skip
         if self.watch is not None:
             self.watch.engine = engine

@@ -188,7 +188,7 @@ def _tables(
         raise InvalidConfig(
             f"key {word(key)}",
             "its releases cannot be added up",
-            expected="published blocks of the configured epoch, at most 128, none withheld",
+            expected="published blocks of the configured epoch, at most 128",
             got="no such learner" if history is None else f"{history.blocks} blocks",
         )
     shape = -1, len(learner.actions) // (count := len(configuration.actions(stream))), count

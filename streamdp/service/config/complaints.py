@@ -20,15 +20,14 @@ from streamdp.service.config.environment import Origins, Place
 Detail = Mapping[str, Any]
 """One of pydantic's complaints."""
 
-_CROWD = (("crowd",), ("control",), ("crowd_groups",), ("donate",))
 _OPERATIONS = ("most_series", "operator_listen", "operator_token_file", "operator_exact")
 """Keys of the operations listener: `serve`, which the table http is for, has none of them."""
 
-_TAKEN_OUT = (
-    "was taken out: one key with contexts learns across what were keys, and contexts come in the"
-    " next version"
-)
-_INSTEAD = "no {} (remove it and raise epoch)"
+GONE: Mapping[Place, str] = {
+    ("streams", "*", "mode"): "no mode: a trial is a stream that nobody reads, and `streamdp mode"
+    " STREAM fallback` takes the readers of a stream away",
+}
+"""Keys that there are no longer (`*`: any name), and what to do instead."""
 
 
 def as_ours(
@@ -54,8 +53,8 @@ def _lines(
 def _line(where: str, detail: Detail, place: Place, model: type[BaseModel]) -> str:
     context = detail.get("ctx", {})
     match detail["type"]:
-        case "extra_forbidden" if place[0] == "streams" and place[2:] in _CROWD:
-            return complaint(where, _TAKEN_OUT, expected=_INSTEAD.format(place[2]), got=place[2])
+        case "extra_forbidden" if instead := _instead(place):
+            return complaint(where, "no key any more", expected=instead, got=place[-1])
         case "extra_forbidden" if place[0] == "http" and place[-1] in _OPERATIONS:
             expected = "it in the table [operations], which `run` and `assemble` read"
             return complaint(where, "not a key of `serve`", expected=expected, got=place[-1])
@@ -74,6 +73,11 @@ def _line(where: str, detail: Detail, place: Place, model: type[BaseModel]) -> s
             expected = detail["msg"].removeprefix("Input should be ").removeprefix("a valid ")
     got = "another" if _is_secret(place) else shown(detail["input"])
     return complaint(where, "not usable", expected=expected, got=got)
+
+
+def _instead(place: Place) -> str | None:
+    """What to do instead of a key that there is no longer."""
+    return GONE.get(place) or GONE.get((place[0], "*", *place[2:]))
 
 
 def _is_secret(place: Place) -> bool:

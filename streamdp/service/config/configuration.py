@@ -53,7 +53,6 @@ from streamdp.service.config.tables import LearnerTable, StreamTable, Tables, op
 from streamdp.service.settings import LoopSettings, Pace
 from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback
 from streamdp.wire.formats import Format, configure
-from streamdp.wire.published import Mode
 
 if TYPE_CHECKING:
     from streamdp.service.assembling.spec import AssemblySpec
@@ -125,10 +124,6 @@ class Configuration:
         from streamdp.service.config.assembling import spec_of
 
         return [spec_of(self, name) for name in self.tables.assemblies]
-
-    def modes(self) -> dict[str, Mode]:
-        """Each stream's mode: the only setting that SIGHUP reads again."""
-        return {name: stream.mode for name, stream in self.tables.streams.items()}
 
     def specs(self, *, seeds: Seeds = Seeds.REFUSED) -> list[StreamSpec]:
         """Every stream, resolved."""
@@ -353,13 +348,6 @@ class Configuration:
         return LoopSettings(
             **others, pace=Pace(records=service.rebuild_records, seconds=service.save_seconds)
         )
-
-    def differs_beyond_modes(self, other: Configuration) -> bool:
-        """Whether the other configuration differs in more than modes, and so needs a restart."""
-        mine, theirs = (
-            of.tables.model_dump(exclude={"streams": {"__all__": {"mode"}}}) for of in (self, other)
-        )
-        return mine != theirs
 
     # -- checks ----------------------------------------------------------------------------------
 

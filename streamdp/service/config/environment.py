@@ -1,4 +1,4 @@
-"""Lets environment variables override the file: ``STREAMDP__STREAMS__HOME__MODE=shadow``.
+"""Lets environment variables override the file: ``STREAMDP__STREAMS__HOME__EPOCH=2``.
 
 The parts of a variable's name, separated by two underscores, are tables and a key. Case does not
 matter, and an underscore matches a hyphen in the file's name. A value is text, read as its key

@@ -25,8 +25,6 @@ from streamdp.core.learners.leader import DEFAULT_RECIPE
 from streamdp.service.config.complaints import shown
 from streamdp.service.settings import OnHalt, Start
 from streamdp.wire.feedback import ACTION_HEADER
-from streamdp.wire.lines import FALLBACK
-from streamdp.wire.published import Mode
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 """A name becomes part of topic names, addresses and metric labels, which `.` separates."""
@@ -54,14 +52,6 @@ _OPEN = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True, defer_
 def _exact(value: object) -> Fraction:
     """An ε or a budget; pydantic adds the place to the error."""
     return parse_epsilon(value, "")
-
-
-def _mode(value: object) -> object:
-    """Refuse what is not a setting: a line that all readers obey at once."""
-    if value == FALLBACK:
-        expected = "live or shadow (`streamdp mode STREAM fallback` switches all readers at once)"
-        raise InvalidConfig("", "not a setting", expected=expected, got=FALLBACK)
-    return value
 
 
 def _as_table(value: object) -> object:
@@ -296,9 +286,6 @@ class StreamTable(BaseModel):
     )
     carry: bool = Field(
         default=True, description="whether an epoch begins with what is public of the one before"
-    )
-    mode: Annotated[Mode, BeforeValidator(_mode)] = Field(
-        default=Mode.LIVE, description="whether what is drawn is published: live, or shadow"
     )
     fallback_action: str | None = Field(
         default=None, description="what readers use while no action is known"
