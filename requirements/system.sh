@@ -12,7 +12,6 @@ need promtool prometheus
 need chromium chromium
 need chromedriver chromium-driver
 need systemd-analyze systemd
-need kubectl kubernetes-client
 need kcat kcat
 need curl curl
 need javac default-jdk-headless

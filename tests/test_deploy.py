@@ -1,18 +1,13 @@
 """Would what is shipped for deployment be accepted, and does it keep to what it promises?"""
 
 import re
-import shutil
-import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-import streamdp
 from streamdp.cli.exit_codes import ExitCode
-from streamdp.service.config import Configuration
 from streamdp.service.config.tables import HttpTable
 from tests.conftest import ROOT
 from tests.support.deployment import DEPLOY, TOOLS, accepted, documents, run
@@ -24,20 +19,8 @@ UNITS = [
     for name in ("streamdp", "streamdp-assemble", "streamdp-serve")
 ]
 UNIT = UNITS[0]
-KUBERNETES = DEPLOY / "kubernetes"
-ASSEMBLE = DEPLOY / "kubernetes-assemble"
 RUNBOOK = (DEPLOY / "RUNBOOK.md").read_text()
 LARGEST_EXPOSURE = 1.5  # of 10, by `systemd-analyze security`; it was 1.2
-
-
-def kinds(folder: Path = KUBERNETES, *, serves: bool = False) -> dict[str, dict[str, Any]]:
-    """The Kubernetes objects by their kind: of who learns or assembles, or of who serves."""
-    paths = [
-        path
-        for path in folder.glob("*.yaml")
-        if path.name != "kustomization.yaml" and (path.name == "serve.yaml") is serves
-    ]
-    return {resource["kind"]: resource for path in paths for resource in documents(path)}
 
 
 def rules() -> list[dict[str, Any]]:
@@ -52,34 +35,17 @@ def alerts() -> list[dict[str, Any]]:
 # What all of them set
 
 
-def containers() -> dict[str, Mapping[str, Any]]:
-    """The environment of each container that works on partitions, by its file and name."""
-    working: dict[str, Mapping[str, Any]] = {}
-    for path in DEPLOY.rglob("*.yaml"):
-        if "helm" in path.parts:
-            continue  # templates: `test_helm` renders them
-        for document in documents(path):
-            services = document["services"] if path.name == "compose.yaml" else {}
-            for name, service in services.items():
-                if service.get("command", [""])[0] in ("run", "assemble"):
-                    working[f"{path.parent.name} {name}"] = service.get("environment", {})
-            if document.get("kind") == "Deployment":
-                for container in document["spec"]["template"]["spec"]["containers"]:
-                    if container.get("args", [""])[0] in ("run", "assemble"):
-                        pairs = {env["name"]: env for env in container.get("env", [])}
-                        working[f"{path.parent.name} {container['name']} (pod)"] = pairs
-    return working
-
-
 def test_does_every_process_have_a_name_that_it_keeps() -> None:
-    """So a killed one takes its partitions back at once; a pod's name tells it from its likes."""
-    working = containers()
-    assert len(working) == 7  # `serve` works on no partition
+    """So a killed one takes its partitions back at once. (Pods have theirs: `test_helm`.)"""
+    working = {
+        f"{path.parent.name} {name}": service["environment"]
+        for path in DEPLOY.glob("*/compose.yaml")
+        for name, service in documents(path)[0]["services"].items()
+        if service.get("command", [""])[0] in ("run", "assemble")
+    }
+    assert len(working) == 3
     for name, environment in working.items():
-        worker = environment.get("STREAMDP__SERVICE__WORKER")
-        assert worker, name
-        if name.endswith("(pod)"):
-            assert worker["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+        assert environment.get("STREAMDP__SERVICE__WORKER"), name
     for unit in UNITS[:2]:
         assert "Environment=STREAMDP__SERVICE__WORKER=%H" in unit.read_text()
 
@@ -175,136 +141,6 @@ def test_every_file_that_compose_mounts_exists() -> None:
     ]
     assert mounts
     assert [name for name in mounts if not (DEPLOY / "compose" / name).exists()] == []
-
-
-# Kubernetes
-
-
-def test_every_kubernetes_object_keeps_to_its_schema() -> None:
-    files = [*KUBERNETES.glob("*.yaml"), *ASSEMBLE.glob("*.yaml")]
-    paths = sorted(path for path in files if path.name != "kustomization.yaml")
-    for version in ("1.31.0", "1.37.0"):
-        accepted(TOOLS / "kubernetes-validate", "--strict", "-k", version, *paths)
-
-
-@pytest.mark.system("kubectl")
-def test_kustomize_builds_a_whole_that_keeps_to_the_schemas(tmp_path: Path) -> None:
-    home = tmp_path / "kubernetes"
-    shutil.copytree(KUBERNETES, home)
-    (home / "secrets").mkdir()
-    (home / "secrets" / "kafka-password").write_text("not a real one")
-    built = tmp_path / "built.yaml"
-    built.write_text(accepted("kubectl", "kustomize", home))
-    accepted(TOOLS / "kubernetes-validate", "--strict", built)
-    objects = {resource["kind"]: resource for resource in documents(built)}
-    assert set(objects) == {*kinds(), *kinds(serves=True), "ConfigMap", "Secret"}
-    for resource in documents(built):
-        if resource["kind"] == "Deployment":
-            volumes = resource["spec"]["template"]["spec"]["volumes"]
-            assert volumes[0]["configMap"]["name"] == objects["ConfigMap"]["metadata"]["name"]
-            assert volumes[1]["secret"]["secretName"] == objects["Secret"]["metadata"]["name"]
-
-
-@pytest.mark.system("kubectl")
-def test_kustomize_builds_what_assembles_around_one_configuration(tmp_path: Path) -> None:
-    """All processes read the folder's own file, whose topics and streams go together."""
-    home = tmp_path / "kubernetes"
-    shutil.copytree(KUBERNETES, home)
-    (home / "secrets").mkdir()
-    (home / "secrets" / "kafka-password").write_text("not a real one")
-    built = tmp_path / "built.yaml"
-    shutil.copytree(ASSEMBLE, tmp_path / ASSEMBLE.name)
-    built.write_text(accepted("kubectl", "kustomize", tmp_path / ASSEMBLE.name))
-    accepted(TOOLS / "kubernetes-validate", "--strict", built)
-    objects = documents(built)
-    (config,) = [resource for resource in objects if resource["kind"] == "ConfigMap"]
-    assert config["data"] == {"streamdp.toml": (ASSEMBLE / "streamdp.toml").read_text()}
-    pods = {
-        resource["metadata"]["name"]: resource["spec"]["template"]["spec"]
-        for resource in objects
-        if resource["kind"] == "Deployment"
-    }
-    assert set(pods) == {"streamdp", "streamdp-assemble", "streamdp-serve"}
-    mounted = {pod["volumes"][0]["configMap"]["name"] for pod in pods.values()}
-    assert mounted == {config["metadata"]["name"]}
-    text = (ASSEMBLE / "streamdp.toml").read_text()
-    path = tmp_path / "streamdp.toml"
-    secret = home / "secrets" / "kafka-password"
-    path.write_text(text.replace("/run/secrets/streamdp/kafka-password", str(secret)))
-    (spec,) = Configuration.load(path, {}).assemblies()
-    partitions = tomllib.loads(text)["topics"][spec.topics.input]["partitions"]
-    assert kinds(ASSEMBLE)["Deployment"]["spec"]["replicas"] <= partitions
-
-
-@pytest.mark.parametrize(
-    ("folder", "serves"), [(KUBERNETES, False), (KUBERNETES, True), (ASSEMBLE, False)]
-)
-def test_the_pods_have_no_rights(folder: Path, serves: bool) -> None:
-    pod = kinds(folder, serves=serves)["Deployment"]["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    assert pod["automountServiceAccountToken"] is False
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    assert {probe for probe in container if probe.endswith("Probe")} == {
-        "startupProbe",
-        "livenessProbe",
-        "readinessProbe",
-    }
-
-
-@pytest.mark.parametrize("folder", [KUBERNETES, ASSEMBLE], ids=lambda folder: folder.name)
-def test_no_pod_starts_with_a_configuration_that_needs_a_new_epoch(folder: Path) -> None:
-    """An init container asks, with the same files and as few rights; readiness asks again."""
-    pod = kinds(folder)["Deployment"]["spec"]["template"]["spec"]
-    (check,), (service,) = pod["initContainers"], pod["containers"]
-    assert check["args"] == ["check", "--with-state", "--wait", *service["args"][1:]]
-    for what in ("image", "securityContext", "volumeMounts"):
-        assert check[what] == service[what]
-    assert service["readinessProbe"]["httpGet"]["path"] == "/readyz"
-    strategy = kinds(folder)["Deployment"]["spec"]["strategy"]["rollingUpdate"]
-    assert strategy["maxUnavailable"] == 0
-
-
-def test_every_selector_finds_the_pods() -> None:
-    objects = kinds()
-    labels = objects["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    assert objects["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
-    assert objects["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == labels
-    assert objects["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == "streamdp"
-    assert "replicas" not in objects["Deployment"]["spec"]
-    second_input = kinds(ASSEMBLE)
-    own = second_input["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    assert second_input["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == own
-    assert second_input["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == own
-    assert own != labels
-    served = kinds(serves=True)
-    serving = served["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    assert served["Service"]["spec"]["selector"] == serving  # nobody else can answer look-ups
-    assert served["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == serving
-    assert served["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == serving
-    assert serving not in (own, labels)
-
-
-def test_the_manifests_name_this_version() -> None:
-    for folder in (KUBERNETES, ASSEMBLE):
-        (kustomization,) = documents(folder / "kustomization.yaml")
-        assert kustomization["images"] == [{"name": "streamdp", "newTag": streamdp.__version__}]
-
-
-def test_no_more_processes_than_partitions() -> None:
-    """A partition is the unit of work: a process beyond their number learns nothing."""
-    configuration = tomllib.loads((KUBERNETES / "streamdp.toml").read_text())
-    partitions = sum(topic["partitions"] for topic in configuration["topics"].values())
-    assert kinds()["HorizontalPodAutoscaler"]["spec"]["maxReplicas"] == partitions
-
-
-def test_no_secret_is_committed() -> None:
-    assert not (KUBERNETES / "secrets").exists()
-    assert "secrets/" in (ROOT / ".gitignore").read_text()
 
 
 # systemd

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import streamdp
 from deploy.example.shop.__main__ import Shop, Visitors
 from deploy.example.shop.score import WAYS, Score, WithoutPrivacy, recent
 from deploy.example.shop.store import ASSEMBLY, STREAM, Store, delay_of
@@ -144,34 +143,6 @@ def test_does_the_compose_file_keep_to_its_schema_and_mount_what_is_there() -> N
             assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"]), name
         else:
             assert service["image"] == others["services"][name]["image"]
-
-
-def test_does_every_object_of_the_example_keep_to_its_schema() -> None:
-    paths = sorted((EXAMPLE / "kubernetes").glob("*.yaml"))
-    accepted(TOOLS / "kubernetes-validate", "--strict", *paths)
-    for resource in (resource for path in paths for resource in documents(path)):
-        if "template" not in resource.get("spec", {}):
-            continue
-        pod = resource["spec"]["template"]["spec"]
-        assert pod["securityContext"]["runAsNonRoot"] is True
-        assert pod["automountServiceAccountToken"] is False
-        for container in pod["containers"]:
-            own = container["image"] == "streamdp"
-            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-            assert container["securityContext"].get("readOnlyRootFilesystem", False) is own
-
-
-@pytest.mark.system("kubectl")
-def test_does_kustomize_take_every_file_of_the_shop_along(tmp_path: Path) -> None:
-    built = tmp_path / "built.yaml"
-    built.write_text(accepted("kubectl", "kustomize", EXAMPLE))
-    accepted(TOOLS / "kubernetes-validate", "--strict", built)
-    maps = [resource for resource in documents(built) if resource["kind"] == "ConfigMap"]
-    files = {name for resource in maps for name in resource["data"]}
-    shop = {path.name for path in (EXAMPLE / "shop").iterdir() if path.is_file()}
-    assert files == {"streamdp.toml", *shop}
-    (kustomization,) = documents(EXAMPLE / "kustomization.yaml")
-    assert kustomization["images"] == [{"name": "streamdp", "newTag": streamdp.__version__}]
 
 
 @pytest.mark.system("promtool")

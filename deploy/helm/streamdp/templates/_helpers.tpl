@@ -1,12 +1,34 @@
-{{- define "streamdp.image" -}}
-{{- $of := .Values.image -}}
-{{- if $of.digest }}{{ $of.repository }}@{{ $of.digest }}{{ else }}{{ $of.repository }}:{{ default .Chart.AppVersion $of.tag }}{{ end -}}
+{{- /* `config` as JSON. */ -}}
+{{- define "streamdp.config" -}}
+{{- if not .Values.config -}}
+{{- fail "config: expected the text of streamdp.toml (--set-file config=streamdp.toml), got nothing" -}}
+{{- end -}}
+{{- $config := fromToml .Values.config -}}
+{{- if $config.Error }}{{ fail (printf "config: expected TOML, got %s" $config.Error) }}{{ end -}}
+{{- if not $config.streams }}{{ fail "config: expected a table [streams.NAME], got none" }}{{ end -}}
+{{- $kind := dig "transport" "kind" "" $config -}}
+{{- if ne $kind "kafka" -}}
+{{- fail (printf "config: [transport] kind: expected \"kafka\", for pods have no disk that lasts; got %q" $kind) -}}
+{{- end -}}
+{{- toJson $config -}}
 {{- end }}
 
-{{- /* The name of one of the parts: run, assemble or serve. */ -}}
+{{- /* The parts that are installed, with a blank between two. */ -}}
+{{- define "streamdp.parts" -}}
+{{- $config := include "streamdp.config" . | fromJson -}}
+{{- $parts := list -}}
+{{- if .Values.run.enabled }}{{ $parts = append $parts "run" }}{{ end -}}
+{{- if and .Values.assemble.enabled $config.assemblies }}{{ $parts = append $parts "assemble" }}{{ end -}}
+{{- if .Values.serve.enabled }}{{ $parts = append $parts "serve" }}{{ end -}}
+{{- join " " $parts -}}
+{{- end }}
+
+{{- /* Below, an argument is a dictionary of `root` and `part`. */ -}}
+
+{{- /* The objects of `run` have the release's name. */ -}}
 {{- define "streamdp.name" -}}
-{{- $base := trunc 44 .root.Release.Name | trimSuffix "-" -}}
-{{- if eq .part "run" }}{{ $base }}{{ else }}{{ $base }}-{{ .part }}{{ end -}}
+{{- $release := trunc 44 .root.Release.Name | trimSuffix "-" -}}
+{{- if eq .part "run" }}{{ $release }}{{ else }}{{ $release }}-{{ .part }}{{ end -}}
 {{- end }}
 
 {{- define "streamdp.selector" -}}
@@ -22,36 +44,66 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- end }}
 
-{{- /* streamdp.toml: what the chart sets, and `config` as it is. */ -}}
-{{- define "streamdp.toml" -}}
-{{- $kafka := .Values.kafka -}}
-{{- $transport := dict "kind" "kafka" "bootstrap" $kafka.bootstrap -}}
-{{- $protocol := ternary "SSL" "PLAINTEXT" $kafka.tls.enabled -}}
-{{- if $kafka.sasl.mechanism -}}
-{{- $protocol = printf "SASL_%s" $protocol -}}
-{{- $_ := set $transport "sasl_mechanism" $kafka.sasl.mechanism -}}
-{{- $_ := set $transport "username" $kafka.sasl.username -}}
-{{- $_ := set $transport "password_file" (printf "/run/secrets/streamdp/%s" $kafka.sasl.passwordKey) -}}
+{{- define "streamdp.image" -}}
+{{- $image := .root.Values.image -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ default .root.Chart.AppVersion $image.tag }}
 {{- end -}}
-{{- if ne $protocol "PLAINTEXT" }}{{ $_ := set $transport "security_protocol" $protocol }}{{ end -}}
-{{- if and $kafka.tls.enabled $kafka.tls.caKey -}}
-{{- $_ := set $transport "ca_file" (printf "/run/secrets/streamdp/%s" $kafka.tls.caKey) -}}
-{{- end -}}
-{{- $transport = merge $transport $kafka.extra -}}
-{{- $own := dict "app" .Values.app "transport" $transport
-    "http" (dict "listen" "0.0.0.0:8080") "operations" (dict "listen" "0.0.0.0:8081") -}}
-{{- /* Helm reads every number as a float; a whole one is written as such. */ -}}
-{{- regexReplaceAll "(?m)= (-?[0-9]+)\\.0$" (mergeOverwrite $own (deepCopy .Values.config) | toToml) "= ${1}" -}}
 {{- end }}
 
-{{- define "streamdp.container.security" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: {drop: [ALL]}
+{{- /* The Secret whose keys are files; `serve` may have one of its own. */ -}}
+{{- define "streamdp.secret" -}}
+{{- (index .root.Values .part).secretsName | default .root.Values.secretsName -}}
 {{- end }}
 
-{{- define "streamdp.mounts" -}}
-- {name: config, mountPath: /etc/streamdp, readOnly: true}
-- {name: secrets, mountPath: /run/secrets/streamdp, readOnly: true}
-- {name: tmp, mountPath: /tmp}
+{{- /* The table of a part's listener, as JSON. */ -}}
+{{- define "streamdp.listener" -}}
+{{- $config := include "streamdp.config" .root | fromJson -}}
+{{- get $config (ternary "http" "operations" (eq .part "serve")) | default dict | toJson -}}
+{{- end }}
+
+{{- /* What every pod's spec has, but its containers. */ -}}
+{{- define "streamdp.pod" -}}
+{{ mergeOverwrite (deepCopy .root.Values.pod) ((index .root.Values .part).pod | default dict) | toYaml }}
+serviceAccountName: {{ include "streamdp.name" (dict "root" .root "part" "run") }}
+volumes:
+  - name: config
+    configMap: {name: {{ include "streamdp.name" (dict "root" .root "part" "config") }}}
+  {{- with include "streamdp.secret" . }}
+  - name: secrets
+    secret: {secretName: {{ . }}, defaultMode: 288} # 0440
+  {{- end }}
+  - name: tmp
+    emptyDir: {medium: Memory, sizeLimit: 64Mi}
+  {{- with .root.Values.extraVolumes }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
+{{- /* What every container has; `own` is what one of them has by values. */ -}}
+{{- define "streamdp.container" -}}
+image: {{ include "streamdp.image" . }}
+imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+{{ mergeOverwrite (deepCopy .root.Values.container) (.own | default dict) | toYaml }}
+env:
+  - {name: STREAMDP__HTTP__LISTEN, value: "0.0.0.0:8080"}
+  - {name: STREAMDP__OPERATIONS__LISTEN, value: "0.0.0.0:8081"}
+  {{- if has .part (list "run" "assemble") }}
+  - name: STREAMDP__SERVICE__WORKER # started again, it takes its own partitions back at once
+    valueFrom: {fieldRef: {fieldPath: metadata.name}}
+  {{- end }}
+  {{- with .root.Values.extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+volumeMounts:
+  - {name: config, mountPath: /etc/streamdp, readOnly: true}
+  {{- if include "streamdp.secret" . }}
+  - {name: secrets, mountPath: /run/secrets/streamdp, readOnly: true}
+  {{- end }}
+  - {name: tmp, mountPath: /tmp}
+  {{- with .root.Values.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end }}
