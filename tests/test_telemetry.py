@@ -10,42 +10,30 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
-from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from prometheus_client.core import Metric as Family
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import LossBatch
 from streamdp.serve import otlp
 from streamdp.serve.asgi import App
-from streamdp.serve.families import gauge
-from streamdp.serve.metrics import MetricsPage
 from streamdp.serve.otlp import Telemetry
 from streamdp.service.batches import decode
-from streamdp.service.exact import ExactTotals
-from streamdp.service.metrics import Facts, ProcessMetrics
-from streamdp.service.status import Steps, status_of
 from streamdp.service.telemetry import ENDPOINT, exporter
-from streamdp.service.view import View
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from tests.support.asking import asked
 from tests.support.running import Place, until
-from tests.support.showing import ABOUT, facts
-from tests.support.streams import ACTIONS, spec
+from tests.support.streams import spec
 from tests.support.watched_observers import CHANGED, RECORDS, Lines, worked
 from tests.test_rank_and_reward import RANK, REWARD, open_shop
 
@@ -66,12 +54,6 @@ class Collector:
         return [ExportTraceServiceRequest.FromString(body) for body in found]
 
     @property
-    def readings(self) -> list[ExportMetricsServiceRequest]:
-        """The metrics, request by request."""
-        found = [body for path, body in self.bodies if path == "/v1/metrics"]
-        return [ExportMetricsServiceRequest.FromString(body) for body in found]
-
-    @property
     def spans(self) -> list[Span]:
         """Every span."""
         return [
@@ -83,21 +65,9 @@ class Collector:
         ]
 
     @property
-    def metrics(self) -> list[Metric]:
-        """Every metric of every reading."""
-        return [
-            metric
-            for request in self.readings
-            for of_resource in request.resource_metrics
-            for scope in of_resource.scope_metrics
-            for metric in scope.metrics
-        ]
-
-    @property
     def resources(self) -> list[Resource]:
         """The resource of each request."""
-        traced = [one.resource for request in self.traces for one in request.resource_spans]
-        return traced + [one.resource for all_ in self.readings for one in all_.resource_metrics]
+        return [one.resource for request in self.traces for one in request.resource_spans]
 
 
 @pytest.fixture
@@ -138,59 +108,11 @@ def attributes(values: Sequence[KeyValue]) -> dict[str, str | int]:
     return {one.key: one.value.string_value or one.value.int_value for one in values}
 
 
-def page_of(families: Callable[[], Iterator[Family]]) -> MetricsPage:
-    return MetricsPage(families, application="shop")
-
-
-def shown(metrics: Sequence[Metric]) -> dict[tuple[str, tuple[tuple[str, object], ...]], float]:
-    """Every number, as the lines of a metrics page would say it."""
-    lines: dict[tuple[str, tuple[tuple[str, object], ...]], float] = {}
-    for metric in metrics:
-        kind = metric.WhichOneof("data")
-        if kind == "histogram":
-            for point in metric.histogram.data_points:
-                labels, total = attributes(point.attributes), 0
-                bounds = [*map(str, point.explicit_bounds), "+Inf"]
-                for bound, count in zip(bounds, point.bucket_counts, strict=True):
-                    total += count
-                    named = tuple(sorted({**labels, "le": bound}.items()))
-                    lines[f"{metric.name}_bucket", named] = total
-                named = tuple(sorted(labels.items()))
-                lines[f"{metric.name}_count", named] = point.count
-                lines[f"{metric.name}_sum", named] = point.sum
-        else:
-            name = f"{metric.name}_total" if kind == "sum" else metric.name
-            for number in (metric.sum if kind == "sum" else metric.gauge).data_points:
-                lines[name, tuple(sorted(attributes(number.attributes).items()))] = number.as_double
-    return lines
-
-
-async def exported(telemetry: Telemetry) -> None:
-    async with telemetry.sending():
-        pass
-
-
-def test_the_collector_gets_every_number_of_the_metrics_page(collector: Collector) -> None:
-    """Under the same names and labels, and none beside them."""
-    page = page_of(facts().families)
-    asyncio.run(exported(Telemetry(page, application="shop")))
-    on_the_page = {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in page.collect()
-        for sample in family.samples
-    }
-    assert len(on_the_page) > 100
-    assert shown(collector.metrics) == on_the_page
-    sums = [metric.sum for metric in collector.metrics if metric.HasField("sum")]
-    assert sums
-    assert all(one.is_monotonic and one.aggregation_temporality == 2 for one in sums)
-
-
 def test_a_step_s_span_begins_on_a_whole_second_and_other_steps_have_none(
     collector: Collector,
 ) -> None:
     async def work() -> None:
-        telemetry = Telemetry(page_of(facts().families), application="shop")
+        telemetry = Telemetry(application="shop")
         async with telemetry.sending():
             for step, seconds in (("poll", 0.25), ("commit", 1.5), ("apply", 0.5), ("rebuild", 9)):
                 telemetry.observe(step, seconds)
@@ -200,10 +122,7 @@ def test_a_step_s_span_begins_on_a_whole_second_and_other_steps_have_none(
         span.name: span.end_time_unix_nano - span.start_time_unix_nano for span in collector.spans
     }
     assert lasted == {"poll": SECOND // 4, "publish": 3 * SECOND // 2}
-    points = [point for metric in collector.metrics for point in metric.gauge.data_points]
-    times = [span.start_time_unix_nano for span in collector.spans]
-    times += [point.time_unix_nano for point in points]
-    assert not any(time % SECOND for time in times)
+    assert not any(span.start_time_unix_nano % SECOND for span in collector.spans)
 
 
 LOOK_UP = "/v1/streams/home/keys/secret-person/choice?request=secret-request"
@@ -219,7 +138,7 @@ def test_look_ups_are_traced_without_what_was_asked_and_rewards_not_at_all(
         log = MemoryLog()
         log.create("requests", partitions=1)
         log.create("outcomes", partitions=1)
-        telemetry = Telemetry(page_of(facts().families), application="shop")
+        telemetry = Telemetry(application="shop")
         async with open_shop(MemoryTechnology(log)) as shop, telemetry.sending():
             app: App = telemetry.around(shop.gate)
             answer = await asked(
@@ -261,52 +180,28 @@ NEIGHBOURS = {
     "not a number": b'{"losses":[NaN  ,0.900,0.300]}',
     "garbage": b"\xff\x00" * (len(PLAIN) // 2),
 }
-Extra = Callable[[ExactTotals], Iterator[Family]]
 
 
-def nothing(exact: ExactTotals) -> Iterator[Family]:
-    """No family beyond those of the product."""
-    yield from ()
-
-
-async def learned(content: bytes, extra: Extra, telling: Callable[[Telemetry], None]) -> None:
+async def learned(content: bytes, telling: Callable[[Telemetry], None]) -> None:
     """The service learns from a log with this content in one record, and exports."""
-    log, steps, views = MemoryLog(), Steps(lambda: 0.0), list[View]()
+    log = MemoryLog()
     log.create("home-losses", partitions=1)
     values = [PLAIN] * CHANGED + [content] + [PLAIN] * (RECORDS - CHANGED - 1)
     log.append("home-losses", [(b"fr", value) for value in values])
-    exact = ExactTotals(len(ACTIONS))
-    made = replace(spec(), exact=exact)
-
-    def now() -> Facts:
-        return Facts([ABOUT], status_of(views[0], steps, now=0.0) if views else None)
-
-    learning = ProcessMetrics(now, most_series=5000)
-
-    def families() -> Iterator[Family]:
-        yield from learning.families()
-        yield from extra(exact)
-
-    telemetry = Telemetry(page_of(families), application="shop")
+    telemetry = Telemetry(application="shop")
     telling(telemetry)
-
-    def observe(step: str, seconds: float) -> None:
-        steps.observe(step, seconds)
-        telemetry.observe(step, seconds)
-
     async with telemetry.sending():
-        views.append(await worked(log, made, Lines(), observe=observe))
+        await worked(log, spec(), Lines(), observe=telemetry.observe)
 
 
 def seen(
     collector: Collector,
     content: bytes,
-    extra: Extra = nothing,
     telling: Callable[[Telemetry], None] = lambda telemetry: None,
 ) -> dict[str, Any]:
     """All that the collector was sent, but for the time and random ids."""
     collector.bodies.clear()
-    asyncio.run(learned(content, extra, telling))
+    asyncio.run(learned(content, telling))
     spans = [
         (
             span.name,
@@ -321,8 +216,6 @@ def seen(
     ]
     return {
         "spans": Counter(spans),
-        "metrics": shown(collector.metrics),
-        "descriptions": [(one.name, one.description, one.unit) for one in collector.metrics],
         "resources": [attributes(one.attributes) for one in collector.resources],
         "sizes": [(path, len(body)) for path, body in collector.bodies],
     }
@@ -330,28 +223,11 @@ def seen(
 
 @pytest.mark.parametrize("name", NEIGHBOURS)
 def test_neighbouring_inputs_export_the_same(name: str, collector: Collector) -> None:
-    """Names, attributes and counts of spans, every metric, and the sizes of what is sent."""
+    """Names, attributes and counts of spans, and the sizes of what is sent."""
     assert len(NEIGHBOURS[name]) == len(PLAIN)
     one, other = seen(collector, PLAIN), seen(collector, NEIGHBOURS[name])
     assert {span[0] for span in one["spans"]} == {"poll", "publish"}
-    assert one["metrics"]["streamdp_slots_total", (
-        ("application", "shop"), ("partition", "0"), ("stream", "home")
-    )] == RECORDS  # fmt: skip
     assert one == other
-
-
-def test_a_metric_of_unusable_records_would_be_caught(collector: Collector) -> None:
-    """The mutant exports how many slots held nothing usable."""
-
-    def nulls(exact: ExactTotals) -> Iterator[Family]:
-        (line,) = exact.lines() or ["0 null slots"]
-        null_slots = float(line.split()[-3])
-        yield gauge("streamdp_null_slots", "Unusable.", [], [((), null_slots)])
-
-    one = seen(collector, PLAIN, nulls)
-    other = seen(collector, NEIGHBOURS["garbage"], nulls)
-    assert one["metrics"] != other["metrics"]
-    assert one["spans"] == other["spans"]
 
 
 def test_a_span_for_an_unusable_record_would_be_caught(
@@ -382,14 +258,11 @@ def test_a_process_that_learns_and_one_that_serves_both_export(
 ) -> None:
     """Until their ends, when what is left is sent. The environment names more of the resource."""
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
-    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "200")
     place = Place(tmp_path)
     place.send([(b"fr", PLAIN)] * 20)
     with place.running():
         until(place.ready)
         until(lambda: place.get("/v1/streams/home/keys/fr/action")[0] == 200)
-        numbers = "streamdp_slots_total", "streamdp_http_requests_total"
-        until(lambda: {name for name, _ in shown(collector.metrics)}.issuperset(numbers))
     names = Counter(span.name for span in collector.spans)
     assert names.keys() == {"poll", "publish", "look_up"}
     resources = [attributes(one.attributes) for one in collector.resources]
@@ -409,7 +282,9 @@ def test_an_end_waits_for_no_collector_that_is_silent(
 
     async def work() -> None:
         async with asyncio.timeout(5):
-            await exported(Telemetry(page_of(facts().families), application="shop"))
+            telemetry = Telemetry(application="shop")
+            async with telemetry.sending():
+                telemetry.observe("poll", 0.1)
 
     asyncio.run(work())
     assert not collector.bodies
@@ -432,18 +307,23 @@ def test_without_the_extra_the_variable_is_refused_and_says_what_to_install(
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"), ("OTEL_METRIC_EXPORT_INTERVAL", "often")],
+    ("name", "value", "said"),
+    [
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "expected http/protobuf, got grpc"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "0", "expected values that OpenTelemetry specifies"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "1", "no metrics by OTLP any more; expected the variable"),
+        ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "", "a collector that scrapes /metrics"),
+    ],
 )
 def test_a_variable_that_cannot_be_used_is_refused_by_name(
-    name: str, value: str, collector: Collector, monkeypatch: pytest.MonkeyPatch
+    name: str, value: str, said: str, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, value)
 
     def export() -> None:
         made = exporter()
         assert made is not None
-        made(page_of(facts().families), application="shop")
+        made(application="shop")
 
-    with pytest.raises(InvalidConfig, match=f"OTEL_.*{value}"):
+    with pytest.raises(InvalidConfig, match=f"OTEL_.*{said}"):
         export()

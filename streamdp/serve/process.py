@@ -14,7 +14,6 @@ from streamdp.serve.asgi import App
 from streamdp.serve.credentials import Credentials, Log
 from streamdp.serve.knowledge import Knowledge
 from streamdp.serve.listener import Limits, allow_files, end_on_signals, server_of
-from streamdp.serve.metrics import MetricsPage, published
 from streamdp.serve.ranking import Ranking
 
 if TYPE_CHECKING:
@@ -59,11 +58,7 @@ async def serve(
     )
     telemetry = None
     if exporter is not None:
-        page = MetricsPage(
-            lambda: published(knowledge.facts(expires_at=credentials.expires_at)),
-            application=knowledge.application,
-        )
-        telemetry = exporter(page, application=knowledge.application)
+        telemetry = exporter(application=knowledge.application)
         app = telemetry.around(app)
     server = server_of(app, credentials=credentials, most_connections=limits.most_connections)
     end_on_signals(server)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
+_OF_METRICS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_METRIC_EXPORT_INTERVAL")
+"""Variables that ask for metrics by OTLP, which there are no longer."""
 
 
 def exporter() -> type[Telemetry] | None:
@@ -29,6 +30,10 @@ def exporter() -> type[Telemetry] | None:
     protocol = os.environ.get(_PROTOCOL) or "http/protobuf"
     if protocol != "http/protobuf":
         raise InvalidConfig(_PROTOCOL, "unknown", expected="http/protobuf", got=protocol)
+    for name in _OF_METRICS:
+        if name in os.environ:
+            expected = "the variable unset, and a collector that scrapes /metrics"
+            raise InvalidConfig(name, "no metrics by OTLP any more", expected=expected, got="set")
     try:
         from streamdp.serve.otlp import Telemetry
     except ModuleNotFoundError as error:
@@ -46,27 +51,8 @@ def exporter() -> type[Telemetry] | None:
 @asynccontextmanager
 async def telemetry_face(running: Running) -> AsyncIterator[Observe | None]:
     """Export for as long as the block lasts."""
-    from streamdp.serve.metrics import MetricsPage
-    from streamdp.service.listeners import abouts_of, epochs_of_assemblies
-    from streamdp.service.metrics import Facts, ProcessMetrics
-    from streamdp.service.status import Steps, status_of
-
-    configuration, kind = running.configuration, exporter()
+    kind = exporter()
     assert kind is not None, "the face is opened where the environment asks for it"
-    about, epochs = abouts_of(configuration), epochs_of_assemblies(configuration)
-    steps, started_at = Steps(time.monotonic), time.time()
-
-    def facts() -> Facts:
-        now = time.monotonic()
-        return Facts(about, status_of(running.view, steps, now=now, started_at=started_at), epochs)
-
-    metrics = ProcessMetrics(facts, most_series=configuration.tables.operations.most_series)
-    page = MetricsPage(metrics.families, application=configuration.app)
-    telemetry = kind(page, application=configuration.app)
-
-    def observe(step: str, seconds: float) -> None:
-        steps.observe(step, seconds)
-        telemetry.observe(step, seconds)
-
+    telemetry = kind(application=running.configuration.app)
     async with telemetry.sending():
-        yield observe
+        yield telemetry.observe
