@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
+import ssl
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -23,11 +24,14 @@ from streamdp.core.errors import TransportLost
 from streamdp.serve.about import NO_FALLBACK
 from streamdp.serve.access import Bucket
 from streamdp.serve.app import description, status_page
-from streamdp.serve.asgi import Message
+from streamdp.serve.asgi import Answered, Message, Receive, Scope, Send
+from streamdp.serve.connections import MORE_PLACES, MOST_HEAD_BYTES
+from streamdp.serve.credentials import Credentials, Files
 from streamdp.serve.history import NEWEST_LINES
-from streamdp.serve.listener import MOST_HEAD_BYTES
-from streamdp.serve.traffic import RequestKind
-from tests.support.asking import LIMITS, Answer, Observer, listening, raw
+from streamdp.serve.listener import bound, server_of
+from streamdp.serve.traffic import Refusal, RequestKind, Traffic
+from streamdp.testing.certificates import write_certificates
+from tests.support.asking import LIMITS, NO_FILES, Answer, Observer, listening, raw
 from tests.support.publishing import Topic, action, charge, mode_record, release
 from tests.support.showing import ABOUT, LINES, block
 
@@ -427,12 +431,162 @@ def over_socket(*requests: bytes) -> list[bytes]:
     return asyncio.run(ask())
 
 
-def test_are_huge_heads_refused() -> None:
-    head = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
-    (answer,) = over_socket(head + b"X-Large: " + b"x" * (2 * MOST_HEAD_BYTES))
-    assert answer.startswith(b"HTTP/1.1 400")
-    (answer,) = over_socket(b"GET /" + b"x" * (2 * MOST_HEAD_BYTES))
-    assert answer.startswith(b"HTTP/1.1 400")
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = b"POST /v1/streams/home/actions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (HEALTH + b"X-Large: " + b"x" * (2 * MOST_HEAD_BYTES), 400),
+        (HEALTH + b"X-Large: " + b"x" * 100_000 + b"\r\n\r\n", 400),  # all of it comes at once
+        (HEALTH + b"X: " + b"x" * (MOST_HEAD_BYTES - 2 - len(HEALTH)) + b"\r\n\r\n", 400),
+        (b"GET /" + b"x" * (2 * MOST_HEAD_BYTES), 400),
+        (HEALTH.replace(b"\r", b"") + b"\n", 400),
+        (HEALTH + b"X: y\n\r\n", 400),
+        (HEALTH + b"\n", 400),
+        (CHUNKED + b"0\r\nX: y\n\r\n", 400),
+        (CHUNKED + b"0\r\n\n", 400),
+        (HEALTH + b"X: " + b"x" * (MOST_HEAD_BYTES - 7 - len(HEALTH)) + b"\r\n\r\n", 200),
+        (CHUNKED + b'b\r\n{"keys":[]}\r\n0\r\nX: y\r\n\r\n', 200),
+    ],
+)
+def test_heads_are_bounded_and_their_lines_end_with_crlf(request_: bytes, status: int) -> None:
+    """To the byte; also behind another request, and where it comes one byte after the other."""
+
+    async def ask() -> list[bytes]:
+        async with observer() as made, listening(made) as address:
+            after = await pipelined(address, HEALTH + b"\r\n" + request_)
+            alone = await pipelined(address, request_)
+            assert made.knowledge.traffic.refused[Refusal.UNREADABLE] == 2 * (status == 400)
+            return [alone, after.partition(b"alive\n")[2]]
+
+    for answer in asyncio.run(ask()):
+        assert answer.startswith(b"HTTP/1.1 %d" % status)
+
+
+async def pipelined(address: tuple[str, int], requests: bytes) -> bytes:
+    """Send bytes and read until the other side closes; what is still open is told to close."""
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(requests)
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    answer = b""
+    with suppress(ConnectionError):
+        async with asyncio.timeout(10):
+            while part := await reader.read(1 << 16):
+                answer += part
+    writer.close()
+    return answer
+
+
+SLOW = replace(LIMITS, request_seconds=0.3)
+LOOK_UP = b"GET /v1/streams/home/keys/fr/action HTTP/1.1\r\nHost: x\r\n"
+BODY = b"POST /v1/streams/home/actions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"
+EARLY = b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"
+
+
+PAGE = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize(
+    ("begin", "drip"),
+    [(b"", b""), (b"G", b""), (HEALTH + b"X: ", b"x"), (HEALTH + b"\r\n" + HEALTH, b"x"),
+     (BODY, b" "), (EARLY, b" "), (PAGE * 400, b"")],
+    ids=["silent", "begun", "a head in drips", "the second head", "a body", "a refused body",
+         "a pipeline whose answers nobody reads"],
+)  # fmt: skip
+def test_whoever_owes_something_is_cut_in_time(
+    begin: bytes, drip: bytes, tls: bool, tmp_path: Path
+) -> None:
+    """Whatever it drips meanwhile, and before TLS too; it is counted."""
+
+    async def ask() -> None:
+        files = Files("http")
+        if tls:
+            write_certificates(tmp_path)
+            files = Files("http", certificate=tmp_path / "server.pem", key=tmp_path / "server.pem")
+        async with observer() as made, listening(made, SLOW, Credentials(files)) as address:
+            trusting = ssl.create_default_context(cafile=tmp_path / "ca.pem") if tls else None
+            secured = trusting if begin else None
+            _, writer = await asyncio.open_connection(*address, ssl=secured, limit=1)
+            writer.write(begin)
+            refused = made.knowledge.traffic.refused
+            async with asyncio.timeout(20):
+                while not (refused[Refusal.SLOW] or made.knowledge.traffic.requests["4xx"]):
+                    writer.write(drip)
+                    await asyncio.sleep(0.01)
+            assert (begin == BODY) == (refused[Refusal.SLOW] == 0)
+            writer.transport.abort()
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("begin", [b"", HEALTH, BODY, HEALTH + b"\r\n"])
+def test_a_crowd_that_owes_something_keeps_nobody_out(begin: bytes) -> None:
+    """Nor does one that only stays: whoever has waited for longest makes room, at once."""
+
+    async def ask() -> None:
+        limits = replace(LIMITS, most_connections=20)
+        async with observer() as made, listening(made, limits) as address:
+            crowd = []
+            for _ in range(100):
+                reader, writer = await asyncio.open_connection(*address)
+                writer.write(begin)
+                crowd.append((reader, writer))
+                for head in (HEALTH, LOOK_UP):
+                    answer = await raw(address, head + b"Connection: close\r\n\r\n")
+                    assert answer.startswith(b"HTTP/1.1 200")
+            refused, late = made.knowledge.traffic.refused, made.knowledge.traffic.requests["4xx"]
+            assert refused[Refusal.CROWDED] + late >= 100 - 20 - MORE_PLACES
+            assert set(refused) <= {Refusal.CROWDED}
+            for _, writer in crowd:
+                writer.transport.abort()
+
+    asyncio.run(ask())
+
+
+def test_beyond_the_requests_that_are_answered_only_probes_are() -> None:
+    """Others are refused in so many words and counted; rewards are not, since they are secret."""
+
+    async def ask() -> None:
+        going = asyncio.Event()
+
+        async def busy(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["raw_path"] == b"/busy":
+                await going.wait()
+            await Answered(200, [], b"well").send(scope, send)
+
+        traffic = Traffic()
+        limits = replace(LIMITS, most_connections=3)
+        with bound("127.0.0.1:0", where="test") as listener:
+            server = server_of(busy, credentials=NO_FILES, limits=limits, traffic=traffic)
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            address = listener.getsockname()
+            at_work = [asyncio.create_task(raw(address, request("/busy"))) for _ in range(3)]
+            answers = dict[str, bytes]()
+            async with asyncio.timeout(10):
+                while not answers.get("/other", b"").startswith(b"HTTP/1.1 503"):
+                    answers["/other"] = await raw(address, request("/other"))
+            for path in ("/healthz", "/readyz", "/metrics", "/v1/streams/home/reward"):
+                answers[path] = await raw(address, request(path))
+            going.set()
+            done = await asyncio.gather(*at_work)
+            server.should_exit = True
+            await serving
+        statuses = {path: answer.split()[1] for path, answer in answers.items()}
+        assert statuses == {
+            "/other": b"503", "/healthz": b"200", "/readyz": b"200", "/metrics": b"200",
+            "/v1/streams/home/reward": b"503",
+        }  # fmt: skip
+        assert b"retry-after: 1" in answers["/other"]
+        assert all(answer.startswith(b"HTTP/1.1 200") for answer in done)
+        assert traffic.refused == {Refusal.BUSY: 1}
+
+    def request(path: str) -> bytes:
+        return f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+
+    asyncio.run(ask())
 
 
 def test_is_a_body_that_drips_in_cut_off() -> None:
@@ -440,32 +594,6 @@ def test_is_a_body_that_drips_in_cut_off() -> None:
                b"Content-Length: 100\r\n\r\n{")  # fmt: skip
     (answer,) = over_socket(request)
     assert answer.startswith(b"HTTP/1.1 408")
-
-
-def test_are_requests_beyond_the_connections_refused() -> None:
-    """In so many words, and the connection is closed; places are free again when others leave."""
-
-    async def ask() -> tuple[bytes, bytes]:
-        request = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        async with (
-            observer() as made,
-            listening(made, replace(LIMITS, most_connections=3)) as address,
-        ):
-            held = [await asyncio.open_connection(*address) for _ in range(3)]
-            for reader, writer in held:
-                writer.write(request.replace(b"Connection: close\r\n", b""))
-                assert (await reader.readuntil(b"alive\n")).startswith(b"HTTP/1.1 200")
-            refused = await raw(address, request)
-            for _, writer in held:
-                writer.close()
-                await writer.wait_closed()
-            while (answered := await raw(address, request)).startswith(b"HTTP/1.1 503"):
-                await asyncio.sleep(0.01)  # until the server has seen them go
-            return refused, answered
-
-    refused, answered = asyncio.run(ask())
-    assert refused.startswith(b"HTTP/1.1 503")
-    assert answered.startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/v1/streams/home/actions"])

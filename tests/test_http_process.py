@@ -98,29 +98,46 @@ def test_serve_reads_nothing_private_and_loads_nothing_that_could(
     assert not list(tmp_path.glob("log.db"))
 
 
-def test_a_thousand_polite_connections_do_not_touch_the_operations_listener(tmp_path: Path) -> None:
-    """Each has asked for something and stays; the public listener then refuses, and only it."""
-    place = Place(tmp_path)
-    request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+BODY = b"POST /v1/streams/home/actions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+CROWDS = {"silent": (b"", b""), "slow heads": (HEAD + b"X: ", b"x"), "slow bodies": (BODY, b" "),
+          "polite": (HEAD + b"\r\n", b"")}  # fmt: skip
 
-    async def hold() -> None:
-        held = [await asyncio.open_connection("127.0.0.1", place.port) for _ in range(1000)]
-        try:
-            for reader, writer in held:
-                writer.write(request)
-                await reader.readuntil(b"alive\n")
-            assert (await asyncio.to_thread(place.get, "/healthz"))[0] == 503
-            for path in ("/healthz", "/readyz", "/metrics", "/v1/status"):
-                status, _ = await asyncio.to_thread(place.operations, path)
-                assert status == 200, path
-        finally:
-            for _, writer in held:
-                writer.close()
+
+def test_a_thousand_connections_switch_no_process_off(tmp_path: Path) -> None:
+    """`serve` and `run` answer at once while they are there, and count whom they cut."""
+    place = Place(tmp_path)
+
+    async def hold(begin: bytes, port: int) -> list[asyncio.StreamWriter]:
+        writers = []
+        for _ in range(1010):
+            writer = (await asyncio.open_connection("127.0.0.1", port))[1]
+            writer.write(begin)
+            writers.append(writer)
+        return writers
+
+    async def crowd(begin: bytes, drip: bytes) -> None:
+        held = [*await hold(begin, place.port), *await hold(begin, place.operations_port)]
+        for path in ("/healthz", "/readyz", "/metrics", "/v1/status"):
+            for writer in held:
+                writer.write(drip)
+            for get in (place.get, place.operations):
+                assert (await asyncio.to_thread(get, path))[0] == 200, path
+        answer = await asyncio.to_thread(place.get, "/v1/streams/home/keys/fr/action")
+        assert answer[0] == 200
+        for writer in held:
+            writer.transport.abort()
 
     with place.running():
         until(place.ready)
-        asyncio.run(hold())
-        until(lambda: place.get("/healthz")[0] == 200)
+        for begin, drip in CROWDS.values():
+            asyncio.run(crowd(begin, drip))
+        crowded = 'streamdp_http_refused_total{application="shop",reason="crowded"} '
+        page = place.operations("/metrics")[1].decode()
+        assert float(page.partition(crowded)[2].split()[0]) > 3000
+    log = (tmp_path / "run.log").read_text()
+    assert "Traceback" not in log
+    assert "loop_exception" not in log
 
 
 def test_does_serve_answer_without_learning_and_the_client_keep_up(

@@ -364,6 +364,12 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                 Line(f"sum by (code) (rate(streamdp_http_requests_total{ALL}[5m]))", "{{code}}"),
             ),
             picture(
+                "Refused before they were read",
+                "reqps",
+                "Connections that were cut and requests beyond the places, by reason.",
+                Line(f"sum by (reason) (rate(streamdp_http_refused_total{ALL}[5m]))", "{{reason}}"),
+            ),
+            picture(
                 "Time to answer, 99th percentile",
                 "s",
                 "From a request's head to its answer, by what was asked for.",

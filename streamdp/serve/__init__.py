@@ -4,13 +4,14 @@
 
 1. This room reads what anybody may read, the published topics, and nothing else. It imports no
    engine, no bank and no service, and the process that runs it needs no right on input or state.
-2. It is a plain ASGI application, run by uvicorn with documented options only. Its processes share
+2. It is a plain ASGI application, run by uvicorn with documented options. Its processes share
    nothing, so any number of them answer, each for every key.
 3. Nothing is kept for a request, and no log line says what was asked for.
 4. If the configuration asks for it, `ranking` writes requests and outcomes. It never reads them.
 
 Rooms: `lookups` answers for keys (the hot path), `ranking` writes, `app` answers everything else;
 `access` checks token and rate; `credentials` holds token and certificate; `knowledge` holds the
-data; `listener` runs uvicorn; ``page.html`` is the page; `otlp` exports by OpenTelemetry, if asked
-to. `streamdp.service.operations` listens with the same parts.
+data; `listener` runs uvicorn, `connections` bounds slow, silent and many clients; ``page.html`` is
+the page; `otlp` exports by OpenTelemetry, if asked to. `streamdp.service.operations` listens with
+the same parts.
 """

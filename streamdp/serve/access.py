@@ -31,7 +31,7 @@ PUBLISHABLE = "streamdp.publishable"
 """In a request's scope: it carries the publishable key, not the token."""
 
 _REWARD = b"/reward"
-_REWARDS = (_REWARD, b"/rewards")
+REWARDS = (_REWARD, b"/rewards")
 
 _SAFE = (
     (b"x-content-type-options", b"nosniff"),
@@ -127,7 +127,7 @@ class Gate:
             answered = refused.answer()
         answered.headers.extend((*_SAFE, *self._rewards.headers(scope)))
         await answered.send(scope, send)
-        if path.endswith(_REWARDS):  # that there are rewards is secret
+        if path.endswith(REWARDS):  # that there are rewards is secret
             return
         took = self._bucket.clock() - begun
         self._traffic.answered(answered.status, method=scope["method"], path=path, seconds=took)
@@ -136,7 +136,7 @@ class Gate:
         path = scope["raw_path"]
         if path in PROBES and path in self._open:
             return
-        if path.endswith(_REWARDS):
+        if path.endswith(REWARDS):
             self._admit_reward(scope)
             return
         if not (self._bucket.take() or (path == METRICS and self._scrapes.take())):

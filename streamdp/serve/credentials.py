@@ -64,7 +64,8 @@ class Credentials:
         """The key that may reward and nothing else; None if there is none."""
         self.expires_at: float | None = None
         """When the first certificate of the chain expires, in seconds since 1970."""
-        self._context: ssl.SSLContext | None = None
+        self.context: ssl.SSLContext | None = None
+        """What the next handshake uses; None without TLS."""
         self._secrets = (
             _Secret((files.token,), self._use_token),
             _Secret((files.publishable,), self._use_publishable),
@@ -73,13 +74,6 @@ class Credentials:
         for secret in self._secrets:
             secret.held = _contents(secret.files)
             secret.use()
-
-    def tls(self) -> ssl.SSLContext | None:
-        """A context that uses the newest certificate in each handshake."""
-        context = tls_of(self._files.certificate, self._files.key, where=self._files.where)
-        if context is not None:
-            context.sni_callback = self._newest
-        return context
 
     async def watch(self, log: Log, *, seconds: float = REREAD_SECONDS) -> None:
         """Read the files again, until cancelled."""
@@ -130,11 +124,7 @@ class Credentials:
         files = self._files
         context = tls_of(files.certificate, files.key, where=files.where)
         self.expires_at = None if files.certificate is None else expiry_of(files.certificate)
-        self._context = context
-
-    def _newest(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-        assert self._context is not None
-        connection.context = self._context
+        self.context = context
 
 
 @dataclass(slots=True)

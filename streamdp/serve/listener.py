@@ -1,9 +1,8 @@
 """Listens: uvicorn, by its documented options, on a socket of ours.
 
-Beyond ``most_connections`` a request is answered 503 and its connection closed; between two
-requests a connection is kept for `KEEP_ALIVE_SECONDS`; a head has at most `MOST_HEAD_BYTES`; a body
-that comes slowly is refused (`asgi.body_of`). uvicorn has no time limit for a client that never
-finishes its first head or never reads its answer: on an open network an ingress stands before this.
+Between two requests a connection is kept for `KEEP_ALIVE_SECONDS`. uvicorn has no time limit for a
+client that never finishes a head, a handshake or the reading of its answer, and refuses everybody
+while there are many of those: `connections` does both.
 """
 
 from __future__ import annotations
@@ -11,18 +10,19 @@ from __future__ import annotations
 import resource
 import signal
 import socket
-import ssl
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import uvicorn
 
 from streamdp.core.errors import Occupied
 from streamdp.serve.asgi import App
+from streamdp.serve.connections import Connection, Places
 from streamdp.serve.credentials import Credentials
+from streamdp.serve.traffic import Traffic
 
-MOST_HEAD_BYTES = 16 << 10
 KEEP_ALIVE_SECONDS = 30
 _BACKLOG = 2048
 _CLOSING_SECONDS = 2
@@ -34,7 +34,7 @@ class Limits:
 
     most_connections: int
     requests_per_second: float
-    request_seconds: float  # for a body to come
+    request_seconds: float  # for a head to come, or a body
 
 
 def bound(address: str, *, where: str) -> socket.socket:
@@ -57,17 +57,16 @@ def bound(address: str, *, where: str) -> socket.socket:
         ) from None
 
 
-def server_of(app: App, *, credentials: Credentials, most_connections: int) -> uvicorn.Server:
+def server_of(
+    app: App, *, credentials: Credentials, limits: Limits, traffic: Traffic
+) -> uvicorn.Server:
     """uvicorn around an application. To end it, set its ``should_exit``."""
-    context = credentials.tls()
-    certified: dict[str, Any] = {}
-    if context is not None:
-        newest: ssl.SSLContext = context
-        certified["ssl_context_factory"] = lambda _, __: newest
+    places = Places(most=limits.most_connections, seconds=limits.request_seconds, traffic=traffic)
+    connection = partial(Connection, places=places, tls=lambda: credentials.context)
     return uvicorn.Server(
         uvicorn.Config(
-            cast(Any, app),
-            http="h11",
+            cast(Any, places.around(app)),
+            http=cast(Any, connection),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -75,12 +74,9 @@ def server_of(app: App, *, credentials: Credentials, most_connections: int) -> u
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            backlog=_BACKLOG,
-            limit_concurrency=most_connections + 1,  # it refuses from this number on
+            backlog=min(_BACKLOG, limits.most_connections),  # accepted at once, before any is cut
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=_CLOSING_SECONDS,
-            h11_max_incomplete_event_size=MOST_HEAD_BYTES,
-            **certified,
         )
     )
 

@@ -26,7 +26,7 @@ from streamdp.core.regret import ESTIMATES
 from streamdp.serve.about import About
 from streamdp.serve.families import counter, gauge, histogram
 from streamdp.serve.history import StreamReleases
-from streamdp.serve.traffic import SECONDS, Traffic
+from streamdp.serve.traffic import SECONDS, Refusal, Traffic
 from streamdp.wire.lines import FALLBACK, LIVE
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -103,6 +103,7 @@ def published(facts: Facts) -> Iterator[Metric]:
     yield from _estimates(facts)
     yield from _look_ups(facts.conditions)
     yield from _traffic(facts.traffic)
+    yield from refusals(facts.traffic)
     yield from certificate(facts.expires_at)
 
 
@@ -151,6 +152,16 @@ def certificate(expires_at: float | None) -> Iterator[Metric]:
         "When the first certificate of the listener's chain expires, in seconds since 1970.",
         [],
         [] if expires_at is None else [((), expires_at)],
+    )
+
+
+def refusals(traffic: Traffic) -> Iterator[Metric]:
+    """What was refused before it was a request."""
+    yield counter(
+        "streamdp_http_refused",
+        "Connections cut and requests refused before anybody looked at them, by reason.",
+        ["reason"],
+        (((reason,), traffic.refused[reason]) for reason in Refusal),
     )
 
 

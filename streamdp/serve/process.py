@@ -60,7 +60,7 @@ async def serve(
     if exporter is not None:
         telemetry = exporter(application=knowledge.application)
         app = telemetry.around(app)
-    server = server_of(app, credentials=credentials, most_connections=limits.most_connections)
+    server = server_of(app, credentials=credentials, limits=limits, traffic=knowledge.traffic)
     end_on_signals(server)
     host, port = listener.getsockname()[:2]
     log.info("http_listening", address=f"{host}:{port}")

@@ -23,6 +23,15 @@ class RequestKind(StrEnum):
     OTHER = "other"
 
 
+class Refusal(StrEnum):
+    """Why a connection or a request was refused before the application saw it."""
+
+    SLOW = "slow"  # handshake, head, rest of a body or taking of an answer: the time was over
+    CROWDED = "crowded"  # its place was needed, and it was the one that had owed for longest
+    BUSY = "busy"  # as many requests as may be are being answered
+    UNREADABLE = "unreadable"  # not HTTP, or a head that is too long
+
+
 @dataclass(slots=True)
 class Durations:
     """How many requests took up to each bound of `SECONDS`, and longer."""
@@ -44,6 +53,8 @@ class Traffic:
     durations: dict[RequestKind, Durations] = field(
         default_factory=lambda: {kind: Durations() for kind in RequestKind}
     )
+
+    refused: Counter[Refusal] = field(default_factory=Counter)
 
     def answered(self, status: int, *, method: str, path: bytes, seconds: float) -> None:
         """Count one answered request."""

@@ -16,7 +16,8 @@ from prometheus_client.core import Metric
 from streamdp.core.errors import InvalidConfig
 from streamdp.serve.about import About
 from streamdp.serve.families import counter, gauge, histogram
-from streamdp.serve.metrics import certificate, configured
+from streamdp.serve.metrics import certificate, configured, refusals
+from streamdp.serve.traffic import Refusal, Traffic
 from streamdp.service.status import BUCKETS, STEPS, PartitionStatus, ProcessStatus, StreamStatus
 from streamdp.service.view import Reason, Status
 
@@ -159,7 +160,7 @@ _OF_BOTH = (
 
 _A_STREAM = 31  # most series of each stream, without its partitions
 _A_PARTITION = len(_OF_LEARNING) + len(_OF_BOTH) + 2 + len(Reason)  # and waiting, refused, halted
-_A_PROCESS = len(STEPS) * (len(BUCKETS) + 3) + 10  # histograms, build, the process, the certificate
+_A_PROCESS = len(STEPS) * (len(BUCKETS) + 3) + 10 + len(Refusal)  # and build, process, certificate
 
 Shown = Sequence[tuple[str, str, Sequence[PartitionStatus]]]
 """A stream's or an assembly's name, a label, and its partition; or all of those of `rest`."""
@@ -173,6 +174,7 @@ class Facts:
     process: ProcessStatus | None  # None before its first snapshot
     assemblies: Mapping[str, int] = field(default_factory=dict)  # the epoch of each configured one
     expires_at: float | None = None  # the listener's certificate, in seconds since 1970
+    traffic: Traffic = field(default_factory=Traffic)
 
 
 class ProcessMetrics:
@@ -197,6 +199,7 @@ class ProcessMetrics:
         yield from configured(facts.about, facts.assemblies)
         yield from _learning(facts, self._most_partitions)
         yield from certificate(facts.expires_at)
+        yield from refusals(facts.traffic)
 
 
 def _learning(facts: Facts, most: int) -> Iterator[Metric]:

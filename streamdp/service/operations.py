@@ -40,7 +40,7 @@ from streamdp.serve.access import METRICS, PROBES, Answer, Bucket, Gate
 from streamdp.serve.asgi import JSON, Answered, Receive, Refused, Scope, encode
 from streamdp.serve.credentials import Credentials
 from streamdp.serve.families import counter, gauge
-from streamdp.serve.listener import bound, server_of
+from streamdp.serve.listener import Limits, bound, server_of
 from streamdp.serve.metrics import CONTENT_TYPE, MetricsPage
 from streamdp.serve.traffic import Traffic
 from streamdp.service.event_log import EventLog, where_raised
@@ -62,8 +62,7 @@ SNAPSHOT_SECONDS = 0.5
 SILENT_SECONDS = 60.0
 """A learning loop that has taken no snapshot for so many seconds counts as hung."""
 
-MOST_CONNECTIONS = 100
-REQUESTS_PER_SECOND = 100.0
+LIMITS = Limits(most_connections=100, requests_per_second=100.0, request_seconds=10.0)
 
 _END_SECONDS = 5.0
 _EACH_LINE = f"{NOT_PRIVATE} (decisions taken on this leave the guarantee): "
@@ -219,23 +218,26 @@ async def operations_face(running: Running) -> AsyncIterator[Observe | None]:
     """Listen for as long as the block lasts. Taken addresses are reported at once."""
     table = running.configuration.tables.operations
     latest, steps, started_at = LatestStatus(), Steps(time.monotonic), time.time()
+    traffic = Traffic()
     listeners = []
     with ExitStack() as stack:
         if table.listen is not None:
             credentials = operations_credentials(running.configuration)
-            operations = Operations(latest, _page(running, latest, credentials))
-            gate = _gate(operations.answer, credentials, open_paths=PROBES)
+            operations = Operations(latest, _page(running, latest, credentials, traffic))
             opened = stack.enter_context(bound(table.listen, where="operations.listen"))
-            listeners.append(_listener(gate, opened, credentials))
+            listeners.append(
+                _listener(operations.answer, opened, credentials, traffic, open_paths=PROBES)
+            )
             running.log.info("operations_listening", address=_address(opened))
         if table.operator_listen is not None:
             credentials = operator_credentials(running.configuration)
             operator = Operator(running, asyncio.get_running_loop())
-            gate = _gate(operator.answer, credentials, open_paths=frozenset())
             opened = stack.enter_context(
                 bound(table.operator_listen, where="operations.operator_listen")
             )
-            listeners.append(_listener(gate, opened, credentials))
+            listeners.append(
+                _listener(operator.answer, opened, credentials, traffic, open_paths=frozenset())
+            )
             running.log.warning("operator_listening", address=_address(opened))
         thread = threading.Thread(
             target=_listen, args=(listeners, running.log), name="operations", daemon=True
@@ -282,28 +284,34 @@ def _listen(listeners: Sequence[_Listener], log: EventLog) -> None:
         log.error("operations_ended", detail=type(error).__name__, where=where_raised(error))
 
 
-def _page(running: Running, latest: LatestStatus, credentials: Credentials) -> MetricsPage:
+def _page(
+    running: Running, latest: LatestStatus, credentials: Credentials, traffic: Traffic
+) -> MetricsPage:
     configuration = running.configuration
     about, epochs = abouts_of(configuration), epochs_of_assemblies(configuration)
     families = ProcessMetrics(
-        lambda: Facts(about, latest.process, epochs, credentials.expires_at),
+        lambda: Facts(about, latest.process, epochs, credentials.expires_at, traffic),
         most_series=configuration.tables.operations.most_series,
     )
     return MetricsPage(families.families, application=configuration.app)
 
 
-def _gate(answer: Answer, credentials: Credentials, *, open_paths: frozenset[bytes]) -> Gate:
-    return Gate(
+def _listener(
+    answer: Answer,
+    opened: socket.socket,
+    credentials: Credentials,
+    traffic: Traffic,
+    *,
+    open_paths: frozenset[bytes],
+) -> _Listener:
+    gate = Gate(
         answer,
         token=lambda: credentials.token,
-        bucket=Bucket(REQUESTS_PER_SECOND, time.perf_counter),
-        traffic=Traffic(),
+        bucket=Bucket(LIMITS.requests_per_second, time.perf_counter),
+        traffic=traffic,
         open_paths=open_paths,
     )
-
-
-def _listener(gate: Gate, opened: socket.socket, credentials: Credentials) -> _Listener:
-    server = server_of(gate, credentials=credentials, most_connections=MOST_CONNECTIONS)
+    server = server_of(gate, credentials=credentials, limits=LIMITS, traffic=traffic)
     return _Listener(server, opened, credentials)
 
 

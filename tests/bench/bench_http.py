@@ -194,7 +194,8 @@ def smallest(listener: socket.socket, kind: str) -> None:
     """The smallest route, on the server that look-ups are on."""
     from streamdp.serve.asgi import Receive, Scope, Send
     from streamdp.serve.credentials import Credentials, Files
-    from streamdp.serve.listener import server_of
+    from streamdp.serve.listener import Limits, server_of
+    from streamdp.serve.traffic import Traffic
 
     async def bare(scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", b"text/plain"), (b"content-length", b"2")]
@@ -203,7 +204,9 @@ def smallest(listener: socket.socket, kind: str) -> None:
 
     async def serve() -> None:
         app: Any = bare if kind == "bare" else with_starlette()
-        server = server_of(app, credentials=Credentials(Files("http")), most_connections=100)
+        limits = Limits(most_connections=100, requests_per_second=1e9, request_seconds=10.0)
+        no_files, traffic = Credentials(Files("http")), Traffic()
+        server = server_of(app, credentials=no_files, limits=limits, traffic=traffic)
         await server.serve(sockets=[listener])
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -165,7 +165,10 @@ async def listening(
     with bound("127.0.0.1:0", where="test") as listener:
         host, port = listener.getsockname()
         server = server_of(
-            observer.gate, credentials=credentials, most_connections=limits.most_connections
+            observer.gate,
+            credentials=credentials,
+            limits=limits,
+            traffic=observer.knowledge.traffic,
         )
         serving = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]))
         try:

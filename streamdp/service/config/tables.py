@@ -416,9 +416,9 @@ class HttpTable(BaseModel):
         default=20_000, description="more are refused (429)"
     )
     most_connections: Count = Field(
-        default=1_000, description="requests on further connections are refused (503)"
+        default=1_000, description="requests answered at once; further ones are refused (503)"
     )
-    request_seconds: Seconds = Field(default=10.0, description="a slower body is refused (408)")
+    request_seconds: Seconds = Field(default=10.0, description="for a head, and for a body")
     stale_after: Seconds | None = Field(
         default=None,
         description="the fallback action answers once the actions topic is lost for so long",

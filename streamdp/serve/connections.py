@@ -1,0 +1,252 @@
+"""The connections of a listener: uvicorn's, for clients that may be slow, silent or many.
+
+1. A client that owes something has `request_seconds` for it: handshake and head, the rest of a body
+   that was answered early, the taking of an answer. The application bounds other bodies
+   (`asgi.body_of`), uvicorn the time between two requests.
+2. While more than `most_connections` requests are being answered, further ones are answered 503,
+   but never probes and metrics. A client that owes something keeps nobody out: if every place is
+   taken, a new connection gets that of the client that has owed for longest, or else of one that
+   is between two requests.
+3. A head or a trailer has at most `MOST_HEAD_BYTES`, and its lines end with CR LF: a proxy in front
+   may take a lone LF otherwise than we would (RFC 9112, 2.2).
+4. What is refused is counted by its reason, but nothing of a request that rewards: that there are
+   rewards is secret.
+
+h11 accepts a lone LF, and any head that comes at once. So it gets at most `MOST_HEAD_BYTES` at a
+time, and bytes behind a whole request wait until that is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum
+from itertools import chain
+from typing import Any, cast
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from streamdp.serve.access import METRICS, PROBES, REWARDS
+from streamdp.serve.asgi import App, Receive, Refused, Scope, Send
+from streamdp.serve.traffic import Refusal, Traffic
+
+MOST_HEAD_BYTES = 16 << 10
+
+MORE_PLACES = 16
+"""Connections beyond `most_connections`: whoever comes then may be a probe."""
+
+_ALWAYS = PROBES | {METRICS}
+
+
+class Turn(Enum):
+    """Whom a connection waits for."""
+
+    OURS = "a whole request is being answered"
+    IDLE = "between two requests"
+    BODY = "a body is coming, and the application bounds its time"
+    OWED = "the client owes us something"
+
+
+class Places:
+    """The connections of one listener, and what was refused."""
+
+    def __init__(self, *, most: int, seconds: float, traffic: Traffic) -> None:
+        self.most, self.seconds = most, seconds
+        self._traffic = traffic
+        self._open = set[Connection]()
+        self._owed = dict[Connection, None]()  # who has owed for longest is first
+        self._idle = dict[Connection, None]()
+
+    def around(self, app: App) -> App:
+        """The application, which answers only probes while too many requests are answered."""
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            working = len(self._open) - len(self._owed) - len(self._idle)
+            if working <= self.most or scope["raw_path"] in _ALWAYS:
+                await app(scope, receive, send)
+                return
+            if not scope["raw_path"].endswith(REWARDS):
+                self.count(Refusal.BUSY)
+            told = (b"retry-after", b"1"), (b"connection", b"close")
+            refused = Refused(503, "too many requests are being answered", *told)
+            await refused.answer().send(scope, send)
+
+        return answer
+
+    def count(self, reason: Refusal) -> None:
+        """Count what was refused."""
+        self._traffic.refused[reason] += 1
+
+    def enter(self, new: Connection) -> None:
+        """Give a place to a new connection."""
+        if len(self._open) >= self.most + MORE_PLACES:
+            last = next(chain(self._owed, self._idle), None)
+            if last is None:
+                new.cut(Refusal.BUSY)
+                return
+            last.cut(Refusal.CROWDED)
+        self._open.add(new)
+
+    def turns(self, connection: Connection, turn: Turn) -> None:
+        """Note whom a connection waits for."""
+        self._owed.pop(connection, None)
+        self._idle.pop(connection, None)
+        if turn in (Turn.OWED, Turn.BODY):
+            self._owed[connection] = None
+        elif turn is Turn.IDLE:
+            self._idle[connection] = None
+
+    def leave(self, connection: Connection) -> None:
+        """Take a connection's place back."""
+        self.turns(connection, Turn.OURS)
+        self._open.discard(connection)
+
+
+class Connection(H11Protocol):
+    """One connection: uvicorn's protocol on top of ours."""
+
+    def __init__(
+        self, *, places: Places, tls: Callable[[], ssl.SSLContext | None], **of_uvicorn: Any
+    ) -> None:
+        super().__init__(**of_uvicorn)
+        self.conn = _Strict(h11.SERVER, MOST_HEAD_BYTES)
+        self._places, self._tls = places, tls
+        self._unread = bytearray()
+        self._at: tuple[Turn, object] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._gone = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a place, and begin with TLS if the listener has it."""
+        self._socket = transport
+        self._places.enter(self)
+        context = self._tls()
+        if context is None:
+            super().connection_made(transport)
+        elif not self._gone:
+            self._securing = self.loop.create_task(self._secure(context))
+        self._settle()
+
+    async def _secure(self, context: ssl.SSLContext) -> None:
+        """Shake hands; what the client sends meanwhile waits."""
+        secured = None
+        with suppress(OSError):  # no TLS, or not ours: the client knows by TLS's own alert
+            secured = await self.loop.start_tls(self._socket, self, context, server_side=True)
+        if secured is None or self._gone:
+            self._leave()
+            return
+        super().connection_made(secured)
+        self._feed()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give the place back."""
+        self._leave()
+        if cast(object, self.transport) is not None:
+            super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on what may be read now."""
+        self._unread += data
+        if cast(object, self.transport) is not None:
+            self._feed()
+
+    def on_response_complete(self) -> None:
+        """Go on with what came behind the request."""
+        super().on_response_complete()
+        self._feed()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """End a connection between two requests; a client that takes no answer is cut later."""
+        super().timeout_keep_alive_handler()
+        self._settle()
+
+    def pause_writing(self) -> None:
+        """The client takes its answer slowly."""
+        super().pause_writing()
+        self._settle()
+
+    def resume_writing(self) -> None:
+        """The client has taken enough of it."""
+        super().resume_writing()
+        self._settle()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP; in the middle of an answer there is nothing to say."""
+        self._count(Refusal.UNREADABLE)
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
+    def cut(self, reason: Refusal) -> None:
+        """End it at once, whatever the client has not taken yet."""
+        self._count(reason)
+        self._leave()
+        self._socket.abort()
+
+    def _feed(self) -> None:
+        """Hand bytes to h11, a head's worth at a time, up to the end of a request."""
+        while self._unread and not self.transport.is_closing():
+            if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+                self.flow.pause_reading()  # until it is answered
+                break
+            piece = bytes(self._unread[:MOST_HEAD_BYTES])
+            del self._unread[:MOST_HEAD_BYTES]
+            super().data_received(piece)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Note whom it waits for; a client that owes something has a bounded time for it."""
+        if self._gone:
+            return
+        turn, answered = self._turn(), self.cycle
+        if (turn, answered) == self._at:
+            return
+        self._at = turn, answered
+        self._places.turns(self, turn)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if turn is Turn.OWED:
+            self._timer = self.loop.call_later(self._places.seconds, self.cut, Refusal.SLOW)
+
+    def _turn(self) -> Turn:
+        if cast(object, self.transport) is None or self.transport.is_closing():
+            return Turn.OWED
+        done = cast(object, self.cycle) is None or self.cycle.response_complete
+        if self.conn.their_state is h11.SEND_BODY:
+            return Turn.OWED if done else Turn.BODY
+        if not done:
+            return Turn.OWED if self.flow.write_paused else Turn.OURS
+        fresh = cast(object, self.cycle) is None or self.conn.trailing_data[0]
+        return Turn.OWED if fresh else Turn.IDLE
+
+    def _count(self, reason: Refusal) -> None:
+        begun = self.conn.their_state is not h11.IDLE and cast(object, self.scope) is not None
+        if not (begun and self.scope["raw_path"].endswith(REWARDS)):
+            self._places.count(reason)
+
+    def _leave(self) -> None:
+        self._gone = True
+        self._places.leave(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class _Strict(h11.Connection):
+    """h11 without its leniency about the ends of lines, and with the exact size of a head."""
+
+    def next_event(self) -> Any:
+        """The next event; a head or a trailer that breaks the rules is refused."""
+        before = self.trailing_data[0]
+        event = super().next_event()
+        if isinstance(event, h11.Request | h11.EndOfMessage):
+            read = before[: len(before) - len(self.trailing_data[0])]
+            if len(read) > MOST_HEAD_BYTES:
+                raise h11.RemoteProtocolError("the head is too long", error_status_hint=431)
+            if read.count(b"\n") != read.count(b"\r\n"):
+                raise h11.RemoteProtocolError("a line ends without CR")
+        return event
