@@ -41,10 +41,9 @@ if TYPE_CHECKING:
         TransportLost,
     )
     from streamdp.core.events import (
+        Batch,
         BlockSums,
-        FeedbackBatch,
         Identity,
-        LossBatch,
         Release,
         Releases,
     )
@@ -76,18 +75,17 @@ __version__ = "0.1.0"
 __all__ = [
     "FEEDBACK_RECIPES",
     "RECIPES",
+    "Batch",
     "BlockSums",
     "BudgetExceeded",
     "Drawn",
     "Engine",
     "Estimate",
-    "FeedbackBatch",
     "Fenced",
     "Identity",
     "InvalidConfig",
     "Kept",
     "Leader",
-    "LossBatch",
     "NotPrivate",
     "PolicyLearner",
     "Rebuilding",
@@ -144,10 +142,9 @@ _HOMES = {
         "TransportLost",
     ),
     "streamdp.core.events": (
+        "Batch",
         "BlockSums",
-        "FeedbackBatch",
         "Identity",
-        "LossBatch",
         "Release",
         "Releases",
     ),

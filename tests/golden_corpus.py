@@ -27,10 +27,11 @@ import numpy as np
 
 import streamdp as sd
 from streamdp.core.engine import Rebuilding
-from streamdp.core.events import FeedbackBatch, Key, LossBatch, Release, Releases
+from streamdp.core.events import Batch, Key, Release, Releases
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 from tests.golden_engine import LEARNERS, POLICIES
+from tests.support.batches import feedback_batch, loss_batch
 from tests.support.bequeathing import heritage_of
 from tests.support.remembering import remembering
 
@@ -145,7 +146,7 @@ def stories_of_feedback() -> dict[str, Story]:
     return stories
 
 
-def log(story: Story) -> LossBatch | FeedbackBatch:
+def log(story: Story) -> Batch:
     """The whole log: frames of up to nine rows, gaps in the offsets, bad and extreme content."""
     rng = np.random.default_rng(story.seed)
     frames = np.where(rng.random(story.slots) < 0.15, rng.integers(2, 10, story.slots), 1)
@@ -165,10 +166,10 @@ def log(story: Story) -> LossBatch | FeedbackBatch:
         losses[bad, rng.integers(0, actions, len(bad))] = rng.choice(
             [np.nan, np.inf, -np.inf, 7.0], len(bad)
         )
-        return LossBatch(list(KEYS), index, losses, offsets, stamps)
+        return loss_batch(list(KEYS), index, losses, offsets, stamps)
     played = rng.integers(-1, actions + 1, n).astype(np.int32)
     gain = rng.integers(-UNIT, UNIT, n)  # some beyond what a loss can be
-    return FeedbackBatch(list(KEYS), index, played, gain, offsets, times=stamps)
+    return feedback_batch(list(KEYS), index, played, gain, offsets, times=stamps)
 
 
 @dataclass
@@ -231,16 +232,12 @@ class Run:
         self.engine.skip_to(position)
 
 
-def part(batch: Any, begin: int, end: int) -> Any:
-    """Some consecutive slots, with only the keys that occur in them."""
-    used, again = np.unique(batch.index[begin:end], return_inverse=True)
+def part(batch: Batch, begin: int, end: int) -> Batch:
+    """Consecutive slots, with only the keys that occur in them."""
+    some = batch.part(slice(begin, end))
+    used, again = np.unique(some.index, return_inverse=True)
     keys = [batch.keys[key] for key in used.tolist()]
-    columns: dict[str, Any] = {
-        name: getattr(batch, name)[begin:end]
-        for name in ("losses", "played", "gain", "offsets", "times")
-        if getattr(batch, name, None) is not None
-    }
-    return replace(batch, keys=keys, index=again.astype(np.int64), **columns)
+    return replace(some, keys=keys, index=again.astype(np.int64))
 
 
 def cut(offsets: Any, rng: np.random.Generator, low: int, end: int) -> list[int]:

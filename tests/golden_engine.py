@@ -18,10 +18,11 @@ from typing import TypeVar
 import numpy as np
 
 import streamdp as sd
-from streamdp.core.events import FeedbackBatch, Key, LossBatch
+from streamdp.core.events import Batch, Key
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
+from tests.support.batches import feedback_batch, loss_batch
 
 GOLDEN = Path(__file__).parent / "golden" / "engine"
 ACTIONS = ("a", "b", "c")
@@ -86,13 +87,13 @@ LEARNERS = every_learner()
 """Every learner of the golden set by its line."""
 
 
-def log(actions: int) -> LossBatch:
+def log(actions: int) -> Batch:
     """Forty slots of three keys, made by arithmetic alone; two of them are bad."""
     slots = np.arange(40)
     losses = (slots[:, None] * 37 + np.arange(actions) * 61 + slots[:, None] ** 2) % 101 / 100
     losses[[7, 23], [0, 1]] = [np.nan, np.inf]
     keys: list[Key] = [b"fr", None, b"\xff"]
-    return LossBatch(keys, slots * 5 % 7 % 3, losses.astype(np.float32), slots * 2)
+    return loss_batch(keys, slots * 5 % 7 % 3, losses.astype(np.float32), slots * 2)
 
 
 def folded(learner: sd.Leader) -> list[str]:
@@ -148,13 +149,13 @@ POLICIES = every_policy()
 """Every feedback learner of the golden set by its line."""
 
 
-def shown_log(actions: int) -> FeedbackBatch:
+def shown_log(actions: int) -> Batch:
     """Forty slots of three keys, made by arithmetic alone; some name no known arm."""
     slots = np.arange(40)
     played = (slots * 7 + slots**2) % (actions + 1) - 1
     gain = (slots * 99_991 + slots**3 * 7) % (UNIT + 1) - UNIT // 2
     keys: list[Key] = [b"fr", None, b"\xff"]
-    return FeedbackBatch(keys, slots * 5 % 7 % 3, played.astype(np.int32), gain, slots * 2)
+    return feedback_batch(keys, slots * 5 % 7 % 3, played.astype(np.int32), gain, slots * 2)
 
 
 def folded_policies(learner: PolicyLearner) -> list[str]:

@@ -14,9 +14,10 @@ import streamdp as sd
 from streamdp.core.bank import CLEAN
 from streamdp.core.engine import Rebuilding, recorded
 from streamdp.core.engine.plan import Alone
-from streamdp.core.events import FeedbackBatch, LossBatch
+from streamdp.core.events import Batch
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.core.segments import BatchSlots
+from tests.support.batches import feedback_batch, loss_batch
 from tests.support.strategies import ACTIONS, cut, learners, logs
 
 ESTIMATES = [
@@ -41,7 +42,7 @@ def engine(learner: sd.Leader, estimates: list[sd.Estimate], operator: sd.NotPri
     )  # fmt: skip
 
 
-def alone(learner: sd.Leader, log: LossBatch, estimates: list[sd.Estimate], every: int) -> Seen:
+def alone(learner: sd.Leader, log: Batch, estimates: list[sd.Estimate], every: int) -> Seen:
     """All that an engine releases, holds, saves and tells when each slot is a batch."""
     operator = sd.NotPrivate(len(ACTIONS))
     machine = engine(learner, estimates, operator)
@@ -68,7 +69,7 @@ def by_the_long_way(monkeypatch: pytest.MonkeyPatch, fold: Callable[[], Seen]) -
 @pytest.mark.slow
 @given(learners(), logs(), st.booleans(), st.integers(1, 9))
 def test_is_a_slot_alone_what_it_is_by_the_long_way(
-    learner: sd.Leader, log: LossBatch, estimating: bool, every: int
+    learner: sd.Leader, log: Batch, estimating: bool, every: int
 ) -> None:
     """Releases, charges, saved rows, low-water marks and what an operator sees: equal."""
     estimates = ESTIMATES if estimating else []
@@ -80,12 +81,12 @@ def test_is_a_slot_alone_what_it_is_by_the_long_way(
 @pytest.mark.slow
 @given(learners(), logs())
 def test_which_slots_are_laid_out_alone_follows_from_public_numbers(
-    learner: sd.Leader, log: LossBatch
+    learner: sd.Leader, log: Batch
 ) -> None:
     """Those that begin no row and end no block: by key, slot number and schedule alone."""
     taken: list[bool] = []
 
-    def watched(self: Alone, batch: LossBatch) -> BatchSlots | None:
+    def watched(self: Alone, batch: Batch) -> BatchSlots | None:
         slots = _lay_out(self, batch)
         taken.append(slots is not None)
         return slots
@@ -111,7 +112,7 @@ def test_which_slots_are_laid_out_alone_follows_from_public_numbers(
 @pytest.mark.slow
 @given(learners(), logs(), st.integers(0, 60))
 def test_is_a_rebuild_slot_by_slot_the_engine_that_was(
-    learner: sd.Leader, log: LossBatch, upto: int
+    learner: sd.Leader, log: Batch, upto: int
 ) -> None:
     """Rows saved midway and the log read again one record at a time: the same rows, no draw."""
     machine = engine(learner, ESTIMATES, sd.NotPrivate(len(ACTIONS)))
@@ -202,7 +203,7 @@ def test_is_every_broken_way_caught(name: str, monkeypatch: pytest.MonkeyPatch) 
     rng = np.random.default_rng(3)
     losses = rng.random((90, len(ACTIONS))).astype(np.float32)
     losses[rng.random(90) < 0.2] = np.nan
-    log = LossBatch([b"fr", b"de"], rng.integers(0, 2, 90), losses, np.arange(90))
+    log = loss_batch([b"fr", b"de"], rng.integers(0, 2, 90), losses, np.arange(90))
     makers = [
         sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"),
         sd.prefix_softmax(actions=ACTIONS, epsilon="1/2"),
@@ -220,18 +221,18 @@ def test_is_every_broken_way_caught(name: str, monkeypatch: pytest.MonkeyPatch) 
 # -- the same of a feedback stream -----------------------------------------------------------------
 
 
-def shown_log(slots: int, *, seed: int = 5) -> FeedbackBatch:
+def shown_log(slots: int, *, seed: int = 5) -> Batch:
     """Slots of five keys (one is beyond the limit): unknown arms, unusable and wild gains too."""
     rng = np.random.default_rng(seed)
     gain = rng.integers(-(2**21), 2**21, slots)
     gain[rng.random(slots) < 0.2] = 0
     keys, played = [b"fr", b"de", None, b"it", b"es"], rng.integers(-2, len(ACTIONS) + 2, slots)
-    return FeedbackBatch(
+    return feedback_batch(
         keys, rng.integers(0, 5, slots), played.astype(np.int32), gain, np.arange(slots) * 3
     )
 
 
-def feedback_alone(played: str, log: FeedbackBatch) -> Seen:
+def feedback_alone(played: str, log: Batch) -> Seen:
     """All that an engine releases, holds and saves when each slot is a batch."""
     learner = policy_blocks(actions=ACTIONS, epsilon="1/2", played=played)
     machine = sd.Engine(
@@ -240,9 +241,7 @@ def feedback_alone(played: str, log: FeedbackBatch) -> Seen:
     )  # fmt: skip
     seen: Seen = []
     for at in range(len(log.offsets)):
-        one = slice(at, at + 1)
-        columns = (log.index[one], log.played[one], log.gain[one], log.offsets[one])
-        seen += list(machine.apply_batch(FeedbackBatch(log.keys, *columns)))
+        seen += list(machine.apply_batch(log.part(slice(at, at + 1))))
         seen += [machine.position, machine.low_water()]
         seen += held(machine)
         if at % 4 == 0:

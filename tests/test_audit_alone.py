@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from streamdp.core.engine.plan import Alone
-from streamdp.core.events import LossBatch
 from streamdp.core.grid import UNIT
 from streamdp.core.kinds.losses import LossAdder, LossContents
 from streamdp.core.learners import learner_of
@@ -28,9 +27,8 @@ def counts_twice(patch: pytest.MonkeyPatch) -> None:
 
 def clips_nothing(patch: pytest.MonkeyPatch) -> None:
     def unclipped(self: LossAdder, slots: BatchSlots, added: LossContents) -> None:
-        assert isinstance(slots.batch, LossBatch)
         if inside(slots):
-            finite = np.nan_to_num(slots.batch.losses.astype(np.float64), nan=0.5)
+            finite = np.nan_to_num(slots.batch.content["losses"].astype(np.float64), nan=0.5)
             added.sums = np.rint(finite * UNIT).astype(np.int64)
 
     with_contents(patch, unclipped)
@@ -42,8 +40,7 @@ def loses_nulls(patch: pytest.MonkeyPatch) -> None:
 
     def losing(self: Alone, slots: BatchSlots) -> None:
         note(self, slots)
-        assert isinstance(slots.batch, LossBatch)
-        self._bank.slots[slots.rows] -= int(np.isnan(slots.batch.losses).any())
+        self._bank.slots[slots.rows] -= int(np.isnan(slots.batch.content["losses"]).any())
 
     patch.setattr(Alone, "note", losing)
 

@@ -55,6 +55,7 @@ from streamdp_adapters.sqlite import Settings, Sqlite
 from tests.support.command_line import run_command
 from tests.support.feedback_story_mutants import MUTANTS
 from tests.support.kind_mutants import keeps_sums
+from tests.support.leaks import unusable
 
 pytestmark = pytest.mark.slow
 
@@ -218,7 +219,7 @@ def test_a_dropped_record_is_refuted(learner: Learner, monkeypatch: Patch) -> No
 
     def dropping(format_: Any, records: Sequence[Records], **limits: Any) -> object:
         batch, refused = decode(format_, records, **limits)
-        return batch.part(~batch.suspicious()), refused
+        return batch.part(~unusable(batch)), refused
 
     monkeypatch.setattr(protocol, "decode", dropping)
     bound = proven(learner, runs=100, which=slice(1, 2))[0]

@@ -14,7 +14,7 @@ from streamdp.core import calibration
 from streamdp.core.arrays import Ints
 from streamdp.core.engine import Engine, rebuild, recorded
 from streamdp.core.engine.releasing import Fresh, FromRecord
-from streamdp.core.events import ACTION, LossBatch
+from streamdp.core.events import ACTION
 from streamdp.core.kinds import losses
 from streamdp.core.kinds.kind import Tariff
 from streamdp.core.learners import Leader, learner_of
@@ -24,6 +24,7 @@ from streamdp.core.regret import ESTIMATES, Estimate, estimate
 from streamdp.lab.audit import Memo, audit_kind, sample
 from streamdp.lab.audit.exposure import designs, exposed
 from streamdp.lab.audit.transcripts import worst_ratios
+from tests.support.batches import loss_batch
 from tests.support.engine_mutants import Votes, with_votes
 
 pytestmark = pytest.mark.slow
@@ -268,7 +269,7 @@ def rebuilt() -> Engine:
     """An engine lived, then rebuilt from its log and its recorded releases."""
     asked = (estimate("block_regret", epsilon="1/2", min_length=2),)
     rows = np.random.default_rng(1).random((40, 2)).astype(np.float32)
-    log = LossBatch([b"k"], np.zeros(40, np.int64), rows, np.arange(40))
+    log = loss_batch([b"k"], np.zeros(40, np.int64), rows, np.arange(40))
 
     def engine(randomness: SeededRandomness | NoDraws) -> Engine:
         return Engine(

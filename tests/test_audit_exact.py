@@ -20,7 +20,7 @@ from streamdp.core import calibration
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.engine import machine
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import LossBatch, Releases
+from streamdp.core.events import Batch, Releases
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader, learner_of, naive_noisy_leader
 from streamdp.core.ledger import Ledger
@@ -50,6 +50,7 @@ from streamdp.lab.audit.telling import Told
 from streamdp.lab.audit.transcripts import worst_ratios
 from streamdp.lab.audit.watching import Watch
 from streamdp.lab.commands.audit import SHIPPED
+from tests.support.batches import changed
 from tests.support.kind_mutants import folds_what_it_drew_from, keeps_sums
 from tests.support.structures import one_of_each, structure
 
@@ -320,29 +321,29 @@ def test_a_memory_that_reads_sums_is_caught(broken: pytest.MonkeyPatch) -> None:
     assert reaches(learner, 1.3)
 
 
-BatchFilter = Callable[[LossBatch], LossBatch]
+BatchFilter = Callable[[Batch], Batch]
 
 
-def some_of(batch: LossBatch, keep: NDArray[np.bool_]) -> LossBatch:
-    return LossBatch(batch.keys, batch.index[keep], batch.losses[keep], batch.offsets[keep])
+def some_of(batch: Batch, keep: NDArray[np.bool_]) -> Batch:
+    return batch.part(keep)
 
 
-def drops_bad_records(batch: LossBatch) -> LossBatch:
-    return some_of(batch, np.asarray(np.isfinite(batch.losses).all(axis=1)))
+def drops_bad_records(batch: Batch) -> Batch:
+    return some_of(batch, np.asarray(np.isfinite(batch.content["losses"]).all(axis=1)))
 
 
-def drops_repeated_content(batch: LossBatch) -> LossBatch:
-    rows = np.nan_to_num(np.column_stack([batch.index, batch.losses]), posinf=9.0)
+def drops_repeated_content(batch: Batch) -> Batch:
+    rows = np.nan_to_num(np.column_stack([batch.index, batch.content["losses"]]), posinf=9.0)
     keep = np.zeros(len(rows), dtype=np.bool_)
     keep[np.unique(rows, axis=0, return_index=True)[1]] = True
     return some_of(batch, keep)
 
 
-def nulls_whole_frames(batch: LossBatch) -> LossBatch:
-    bad = batch.offsets[~np.isfinite(batch.losses).all(axis=1)]
-    losses = batch.losses.copy()
+def nulls_whole_frames(batch: Batch) -> Batch:
+    bad = batch.offsets[~np.isfinite(batch.content["losses"]).all(axis=1)]
+    losses = batch.content["losses"].copy()
     losses[np.isin(batch.offsets, bad)] = np.nan
-    return replace(batch, losses=losses)
+    return changed(batch, losses=losses)
 
 
 @pytest.mark.parametrize(
@@ -355,7 +356,7 @@ def test_records_that_matter_by_content_are_caught(
     """Dropping a record shifts slots, so that a release is missing; nulling a frame moves two."""
     apply_batch = machine.Engine.apply_batch
 
-    def changed(self: machine.Engine, batch: LossBatch) -> Releases:
+    def changed(self: machine.Engine, batch: Batch) -> Releases:
         return apply_batch(self, breaks(batch))
 
     broken.setattr(machine.Engine, "apply_batch", changed)

@@ -12,7 +12,7 @@ from streamdp.core.bank import Bank
 from streamdp.core.engine import Engine
 from streamdp.core.engine.releasing import FromRecord
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import Key, LossBatch, Releases
+from streamdp.core.events import Batch, Key, Releases
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.regret import estimate
 from streamdp.lab.audit import audit_kind, leaks
@@ -67,11 +67,11 @@ def counts_bad_records(patch: pytest.MonkeyPatch) -> None:
     apply_batch = Engine.apply_batch
     bad = 0
 
-    def counting(self: Engine, batch: LossBatch) -> Releases:
+    def counting(self: Engine, batch: Batch) -> Releases:
         nonlocal bad
         if not len(self):
             bad = 0
-        bad += int((~np.isfinite(batch.losses)).any(axis=1).sum())
+        bad += int((~np.isfinite(batch.content["losses"])).any(axis=1).sum())
         return apply_batch(self, batch)
 
     patch.setattr(Engine, "apply_batch", counting)
@@ -91,8 +91,8 @@ def refuses_bad_records(patch: pytest.MonkeyPatch) -> None:
     """An error where another content would have been taken."""
     apply_batch = Engine.apply_batch
 
-    def strict(self: Engine, batch: LossBatch) -> Releases:
-        if not np.isfinite(batch.losses).all():
+    def strict(self: Engine, batch: Batch) -> Releases:
+        if not np.isfinite(batch.content["losses"]).all():
             raise InvalidConfig("batch: a loss is not finite")
         return apply_batch(self, batch)
 
@@ -118,11 +118,11 @@ def charges_by_content(patch: pytest.MonkeyPatch) -> None:
     """A reset that raw losses trigger: blocks of bad records are not charged and not selected."""
     apply_batch = Engine.apply_batch
 
-    def skipping(self: Engine, batch: LossBatch) -> Releases:
-        keep = np.asarray(np.isfinite(batch.losses).all(axis=1))
+    def skipping(self: Engine, batch: Batch) -> Releases:
+        keep = np.asarray(np.isfinite(batch.content["losses"]).all(axis=1))
         return apply_batch(
             self,
-            LossBatch(batch.keys, batch.index[keep], batch.losses[keep], batch.offsets[keep]),
+            batch.part(keep),
         )
 
     patch.setattr(Engine, "apply_batch", skipping)

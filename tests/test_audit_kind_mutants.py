@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from streamdp.core.arrays import Columns, Floats, Ints
-from streamdp.core.events import ACTION, LossBatch
+from streamdp.core.events import ACTION
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.grid import UNIT
 from streamdp.core.kinds.kind import BitsOf, Contents, Kind, SlotAdder, Watching
@@ -306,13 +306,12 @@ class _Read:
     def add(self, which: Any, rows: Ints) -> None:
         self.inner.add(which, rows)
         segments, batch = self.slots.segments, self.slots.batch
-        assert isinstance(batch, LossBatch)
         columns = (segments.begin, segments.length, segments.block, segments.into)
         for row, begin, length, block, into in zip(
             rows.tolist(), *(column[which].tolist() for column in columns), strict=True
         ):
             places = self.slots.grouped.places(np.arange(begin, begin + length))
-            self.reader.put(row, block, batch.losses[places].astype(np.float64), into)
+            self.reader.put(row, block, batch.content["losses"][places].astype(np.float64), into)
 
 
 def two_ends(kind: Kind) -> Design:

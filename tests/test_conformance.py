@@ -31,6 +31,7 @@ from streamdp.core.selection import Mechanism, PermuteAndFlip, Prior, Smallest
 from streamdp.lab.audit import Memo, audit_kind
 from streamdp.lab.kits.kinds import check_kind
 from tests.golden_engine import LEARNERS
+from tests.support.batches import changed
 from tests.support.command_line import run_command
 from tests.support.feedback_mutants import with_batch
 from tests.support.kind_mutants import folds_what_it_drew_from
@@ -369,7 +370,9 @@ def test_an_unknown_arm_that_counts_is_caught(monkeypatch: pytest.MonkeyPatch) -
     """As the arm before the last: what names nothing known must add to nothing."""
     with_batch(
         monkeypatch,
-        lambda slots, batch: replace(batch, played=np.clip(batch.played, None, 2).astype(np.int32)),
+        lambda slots, batch: changed(
+            batch, played=np.clip(batch.content["played"], None, 2).astype(np.int32)
+        ),
     )
     with pytest.raises(AssertionError, match="drawn from other sums than the log"):
         check_kind(policies())

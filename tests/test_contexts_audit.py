@@ -18,7 +18,7 @@ import pytest
 from streamdp.core.arrays import Columns, Ints
 from streamdp.core.engine import Engine
 from streamdp.core.engine.releasing import Fresh
-from streamdp.core.events import NO_ARM, FeedbackBatch
+from streamdp.core.events import NO_ARM, Batch
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.grid import NULL
 from streamdp.core.kinds.feedback import FeedbackAdder, PolicyLearner
@@ -28,6 +28,7 @@ from streamdp.core.randomness import SeededRandomness
 from streamdp.lab.audit import Memo, audit_kind
 from streamdp.lab.kits.kinds import check_kind
 from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback, observe
+from tests.support.batches import feedback_batch
 
 FIELDS = Contexts.read('{"device":["phone"],"country":["fr"]}')
 ACTIONS = ("a", "b")
@@ -43,10 +44,10 @@ def learner(played: str, interactions: str = "all") -> PolicyLearner:
     )  # fmt: skip
 
 
-def stream(contents: list[Content]) -> FeedbackBatch:
+def stream(contents: list[Content]) -> Batch:
     arms, gains = zip(*contents, strict=True)
     slots = np.arange(len(contents))
-    return FeedbackBatch(
+    return feedback_batch(
         [b"k"], slots * 0, np.array(arms, np.int32), np.array(gains, np.int64), slots
     )
 
@@ -62,7 +63,7 @@ def contents(played: str) -> list[Content]:
     )
 
 
-def exact_sums(of: PolicyLearner, batch: FeedbackBatch) -> list[Ints]:
+def exact_sums(of: PolicyLearner, batch: Batch) -> list[Ints]:
     """The sums and counts behind each release: from the shipped engine, without noise."""
     machine = Engine(
         stream="s", partition=0, learner=replace(of, charge=None), budget=None,
@@ -82,13 +83,13 @@ def price(of: PolicyLearner, one: list[Ints], other: list[Ints]) -> float:
     return total
 
 
-def most(of: PolicyLearner, streams: Iterator[FeedbackBatch]) -> float:
+def most(of: PolicyLearner, streams: Iterator[Batch]) -> float:
     """The highest price of any two of these streams."""
     sums = [exact_sums(of, batch) for batch in streams]
     return max(price(of, one, other) for one, other in combinations(sums, 2))
 
 
-def neighbours(played: str) -> Iterator[FeedbackBatch]:
+def neighbours(played: str) -> Iterator[Batch]:
     return (stream([*BESIDE[:2], content, *BESIDE[2:]]) for content in contents(played))
 
 

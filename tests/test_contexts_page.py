@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import streamdp as sd
-from streamdp.core.events import FeedbackBatch, Release
+from streamdp.core.events import Release
 from streamdp.core.evidence.context_fields import by_field
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
@@ -22,6 +22,7 @@ from streamdp.service.settings import Start
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.feedback import Feedback, configure_feedback
 from tests.support.asking import Observer, shown
+from tests.support.batches import feedback_batch
 from tests.support.browser import CONTRAST, LAPPING, Browser, browser, keep
 from tests.support.publishing import Topic, action, charge
 
@@ -72,7 +73,7 @@ def drawn(of: StreamSpec) -> list[Release]:
         actions = (rng.random(EVERY)[:, None] > table.cumsum(axis=1)[cells]).sum(axis=1)
         gain = np.where(rng.random(EVERY) < truth[cells, actions], 1 << 19, -(1 << 19))
         arms = (cells * 3 + actions).astype(np.int32)
-        batch = FeedbackBatch(
+        batch = feedback_batch(
             [b"home"], np.zeros(EVERY, np.int64), arms, gain.astype(np.int64),
             np.arange(at, at + EVERY),
         )  # fmt: skip

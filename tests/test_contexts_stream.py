@@ -23,7 +23,7 @@ from streamdp.client.requests import Request, request_record
 from streamdp.client.table import Table
 from streamdp.core.engine import Engine
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.events import NO_ARM, SUMS, FeedbackBatch, Identity
+from streamdp.core.events import NO_ARM, SUMS, Identity
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.grid import UNIT
@@ -40,6 +40,7 @@ from streamdp.service.listeners import about_of
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback, headers_of, observe
 from streamdp.wire.retracing import Method
+from tests.support.batches import feedback_batch
 from tests.support.calling import Streamdp
 from tests.support.shop_files import FEEDBACK_SHOP, read
 from tests.test_formats import LONGEST
@@ -262,7 +263,7 @@ def test_a_stream_learns_what_is_best_in_each_cell() -> None:
     rate = np.where(device == action, 0.3, 0.1)
     gain = np.where(rng.random(slots) < rate, 1 << 19, -(1 << 19))
     releases = machine.apply_batch(
-        FeedbackBatch(
+        feedback_batch(
             [b"home"], np.zeros(slots, np.int64),
             ((device * 4 + age) * 2 + action).astype(np.int32), gain, np.arange(slots),
         )
@@ -369,7 +370,7 @@ def opening_line(spec: StreamSpec) -> bytes:
     """The first policy of a key."""
     machine = replace(spec, randomness=SeededRandomness(1)).engine(0)
     nothing = np.zeros(1, dtype=np.int64)
-    batch = FeedbackBatch([b"home"], nothing, nothing.astype(np.int32), nothing, nothing)
+    batch = feedback_batch([b"home"], nothing, nothing.astype(np.int32), nothing, nothing)
     line = spec.lines.action(machine.apply_batch(batch)[0])
     assert line is not None
     return line

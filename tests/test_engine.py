@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 import streamdp as sd
 from streamdp.core import engine as engine_room
-from streamdp.core.events import Key, LossBatch
+from streamdp.core.events import Batch, Key
 from streamdp.core.grid import UNIT, quantise
 from streamdp.core.randomness import Bits
 from streamdp.core.schedule import LAST_SLOT
+from tests.support.batches import loss_batch
 from tests.support.strategies import ACTIONS, cut, learners, logs
 
 REGRET = sd.estimate("block_regret", epsilon="1/4", min_length=2)
@@ -39,7 +40,7 @@ def engine(learner: sd.Leader, *, seed: int = 7, limit: int = 1000, **options: o
 @pytest.mark.slow
 @given(learners(), logs(), st.lists(st.integers(0, 100), max_size=5), st.integers(1, 5))
 def test_does_the_cut_into_batches_change_anything(
-    learner: sd.Leader, log: LossBatch, places: list[int], limit: int
+    learner: sd.Leader, log: Batch, places: list[int], limit: int
 ) -> None:
     """Whole, cut anywhere, or slot by slot: the same releases, charges, saves and position."""
     seen = []
@@ -54,13 +55,13 @@ def test_does_the_cut_into_batches_change_anything(
 
 @pytest.mark.slow
 @given(learners(), logs())
-def test_is_apply_the_same_as_a_batch_of_one(learner: sd.Leader, log: LossBatch) -> None:
+def test_is_apply_the_same_as_a_batch_of_one(learner: sd.Leader, log: Batch) -> None:
     """`apply` takes Python lists; what it releases is what a batch releases."""
     one, many = engine(learner), engine(learner)
     folded = [
         release
         for key, losses, offset in zip(
-            log.index.tolist(), log.losses.tolist(), log.offsets.tolist(), strict=True
+            log.index.tolist(), log.content["losses"].tolist(), log.offsets.tolist(), strict=True
         )
         for release in one.apply(log.keys[key], losses, offset=offset)
     ]
@@ -69,13 +70,13 @@ def test_is_apply_the_same_as_a_batch_of_one(learner: sd.Leader, log: LossBatch)
 
 
 @given(logs())
-def test_is_a_block_selected_from_exactly_its_slots(log: LossBatch) -> None:
+def test_is_a_block_selected_from_exactly_its_slots(log: Batch) -> None:
     """With the noise-free baseline the action after a block is an argmin of that block's sums."""
     machine = sd.Engine(
         stream="s", partition=0, learner=sd.follow_the_leader(actions=ACTIONS), budget=None,
         randomness=sd.SystemRandomness(),
     )  # fmt: skip
-    grid, _ = quantise(log.losses)
+    grid, _ = quantise(log.content["losses"])
     for release in machine.apply_batch(log):
         if release.kind != "action":
             continue
@@ -104,7 +105,7 @@ def test_is_the_running_leader_the_argmin_of_everything() -> None:
 
 
 @given(learners(), logs())
-def test_does_every_slot_get_charged_once(learner: sd.Leader, log: LossBatch) -> None:
+def test_does_every_slot_get_charged_once(learner: sd.Leader, log: Batch) -> None:
     """Closed blocks tile each key's slots; each slot is charged ε once, an open block's nothing."""
     machine = engine(learner)
     ends: dict[bytes | None, int] = {}
@@ -119,9 +120,7 @@ def test_does_every_slot_get_charged_once(learner: sd.Leader, log: LossBatch) ->
 
 
 @given(learners(), logs(), st.lists(st.integers(1, 9), min_size=2, max_size=2))
-def test_is_every_release_in_the_ledger(
-    learner: sd.Leader, log: LossBatch, lengths: list[int]
-) -> None:
+def test_is_every_release_in_the_ledger(learner: sd.Leader, log: Batch, lengths: list[int]) -> None:
     """P6: what a slot is charged is what was released of it, estimates of any length included."""
     names = ("block_regret", "null_share")
     asked = [
@@ -155,7 +154,7 @@ def test_is_a_charge_above_the_budget_refused_before_anything_changes() -> None:
     before = machine.save()
     with pytest.raises(sd.BudgetExceeded, match="slots 2 to 4"):
         machine.apply_batch(
-            LossBatch([b"k"], np.zeros(4, np.int64), np.zeros((4, 3), np.float32), np.arange(1, 5))
+            loss_batch([b"k"], np.zeros(4, np.int64), np.zeros((4, 3), np.float32), np.arange(1, 5))
         )
     assert machine.position == 1
     assert machine.slots(b"k") == 1
@@ -225,7 +224,7 @@ def test_is_what_is_no_key_refused(key: Any) -> None:
     """A text would get a learner of its own beside its bytes; every way in and out says so."""
     machine = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"))
     machine.apply(b"k", [0, 0, 1])
-    batch = LossBatch([key], np.zeros(1, np.int64), np.zeros((1, 3), np.float32), np.array([1]))
+    batch = loss_batch([key], np.zeros(1, np.int64), np.zeros((1, 3), np.float32), np.array([1]))
     for use in (lambda: machine.apply(key, [0, 0, 1]), lambda: machine.apply_batch(batch),
                 lambda: machine.action(key), lambda: machine.slots(key)):  # fmt: skip
         with pytest.raises(sd.InvalidConfig, match="key: no key; expected bytes, or None, got"):
@@ -294,18 +293,18 @@ def test_are_lists_a_batch_and_the_same_one() -> None:
             for key, row in zip(keys, rows, strict=True):
                 machine.apply(key, row)
         else:
-            machine.apply_batch(LossBatch.by_key(keys, losses, [0, 1, 2]))
+            machine.apply_batch(Batch.of_losses(keys, losses, [0, 1, 2]))
     assert machines[0].save() == machines[1].save() == machines[2].save()
     for row in bad:  # content: null in its slot, and nobody else's event is refused with it
         for machine, null in zip(machines, (row, [0.5] * 3), strict=False):
             at = [machine.position, machine.position + 1]
-            machine.apply_batch(LossBatch.by_key([b"k", b"z"], [[0, 1, 0], null], at))
+            machine.apply_batch(Batch.of_losses([b"k", b"z"], [[0, 1, 0], null], at))
         assert machines[0].save() == machines[1].save()
     for wrong in ([0, 1], np.array([["0", "1"]]), None, "abc"):
         with pytest.raises(sd.InvalidConfig, match="losses: no table; expected a row of K"):
-            machines[0].apply_batch(LossBatch.by_key([b"k"], wrong, [99]))  # type: ignore[arg-type]
+            machines[0].apply_batch(Batch.of_losses([b"k"], wrong, [99]))  # type: ignore[arg-type]
     with pytest.raises(sd.InvalidConfig, match="keys: no keys; expected a list"):
-        LossBatch.by_key(None, rows, [0])  # type: ignore[arg-type]
+        Batch.of_losses(None, rows, [0])  # type: ignore[arg-type]
 
 
 def test_is_exact_regret_only_behind_the_operators_name() -> None:
@@ -347,7 +346,7 @@ def test_is_a_batch_that_is_none_refused(change: dict[str, object], said: str) -
     }  # fmt: skip
     machine = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"))
     with pytest.raises(sd.InvalidConfig, match=said):
-        machine.apply_batch(LossBatch(**fields))  # type: ignore[arg-type]
+        machine.apply_batch(loss_batch(**fields))  # type: ignore[arg-type]
     assert len(machine) == 0
 
 
@@ -387,9 +386,7 @@ class Asking:
 
 @pytest.mark.slow
 @given(learners(), logs(), st.lists(st.integers(0, 100), max_size=5))
-def test_are_no_bits_drawn_from_twice(
-    learner: sd.Leader, log: LossBatch, places: list[int]
-) -> None:
+def test_are_no_bits_drawn_from_twice(learner: sd.Leader, log: Batch, places: list[int]) -> None:
     """P7: openings, windows, resampled slots, selections and estimates share no address."""
     asked = Asking()
     machine = sd.Engine(
@@ -429,7 +426,7 @@ def test_is_an_engine_that_failed_halfway_never_used_again(after: int) -> None:
         stream="s", partition=0, budget="1/2", randomness=Failing(after=after),
         learner=sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"),
     )  # fmt: skip
-    batch = LossBatch([b"k"], np.zeros(20, np.int64), np.ones((20, 3), np.float32), np.arange(20))
+    batch = loss_batch([b"k"], np.zeros(20, np.int64), np.ones((20, 3), np.float32), np.arange(20))
     with pytest.raises(OSError, match="no entropy"):
         machine.apply_batch(batch)
     for use in (lambda: machine.apply_batch(batch), lambda: machine.apply(b"j", [0, 0, 0]),
@@ -441,7 +438,7 @@ def test_is_an_engine_that_failed_halfway_never_used_again(after: int) -> None:
 def test_does_time_use_no_budget_up() -> None:
     """After thousands of slots the highest charge is still one ε."""
     machine = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"))
-    batch = LossBatch(
+    batch = loss_batch(
         [b"k"], np.zeros(5000, np.int64), np.zeros((5000, 3), np.float32), np.arange(5000)
     )
     machine.apply_batch(batch)
@@ -486,10 +483,10 @@ def test_do_keys_number_themselves() -> None:
     """A batch from a key a slot is the batch of distinct keys and their numbers."""
     keys: list[Key] = [b"fr", None, b"fr", b"", None]
     losses = np.zeros((5, 3), np.float32)
-    batch = LossBatch.by_key(keys, losses, np.arange(5))
+    batch = Batch.of_losses(keys, losses, np.arange(5))
     assert (batch.keys, batch.index.tolist()) == ([b"fr", None, b""], [0, 1, 0, 2, 1])
-    assert repr(batch) == "LossBatch(5 slots of 3 keys)"
-    assert LossBatch.by_key([], losses[:0], np.arange(0)).keys == []
+    assert repr(batch) == "Batch(5 slots of 3 keys)"
+    assert Batch.of_losses([], losses[:0], np.arange(0)).keys == []
 
 
 def test_is_a_learner_that_promises_nothing_kept_apart() -> None:
@@ -520,7 +517,7 @@ def test_does_a_learner_live_no_longer_than_its_sums_are_exact() -> None:
     machine = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"))
     machine.apply(b"k", [0, 0, 0])
     machine._bank.slots[0] = LAST_SLOT - 1
-    batch = LossBatch([b"k"], np.zeros(2, np.int64), np.zeros((2, 3), np.float32), np.arange(1, 3))
+    batch = loss_batch([b"k"], np.zeros(2, np.int64), np.zeros((2, 3), np.float32), np.arange(1, 3))
     with pytest.raises(sd.InvalidConfig, match="too many slots of one key"):
         machine.apply_batch(batch)
     assert machine.position == 1
@@ -551,14 +548,10 @@ def test_the_engine_s_names_are_imported_at_their_first_use() -> None:
         _ = engine_room.Motor
 
 
-def test_a_batch_names_the_slots_that_a_quarantine_looks_at() -> None:
-    """NOT PRIVATE: only a quarantine asks for sums that are no number and for unusable events."""
-    offsets = np.arange(3)
-    losses = np.array([[0, 1], [np.nan, 1], [np.inf, 0]], dtype=np.float32)
-    batch = sd.LossBatch([b"k"], np.zeros(3, dtype=np.int64), losses, offsets)
-    assert batch.suspicious().tolist() == [False, True, True]
-    played, gain = np.zeros(3, dtype=np.int32), np.zeros(3, dtype=np.int64)
-    shown = sd.FeedbackBatch.by_key([b"k"] * 3, played, gain, offsets)
-    assert not shown.suspicious().any()
-    unusable = replace(shown, unusable=np.array([False, True, False]))
-    assert unusable.suspicious().tolist() == [False, True, False]
+def test_a_part_of_a_batch_has_all_columns() -> None:
+    offsets, unusable = np.arange(3), np.array([False, True, False])
+    played, gain = np.zeros(3, dtype=np.int32), np.arange(3)
+    shown = sd.Batch.of_feedback([b"k"] * 3, played, gain, offsets)
+    part = replace(shown, unusable=unusable).timed(offsets * 10).part(slice(1, 3))
+    assert part.content["gain"].tolist() == part.offsets.tolist() == [1, 2]
+    assert (part.times.tolist(), part.unusable.tolist()) == ([10, 20], [True, False])  # type: ignore[union-attr]

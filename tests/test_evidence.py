@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamdp as sd
-from streamdp.core.events import LossBatch, Releases
+from streamdp.core.events import Batch, Releases
 from streamdp.core.evidence import NEWEST, Ints, Memory, Standing, VoteFilter, named
+from tests.support.batches import loss_batch
 from tests.support.remembering import TwiceInARow, remembering
 from tests.support.strategies import ACTIONS, cut, logs
 
@@ -80,7 +81,7 @@ def test_does_a_release_say_only_its_value_where_nothing_is_remembered() -> None
 
 @pytest.mark.slow
 @given(logs(), st.lists(st.integers(0, 100), max_size=8))
-def test_is_what_is_in_force_a_function_of_the_releases(log: LossBatch, places: list[int]) -> None:
+def test_is_what_is_in_force_a_function_of_the_releases(log: Batch, places: list[int]) -> None:
     """However the log was cut into batches; and engine and releases say the same."""
     learner = remembering(PLAIN)
     machine = engine(learner)
@@ -239,7 +240,7 @@ def test_is_a_filter_read_back_from_its_name() -> None:
             named(name)
 
 
-def _log() -> LossBatch:
+def _log() -> Batch:
     slots = np.arange(60)
     losses = (slots[:, None] * 37 + np.arange(3) * 61 + slots[:, None] ** 2) % 101 / 100
-    return LossBatch([b"fr", None], slots % 2, losses.astype(np.float32), slots)
+    return loss_batch([b"fr", None], slots % 2, losses.astype(np.float32), slots)

@@ -13,7 +13,7 @@ import pytest
 import streamdp as sd
 from streamdp.core.engine import Engine, NotPrivate, rebuild, recorded
 from streamdp.core.engine.releasing import Draws, Ended, Wave
-from streamdp.core.events import NO_ARM, OPENING, SUMS, FeedbackBatch, Key, LossBatch, Release
+from streamdp.core.events import NO_ARM, OPENING, SUMS, Batch, Key, Release
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
@@ -23,6 +23,7 @@ from streamdp.lab.audit import Memo
 from streamdp.lab.audit.long_blocks import at_its_size
 from streamdp.lab.kits.kinds import check_kind
 from tests.golden_engine import POLICIES
+from tests.support.batches import feedback_batch, loss_batch
 from tests.support.structures import one_policy_of_each
 
 ARMS = ("a", "b", "c")
@@ -40,11 +41,11 @@ def engine(learner: PolicyLearner, *, budget: str = "5", limit: int = 1000) -> E
     )  # fmt: skip
 
 
-def log(slots: int, *, keys: int = 3, seed: int = 1) -> FeedbackBatch:
+def log(slots: int, *, keys: int = 3, seed: int = 1) -> Batch:
     """Random keys, arms (some unknown), gains (some far out) and offsets."""
     generator = np.random.default_rng(seed)
     names: list[Key] = [None, *(b"%d" % key for key in range(1, keys))]
-    return FeedbackBatch(
+    return feedback_batch(
         names,
         generator.integers(0, keys, slots),
         generator.integers(-1, len(ARMS) + 1, slots).astype(np.int32),
@@ -53,14 +54,11 @@ def log(slots: int, *, keys: int = 3, seed: int = 1) -> FeedbackBatch:
     )
 
 
-def part(batch: FeedbackBatch, begin: int, end: int) -> FeedbackBatch:
-    some = slice(begin, end)
-    return FeedbackBatch(
-        batch.keys, batch.index[some], batch.played[some], batch.gain[some], batch.offsets[some]
-    )
+def part(batch: Batch, begin: int, end: int) -> Batch:
+    return batch.part(slice(begin, end))
 
 
-def by_hand(learner: PolicyLearner, batch: FeedbackBatch) -> dict[tuple[Key, int], list[list[int]]]:
+def by_hand(learner: PolicyLearner, batch: Batch) -> dict[tuple[Key, int], list[list[int]]]:
     """The exact sums and counts of each closed block, slot by slot."""
     slots: dict[Key, int] = defaultdict(int)
     sums: dict[tuple[Key, int], list[list[int]]] = {}
@@ -69,9 +67,9 @@ def by_hand(learner: PolicyLearner, batch: FeedbackBatch) -> dict[tuple[Key, int
         slots[name] += 1
         block = learner.schedule.block_of(slots[name])
         gains, shown = sums.setdefault((name, block), [[0] * 3, [0] * 3])
-        arm = int(batch.played[at])
+        arm = int(batch.content["played"][at])
         if 0 <= arm < 3:
-            gains[arm] += max(-NULL, min(NULL, int(batch.gain[at])))
+            gains[arm] += max(-NULL, min(NULL, int(batch.content["gain"][at])))
             shown[arm] += 1
     return {
         at: block_sums
@@ -184,7 +182,7 @@ def test_what_is_observed_by_hand_is_a_batch() -> None:
         for release in machine.observe(None, action=action, loss=loss)
     ]
     gains = np.array([0.25, 0.25, -0.5, 0, 0, -0.5]) * UNIT
-    batch = FeedbackBatch(
+    batch = feedback_batch(
         [None], np.zeros(6, dtype=np.int64), np.array([0, NO_ARM, NO_ARM, 1, 2, 2], dtype=np.int32),
         gains.astype(np.int64), np.arange(6),
     )  # fmt: skip
@@ -215,14 +213,14 @@ def test_what_does_not_fit_a_feedback_stream_is_refused() -> None:
         )  # fmt: skip
     with pytest.raises(sd.InvalidConfig, match="action: of a feedback stream"):
         engine(blocks()).action(b"fr")
-    losses = LossBatch([b"fr"], np.zeros(1, np.int64), np.zeros((1, 3), np.float32), np.arange(1))
-    with pytest.raises(sd.InvalidConfig, match="of another kind; expected FeedbackBatch"):
+    losses = loss_batch([b"fr"], np.zeros(1, np.int64), np.zeros((1, 3), np.float32), np.arange(1))
+    with pytest.raises(sd.InvalidConfig, match="expected gain and played, got losses"):
         engine(blocks()).apply_batch(losses)
     leader = Engine(
         stream="home", partition=0, budget="1", randomness=SeededRandomness(1),
         learner=sd.incumbent_leader(actions=ARMS, epsilon="1/2"),
     )  # fmt: skip
-    with pytest.raises(sd.InvalidConfig, match="of another kind; expected LossBatch"):
+    with pytest.raises(sd.InvalidConfig, match="expected losses, got played and gain"):
         leader.apply_batch(log(3))
     with pytest.raises(sd.InvalidConfig, match="policy: of a stream of losses"):
         leader.policy(b"fr")
@@ -233,13 +231,18 @@ def test_what_does_not_fit_a_feedback_stream_is_refused() -> None:
     [
         ("played", np.zeros(5, dtype=np.int64), "batch.played: shape; expected n int32"),
         ("gain", np.zeros(5, dtype=np.float64), "batch.gain: shape; expected n int64"),
-        ("gain", np.zeros(4, dtype=np.int64), "batch.gain: shape"),
+        ("gain", np.zeros(4, dtype=np.int64), "batch: uneven columns"),
+        ("gain", np.zeros((5, 1), dtype=np.int64), "batch.gain: shape"),
         ("offsets", np.arange(4), "batch: uneven columns"),
         ("offsets", np.arange(5)[::-1].copy(), "batch.offsets: a record again"),
     ],
 )
 def test_a_batch_that_is_none_is_refused(column: str, array: object, said: str) -> None:
-    wrong = replace(log(5), **{column: array})  # type: ignore[arg-type]  # that is the point
+    batch = log(5)
+    if column in batch.content:
+        wrong = replace(batch, content={**batch.content, column: array})  # type: ignore[dict-item]  # that is the point
+    else:
+        wrong = replace(batch, **{column: array})  # type: ignore[arg-type]
     with pytest.raises(sd.InvalidConfig, match=said):
         engine(blocks()).apply_batch(wrong)
 

@@ -50,18 +50,18 @@ def shown() -> sd.Engine:
 
 @every_backend
 def test_rows_of_a_frame_are_slots(frame: Callable[[Any], Any]) -> None:
-    batch = sd.LossBatch.from_frame(frame(ROWS), key="key", losses=ACTIONS, first=5)
+    batch = sd.Batch.losses_from_frame(frame(ROWS), key="key", losses=ACTIONS, first=5)
     assert [batch.keys[at] for at in batch.index] == [b"fr", b"de", None]
-    assert np.allclose(batch.losses, ROWS_AS_LOSSES, equal_nan=True)
+    assert np.allclose(batch.content["losses"], ROWS_AS_LOSSES, equal_nan=True)
     assert batch.offsets.tolist() == [5, 6, 7]
     by_frame, by_lists = losing(), losing()
-    same = sd.LossBatch.by_key([b"fr", b"de", None], ROWS_AS_LOSSES, range(5, 8))
+    same = sd.Batch.of_losses([b"fr", b"de", None], ROWS_AS_LOSSES, range(5, 8))
     assert list(by_frame.apply_batch(batch)) == list(by_lists.apply_batch(same))
 
 
 def test_keys_may_be_bytes() -> None:
     rows = pl.DataFrame({"k": [b"\xff", b"x", None], "a": [0.0, 0.5, 1.0]})
-    batch = sd.LossBatch.from_frame(rows, key="k", losses=["a"])
+    batch = sd.Batch.losses_from_frame(rows, key="k", losses=["a"])
     assert [batch.keys[at] for at in batch.index.tolist()] == [b"\xff", b"x", None]
 
 
@@ -70,7 +70,7 @@ def test_rows_of_feedback_are_slots(frame: Callable[[Any], Any]) -> None:
     shown_actions, clicks = ["a", "b", "c", None], [1.0, None, 1.0, 0.0]
     rows = {"key": ["fr"] * 4, "shown": shown_actions, "click": clicks}
     by_frame, by_hand = shown(), shown()
-    batch = sd.FeedbackBatch.from_frame(
+    batch = sd.Batch.feedback_from_frame(
         frame(rows), key="key", action="shown", actions=ACTIONS, reward="click"
     )
     releases = list(by_frame.apply_batch(batch))
@@ -81,11 +81,11 @@ def test_rows_of_feedback_are_slots(frame: Callable[[Any], Any]) -> None:
     ]
     assert releases == expected
     losses = frame({**rows, "click": [0.0, None, 0.0, 1.0]})
-    same = sd.FeedbackBatch.from_frame(
+    same = sd.Batch.feedback_from_frame(
         losses, key="key", action="shown", actions=ACTIONS, loss="click"
     )
-    assert np.array_equal(batch.gain, same.gain)
-    assert np.array_equal(batch.played, same.played)
+    assert np.array_equal(batch.content["gain"], same.content["gain"])
+    assert np.array_equal(batch.content["played"], same.content["played"])
 
 
 FIELDS = Contexts.read({"device": ["phone", "1"], "age": {"cuts": [18, 65]}})
@@ -98,18 +98,23 @@ def test_columns_of_contexts_are_cells(frame: Callable[[Any], Any]) -> None:
         "key": ["fr"] * 4, "shown": ["a", "b", "b", "c"], "click": [1.0, 0.0, None, 1.0],
         "device": ["phone", "1", "fridge", "phone"], "years": [17.5, 65.0, None, 31.0],
     }  # fmt: skip
-    batch = sd.FeedbackBatch.from_frame(
+    batch = sd.Batch.feedback_from_frame(
         frame(rows), key="key", action="shown", actions=ACTIONS, reward="click", contexts=FIELDS,
         context={"age": "years"},
     )  # fmt: skip
     levels = [{"device": "phone", "age": 3}, {"device": "1", "age": 70}, {}]
     cells = [FIELDS.cell(of) for of in levels]
-    assert batch.played.tolist() == [2 * cells[0], 2 * cells[1] + 1, 2 * cells[2] + 1, NO_ARM]
+    assert batch.content["played"].tolist() == [
+        2 * cells[0],
+        2 * cells[1] + 1,
+        2 * cells[2] + 1,
+        NO_ARM,
+    ]
     by_hand, machine = (
         engine(sd.policy_contexts(actions=FIELDS.arms(("a", "b")), epsilon="1", context=FIELDS))
         for _ in range(2)
     )
-    arms = [*(by_hand.kind.actions[arm] for arm in batch.played[:3]), "c"]
+    arms = [*(by_hand.kind.actions[arm] for arm in batch.content["played"][:3]), "c"]
     expected = [
         release for arm, click in zip(arms, rows["click"], strict=True)
         for release in by_hand.observe(b"fr", action=arm, reward=click)
@@ -117,40 +122,41 @@ def test_columns_of_contexts_are_cells(frame: Callable[[Any], Any]) -> None:
     assert list(machine.apply_batch(batch)) == expected
 
 
-def of_contexts(**options: Any) -> sd.FeedbackBatch:
+def of_contexts(**options: Any) -> sd.Batch:
     rows = {"key": ["fr"], "shown": ["a"], "click": [1], "device": [1], "age": [20]}
     asked: dict[str, Any] = {"actions": ACTIONS, "contexts": FIELDS, **options}
-    return sd.FeedbackBatch.from_frame(
+    return sd.Batch.feedback_from_frame(
         pd.DataFrame(rows), key="key", action="shown", reward="click", **asked
     )
 
 
 def test_whole_numbers_are_levels() -> None:
     """As in replays of files."""
-    (arm,) = of_contexts().played
+    (arm,) = of_contexts().content["played"]
     assert arm == 2 * FIELDS.cell({"device": "1", "age": 20})
 
 
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
-    "no frame": (lambda: sd.LossBatch.from_frame([1], key="key", losses=ACTIONS), "no frame"),
+    "no frame": (lambda: sd.Batch.losses_from_frame([1], key="key", losses=ACTIONS), "no frame"),
     "a wrong name": (
-        lambda: sd.LossBatch.from_frame(pd.DataFrame(ROWS), key="key", losses=["a", "c"]),
+        lambda: sd.Batch.losses_from_frame(pd.DataFrame(ROWS), key="key", losses=["a", "c"]),
         "no such column.* got 'c'"),
     "a name twice": (
-        lambda: sd.LossBatch.from_frame(pd.DataFrame(ROWS), key="key", losses=["a", "a"]), "twice"),
+        lambda: sd.Batch.losses_from_frame(pd.DataFrame(ROWS), key="key", losses=["a", "a"]),
+        "twice"),
     "a column of texts": (
-        lambda: sd.LossBatch.from_frame(pd.DataFrame(ROWS), key="a", losses=["key"]), "no keys"),
+        lambda: sd.Batch.losses_from_frame(pd.DataFrame(ROWS), key="a", losses=["key"]), "no keys"),
     "losses that are texts": (
-        lambda: sd.LossBatch.from_frame(pl.DataFrame({"k": ["x"], "a": ["0"]}), key="k",
+        lambda: sd.Batch.losses_from_frame(pl.DataFrame({"k": ["x"], "a": ["0"]}), key="k",
                                         losses=["a"]), "no numbers"),
     "keys that are numbers": (
-        lambda: sd.LossBatch.from_frame(pl.DataFrame({"k": [1.5], "a": [0.5]}), key="k",
+        lambda: sd.Batch.losses_from_frame(pl.DataFrame({"k": [1.5], "a": [0.5]}), key="k",
                                         losses=["a"]), "no keys"),
     "names that are numbers": (
-        lambda: sd.FeedbackBatch.from_frame(
+        lambda: sd.Batch.feedback_from_frame(
             pd.DataFrame(ROWS), key="key", action="b", actions=ACTIONS, loss="a"), "no names"),
     "loss and reward": (
-        lambda: sd.FeedbackBatch.from_frame(
+        lambda: sd.Batch.feedback_from_frame(
             pd.DataFrame(ROWS), key="key", action="a", actions=ACTIONS), "got neither"),
     "both in a call": (lambda: shown().observe(b"k", action="a", loss=0, reward=1), "got both"),
     "neither in a call": (lambda: shown().observe(b"k", action="a"), "got neither"),
@@ -175,7 +181,7 @@ def test_mistakes_of_code_are_refused(use: Callable[[], object], said: str) -> N
 def test_without_the_extra_frames_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "narwhals", None)
     with pytest.raises(InvalidConfig, match=r"streamdp\[frames\]"):
-        sd.LossBatch.from_frame(pd.DataFrame(ROWS), key="key", losses=["a"])
+        sd.Batch.losses_from_frame(pd.DataFrame(ROWS), key="key", losses=["a"])
 
 
 def test_a_reward_is_one_minus_a_loss() -> None:
@@ -212,14 +218,14 @@ def test_a_frame_that_only_a_mistake_makes_warns_once(
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("default")
         for _ in range(2):
-            sd.FeedbackBatch.from_frame(pl.DataFrame(rows), **asked)
+            sd.Batch.feedback_from_frame(pl.DataFrame(rows), **asked)
     assert len(warned) == (said is not None)
     if said is not None:
         assert warned[0].filename == __file__
         with pytest.warns(UserWarning, match=said):
-            sd.FeedbackBatch.from_frame(pl.DataFrame(rows), **asked)
+            sd.Batch.feedback_from_frame(pl.DataFrame(rows), **asked)
     with pytest.warns(UserWarning, match="losses: clipped"):
-        sd.LossBatch.from_frame(pl.DataFrame(rows), key="key", losses=["paid"])
+        sd.Batch.losses_from_frame(pl.DataFrame(rows), key="key", losses=["paid"])
 
 
 @pytest.mark.parametrize("losses", [None, [np.nan, 1], [7, -7], [None, 0.5], [np.inf, 0]])

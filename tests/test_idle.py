@@ -299,7 +299,7 @@ def fed(engine: sd.Engine, hours: Sequence[float], keys: Sequence[Key]) -> sd.Re
     offsets = np.arange(engine.position, engine.position + len(keys))
     times = np.array([int(hour * HOUR) for hour in hours], dtype=np.int64)
     losses = np.full((len(keys), 3), 0.25, dtype=np.float32)
-    return engine.apply_batch(replace(sd.LossBatch.by_key(keys, losses, offsets), times=times))
+    return engine.apply_batch(replace(sd.Batch.of_losses(keys, losses, offsets), times=times))
 
 
 def engine_of(learner: sd.Leader, **more: Any) -> sd.Engine:

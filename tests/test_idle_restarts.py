@@ -37,10 +37,10 @@ def engine(*, idle: int | None = 1000, seed: int = 1) -> sd.Engine:
     )  # fmt: skip
 
 
-def batch(log: Logged, start: int, stop: int, *, of: sd.Engine) -> sd.LossBatch:
+def batch(log: Logged, start: int, stop: int, *, of: sd.Engine) -> sd.Batch:
     """Some records of a log."""
     losses = np.full((stop - start, 3), 0.25, dtype=np.float32)
-    loss_batch = sd.LossBatch.by_key(
+    loss_batch = sd.Batch.of_losses(
         [key for key, _ in log[start:stop]], losses, np.arange(start, stop, dtype=np.int64)
     )
     if of.idleness is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,9 @@ from streamdp.core.events import (
     OPENING,
     SUMS,
     After,
+    Batch,
     Carried,
-    FeedbackBatch,
     Key,
-    LossBatch,
 )
 from streamdp.core.evidence.votes import Votes
 from streamdp.core.grid import UNIT
@@ -30,6 +29,7 @@ from streamdp.core.kinds.losses import Leader
 from streamdp.core.kinds.recorded import Drawn, recorded
 from streamdp.core.randomness import Bits
 from tests.golden_engine import LEARNERS, POLICIES, log, shown_log
+from tests.support.batches import changed
 from tests.support.remembering import remembering
 
 KINDS: dict[str, Kind] = {**LEARNERS, **POLICIES}
@@ -45,17 +45,17 @@ def engine(kind: Kind, seed: str = "kinds") -> sd.Engine:
     )  # fmt: skip
 
 
-def log_of(kind: Kind) -> LossBatch | FeedbackBatch:
+def log_of(kind: Kind) -> Batch:
     """Forty slots of three keys."""
     policies = kind.evidence.answers == "policy"
     return (shown_log if policies else log)(len(kind.actions))
 
 
-def neighbour_of(batch: LossBatch | FeedbackBatch) -> Any:
+def neighbour_of(batch: Batch) -> Any:
     """The same records with other contents everywhere."""
-    if isinstance(batch, LossBatch):
-        return replace(batch, losses=batch.losses[::-1].copy())
-    return replace(batch, gain=UNIT // 2 - np.abs(batch.gain))
+    if "losses" in batch.content:
+        return changed(batch, losses=batch.content["losses"][::-1].copy())
+    return changed(batch, gain=UNIT // 2 - np.abs(batch.content["gain"]))
 
 
 def answers(machine: sd.Engine) -> list[Any]:

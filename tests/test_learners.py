@@ -16,6 +16,7 @@ from streamdp.core.kinds.losses import resampled
 from streamdp.core.learners.leader import written
 from streamdp.core.randomness import Purpose
 from tests.golden_engine import ACTIONS, FILES, GOLDEN, LEARNERS, text
+from tests.support.batches import loss_batch
 
 FALSE_ALARM = 1e-7  # of one statistical test; the seeds are fixed
 
@@ -196,7 +197,7 @@ def test_are_prefix_windows_uniform_on_the_later_half(block: int) -> None:
     index = np.tile(np.arange(keys), before)
     losses = np.zeros((len(index), 3), dtype=np.float32)
     names = [b"%d" % key for key in range(keys)]
-    machine.apply_batch(sd.LossBatch(names, index, losses, np.arange(len(index))))
+    machine.apply_batch(loss_batch(names, index, losses, np.arange(len(index))))
     length = int(schedule.lengths(np.array([block]))[0])
     drawn = np.bincount(machine._bank.private["window"][:keys], minlength=length + 1)
     if length == 1:

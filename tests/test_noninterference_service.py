@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from streamdp.core.engine import Engine
-from streamdp.core.events import LossBatch
+from streamdp.core.events import Batch
 from streamdp.ports import Value
 from streamdp.service.logs import watch_loop
 from streamdp.service.protocol import Cut, PartitionWork
@@ -241,8 +241,8 @@ def shows_the_engine(patch: Patch) -> None:
 def warns_of_bad_records(patch: Patch) -> None:
     """A library that warns of numbers: here of the square of infinity."""
 
-    def squared(batch: LossBatch) -> LossBatch:
-        np.square(np.where(np.isfinite(batch.losses), 0, np.float32(1e38)))
+    def squared(batch: Batch) -> Batch:
+        np.square(np.where(np.isfinite(batch.content["losses"]), 0, np.float32(1e38)))
         return batch
 
     redecode(patch, squared)
@@ -252,7 +252,7 @@ def saves_more_for_bad_records(patch: Patch) -> None:
     """How much a commit holds depends on what came."""
     share, seen = PartitionWork._share, [0]
 
-    def noted(batch: LossBatch) -> LossBatch:
+    def noted(batch: Batch) -> Batch:
         seen[0] += bad_slots(batch)
         return batch
 

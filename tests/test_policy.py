@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import BlockSums, FeedbackBatch
+from streamdp.core.events import Batch, BlockSums
 from streamdp.core.evidence.policy import PARTS, policy_of, uniform_policy
 from streamdp.core.grid import UNIT, centred_gains, quantise
 
@@ -41,13 +41,13 @@ def test_gains_are_centred_losses_on_the_grid() -> None:
 
 def test_feedback_values_say_how_much_and_compare() -> None:
     """A batch's text holds no content; equal sums are equal values."""
-    batch = FeedbackBatch.by_key(
+    batch = Batch.of_feedback(
         [b"fr", None, b"fr"],
         np.array([0, 1, -1], dtype=np.int32),
         np.array([5, -5, 7]),
         np.arange(3),
     )
-    assert repr(batch) == "FeedbackBatch(3 slots of 2 keys)"
+    assert repr(batch) == "Batch(3 slots of 2 keys)"
     assert batch.index.tolist() == [0, 1, 0]
     sums = BlockSums.of(np.array([1, 2]), np.array([3, 4]))
     assert sums == BlockSums.of(np.array([1, 2]), np.array([3, 4]))

@@ -15,7 +15,7 @@ import pytest
 import streamdp as sd
 from streamdp.core.engine import Engine, Rebuilding
 from streamdp.core.errors import StreamdpError
-from streamdp.core.events import LossBatch
+from streamdp.core.events import Batch
 from streamdp.ports import Commit, Records
 from streamdp.service import taking
 from streamdp.service.protocol import Cut, PartitionWork
@@ -111,7 +111,7 @@ def redrawn(patch: Patch) -> None:
     """A rebuild draws where a block ends, whatever was recorded, and forgets saved rows."""
     feed = Rebuilding.feed
 
-    def fresh(self: Rebuilding, batch: LossBatch) -> None:
+    def fresh(self: Rebuilding, batch: Batch) -> None:
         self._record = self._engine._fresh  # type: ignore[assignment]
         feed(self, batch)
 

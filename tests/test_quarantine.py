@@ -23,7 +23,7 @@ import pytest
 import structlog
 
 from streamdp.core.errors import StateMismatch, TransportLost
-from streamdp.core.events import LossBatch
+from streamdp.core.events import Batch
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.ports import Key, Partition, Records, Taken, Technology, Value
 from streamdp.service import logs, quarantine
@@ -217,7 +217,7 @@ def test_is_what_waits_bounded_in_number_and_bytes(monkeypatch: pytest.MonkeyPat
     assert "11" not in re.sub(" at 0x[0-9a-f]+", "", repr(made))
 
 
-def later(batch: LossBatch, offset: int) -> LossBatch:
+def later(batch: Batch, offset: int) -> Batch:
     """The same from another offset on."""
     return replace(batch, offsets=batch.offsets + offset)
 

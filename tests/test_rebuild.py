@@ -14,7 +14,7 @@ import streamdp as sd
 from streamdp.core import snapshot
 from streamdp.core.arrays import Field
 from streamdp.core.bank import Bank
-from streamdp.core.events import Key, LossBatch
+from streamdp.core.events import Batch, Key
 from streamdp.core.kinds import kind as kind_module
 from streamdp.core.kinds.recorded import (
     NOT_RECORDED,
@@ -24,6 +24,7 @@ from streamdp.core.kinds.recorded import (
     ManyRecorded,
     Names,
 )
+from tests.support.batches import loss_batch
 from tests.support.recorder import Recorder, charged
 from tests.support.remembering import remembering
 from tests.support.strategies import ACTIONS, SCHEDULES, cut, learners, logs, part
@@ -50,7 +51,7 @@ def engine(learner: sd.Leader, *, limit: int = 1000, seed: int = 7) -> sd.Engine
 )
 def test_is_the_rebuilt_engine_equal_to_the_uninterrupted_one(
     learner: sd.Leader,
-    log: LossBatch,
+    log: Batch,
     places: list[int],
     saves: list[int],
     crash: int,
@@ -85,14 +86,14 @@ def recorded() -> Recorder:
     recorder = Recorder(engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2")))
     rng = np.random.default_rng(5)
     for offset in range(10):
-        batch = LossBatch(
+        batch = loss_batch(
             [b"k"], np.zeros(1, np.int64), rng.random((1, 3), np.float32), np.array([offset])
         )
         recorder.step(batch, saves=1 if offset == 5 else 0)
     return recorder
 
 
-LOG = LossBatch(
+LOG = loss_batch(
     [b"k"],
     np.zeros(10, np.int64),
     np.random.default_rng(5).random((10, 3), np.float32),
@@ -176,7 +177,7 @@ def test_is_a_log_with_a_hole_refused_where_it_would_redraw(missing: range) -> N
     last = replace(part(LOG, 0, 1), offsets=np.array([10]))
     recorder.step(last, saves=0)  # ends the block of slots 5 to 11
     kept = np.array([offset not in missing for offset in range(10)])
-    holed = LossBatch(LOG.keys, LOG.index[kept], LOG.losses[kept], LOG.offsets[kept])
+    holed = loss_batch(LOG.keys, LOG.index[kept], LOG.content["losses"][kept], LOG.offsets[kept])
     assert rebuild(recorder, rows=[], log=[LOG, last], position=11).slots(b"k") == 11
     said = "rebuild: (a recorded release lies ahead|.* drawn over other records)"
     with pytest.raises(sd.StateMismatch, match=said):
@@ -431,7 +432,7 @@ def test_are_the_charges_before_a_save_booked_again(
     index = generator.choice(4, 60, p=[0.7, 0.2, 0.08, 0.02])
     keys: list[Key] = [b"a", b"b", b"c", b"d"]
     machine.apply_batch(
-        LossBatch(keys, index, generator.random((60, 3), np.float32), np.arange(60))
+        loss_batch(keys, index, generator.random((60, 3), np.float32), np.arange(60))
     )
     rows = machine.save()
     rebuilt = sd.rebuild(

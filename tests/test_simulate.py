@@ -32,6 +32,7 @@ from streamdp.lab.simulation import (
 from streamdp.lab.worlds import World
 from streamdp.lab.worlds.families import DRIFTING, OTHERS, STATIONARY
 from streamdp.lab.worlds.held_out import HELD_OUT_DRIFTING, HELD_OUT_STATIONARY
+from tests.support.batches import feedback_batch, loss_batch
 from tests.support.command_line import run_command
 
 LEARNING = (Path(__file__).parent.parent / "docs" / "learning.md").read_text()
@@ -52,14 +53,14 @@ def by_slots(kind: Kind, *, seed: int) -> np.ndarray[tuple[int], np.dtype[np.flo
         length = min(kind.schedule.stop(block) - 1, SLOTS) - kind.schedule.start(block) + 1
         index, offsets = np.repeat(np.arange(RUNS), length), np.arange(RUNS * length)
         losses = generator.random((RUNS * length, 3)) < np.array(SMALL.means)
-        batch: sd.LossBatch | sd.FeedbackBatch
+        batch: sd.Batch
         if kind.played is None:
-            batch = sd.LossBatch(keys, index, losses.astype(np.float32), machine.position + offsets)
+            batch = loss_batch(keys, index, losses.astype(np.float32), machine.position + offsets)
         else:
             coins = generator.random(len(index))[:, None]
             arms = (np.cumsum(shares[index], axis=1) < coins).sum(axis=1)
             gain = NULL - losses[offsets, arms] * UNIT
-            batch = sd.FeedbackBatch(
+            batch = feedback_batch(
                 keys, index, arms.astype(np.int32), gain, machine.position + offsets
             )
         after = shares.copy()

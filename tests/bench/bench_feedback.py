@@ -34,6 +34,7 @@ from tests.bench.bench_engine import resident
 from tests.bench.peers.candidates import Place, alone, streamdp
 from tests.bench.peers.inputs import Input, delete, new_name, preload
 from tests.bench.peers.processes import Candidate, Measured, measure, median
+from tests.support.batches import feedback_batch, loss_batch
 
 ACTIONS = (10, 100)
 FORMATS = ("json", "float32")
@@ -181,10 +182,10 @@ def populate(machine: sd.Engine, observes: str, actions: int, *, many: int) -> N
         index, slots = offsets - begin, len(offsets)
         if observes == "feedback":
             arms, gains = np.zeros(slots, np.int32), np.zeros(slots, np.int64)
-            machine.apply_batch(sd.FeedbackBatch(keys, index, arms, gains, offsets))
+            machine.apply_batch(feedback_batch(keys, index, arms, gains, offsets))
         else:
             losses = np.full((slots, actions), 0.5, np.float32)
-            machine.apply_batch(sd.LossBatch(keys, index, losses, offsets))
+            machine.apply_batch(loss_batch(keys, index, losses, offsets))
 
 
 def _bytes_of_a_key(observes: str, actions: int) -> tuple[float, int]:

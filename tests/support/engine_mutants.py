@@ -24,7 +24,7 @@ from streamdp.core.bank import CLEAN, Bank
 from streamdp.core.engine import Engine
 from streamdp.core.engine.rebuilding import Rebuilding
 from streamdp.core.engine.releasing import Fresh
-from streamdp.core.events import ACTION, Batch, Key, LossBatch, Releases
+from streamdp.core.events import ACTION, Batch, Key, Releases
 from streamdp.core.grid import UNIT, Quantiser, quantise
 from streamdp.core.kinds.kind import BitsOf, Kind
 from streamdp.core.kinds.losses import LossAdder, LossContents
@@ -38,6 +38,7 @@ from streamdp.core.selection import PermuteAndFlip, Prior, race
 from streamdp.core.snapshot import Loading
 from streamdp.lab.audit.around import Around
 from streamdp.lab.audit.neighbours import innermost
+from tests.support.batches import changed
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -90,8 +91,7 @@ def shortens_the_window_of_a_block_that_begins_with_a_null(patch: pytest.MonkeyP
 
     def short(self: LossAdder, slots: BatchSlots, bits: BitsOf) -> Ints:
         drawn, cut = windows(self, slots, bits), slots.segments
-        assert isinstance(slots.batch, LossBatch)
-        first = slots.batch.losses[slots.grouped.places(cut.begin)]
+        first = slots.batch.content["losses"][slots.grouped.places(cut.begin)]
         null = (cut.into == 0) & ~np.isfinite(first).all(axis=1)
         shortest = self._leader.schedule.lengths(cut.block) // 2 + 1
         return np.where(null, shortest, drawn)
@@ -174,15 +174,14 @@ def fills_a_null_with_the_vector_before(patch: pytest.MonkeyPatch) -> None:
 
     def filling(self: LossAdder, slots: BatchSlots, bits: BitsOf) -> LossContents:
         batch = slots.batch
-        assert isinstance(batch, LossBatch)
-        losses = batch.losses.copy()
+        losses = batch.content["losses"].copy()
         order = slots.grouped.places(np.arange(len(losses)))
         key = np.repeat(np.arange(len(slots.grouped.counts)), slots.grouped.counts)
         null = ~np.isfinite(losses[order]).all(axis=1) & (slots.numbers[order] > 12)
         same = np.diff(key, prepend=-1) == 0
         for place in np.flatnonzero(null & same).tolist():
             losses[order[place]] = losses[order[place - 1]]
-        return contents(self, replace(slots, batch=replace(batch, losses=losses)), bits)
+        return contents(self, replace(slots, batch=changed(batch, losses=losses)), bits)
 
     patch.setattr(LossAdder, "contents", filling)
 
@@ -216,13 +215,13 @@ def nulls_large_frames_whole(patch: pytest.MonkeyPatch) -> None:
     """A bad row nulls all of its frame, if that has more than eight rows."""
     apply_batch = Engine.apply_batch
 
-    def strict(self: Engine, batch: LossBatch) -> Releases:
-        bad = ~np.isfinite(batch.losses).all(axis=1)
+    def strict(self: Engine, batch: Batch) -> Releases:
+        bad = ~np.isfinite(batch.content["losses"]).all(axis=1)
         frames, size = np.unique(batch.offsets, return_counts=True)
         spoilt = np.intersect1d(frames[size > 8], batch.offsets[bad])
-        losses = batch.losses.copy()
+        losses = batch.content["losses"].copy()
         losses[np.isin(batch.offsets, spoilt)] = np.nan
-        return apply_batch(self, replace(batch, losses=losses))
+        return apply_batch(self, changed(batch, losses=losses))
 
     patch.setattr(Engine, "apply_batch", strict)
 
@@ -480,8 +479,7 @@ def imputes_late_nulls_that_come_alone(patch: pytest.MonkeyPatch) -> None:
     """The mean of the block so far stands for a null: what others said counts again (P2)."""
 
     def imputing(self: LossAdder, slots: BatchSlots, added: LossContents) -> None:
-        assert isinstance(slots.batch, LossBatch)
-        if lone_and_late(slots) and not np.isfinite(slots.batch.losses).all():
+        if lone_and_late(slots) and not np.isfinite(slots.batch.content["losses"]).all():
             added.sums = self._private["sums"][slots.rows] // slots.segments.into[0]
 
     with_contents(patch, imputing)
@@ -490,9 +488,8 @@ def imputes_late_nulls_that_come_alone(patch: pytest.MonkeyPatch) -> None:
 @mutant(PREFIX, said="drawn from other (sums|window) than the log's", layer="alone", longest=256)
 def reads_late_events_behind_the_window_that_come_alone(patch: pytest.MonkeyPatch) -> None:
     def reading(self: LossAdder, slots: BatchSlots, added: LossContents) -> None:
-        assert isinstance(slots.batch, LossBatch)
         if lone_and_late(slots):
-            added.sums = quantise(slots.batch.losses)[0]
+            added.sums = quantise(slots.batch.content["losses"])[0]
 
     with_contents(patch, reading)
 

@@ -28,7 +28,7 @@ from streamdp.core.bank import Bank
 from streamdp.core.engine import Engine
 from streamdp.core.engine.plan import Heritage, Plan, plan
 from streamdp.core.engine.releasing import Draws, Ended, Fresh, Wave
-from streamdp.core.events import NO_ARM, Batch, FeedbackBatch, Key
+from streamdp.core.events import NO_ARM, Batch, Key
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds import feedback
@@ -39,6 +39,7 @@ from streamdp.core.noise import discrete_laplaces
 from streamdp.core.randomness import Bits
 from streamdp.core.schedule import Schedule
 from streamdp.core.segments import BatchSlots
+from tests.support.batches import changed
 from tests.support.engine_mutants import Mutant, Patch
 
 
@@ -76,14 +77,11 @@ def with_contents(patch: pytest.MonkeyPatch, changed: Adding) -> None:
     patch.setattr(FeedbackAdder, "contents", other)
 
 
-def with_batch(
-    patch: pytest.MonkeyPatch, changed: Callable[[BatchSlots, FeedbackBatch], FeedbackBatch]
-) -> None:
+def with_batch(patch: pytest.MonkeyPatch, changed: Callable[[BatchSlots, Batch], Batch]) -> None:
     """Change a batch before it is added, with the places of its slots as they are."""
     contents = FeedbackAdder.contents
 
     def other(self: FeedbackAdder, slots: BatchSlots, bits: BitsOf) -> FeedbackContents:
-        assert isinstance(slots.batch, FeedbackBatch)
         return contents(self, replace(slots, batch=changed(slots, slots.batch)), bits)
 
     patch.setattr(FeedbackAdder, "contents", other)
@@ -165,11 +163,8 @@ def ends_a_block_when_enough_was_usable(patch: pytest.MonkeyPatch) -> None:
         heritage: Heritage,
         away: Collection[Key],
     ) -> Plan:
-        assert isinstance(batch, FeedbackBatch)
-        keep = batch.gain != 0
-        kept = FeedbackBatch(
-            batch.keys, batch.index[keep], batch.played[keep], batch.gain[keep], batch.offsets[keep]
-        )
+        keep = batch.content["gain"] != 0
+        kept = batch.part(keep)
         return plan(bank, schedule, kept, limit=limit, heritage=heritage, away=away)
 
     patch.setattr("streamdp.core.engine.machine.plan", usable)
@@ -193,9 +188,11 @@ def keeps_the_sums_of_the_block_before(patch: pytest.MonkeyPatch) -> None:
 def counts_usable_events_instead_of_shown_ones(patch: pytest.MonkeyPatch) -> None:
     """Counts are exact because they are public; those of usable events are not."""
 
-    def usable(slots: BatchSlots, batch: FeedbackBatch) -> FeedbackBatch:
-        played = np.where(batch.gain == 0, NO_ARM, batch.played).astype(np.int32)
-        return replace(batch, played=played)
+    def usable(slots: BatchSlots, batch: Batch) -> Batch:
+        played = np.where(batch.content["gain"] == 0, NO_ARM, batch.content["played"]).astype(
+            np.int32
+        )
+        return changed(batch, played=played)
 
     with_batch(patch, usable)
 
@@ -209,11 +206,11 @@ def does_not_clip_gains(patch: pytest.MonkeyPatch) -> None:
 def imputes_a_null_from_the_slot_before(patch: pytest.MonkeyPatch) -> None:
     """From the thirteenth slot on: beyond what streams are enumerated for."""
 
-    def imputing(slots: BatchSlots, batch: FeedbackBatch) -> FeedbackBatch:
-        late, played = slots.numbers > 24, batch.played.copy()
+    def imputing(slots: BatchSlots, batch: Batch) -> Batch:
+        late, played = slots.numbers > 24, batch.content["played"].copy()
         for at in np.flatnonzero((played == NO_ARM) & late).tolist():
             played[at] = played[at - 1]
-        return replace(batch, played=played)
+        return changed(batch, played=played)
 
     with_batch(patch, imputing)
 

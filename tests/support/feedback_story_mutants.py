@@ -20,7 +20,7 @@ from streamdp.core.bank import Bank
 from streamdp.core.engine import Engine, Rebuilding
 from streamdp.core.engine.plan import Alone
 from streamdp.core.engine.releasing import Fresh, FromRecord, Releasing, Wave
-from streamdp.core.events import NO_ARM, After, Batch, FeedbackBatch, Key, Releases
+from streamdp.core.events import NO_ARM, After, Batch, Key, Releases
 from streamdp.core.evidence.evidence import Known
 from streamdp.core.evidence.policy import PARTS, Policy
 from streamdp.core.kinds.feedback import FeedbackContents
@@ -31,6 +31,7 @@ from streamdp.core.segments import BatchSlots
 from streamdp.core.snapshot import Layout
 from streamdp.lab.audit.around import Around
 from streamdp.lab.audit.neighbours import innermost
+from tests.support.batches import changed
 from tests.support.engine_mutants import MUTANTS as ENGINE_MUTANTS
 from tests.support.feedback_mutants import MUTANTS, mutant, with_batch, with_contents
 
@@ -114,9 +115,9 @@ def nulls_frames_whole(patch: pytest.MonkeyPatch) -> None:
     """A row that teaches nothing takes its record's other rows with it: one event, many slots."""
     apply_batch = Engine.apply_batch
 
-    def strict(self: Engine, batch: FeedbackBatch) -> Releases:
-        spoilt = np.isin(batch.offsets, batch.offsets[batch.gain == 0])
-        return apply_batch(self, replace(batch, gain=np.where(spoilt, 0, batch.gain)))
+    def strict(self: Engine, batch: Batch) -> Releases:
+        spoilt = np.isin(batch.offsets, batch.offsets[batch.content["gain"] == 0])
+        return apply_batch(self, changed(batch, gain=np.where(spoilt, 0, batch.content["gain"])))
 
     patch.setattr(Engine, "apply_batch", strict)
 
@@ -187,9 +188,8 @@ def _inside_alone(slots: BatchSlots) -> bool:
 @story(f"few keys, system bits, slot by slot: block .*{_OTHER}")
 def does_not_clip_the_gain_of_a_lone_slot(patch: pytest.MonkeyPatch) -> None:
     def unclipped(slots: BatchSlots, added: FeedbackContents) -> None:
-        assert isinstance(slots.batch, FeedbackBatch)
         if _inside_alone(slots):
-            added.gains = slots.batch.gain * added.shows
+            added.gains = slots.batch.content["gain"] * added.shows
 
     with_contents(patch, unclipped)
 
@@ -209,12 +209,12 @@ def weights_lone_slots_by_propensity(patch: pytest.MonkeyPatch) -> None:
 def imputes_a_lone_null_from_the_slot_before(patch: pytest.MonkeyPatch) -> None:
     before = [NO_ARM]
 
-    def imputing(slots: BatchSlots, batch: FeedbackBatch) -> FeedbackBatch:
+    def imputing(slots: BatchSlots, batch: Batch) -> Batch:
         if not _inside_alone(slots):
             return batch
-        if batch.played[0] == NO_ARM:
-            batch = replace(batch, played=np.array(before, dtype=np.int32))
-        before[:] = batch.played.tolist()
+        if batch.content["played"][0] == NO_ARM:
+            batch = changed(batch, played=np.array(before, dtype=np.int32))
+        before[:] = batch.content["played"].tolist()
         return batch
 
     with_batch(patch, imputing)
@@ -238,8 +238,7 @@ def drops_a_lone_null(patch: pytest.MonkeyPatch) -> None:
     note = Alone.note
 
     def dropping(self: Alone, slots: BatchSlots) -> None:
-        assert isinstance(slots.batch, FeedbackBatch)
-        if slots.batch.played[0] != NO_ARM:
+        if slots.batch.content["played"][0] != NO_ARM:
             note(self, slots)
 
     patch.setattr(Alone, "note", dropping)

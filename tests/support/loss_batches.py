@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from streamdp.core.events import LossBatch
+from streamdp.core.events import Batch
+from tests.support.batches import loss_batch
 
 
-def made_of(losses: Sequence[float]) -> LossBatch:
+def made_of(losses: Sequence[float]) -> Batch:
     """One row for each, of one key."""
     rows = np.repeat(np.array(losses, dtype=np.float32)[:, None], 3, axis=1)
     places = np.arange(len(rows), dtype=np.int64)
-    return LossBatch([b"fr"], np.zeros_like(places), rows, places)
+    return loss_batch([b"fr"], np.zeros_like(places), rows, places)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import streamdp as sd
-from streamdp.core.events import Key, LossBatch
+from streamdp.core.events import Batch, Key
 from streamdp.core.ledger import Run
 
 
@@ -23,7 +23,7 @@ class Recorder:
         self.rows: dict[Key, bytes] = {}
         self.releases: dict[sd.Drawn, sd.Kept] = {}
 
-    def step(self, batch: LossBatch, *, saves: int) -> None:
+    def step(self, batch: Batch, *, saves: int) -> None:
         """Apply a batch, then save at most so many rows."""
         self.releases |= sd.recorded(self.machine.apply_batch(batch))
         self.rows |= dict(self.machine.save(most=saves))

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import streamdp as sd
-from streamdp.core.events import Key, LossBatch
+from streamdp.core.events import Batch, Key
+from tests.support.batches import loss_batch
 from tests.support.remembering import remembering
 
 ACTIONS = ("a", "b", "c")
@@ -44,14 +45,14 @@ def learners() -> st.SearchStrategy[sd.Leader]:
 
 
 @st.composite
-def logs(draw: st.DrawFn, *, longest: int = 60) -> LossBatch:
+def logs(draw: st.DrawFn, *, longest: int = 60) -> Batch:
     """Some slots of a few keys, with gaps in the offsets, and now and then a bad row."""
     n = draw(st.integers(0, longest))
     keys: list[Key] = [b"fr", None, b"", b"de", b"\xff"][: draw(st.integers(1, 5))]
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     losses = rng.random((n, len(ACTIONS))).astype(np.float32)
     losses[rng.random(n) < 0.1] = np.nan
-    return LossBatch(
+    return loss_batch(
         keys=keys,
         index=rng.integers(0, len(keys), n),
         losses=losses,
@@ -59,20 +60,20 @@ def logs(draw: st.DrawFn, *, longest: int = 60) -> LossBatch:
     )
 
 
-def cut(batch: LossBatch, places: Sequence[int]) -> list[LossBatch]:
+def cut(batch: Batch, places: Sequence[int]) -> list[Batch]:
     """The same slots in several batches, cut between records."""
     n = len(batch.offsets)
     borders = sorted({0, n, *(place % (n + 1) for place in places)})
     return [part(batch, begin, end) for begin, end in pairwise(borders)]
 
 
-def part(batch: LossBatch, begin: int, end: int) -> LossBatch:
+def part(batch: Batch, begin: int, end: int) -> Batch:
     """Some consecutive slots, with only the keys that occur in them."""
     index: NDArray[np.int64] = batch.index[begin:end]
     used, again = np.unique(index, return_inverse=True)
-    return LossBatch(
+    return loss_batch(
         [batch.keys[key] for key in used.tolist()],
         again.astype(np.int64),
-        batch.losses[begin:end],
+        batch.content["losses"][begin:end],
         batch.offsets[begin:end],
     )

@@ -49,9 +49,8 @@ from streamdp.core.events import (
     After,
     Batch,
     Carried,
-    FeedbackBatch,
+    Content,
     Key,
-    LossBatch,
     Releases,
 )
 from streamdp.core.evidence.carrying import Passage
@@ -175,8 +174,7 @@ class Engine:
         """
         row = as_vector(losses, actions=len(self.learner.actions))
         warn_of_shape(losses, actions=len(self.learner.actions))
-        at = self.position if offset is None else check_offset(offset)
-        return self.apply_batch(LossBatch([key], _ONE_SLOT, row, np.array([at], dtype=np.int64)))
+        return self.apply_batch(Batch([key], _ONE_SLOT, self._at(offset), {"losses": row}))
 
     def observe(
         self,
@@ -197,16 +195,16 @@ class Engine:
         """
         check_action(action)
         arm = self._arms.get(action, NO_ARM) if action else NO_ARM
+        content: Content = {
+            "played": np.array([arm], dtype=np.int32),
+            "gain": np.array([centred_gain(_loss(loss, reward))], dtype=np.int64),
+        }
+        return self.apply_batch(Batch([key], _ONE_SLOT, self._at(offset), content))
+
+    def _at(self, offset: int | None) -> Ints:
+        """The offset of one slot's record, by default the next one."""
         at = self.position if offset is None else check_offset(offset)
-        return self.apply_batch(
-            FeedbackBatch(
-                keys=[key],
-                index=_ONE_SLOT,
-                played=np.array([arm], dtype=np.int32),
-                gain=np.array([centred_gain(_loss(loss, reward))], dtype=np.int64),
-                offsets=np.array([at], dtype=np.int64),
-            )
-        )
+        return np.array([at], dtype=np.int64)
 
     def apply_batch(self, batch: Batch) -> Releases:
         """Many slots; the result is exactly that of applying them one by one, and much faster.

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from streamdp.core import calibration
 from streamdp.core.arrays import Columns, Field, Floats, Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.events import OPENING, SUMS, Batch, BlockSums, FeedbackBatch, FeedbackColumns
+from streamdp.core.events import OPENING, SUMS, Batch, BlockSums, FeedbackColumns
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.experiment import Experiment
@@ -50,7 +50,14 @@ from streamdp.core.evidence.policy_posterior import NoiseVariance, noise_of
 from streamdp.core.evidence.policy_rule import CARRIED_PER_ARM, PolicyRule
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds.estimates import Estimate
-from streamdp.core.kinds.kind import BitsOf, BlockRelease, Sizes, Watching, check_even
+from streamdp.core.kinds.kind import (
+    BitsOf,
+    BlockRelease,
+    Sizes,
+    Watching,
+    check_columns,
+    check_even,
+)
 from streamdp.core.kinds.names import read_actions
 from streamdp.core.noise import discrete_laplaces, log_probabilities
 from streamdp.core.randomness import Bits, Purpose
@@ -60,6 +67,7 @@ from streamdp.core.segments import BatchSlots
 Played = Literal["header", "value"]
 PLAYED: tuple[Played, ...] = ("header", "value")
 
+_COLUMNS = frozenset({"played", "gain"})  # of a batch
 _WORDS = 1 << 18  # of random bits at once: 2 MB
 
 _SENSITIVITY: Mapping[str, Fraction] = MappingProxyType(
@@ -249,17 +257,15 @@ class PolicyLearner:
         numbers, policy = self.numbers, 4 * len(self.actions)
         return Sizes(sums=16 * numbers, policy=policy, history=8 * CARRIED_PER_ARM * numbers)
 
-    def checked(self, batch: Batch) -> FeedbackBatch:
+    def checked(self, batch: Batch) -> Batch:
         """The batch. Values of `played` and `gain` may be content: they are never refused."""
-        if not isinstance(batch, FeedbackBatch):
-            got = type(batch).__name__
-            raise InvalidConfig("batch", "of another kind", expected="FeedbackBatch", got=got)
-        of = (("played", batch.played, "int32"), ("gain", batch.gain, "int64"))
-        for name, column, kind in of:
-            if column.dtype != np.dtype(kind) or column.shape != batch.played.shape[:1]:
+        check_columns(batch, _COLUMNS)
+        for name, kind in (("played", "int32"), ("gain", "int64")):
+            column = batch.content[name]
+            if column.dtype != np.dtype(kind) or column.ndim != 1:
                 got = f"{column.shape} {column.dtype}"
                 raise InvalidConfig(f"batch.{name}", "shape", expected=f"n {kind}", got=got)
-        check_even(batch, len(batch.played))
+        check_even(batch)
         return batch
 
     def adder(
@@ -337,7 +343,6 @@ class FeedbackAdder:
         A null observation adds 0 to the first arm's numbers: it takes the same steps.
         """
         batch, segments, arms = slots.batch, slots.segments, len(self._kind.actions)
-        assert isinstance(batch, FeedbackBatch)
         rows, places, ends = slots.segment_rows, segments.begin, None
         if len(batch.index) > 1:
             rows = np.repeat(rows, segments.length)
@@ -347,7 +352,7 @@ class FeedbackAdder:
             order = np.argsort(wave, kind="stable")
             rows, places = rows[order], places[order]
             ends = np.searchsorted(wave[order], np.arange(int(wave.max()) + 2))
-        played, gains = batch.played[places], batch.gain[places]
+        played, gains = batch.content["played"][places], batch.content["gain"][places]
         known = (played >= 0) & (played < arms)
         arm, parts, numbers = played * known, self._kind.parts, self._kind.numbers
         cells = [rows * numbers + of for of in ([arm] if parts is None else parts[:, arm])]

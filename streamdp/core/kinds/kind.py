@@ -153,7 +153,7 @@ class Kind(Protocol):
         """The same kind, releasing these estimates too; refuse what it cannot release."""
 
     def checked(self, batch: Batch) -> Batch:
-        """The batch as this kind reads it; refuse one of another type or shape, never content."""
+        """The batch as this kind reads it; refuse other columns and shapes, never content."""
 
     def adder(
         self, private: Columns, public: Columns, *, watching: Watching | None = None
@@ -187,11 +187,19 @@ class Kind(Protocol):
         """A fingerprint of everything that state and privacy depend on, estimates aside."""
 
 
-def check_even(batch: Batch, slots: int) -> None:
+def check_columns(batch: Batch, names: frozenset[str]) -> None:
+    """Refuse a batch with other columns than these."""
+    if batch.content.keys() != names:
+        expected, got = " and ".join(sorted(names)), " and ".join(batch.content) or "nothing"
+        raise InvalidConfig("batch", "of another kind", expected=expected, got=got)
+
+
+def check_even(batch: Batch) -> None:
     """Refuse a batch whose columns are of different lengths."""
-    if not slots == len(batch.index) == len(batch.offsets):
-        got = f"{len(batch.index)} and {len(batch.offsets)}"
-        raise InvalidConfig("batch", "uneven columns", expected=slots, got=got)
+    slots = len(batch.offsets)
+    for column in (batch.index, *batch.content.values()):
+        if len(column) != slots:
+            raise InvalidConfig("batch", "uneven columns", expected=slots, got=len(column))
 
 
 def shares(kind: Kind, estimates: Sequence[Estimate] = ()) -> dict[str, Fraction]:

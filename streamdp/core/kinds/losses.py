@@ -34,12 +34,19 @@ from numpy.typing import NDArray
 
 from streamdp.core.arrays import Columns, Field, Floats, Ints
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import ACTION, Batch, BlockSums, LossBatch
+from streamdp.core.events import ACTION, Batch, BlockSums
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.votes import NEWEST, Memory, Votes
 from streamdp.core.grid import GRID_BITS, as_rows, quantise
 from streamdp.core.kinds.estimates import Estimate
-from streamdp.core.kinds.kind import BitsOf, BlockRelease, Sizes, Watching, check_even
+from streamdp.core.kinds.kind import (
+    BitsOf,
+    BlockRelease,
+    Sizes,
+    Watching,
+    check_columns,
+    check_even,
+)
 from streamdp.core.kinds.names import read_actions
 from streamdp.core.noise import discrete_laplace, log_probabilities
 from streamdp.core.randomness import Bits, Purpose, uniform_integers
@@ -47,6 +54,7 @@ from streamdp.core.schedule import Schedule
 from streamdp.core.segments import Adder, BatchSlots
 from streamdp.core.selection import Mechanism, Prior
 
+_COLUMNS = frozenset({"losses"})  # of a batch
 _PER_WORD = 64 // GRID_BITS
 _MASK = np.uint64((1 << GRID_BITS) - 1)
 
@@ -240,18 +248,17 @@ class Leader:
         """A release is one number, and one action is in force."""
         return Sizes()
 
-    def checked(self, batch: Batch) -> LossBatch:
+    def checked(self, batch: Batch) -> Batch:
         """The batch, its losses as float32."""
-        if not isinstance(batch, LossBatch):
-            got = type(batch).__name__
-            raise InvalidConfig("batch", "of another kind", expected="LossBatch", got=got)
-        if batch.losses.dtype != np.float32:
-            batch = replace(batch, losses=as_rows(batch.losses, actions=len(self.actions)))
-        slots, actions = len(batch.losses), len(self.actions)
-        if batch.losses.shape != (slots, actions):
-            got, expected = f"{batch.losses.shape} {batch.losses.dtype}", f"n × {actions} float32"
+        check_columns(batch, _COLUMNS)
+        losses, actions = batch.content["losses"], len(self.actions)
+        if losses.dtype != np.float32:
+            losses = as_rows(losses, actions=actions)
+            batch = replace(batch, content={"losses": losses})
+        if losses.shape != (len(losses), actions):
+            got, expected = f"{losses.shape} {losses.dtype}", f"n × {actions} float32"
             raise InvalidConfig("batch.losses", "shape", expected=expected, got=got)
-        check_even(batch, slots)
+        check_even(batch)
         return batch
 
     def adder(
@@ -323,17 +330,15 @@ class LossAdder:
 
     def contents(self, slots: BatchSlots, bits: BitsOf) -> LossContents:
         """The sums of each segment: over its window, and where needed over all its slots."""
-        leader, segments, grouped, batch = (
-            self._leader, slots.segments, slots.grouped, slots.batch,
-        )  # fmt: skip
-        assert isinstance(batch, LossBatch)
+        leader, segments, grouped = self._leader, slots.segments, slots.grouped
         windows, counted = None, segments.length
         if WINDOWS[leader.window].drawn:
             windows = self._windows(slots, bits)
             counted = np.clip(windows - segments.into, 0, segments.length)
-        losses, changed = batch.losses, leader.resample == "bernoulli"
+        given, changed = slots.batch.content["losses"], leader.resample == "bernoulli"
+        losses = given
         if changed:
-            losses = resampled(losses, bits(Purpose.RESAMPLE, slots.slot_rows, slots.numbers))
+            losses = resampled(given, bits(Purpose.RESAMPLE, slots.slot_rows, slots.numbers))
         sums, nulls = self._adder.sums(losses, grouped, segments.begin, counted)
         contents = LossContents(self._private, self._public, sums, windows)
         if not leader.estimates and self._watching is None:
@@ -341,7 +346,7 @@ class LossAdder:
         contents.totals = sums
         if changed or windows is not None:
             contents.totals, nulls = self._adder.sums(
-                batch.losses, grouped, segments.begin, segments.length
+                given, grouped, segments.begin, segments.length
             )
         in_order = nulls[grouped.places(np.arange(len(nulls)))].astype(np.int64)
         contents.nulls = np.add.reduceat(in_order, segments.begin)

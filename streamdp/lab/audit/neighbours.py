@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from streamdp.core.arrays import Columns, Floats, Ints, Words
-from streamdp.core.events import ACTION, NO_ARM, Batch, FeedbackBatch, Key, LossBatch
+from streamdp.core.events import ACTION, NO_ARM, Batch, Key
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.policy_rules import Intervals
 from streamdp.core.grid import NULL, UNIT
@@ -98,8 +98,8 @@ def _of_losses(kind: Leader) -> Neighbours:
 
     def batch(
         keys: Sequence[Key], index: Ints, slots: Slots, offsets: Ints, times: Ints | None
-    ) -> LossBatch:
-        return LossBatch(keys, index, slots.astype(np.float32), offsets, times)
+    ) -> Batch:
+        return Batch(keys, index, offsets, {"losses": slots.astype(np.float32)}, times)
 
     def made_up(words: Words) -> Slots:
         """Losses of every size, exact in single precision; a third are corners."""
@@ -194,9 +194,9 @@ def _of_feedback(kind: PolicyLearner) -> Neighbours:
 
     def batch(
         keys: Sequence[Key], index: Ints, slots: Slots, offsets: Ints, times: Ints | None
-    ) -> FeedbackBatch:
+    ) -> Batch:
         played, gain = slots[:, 0].astype(np.int32), slots[:, 1].astype(np.int64)
-        return FeedbackBatch(keys, index, played, gain, offsets, times=times)
+        return Batch(keys, index, offsets, {"played": played, "gain": gain}, times)
 
     def made_up(words: Words) -> Slots:
         """Gains of which half are too large."""

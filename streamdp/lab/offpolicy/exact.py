@@ -114,7 +114,7 @@ def _slots(portion: Portion, part: slice, rows: Rows, taken: Ints) -> Slots:
     number = np.arange(1, len(index) + 1) - np.repeat(ends - grouped.counts, grouped.counts)
     number += taken[row]
     taken[own_rows] += grouped.counts
-    losses, _ = quantise(batch.losses[part][place])
+    losses, _ = quantise(batch.content["losses"][part][place])
     order = np.argsort(row, kind="stable")
     return Slots(row[order], number[order], losses[order], place[order])
 

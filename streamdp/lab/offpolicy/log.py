@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import NO_ARM, FeedbackBatch, Key, numbered
+from streamdp.core.events import NO_ARM, Batch, Key, numbered
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.grid import UNIT
 from streamdp.core.kinds.feedback import PolicyLearner
@@ -154,7 +154,7 @@ class ShownLog:
             rows.find(partition, [key], self.born[at : at + 1])
         return rows
 
-    def batches(self) -> Iterator[tuple[int, FeedbackBatch]]:
+    def batches(self) -> Iterator[tuple[int, Batch]]:
         """The slots as batches for the engine: runs of one partition, in order."""
         partitions = np.array([partition for partition, _ in self.learners])[self.row]
         starts = np.flatnonzero(np.diff(partitions, prepend=-1)).tolist()
@@ -163,7 +163,7 @@ class ShownLog:
             keys = [self.learners[row][1] for row in self.row[part].tolist()]
             yield (
                 int(partitions[begin]),
-                FeedbackBatch.by_key(keys, self.played[part], self.gain[part], self.offsets[part]),
+                Batch.of_feedback(keys, self.played[part], self.gain[part], self.offsets[part]),
             )
 
     def __repr__(self) -> str:

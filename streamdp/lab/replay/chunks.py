@@ -67,7 +67,7 @@ def chunks(portions: Iterable[Portion]) -> Iterator[Chunk]:
     for portion in portions:
         batch = portion.batch
         keys = [batch.keys[at] for at in batch.index.tolist()]
-        losses, clipped = _repaired(batch.losses)
+        losses, clipped = _repaired(batch.content["losses"])
         chunk = Chunk(
             first, losses, keys, batch.offsets, portion.partition, portion.clipped + clipped
         )

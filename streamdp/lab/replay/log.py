@@ -1,6 +1,6 @@
 """A log of loss vectors in the form that replay reads: portions of slots.
 
-Whatever a log is stored in, it is read as batches of the core's own kind (`LossBatch`), each of one
+Whatever a log is stored in, it is read as batches of the core's own kind (`Batch`), each of one
 partition. So keys, offsets and rows mean what they mean live: a learner's bits are addressed by
 (stream, partition, key, epoch, born), and `born` is the offset of a key's first record. In a file a
 row's offset is its number from 0 and the partition is 0, unless columns say otherwise.
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import Key, LossBatch
+from streamdp.core.events import Batch, Key
 from streamdp.lab.replay.clipping import narrowed
 
 OnBad = Literal["refuse", "null"]
@@ -37,7 +37,7 @@ class Portion:
     """Consecutive slots of one partition."""
 
     partition: int
-    batch: LossBatch
+    batch: Batch
     clipped: int = 0  # rows of `batch` that were clipped to [0, 1] while being read
 
     def __len__(self) -> int:
@@ -101,16 +101,16 @@ def batch_of(
     first: int,
     keys: Sequence[Key] | None = None,
     offsets: NDArray[np.int64] | None = None,
-) -> LossBatch:
+) -> Batch:
     """A batch of rows whose numbers start at `first`."""
     n = len(losses)
     if offsets is None:
         offsets = np.arange(first, first + n, dtype=np.int64)
     if keys is None:
-        return LossBatch([None], np.zeros(n, dtype=np.int64), losses, offsets)
+        return Batch([None], np.zeros(n, dtype=np.int64), offsets, {"losses": losses})
     places: dict[Key, int] = {}
     index = np.fromiter((places.setdefault(key, len(places)) for key in keys), np.int64, n)
-    return LossBatch(list(places), index, losses, offsets)
+    return Batch(list(places), index, offsets, {"losses": losses})
 
 
 def portions_of(

@@ -66,7 +66,7 @@ class _Follower:
         self._seeds = seeds
 
     def take(self, portion: Portion) -> None:
-        batch = portion.batch
+        batch, losses = portion.batch, portion.batch.content["losses"]
         grouped = group(batch.index, len(batch.keys))
         ends = np.cumsum(grouped.counts)
         born = batch.offsets[grouped.places(ends - grouped.counts)]
@@ -75,8 +75,8 @@ class _Follower:
         for row, begin, end in zip(
             rows, (ends - grouped.counts).tolist(), ends.tolist(), strict=True
         ):
-            for part in _pieces(begin, end, step=max(1, _VALUES // batch.losses.shape[1])):
-                grid, _ = quantise(batch.losses[grouped.places(part)])
+            for part in _pieces(begin, end, step=max(1, _VALUES // losses.shape[1])):
+                grid, _ = quantise(losses[grouped.places(part)])
                 self._add(row, grid)
 
     def _add(self, row: int, grid: Ints) -> None:

@@ -320,7 +320,7 @@ def sum_log(
             clipped += portion.clipped
             waiting.append((which, len(portion)))
             tags = rows.tags(which if drawn else which[:0])
-            yield Chunk(portion.batch.losses, counted.grouped, first, tags)
+            yield Chunk(portion.batch.content["losses"], counted.grouped, first, tags)
 
     work = partial(fold, bench=bench, plan=plan, resampling=resampling)
     for folded in mapped(work, chunks()):

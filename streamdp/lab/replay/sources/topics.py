@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import LossBatch
+from streamdp.core.events import Batch
 from streamdp.lab.replay.clipping import decoded
 from streamdp.lab.replay.log import Portion, batch_of, wrong
 from streamdp.lab.replay.sources import ReadOptions
@@ -55,7 +55,7 @@ class TopicLog:
             for records in batches:
                 yield Portion(records.partition.number, *self._batch(records))
 
-    def _batch(self, records: Records) -> tuple[LossBatch, int]:
+    def _batch(self, records: Records) -> tuple[Batch, int]:
         """The slots of some records, and how many of them were clipped."""
         decoding, clipped = decoded(self.format, list(records.values))
         slots = decoding.slots_per_record
