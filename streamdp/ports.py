@@ -37,6 +37,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import compress
 from typing import Protocol, Self, TypeVar, runtime_checkable
 
 from streamdp.core.errors import InvalidConfig, StreamdpError
@@ -143,6 +144,19 @@ class LiveEntries(dict[bytes, bytes]):
                 self.pop(key, None)
             else:
                 self[key] = value
+
+
+class EntriesThat(LiveEntries):
+    """The entries whose keys are of this sort: the others are read past, and never held."""
+
+    def __init__(self, sort: Callable[[bytes], bool]) -> None:
+        super().__init__()
+        self._sort = sort
+
+    def enter(self, places: Sequence[bytes], values: Sequence[Value]) -> None:
+        """Let those of the sort take the place of earlier ones."""
+        of_sort = [self._sort(place) for place in places]
+        super().enter(list(compress(places, of_sort)), list(compress(values, of_sort)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -489,8 +503,10 @@ class Administrator(Protocol):
         """Publish the stream's own record in partition 0 of its actions; it is of no key."""
         ...
 
-    async def peek(self, stream: StreamTopics, partition: int) -> Taken:
-        """Read a partition's durable state without fencing its owner."""
+    async def peek(
+        self, stream: StreamTopics, partition: int, *, entries: LiveEntries | None = None
+    ) -> Taken:
+        """Read a partition's durable state without fencing its owner, into `entries` if given."""
         ...
 
     def last_commits(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import chdir
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,13 +26,13 @@ from streamdp.ports import (
 from streamdp.serve.metrics import MetricsPage
 from streamdp.service.assembling.diagnosis import _partition, compare_assemblies, keys, partitions
 from streamdp.service.assembling.partition import PartitionAssembly
-from streamdp.service.assembling.saved import encode_point, open_assembly
+from streamdp.service.assembling.saved import encode_point, entry_of, open_assembly
 from streamdp.service.charges_by_others import ALONE, alone
 from streamdp.service.config import Configuration
 from streamdp.service.metrics import Facts, ProcessMetrics
 from streamdp.service.status import ProcessStatus, StreamStatus
 from streamdp.service.view import PartitionView
-from streamdp.testing.memory import MemoryTechnology
+from streamdp.testing.memory import MemoryAdministrator, MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.testing.transport_room import Heard
 from streamdp_adapters.sqlite import Settings, Sqlite, SqliteTransport
@@ -75,6 +76,24 @@ def test_is_a_configuration_of_another_state_refused_before_a_roll_out() -> None
     assert [finding.verdict for finding in findings] == [Verdict.GOOD, Verdict.PROBLEM]
     log.replace_state(TOPICS, 1, {b"checkpoint": b"nonsense"})
     asyncio.run(compare_assemblies(tools, [SPEC]))
+
+
+def test_are_counts_of_keys_read_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are as many as keys; whether a partition would start does not follow from them."""
+    log, held = room(), list[list[bytes]]()
+    point = encode_point(SPEC, Taken({}, 0, 0, None, None, 2), Positions(0, 0, 0))
+    log.replace_state(TOPICS, 1, {entry_of(b"key", epoch=1): b"1", b"checkpoint": point})
+
+    async def peek(tools: MemoryAdministrator, *args: Any, **options: Any) -> Taken:
+        taken = await plain(tools, *args, **options)
+        held.append(list(taken.state))
+        return taken
+
+    plain = MemoryAdministrator.peek
+    monkeypatch.setattr(MemoryAdministrator, "peek", peek)
+    tools = MemoryTechnology(log).administrator()
+    asyncio.run(compare_assemblies(tools, [SPEC]))
+    assert held == [[], [b"checkpoint"]]
 
 
 Change = Callable[[Taken], Taken]

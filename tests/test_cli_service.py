@@ -21,9 +21,11 @@ import typer
 import streamdp as sd
 from streamdp.cli import application
 from streamdp.cli.watch import _rank
+from streamdp.ports import Taken
 from streamdp.service.config import example
 from streamdp.wire.published import decode_action
 from streamdp.wire.unprotected import LABEL, MEMBER
+from streamdp_adapters.sqlite.tools import SqliteAdministrator
 from tests.conftest import ROOT
 from tests.support.calling import Streamdp, written
 from tests.support.learned_shop import KEYS, learned
@@ -216,6 +218,26 @@ def test_does_check_with_the_state_stop_what_needs_a_new_epoch(
     assert " in learner.epsilon (was 1/2, is 1/3) and actions (new: 'new');" in refused.err
     shop.write_text(shop.read_text().replace('start = "earliest"', 'start = "earliest"\nepoch = 2'))
     assert streamdp(*ask).code == 0
+
+
+def test_does_check_with_the_state_hold_no_learner(
+    shop: Path, streamdp: Streamdp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs in a small container beside a state of any size: rows and releases are read past."""
+    looked: list[Taken] = []
+
+    async def peek(tools: SqliteAdministrator, *args: Any, **options: Any) -> Taken:
+        looked.append(await plain(tools, *args, **options))
+        return looked[-1]
+
+    plain = SqliteAdministrator.peek
+    monkeypatch.setattr(SqliteAdministrator, "peek", peek)
+    assert streamdp("doctor", "-c", str(shop)).code == 0
+    whole = [entry for taken in looked for entry in taken.state]
+    looked.clear()
+    assert streamdp("check", "--with-state", "-c", str(shop)).code == 0
+    held = {entry for taken in looked for entry in taken.state}
+    assert held == {of for of in whole if b'"checkpoint"' in of or b'"learner"' in of} != set(whole)
 
 
 def test_does_check_with_the_state_accept_what_is_not_there_yet(

@@ -110,8 +110,10 @@ class AlwaysOwns(MemoryTransport):
 class LooksTwice(MemoryAdministrator):
     """Looks at the ledger some time after the state."""
 
-    async def peek(self, stream: StreamTopics, partition: int) -> Taken:
-        seen = await super().peek(stream, partition)
+    async def peek(
+        self, stream: StreamTopics, partition: int, *, entries: LiveEntries | None = None
+    ) -> Taken:
+        seen = await super().peek(stream, partition, entries=entries)
         for _ in range(20):
             await asyncio.sleep(0)
         later = await super().peek(stream, partition)
@@ -121,11 +123,13 @@ class LooksTwice(MemoryAdministrator):
 class LooksAhead(MemoryAdministrator):
     """Looks at the ledger some time before the state, and not again."""
 
-    async def peek(self, stream: StreamTopics, partition: int) -> Taken:
+    async def peek(
+        self, stream: StreamTopics, partition: int, *, entries: LiveEntries | None = None
+    ) -> Taken:
         earlier = await super().peek(stream, partition)
         for _ in range(20):
             await asyncio.sleep(0)
-        seen = await super().peek(stream, partition)
+        seen = await super().peek(stream, partition, entries=entries)
         return replace(seen, last_ledger_line=earlier.last_ledger_line)
 
 

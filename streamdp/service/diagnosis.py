@@ -33,6 +33,7 @@ from streamdp.service.taking import (
     check_configuration,
     epochs_of_no_partition,
     heritage_at,
+    of_configuration,
     open_partition,
     scope,
 )
@@ -103,8 +104,9 @@ async def compare(tools: Administrator, specs: Sequence[StreamSpec]) -> None:
 async def _compare(tools: Administrator, spec: StreamSpec) -> None:
     number, partitions = 0, 1
     while number < partitions:
-        taken = await tools.peek(spec.topics, number)
-        check_configuration(spec, Partition(spec.name, number), taken)
+        partition = Partition(spec.name, number)
+        taken = await tools.peek(spec.topics, number, entries=of_configuration(partition))
+        check_configuration(spec, partition, taken)
         number, partitions = number + 1, taken.partitions
     unused = epochs_of_no_partition(spec, partitions)
     if unused is not None:

@@ -44,7 +44,7 @@ from streamdp.core.errors import (
     complaint,
 )
 from streamdp.core.events import Key
-from streamdp.ports import Partition, Taken
+from streamdp.ports import EntriesThat, Partition, Taken
 from streamdp.service.carrying import Begins, Heritage, heritage, is_readable
 from streamdp.service.charges_by_others import ALONE, ChargesByOthers, Scope
 from streamdp.service.saved_entries import read
@@ -55,9 +55,11 @@ from streamdp.wire.lines import EpochMark, LedgerLine
 from streamdp.wire.published import decode_ledger
 from streamdp.wire.state import (
     Checkpoint,
+    EpochEntries,
     Recorded,
     SavedState,
     decode_checkpoint,
+    decode_learner,
     decode_remark,
 )
 
@@ -112,7 +114,7 @@ def open_partition(
     spec: StreamSpec, partition: Partition, taken: Taken, *, by_others: ChargesByOthers
 ) -> Opening:
     """Check what is durable and decide how the partition goes on; raise if it must halt."""
-    found = _Found.read(spec, partition, taken, by_others)
+    found = _Found.read(spec, partition, taken, by_others, read(partition, taken))
     opening = found.open()
     found.check_waiting(opening.waiting())
     if opening.goes_on:
@@ -142,10 +144,25 @@ def heritage_at(
     )
 
 
+def of_configuration(partition: Partition) -> EntriesThat:
+    """The few entries of a state that `check_configuration` needs."""
+    places = Entries(partition.stream, partition.number)
+    learner = places.all_of("learner")
+    return EntriesThat(lambda place: place == places.checkpoint or place.startswith(learner))
+
+
 def check_configuration(spec: StreamSpec, partition: Partition, taken: Taken) -> None:
-    """Refuse a configuration that did not make the state, whatever else may be wrong with it."""
-    found = _Found.read(spec, partition, taken, ALONE)
-    checkpoint = found.saved.checkpoint
+    """Refuse a configuration that did not make the state, whatever else may be wrong with it.
+
+    It reads the checkpoint and what its rows mean, never the rows.
+    """
+    places, where = Entries(partition.stream, partition.number), f"state of {partition}"
+    value, now = taken.state.get(places.checkpoint), EpochEntries()
+    checkpoint = None if value is None else decode_checkpoint(value, where=where)
+    if checkpoint is not None:
+        learner = taken.state.get(places.learner(epoch=checkpoint.epoch))
+        now.learner = None if learner is None else decode_learner(learner, where=where)
+    found = _Found.read(spec, partition, taken, ALONE, SavedState(checkpoint, now, {}, ()))
     if checkpoint is not None:
         found.check_epoch(checkpoint)
         if found.epoch == checkpoint.epoch:
@@ -182,10 +199,14 @@ class _Found:
 
     @classmethod
     def read(
-        cls, spec: StreamSpec, partition: Partition, taken: Taken, by_others: ChargesByOthers
+        cls,
+        spec: StreamSpec,
+        partition: Partition,
+        taken: Taken,
+        by_others: ChargesByOthers,
+        saved: SavedState,
     ) -> Self:
-        """Read it; the ledger must be of the configured input."""
-        saved = read(partition, taken)
+        """Read the ledger's line; it must be of the configured input."""
         line = None if taken.last_ledger_line is None else decode_ledger(taken.last_ledger_line)
         found = cls(spec, partition, taken, by_others, saved, line)
         if line is not None and line.input != spec.topics.input:

@@ -126,12 +126,9 @@ class MemoryTransport:
         self._reached("take: fenced", partition)
         await asyncio.sleep(0)
         self._log.check_owner(topics, partition.number, epoch)
-        taken = peek(self._log, topics, partition.number)
+        taken = peek(self._log, topics, partition.number, entries=entries)
         if progress is not None:
             progress(len(taken.state))
-        if entries is not None:
-            entries.enter(list(taken.state), list(taken.state.values()))
-            taken = replace(taken, state=entries)
         self._reached("take: read", partition)
         self._owned[partition] = epoch
         return taken
@@ -319,15 +316,20 @@ class MemoryTransport:
         return self._topics[partition.stream]
 
 
-def peek(log: MemoryLog, topics: StreamTopics, number: int) -> Taken:
+def peek(
+    log: MemoryLog, topics: StreamTopics, number: int, *, entries: LiveEntries | None = None
+) -> Taken:
     """Read a partition's durable state."""
+    state = log.state(topics, number)
+    if entries is not None:
+        entries.enter(list(state), list(state.values()))
     source = log.input(topics.input, number)
     lines = [record.value for record in log.published(topics.ledger, number, start=0)]
     second_input = (
         log.input(topics.second_input, number) if topics.second_input else InputPartition()
     )
     return Taken(
-        state=log.state(topics, number),
+        state=state if entries is None else entries,
         first_offset=source.first,
         end_offset=source.next,
         group_offset=log.position(topics, number),
@@ -472,9 +474,11 @@ class MemoryAdministrator:
         """Publish at once; records before it stay."""
         self._log.announce(stream, line)
 
-    async def peek(self, stream: StreamTopics, partition: int) -> Taken:
+    async def peek(
+        self, stream: StreamTopics, partition: int, *, entries: LiveEntries | None = None
+    ) -> Taken:
         """Read a partition's durable state."""
-        return peek(self._log, stream, partition)
+        return peek(self._log, stream, partition, entries=entries)
 
     async def last_commits(
         self, stream: StreamTopics, *, marks: Callable[[int], Collection[bytes]]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.ports import Key, Partition, Verdict
+from streamdp.ports import EntriesThat, Key, Partition, Verdict
 from streamdp.testing.transport_input import ODD
 from streamdp.testing.transport_room import Room, flatten, fold, numbered, rows, step
 
@@ -176,6 +176,9 @@ async def administrator(room: Room) -> None:
     line = step(5).ledger[-1][1]
     room.expect("peek: last ledger line", expected=line, got=seen.last_ledger_line)
     room.expect("peek: group offset", expected=5, got=seen.group_offset)
+    point = EntriesThat(b"checkpoint".__eq__)
+    await administrator.peek(room.topics, 1, entries=point)
+    room.expect("peek: some entries", expected=[b"checkpoint"], got=list(point))
     await worker.transport.commit(room.at(1), step(6))  # peeking has fenced nobody
 
 

@@ -20,6 +20,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.ports import (
     Finding,
     LastCommit,
+    LiveEntries,
     Partition,
     Records,
     StreamTopics,
@@ -181,10 +182,14 @@ class KafkaAdministrator:
         finally:
             await producer.close()
 
-    async def peek(self, stream: StreamTopics, partition: int) -> Taken:
+    async def peek(
+        self, stream: StreamTopics, partition: int, *, entries: LiveEntries | None = None
+    ) -> Taken:
         """Read a partition's durable state without fencing its owner."""
         await self._require(stream, partition)
-        return await reading.durable(self._settings, stream, partition, owned_at=None)
+        return await reading.durable(
+            self._settings, stream, partition, owned_at=None, entries=entries
+        )
 
     async def last_commits(
         self, stream: StreamTopics, *, marks: Callable[[int], Collection[bytes]]

@@ -14,6 +14,7 @@ from streamdp.ports import (
     Headers,
     Key,
     LastCommit,
+    LiveEntries,
     Partition,
     Published,
     Records,
@@ -255,12 +256,14 @@ class SqliteAdministrator:
         pair = self._to_look_into()
         pair.published.copy(pair.trusted, pair.trusted.announce(stream, line, key=MODE_KEY))
 
-    async def peek(self, stream: StreamTopics, partition: int) -> Taken:
+    async def peek(
+        self, stream: StreamTopics, partition: int, *, entries: LiveEntries | None = None
+    ) -> Taken:
         """Read a partition's durable state without fencing its owner."""
-        return await self._desk.run(partial(self._peek, stream, partition))
+        return await self._desk.run(partial(self._peek, stream, partition, entries))
 
-    def _peek(self, stream: StreamTopics, number: int) -> Taken:
-        return as_taken(self._to_look_into().trusted.durable(stream, number))
+    def _peek(self, stream: StreamTopics, number: int, entries: LiveEntries | None) -> Taken:
+        return as_taken(self._to_look_into().trusted.durable(stream, number, entries=entries))
 
     async def last_commits(
         self, stream: StreamTopics, *, marks: Callable[[int], Collection[bytes]]

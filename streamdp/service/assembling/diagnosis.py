@@ -12,8 +12,17 @@ from dataclasses import replace
 
 from streamdp.assembly.public import TELLING
 from streamdp.core.errors import ConfigurationMismatch, InvalidConfig, StreamdpError
-from streamdp.ports import Administrator, Finding, Key, Partition, StreamTopics, Taken, Verdict
-from streamdp.service.assembling.saved import open_assembly
+from streamdp.ports import (
+    Administrator,
+    EntriesThat,
+    Finding,
+    Key,
+    Partition,
+    StreamTopics,
+    Taken,
+    Verdict,
+)
+from streamdp.service.assembling.saved import COUNTS, open_assembly
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.charges_by_others import ALONE, ChargesByOthers, ChargesByOthersOf, Scope
 from streamdp.service.diagnosis import retention
@@ -50,9 +59,13 @@ async def partitions(
 
 
 async def _peeked(tools: Administrator, spec: AssemblySpec) -> list[Taken]:
-    first = await tools.peek(spec.topics, 0)
-    rest = [await tools.peek(spec.topics, number) for number in range(1, first.partitions)]
-    return [first, *rest]
+    """Each partition, without the counts of its keys: how it goes on follows from the rest."""
+    number, partitions, peeked = 0, 1, list[Taken]()
+    while number < partitions:
+        entries = EntriesThat(lambda place: not place.startswith(COUNTS))
+        peeked.append(await tools.peek(spec.topics, number, entries=entries))
+        number, partitions = number + 1, peeked[-1].partitions
+    return peeked
 
 
 def _partition(

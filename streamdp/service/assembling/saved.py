@@ -47,7 +47,8 @@ from streamdp.wire.lines import Assembled
 from streamdp.wire.published import decode_assembled
 from streamdp.wire.registered.schemas import Held, decode_held
 
-_COUNTS = b"counts"
+COUNTS = b"counts"
+"""What the keys of all counts begin with."""
 _SCHEMA = b"schema"
 VERSION = 1
 
@@ -99,7 +100,7 @@ def entry_of(key: Key, *, epoch: int) -> bytes:
 
 def entries(epoch: int) -> bytes:
     """The prefix of all entries for an epoch's counts."""
-    return b"%b %d" % (_COUNTS, epoch)
+    return b"%b %d" % (COUNTS, epoch)
 
 
 def encode_point(
