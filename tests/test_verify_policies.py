@@ -94,6 +94,7 @@ def test_are_published_actions_of_losses_compared_too() -> None:
         verification, topics = Verification(), spec().topics
         last = json.loads(evidence.actions[-1].value)
         last["index"] = (last["index"] + change) % len(ACTIONS)
+        last["action"] = ACTIONS[last["index"]]
         record = replace(evidence.actions[-1], value=json.dumps(last).encode())
         verification.read_published(topics, [*evidence.actions[:-1], record])
         verification.read(topics, evidence.ledger)

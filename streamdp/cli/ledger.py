@@ -22,6 +22,7 @@ from streamdp.cli.common import (
     narrowed,
     opened,
     print_json,
+    seeds,
     wait_for,
 )
 from streamdp.cli.exit_codes import ExitCode
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from streamdp.ports import StreamTopics, Technology
     from streamdp.service.assembled import PersonsClaim
     from streamdp.service.config import Configuration
+    from streamdp.service.spec import StreamSpec
     from streamdp.service.verification import TopicVerdict, Verification
 
 
@@ -141,10 +143,11 @@ def verify(
     configurations = [load(path) for path in config]
     _check_once(configurations)
     configured = [topics for app in configurations for topics in everything(app)]
-    verification = Verification(assembled={topics.output for topics in configured} - {""})
+    specs, unread = _specs(configurations)
+    outputs = {topics.output for topics in configured} - {""}
+    verification = Verification(assembled=outputs, configured=specs)
     read: set[str] = {topics.ledger for topics in configured}
     retired: list[StreamTopics] = []
-    unread: list[str] = []
     for configuration in configurations:
         technology = opened(configuration, single_broker)
         unread += wait_for(
@@ -170,6 +173,21 @@ def verify(
     _report(verdicts, violations, ledgers, uncovered, held, claims, as_json)
     if violations or not all(verdict.kept for verdict in verdicts):
         raise typer.Exit(ExitCode.WRONG)
+
+
+def _specs(configurations: Sequence[Configuration]) -> tuple[list[StreamSpec], list[str]]:
+    """What configured streams are to write; and why that of some is not known."""
+    from streamdp.core.errors import InvalidConfig
+
+    specs: list[StreamSpec] = []
+    unknown: list[str] = []
+    for configuration in configurations:
+        for name in configuration.tables.streams:
+            try:
+                specs.append(configuration.spec(name, seeds=seeds(True)))
+            except InvalidConfig as error:  # a file that it names may not be here
+                unknown.append(str(error))
+    return specs, unknown
 
 
 async def _read(
@@ -224,6 +242,7 @@ async def _read_shown(
     async with closing(technology.publications()) as publications:
         for topics in streams:
             try:
+                verification.read_published(topics, ())
                 async for batch in publications.actions(topics, follow=False):
                     verification.read_published(topics, batch)
             except InvalidConfig as error:

@@ -23,7 +23,16 @@ For the given streams, these rules are checked:
    the state has not reached (`read_state`). A line that is recorded and waits is not missing.
 
 13. A configured stream's lines name its input, and an assembly's its topics: both keep theirs for
-   life. So no charge counts for a topic that no budget covers, or for another's budget.
+   life. So no charge counts for a topic that no budget covers, or for another's budget. Of one
+   name there is one topic: a ledger never has two topic ids.
+
+14. An epoch has one digest of its configuration. The state's epoch has the state's digest, and an
+   assembly has the cap on persons that the state names. Lines with the digest of the given
+   configuration say of mechanism, noise, ε, learner and names what it says, and where its format
+   has no frames a block has no more slots than records.
+15. A learner is born at its first record, where its opening and its first block begin. An estimate
+   is of the block that ended before it.
+16. The newest release of each key is in the actions topic.
 
 The proof is of what an unaltered ledger says. Whoever may write to ledger, actions and state can
 make them agree.
@@ -37,15 +46,17 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache, partial
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 from msgspec import UNSET
 
 from streamdp.core.calibration import permute_and_flip_charge
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.events import ACTION, OPENING, SUMS, Identity, Key
+from streamdp.core.events import ACTION, OPENING, SUMS, Identity, Key, Release
 from streamdp.core.ledger import TopicCharge, topic_total
 from streamdp.core.regret import ESTIMATES, estimate
+from streamdp.core.selection import Smallest
 from streamdp.ports import LastCommit, Published, StreamTopics
 from streamdp.service.assembled import AssembledRequests, PersonsClaim
 from streamdp.service.successions import Succession
@@ -60,11 +71,22 @@ from streamdp.wire.lines import (
     InForce,
     LedgerLine,
     ModeLine,
+    PersonsCap,
     from_base64,
 )
-from streamdp.wire.published import decode_any_ledger, decode_published
+from streamdp.wire.published import (
+    decode_any_ledger,
+    decode_ledger,
+    decode_published,
+    named_levels,
+)
 from streamdp.wire.retracing import Retraced
 from streamdp.wire.state import decode_checkpoint
+
+if TYPE_CHECKING:
+    from msgspec import UnsetType
+
+    from streamdp.service.spec import StreamSpec
 
 MOST_COMPARED = 1_000_000
 """Records of a partition's actions topic that are compared with its ledger: the newest ones. A
@@ -76,8 +98,15 @@ MOST_LISTED = 20
 LONGEST = 1000
 """Characters of an exact number: far more than any of ours, fewer than Python refuses (4,300)."""
 
+_CONFIGURED = (
+    "mechanism", "epsilon", "rate", "scale", "delta", "memory", "learner", "actions", "seeded",
+)  # fmt: skip
+"""Fields of a charge that follow from configuration and kind; of an opening not its mechanism."""
+
+_ONE_LONG = np.array([1 << 40])  # the length of a record that would have many slots in a frame
 _NOTHING = Fraction(0)
 _PART_BYTES = 4  # per action of a policy
+_SHOWN = 200  # characters of names in a message
 
 _OfApp = tuple[str, TopicCharge]
 """A charge and its application."""
@@ -110,6 +139,7 @@ class _InForce(NamedTuple):
 
     choice: bytes | int  # a policy's digest, or an action's index
     parts: int  # of the policy
+    names: str  # of the action, or of all that the policy's parts belong to
 
 
 @dataclass(slots=True)
@@ -120,6 +150,28 @@ class Compared:
     policies: int = 0  # recomputed from the sums, and equal
 
 
+class _Block(NamedTuple):
+    """A block, and what it read."""
+
+    block: int
+    start: int
+    stop: int
+    first_offset: int
+    last_offset: int
+
+    @classmethod
+    def of(cls, line: Charge) -> _Block:
+        """That of a line."""
+        return cls(line.block, line.start, line.stop, line.first_offset, line.last_offset)
+
+    def __str__(self) -> str:
+        """For messages."""
+        return (
+            f"block {self.block} with slots [{self.start}, {self.stop}) in records"
+            f" {self.first_offset} … {self.last_offset}"
+        )
+
+
 @dataclass(slots=True)
 class _Learner:
     """The lines of one learner so far."""
@@ -127,6 +179,7 @@ class _Learner:
     blocks: int = 0
     stop: int = 1
     last: int = -1  # the latest record in a block
+    newest: _Block | None = None  # that ended
     block: int = 0  # of the newest line
     kinds: set[str] = field(default_factory=set)  # of that block's lines
     releases: Retraced = field(default_factory=Retraced)
@@ -143,6 +196,10 @@ class _Part:
     learners: dict[Identity, _Learner] = field(default_factory=lambda: defaultdict(_Learner))
     published: dict[Identity, _InForce] = field(default_factory=dict)  # for later lines
     compared: Compared = field(default_factory=Compared)
+    digests: dict[int, str] = field(default_factory=dict)  # of each epoch's configuration
+    names: dict[tuple[int, int], str] = field(default_factory=dict)  # by epoch and action
+    whole: bool = True  # whether `published` had room for all
+    unseen: dict[Key, Identity] = field(default_factory=dict)  # newest releases not in the topic
     succession: Succession = field(default_factory=Succession)
     slots: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))  # by input
 
@@ -154,13 +211,28 @@ class _Reached(NamedTuple):
     published: int  # lines that readers can see
     recorded: int  # lines that have their final bytes
     next_offset: int  # no line of this epoch, up to the last recorded one, reads this record
+    digest: str
+    input_id: str | None = None
+    persons: str = ""  # an assembly's cap, in words
+    waiting: frozenset[Key] = frozenset()  # keys with releases that readers cannot see yet
 
 
 class Verification:
     """Reads ledgers, then says what they prove."""
 
-    def __init__(self, *, assembled: Collection[str] = ()) -> None:
+    def __init__(
+        self, *, assembled: Collection[str] = (), configured: Iterable[StreamSpec] = ()
+    ) -> None:
         """`assembled`: the topics that configured assemblies write, with or without ledgers."""
+        self._configured = {
+            (of.topics.app, of.name): (
+                of,
+                {line.kind: line for line in _configured_lines(of) if isinstance(line, Charge)},
+            )
+            for of in configured
+        }
+        self._input_ids: dict[str, str] = {}  # by ledger
+        self._shown = set[tuple[str, str]]()  # streams whose actions topic was read
         self.violations: list[str] = []
         self._outputs = set(assembled)
         self._known: dict[tuple[str, frozenset[str]], Fraction] = {}  # until the next charge
@@ -183,13 +255,20 @@ class Verification:
             point = decode_checkpoint(commit.state[place], where=where)
             reached = _Reached(
                 point.epoch, point.lines_published - waiting, point.lines_recorded,
-                point.next_offset,
+                point.next_offset, point.digest, point.input_id, waiting=frozenset(
+                    line.identity.key
+                    for line in map(decode_ledger, commit.ledger)
+                    if isinstance(line, Charge)
+                ),
             )  # fmt: skip
         elif POINT in commit.state:
-            from streamdp.service.assembling.saved import declared_by  # loads what joins
+            from streamdp.service.assembling.saved import decode_point  # loads what joins
 
-            epoch, lines, declared = declared_by(commit.state[POINT], where=where)
-            reached = _Reached(epoch, lines - waiting, lines, declared)
+            of = decode_point(commit.state[POINT], where=where)
+            reached = _Reached(
+                of.epoch, of.lines - waiting, of.lines, of.declared, of.digest,
+                persons=of.settings.get("persons", ""),
+            )  # fmt: skip
         else:
             return
         self._reached[stream.app, stream.stream, commit.partition] = reached
@@ -198,8 +277,9 @@ class Verification:
         """Read a stream's whole actions topic, before any line of its ledger.
 
         In this order a running service may add lines whose record was not read, but a record that
-        was read always has its line.
+        was read always has its line. Call it without records too: the topic could be read.
         """
+        self._shown.add((stream.app, stream.stream))
         for record in records:
             part = self._parts[stream.app, stream.stream, record.partition]
             try:
@@ -209,6 +289,7 @@ class Verification:
                 part.published[line.identity] = _in_force(line)
                 if len(part.published) > MOST_COMPARED:
                     del part.published[next(iter(part.published))]
+                    part.whole = False
             except StateMismatch as error:
                 where = f"{stream.actions} partition {record.partition} offset {record.offset}"
                 self._tell(where, str(error))
@@ -223,7 +304,8 @@ class Verification:
             except StateMismatch as error:
                 self._tell(where, str(error))
                 continue
-            for wrong in _of_topics(stream, line):
+            of_place = _of_place(stream, line, record.partition)
+            for wrong in (*of_place, *self._in_epoch(stream, part, line)):
                 self._tell(where, wrong)
             if isinstance(line, Assembled):
                 self._lines[line.input] += 1
@@ -231,30 +313,113 @@ class Verification:
                 for wrong in self._assembled.read(*at, line):
                     self._tell(where, wrong)
                 part.ordinal = line.ordinal
-                if wrong := self._beyond(stream, line, line.stop - 1):
+                for wrong in self._beyond(stream, line, line.stop - 1):
                     self._tell(where, wrong)
                 continue
             if (size := _longest(line)) > LONGEST:
                 self._tell(where, f"an exact number has {size} characters; expected ≤ {LONGEST}")
                 continue
-            for wrong in _follows(part, line):
-                self._tell(where, wrong)
             last = line.last_offset if isinstance(line, Charge) else line.next_offset - 1
-            if wrong := self._beyond(stream, line, last):
+            for wrong in (
+                *_follows(part, line),
+                *self._as_configured(stream, part, line),
+                *self._beyond(stream, line, last),
+                *self._as_shown(stream, part, line),
+            ):
                 self._tell(where, wrong)
             self._lines[line.input] += 1
             self._seeded[line.input] += line.seeded
             if isinstance(line, Charge):
                 self._book(stream, line)
 
-    def _beyond(self, stream: StreamTopics, line: LedgerLine | Assembled, last: int) -> str:
-        """Say so if a line reads records that the partition's state had not reached."""
+    def _in_epoch(
+        self, stream: StreamTopics, part: _Part, line: LedgerLine | Assembled
+    ) -> Iterator[str]:
+        """Compare with the other lines of the epoch, and of the ledger."""
+        digest = part.digests.setdefault(line.epoch, line.digest)
+        if line.digest != digest:
+            yield f"its digest is {line.digest}, that of epoch {line.epoch} is {digest}"
+        if isinstance(line, Assembled) or line.input_id is UNSET:
+            return
+        known = self._input_ids.setdefault(stream.ledger, line.input_id)
+        if line.input_id != known:
+            yield f"its input has topic id {line.input_id}, in earlier lines {known}"
+
+    def _beyond(
+        self, stream: StreamTopics, line: LedgerLine | Assembled, last: int
+    ) -> Iterator[str]:
+        """Compare with the partition's state: no line is of another epoch, or ahead of it."""
         reached = self._reached.get((stream.app, stream.stream, line.partition))
-        if reached is None or line.epoch != reached.epoch or line.ordinal > reached.recorded:
-            return ""
-        if last < reached.next_offset:
-            return ""
-        return f"record {last} was read, but the state had reached {reached.next_offset} alone"
+        if reached is None:
+            return
+        late, assembles = line.ordinal > reached.recorded, isinstance(line, Assembled)
+        newest = line.ordinal == reached.recorded and (not assembles or reached.next_offset > 0)
+        ahead, behind = line.epoch > reached.epoch, line.epoch < reached.epoch
+        if (ahead and not late) or (behind and (late or newest)):
+            yield f"line {line.ordinal} is of epoch {line.epoch}, but the state of {reached.epoch}"
+        if not ahead and not behind:
+            if line.digest != reached.digest:
+                yield f"its digest is {line.digest}, the state's {reached.digest}"
+            if isinstance(line, Assembled):
+                cap, of_state = _in_words(line.persons), reached.persons.partition(", of ")[0]
+                if cap != of_state:
+                    got, expected = cap or "none", of_state or "none"
+                    yield f"its cap on persons is {got}, the state's is {expected}"
+            elif line.input_id is not UNSET and reached.input_id not in (None, line.input_id):
+                yield f"its input has topic id {line.input_id}, in the state {reached.input_id}"
+        elif assembles:
+            return  # an epoch's last line overstates what was done, so the next may begin earlier
+        if not late and last >= reached.next_offset:
+            yield f"record {last} was read, but the state had reached {reached.next_offset} alone"
+        if assembles and newest and last + 1 < reached.next_offset:
+            yield f"requests end at {last + 1}, but the state says at {reached.next_offset}"
+
+    def _as_configured(self, stream: StreamTopics, part: _Part, line: LedgerLine) -> Iterator[str]:
+        """Compare with the configuration, if it is the one that wrote the line."""
+        if not isinstance(line, Charge):
+            return
+        spec, lines = self._configured.get((stream.app, stream.stream), (None, {}))
+        if spec is not None and spec.digest != line.digest:
+            spec = None
+        if spec is not None and (line.epoch, 0) not in part.names:
+            part.names |= {(line.epoch, at): of for at, of in enumerate(spec.learner.actions)}
+            part.names[line.epoch, -1] = named_levels(spec.lines)
+        if isinstance(line.index, int) and isinstance(line.action, str):
+            yield from _named_so(part, line.epoch, line.index, line.action)
+        if spec is None:
+            return
+        expected = lines.get(line.kind)
+        if expected is None:
+            yield f"block {line.block}: the configured stream releases no {line.kind!r}"
+            return
+        for name in _CONFIGURED:
+            got, said = (getattr(of, name) for of in (line, expected))
+            if got != said and (name, line.kind) != ("mechanism", OPENING):
+                got, said = ("none" if of is UNSET else of for of in (got, said))
+                yield f"block {line.block} ({line.kind}): {name} is {got}, configured is {said}"
+        slots, records = line.stop - line.start, line.last_offset - line.first_offset + 1
+        if slots > records and int(spec.format.slots(_ONE_LONG)[0]) == 1:
+            yield (
+                f"block {line.block} has {slots} slots in records {line.first_offset} …"
+                f" {line.last_offset}, but the configured format has no frames"
+            )
+
+    def _as_shown(self, stream: StreamTopics, part: _Part, line: LedgerLine) -> Iterator[str]:
+        """Compare with the record in the actions topic, if it is still there."""
+        if not isinstance(line, Charge) or line.kind not in (OPENING, *ENDS_BLOCK):
+            return
+        published = part.published.pop(line.identity, None)
+        reached = self._reached.get((stream.app, stream.stream, line.partition))
+        if published is None:
+            key = line.identity.key
+            if reached and line.ordinal <= reached.published and key not in reached.waiting:
+                part.unseen[key] = line.identity
+            return
+        part.unseen.pop(line.identity.key, None)
+        index = published.choice if isinstance(published.choice, int) else -1
+        yield from _named_so(part, line.epoch, index, published.names)
+        learner = part.learners[line.identity._replace(block=0, kind="")]
+        yield from _as_published(part, learner, line, published)
 
     @property
     def compared(self) -> Compared:
@@ -289,6 +454,13 @@ class Verification:
                     f" {reached.published} were published",
                 )
         for (app, stream, number), part in self._parts.items():
+            if part.whole and (app, stream) in self._shown:
+                for identity in part.unseen.values():
+                    self._tell(
+                        f"{app}.{stream}.actions partition {number}",
+                        f"readers were not told of block {identity.block} ({identity.kind}, born at"
+                        f" {identity.born}, epoch {identity.epoch}), the newest of its key",
+                    )
             for identity in part.published:
                 self._tell(
                     f"{app}.{stream} partition {number}",
@@ -401,6 +573,9 @@ def _follows(part: _Part, line: LedgerLine) -> Iterator[str]:
     if line.epoch < part.epoch:
         yield f"epoch falls from {part.epoch} to {line.epoch}"
     if isinstance(line, EpochMark):
+        earlier = part.digests.keys() - {line.epoch}
+        if earlier and line.previous not in earlier:
+            yield f"epoch {line.epoch} follows {line.previous}, of which there is no line"
         if line.next_offset <= part.last:
             yield f"epoch {line.epoch} begins at {line.next_offset}, but {part.last} was read"
         part.epoch, part.position = line.epoch, line.next_offset
@@ -419,8 +594,10 @@ def _follows(part: _Part, line: LedgerLine) -> Iterator[str]:
     yield from _tiles(part, line)
 
 
-def _of_topics(stream: StreamTopics, line: LedgerLine | Assembled) -> Iterator[str]:
-    """Check that the line names the topics of its stream; what is not configured has none."""
+def _of_place(stream: StreamTopics, line: LedgerLine | Assembled, partition: int) -> Iterator[str]:
+    """Check that the line names its place, and the topics of its stream if that is configured."""
+    if (line.stream, line.partition) != (stream.stream, partition):
+        yield f"it names {line.stream}/{line.partition}, expected {stream.stream}/{partition}"
     named = [("input", line.input, stream.input)]
     if isinstance(line, Assembled):
         named += [
@@ -434,6 +611,12 @@ def _of_topics(stream: StreamTopics, line: LedgerLine | Assembled) -> Iterator[s
 
 def _charged_enough(line: Charge) -> Iterator[str]:
     """Check that a vote or an estimate is charged what its noise costs; sums have a learner."""
+    if line.kind == ACTION:
+        private = line.mechanism not in ("none", Smallest().name)
+    else:
+        private = line.mechanism == "discrete_laplace" or line.kind == OPENING
+    if not private:
+        yield f"block {line.block} ({line.kind}) is by {line.mechanism!r}, which is not private"
     if line.kind in (OPENING, SUMS):
         return
     noise, name = (line.rate, "rate") if line.kind == ACTION else (line.scale, "scale")
@@ -492,10 +675,18 @@ def _tiles(part: _Part, line: Charge) -> Iterator[str]:
         yield f"block {line.block} ({line.kind}) has a second line"
         return
     learner.kinds.add(line.kind)
+    opens, ends, block = line.kind == OPENING, line.kind in ENDS_BLOCK, _Block.of(line)
+    begins = opens or (ends and learner.last < 0)
+    if (begins and line.first_offset != line.born) or (opens and line.last_offset != line.born):
+        yield (
+            f"block {line.block} ({line.kind}) reads records {line.first_offset} …"
+            f" {line.last_offset}, but its learner was born at {line.born}"
+        )
+    if not opens and not ends and learner.newest != block:
+        yield f"{line.kind} of {block}, but the last that ended is {learner.newest}"
     if line.kind in (OPENING, *ENDS_BLOCK):
         yield from learner.releases.read(line)
         yield from part.succession.read(line, learner.releases)
-    yield from _as_published(part, learner, line)
     if line.kind == OPENING and (line.charge or line.stop > line.start):
         yield "an opening that is charged"
     if line.kind == OPENING and isinstance(line.carried, CarriedOver):
@@ -511,13 +702,37 @@ def _tiles(part: _Part, line: Charge) -> Iterator[str]:
                 f" but {learner.last} was read"
             )
         learner.blocks, learner.stop, learner.last = line.block + 1, line.stop, line.last_offset
+        learner.newest = block
 
 
 def _in_force(line: InForce) -> _InForce:
     if isinstance(line, ActionLine):
-        return _InForce(line.index, 0)
+        return _InForce(line.index, 0, line.action)
     policy = from_base64(line.policy, "policy")
-    return _InForce(_fingerprint(policy), len(policy) // _PART_BYTES)
+    return _InForce(_fingerprint(policy), len(policy) // _PART_BYTES, named_levels(line))
+
+
+def _named_so(part: _Part, epoch: int, index: int, name: str) -> Iterator[str]:
+    """Check that an action, or what policies belong to (-1), has one name in an epoch."""
+    known = part.names.setdefault((epoch, index), name)
+    if name != known:
+        what = "policies are" if index < 0 else f"action {index} is"
+        yield f"{what} of {name[:_SHOWN]}, expected {known[:_SHOWN]}"
+
+
+def _configured_lines(spec: StreamSpec) -> Iterator[LedgerLine]:
+    """A line of each kind as a configured stream writes it, but for what was drawn and read."""
+    for kind, epsilon in ((OPENING, _NOTHING), *((r.name, r.epsilon) for r in spec.kind.releases)):
+        identity = Identity(spec.name, 0, None, spec.epoch, 0, 0, kind)
+        release = Release(identity, 0, 1, 2, 0, 0, epsilon)
+        yield decode_ledger(spec.lines.ledger(release, ordinal=1))
+
+
+def _in_words(cap: PersonsCap | UnsetType) -> str:
+    """A cap as an assembly's settings say it."""
+    if cap is UNSET:
+        return ""
+    return f"{cap.most} in a stretch of {'day' if cap.slots is UNSET else f'{cap.slots} slots'}"
 
 
 def _fingerprint(policy: bytes) -> bytes:
@@ -525,11 +740,10 @@ def _fingerprint(policy: bytes) -> bytes:
     return blake2b(policy, digest_size=16).digest()
 
 
-def _as_published(part: _Part, learner: _Learner, line: Charge) -> Iterator[str]:
-    """Check that the topic's record, if it is still there, puts in force what this line does."""
-    published = part.published.pop(line.identity, None)
-    if published is None:
-        return
+def _as_published(
+    part: _Part, learner: _Learner, line: Charge, published: _InForce
+) -> Iterator[str]:
+    """Check that the topic's record puts in force what this line does."""
     if isinstance(published.choice, int):
         said = line.says_in_force()
         if published.choice != said:

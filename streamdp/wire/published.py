@@ -264,6 +264,17 @@ class Lines:
         return {"actions": len(self.actions), **drawn}, fill
 
 
+def named_levels(of: Lines | PolicyLine) -> str:
+    """What the parts of policies belong to, as text: actions, levels of contexts, and `played`."""
+    if isinstance(of, PolicyLine):
+        context = of.context
+    else:
+        context = UNSET if of.contexts is None else _fields(of.contexts)
+    actions = of.actions if isinstance(of, PolicyLine) else list(of.shown or of.actions)
+    named = {"actions": actions, "context": context or None, "played": of.played}
+    return _encode(named).decode()
+
+
 def _fields(contexts: Contexts) -> dict[str, list[str] | Cuts]:
     """The fields of a stream's contexts, as a line has them."""
     return {

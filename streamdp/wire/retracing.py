@@ -152,7 +152,7 @@ class Retraced:
                 self._count(method.actions_of("released", len(released)))
             if not opens and (kind := method.kind(self.actions or 2)) is not None:
                 yield from _released_with(kind, line)
-                if self.actions or kind.schedule == _learner(method.learner or "", 3).schedule:
+                if self.actions:  # how long blocks are may depend on it
                     yield from _in_slots_of(kind, line)
             if opens and method.learner is not None and line.carried is not UNSET and not self.lost:
                 history = line.carried_over().history or b""

@@ -13,7 +13,7 @@ from streamdp.core.events import Key
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.core.learners.feedback.policy_following import policy_following
-from streamdp.ports import Value
+from streamdp.ports import LastCommit, Value
 from streamdp.service.spec import StreamSpec
 from streamdp.service.verification import Verification
 from streamdp.wire.feedback import Feedback, configure_feedback
@@ -91,9 +91,12 @@ def live(store: Store, of: StreamSpec, stop: int) -> None:
 
 
 def verified(store: Store, of: StreamSpec) -> list[str]:
-    """What `ledger verify` has against the ledger."""
-    verification = Verification()
+    """What `ledger verify` has against state, actions topic and ledger."""
+    verification = Verification(configured=[of])
+    verification.read_state(of.topics, LastCommit(0, store.state))
+    verification.read_published(of.topics, store.actions)
     verification.read(of.topics, store.ledger)
+    verification.finish()
     verification.verdicts({of.topics.input: of.charge}, {})
     return verification.violations
 

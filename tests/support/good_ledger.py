@@ -28,10 +28,11 @@ def line(
     ordinal: int = 1,
     epoch: int = 1,
     partition: int = 0,
+    born: int = 0,
 ) -> Published:
     """A charge: slot n reads record n − 1 unless it says otherwise."""
     release = Release(
-        Identity("home", partition, key, epoch, 0, block, kind),
+        Identity("home", partition, key, epoch, born, block, kind),
         value=0,
         start=start,
         stop=stop,
@@ -46,7 +47,7 @@ def line(
 
 def opening(key: Key = b"fr", *, at: int = 0, **fields: int) -> Published:
     """A learner begins."""
-    return line(0, 1, 1, kind=OPENING, key=key, first=at, last=at, epsilon="0", **fields)
+    return line(0, 1, 1, kind=OPENING, key=key, first=at, last=at, born=at, epsilon="0", **fields)
 
 
 def numbered(*records: Published, first: int = 1) -> tuple[Published, ...]:

@@ -55,7 +55,9 @@ VERSION = 1
 _Width = Annotated[str, msgspec.Meta(pattern="^[0-9]{20}$")]
 
 
-class _Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The checkpoint of an assembly's partition."""
+
     version: int
     epoch: int
     digest: str
@@ -108,7 +110,7 @@ def encode_point(
 ) -> bytes:
     """The checkpoint's value, whose length is a function of requests alone."""
     return msgspec.json.encode(
-        _Point(
+        Point(
             version=VERSION,
             epoch=spec.epoch,
             digest=spec.digest,
@@ -145,7 +147,7 @@ class _Found:
     partition: Partition
     taken: Taken
     by_others: ChargesByOthers
-    point: _Point | None
+    point: Point | None
     line: Assembled | None  # the newest of the ledger
 
     def open(self) -> Opened:
@@ -258,7 +260,7 @@ class _Found:
             )
         return begin
 
-    def _check_ledger(self, point: _Point) -> None:
+    def _check_ledger(self, point: Point) -> None:
         """State and ledger must know the same lines; a look beside an owner reads it twice."""
         later = _line(self.spec, self.partition, self.taken.later_ledger_line)
         newest = self.line.ordinal if self.line else 0
@@ -276,7 +278,7 @@ class _Found:
                 f"line {newest}" if newest else "an empty ledger",
             )
 
-    def _check_inputs(self, point: _Point) -> None:
+    def _check_inputs(self, point: Point) -> None:
         """The topics must be the same, with no fewer partitions; a new epoch changes neither."""
         for what, known, now in (
             ("requests", point.requests_id, self.taken.input_id),
@@ -330,15 +332,14 @@ class _Found:
         return _halt(self.partition, what, expected, got)
 
 
-def declared_by(value: bytes, *, where: str) -> tuple[int, int, int]:
-    """The epoch of a checkpoint, the lines of its ledger, and the first request beyond them."""
+def decode_point(value: bytes, *, where: str) -> Point:
+    """Read a checkpoint's value."""
     try:
-        point = msgspec.json.decode(value, type=_Point)
+        return msgspec.json.decode(value, type=Point)
     except msgspec.MsgspecError:
         what = "the checkpoint cannot be read"
         got = f"{len(value)} bytes"
         raise StateMismatch(where, what, expected="one of this version", got=got) from None
-    return point.epoch, point.lines, point.declared
 
 
 def _others(taken: Taken) -> list[bytes]:
@@ -346,13 +347,13 @@ def _others(taken: Taken) -> list[bytes]:
     return [place for place in taken.state if place not in (POINT, FINGERPRINTS)]
 
 
-def read_point(partition: Partition, taken: Taken) -> _Point | None:
+def read_point(partition: Partition, taken: Taken) -> Point | None:
     """The checkpoint, if there is one."""
     value = taken.state.get(POINT)
     if value is None:
         return None
     try:
-        point = msgspec.json.decode(value, type=_Point)
+        point = msgspec.json.decode(value, type=Point)
     except msgspec.MsgspecError:
         damage = "other bytes"
         raise _halt(partition, "the checkpoint cannot be read", "a readable one", damage) from None
