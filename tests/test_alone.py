@@ -196,6 +196,14 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
 }
 
 
+def seen_or_refused(fold: Callable[[], object]) -> object:
+    """What a fold sees; None where a charge out of turn was refused."""
+    try:
+        return fold()
+    except sd.BudgetExceeded:
+        return None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_is_every_broken_way_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +223,7 @@ def test_is_every_broken_way_caught(name: str, monkeypatch: pytest.MonkeyPatch) 
     long = by_the_long_way(monkeypatch, fold)
     assert fold() == long
     monkeypatch.setattr(*MUTANTS[name])
-    assert fold() != long
+    assert seen_or_refused(fold) != long
 
 
 # -- the same of a feedback stream -----------------------------------------------------------------
@@ -272,4 +280,4 @@ def test_is_every_broken_way_of_feedback_caught(name: str, monkeypatch: pytest.M
     log = shown_log(60)
     long = by_the_long_way(monkeypatch, lambda: feedback_alone("header", log))
     monkeypatch.setattr(*MUTANTS[name])
-    assert feedback_alone("header", log) != long
+    assert seen_or_refused(lambda: feedback_alone("header", log)) != long

@@ -13,8 +13,8 @@ import pytest
 
 from streamdp.core.arrays import Ints
 from streamdp.core.errors import BudgetExceeded
-from streamdp.core.ledger import Ledger, TopicCharge, topic_total
-from streamdp.core.ledger.runs import Levels
+from streamdp.core.ledger import TopicCharge, topic_total
+from streamdp.lab.papers.ledger import Ledger, Levels
 
 
 def charge(ledger: Ledger, start: int, stop: int, epsilon: Fraction) -> bool:

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from streamdp.core import calibration
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.engine import machine
+from streamdp.core.engine.charging import Charges
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import Batch, Releases
+from streamdp.core.events import Batch, Key, Releases
 from streamdp.core.grid import UNIT
 from streamdp.core.learners import Leader, learner_of, naive_noisy_leader
-from streamdp.core.ledger import Ledger
 from streamdp.core.randomness import Bits, SeededRandomness, SystemRandomness
 from streamdp.core.segments import Adder, Grouped
 from streamdp.core.selection import (
@@ -397,13 +397,13 @@ def test_content_beyond_the_unit_interval_is_caught(
 
 def test_a_charge_that_misses_a_slot_is_caught(broken: pytest.MonkeyPatch) -> None:
     """A ledger off by one: the first slot of each block goes free."""
-    book = Ledger.book
+    spent = Charges.spent
 
-    def late(self: Ledger, accounts: Ints, starts: Ints, stops: Ints, *, epsilon: Fraction) -> None:
-        some = stops - starts > 1
-        book(self, accounts[some], starts[some] + 1, stops[some], epsilon=epsilon)
+    def late(self: Charges, key: Key, *, slot: int) -> Fraction:
+        begins = slot == self.schedule.start(self.schedule.block_of(slot))
+        return Fraction(0) if begins else spent(self, key, slot=slot)
 
-    broken.setattr(Ledger, "book", late)
+    broken.setattr(Charges, "spent", late)
     failure = first_failure(incumbent(), samples=1000, longest=8, memo=Memo())
     assert failure is not None
     assert failure.endswith("> 0")

@@ -141,27 +141,6 @@ def test_is_every_release_in_the_ledger(learner: sd.Leader, log: Batch, lengths:
     assert booked == paid
 
 
-def test_is_a_charge_above_the_budget_refused_before_anything_changes() -> None:
-    """An engine whose slots were charged elsewhere refuses the batch whole and stays as it was."""
-    learner = sd.incumbent_leader(actions=ACTIONS, epsilon="1")
-    machine = sd.Engine(
-        stream="s", partition=0, learner=learner, budget="1", randomness=sd.SeededRandomness(1)
-    )
-    machine.apply(b"k", [0, 1, 1])
-    ledger = machine._ledger
-    assert ledger is not None
-    ledger.book(np.array([0]), np.array([3]), np.array([4]), epsilon=Fraction(1, 2))
-    before = machine.save()
-    with pytest.raises(sd.BudgetExceeded, match="slots 2 to 4"):
-        machine.apply_batch(
-            loss_batch([b"k"], np.zeros(4, np.int64), np.zeros((4, 3), np.float32), np.arange(1, 5))
-        )
-    assert machine.position == 1
-    assert machine.slots(b"k") == 1
-    machine._bank.first_unsaved[0] = 0
-    assert machine.save() == before
-
-
 @pytest.mark.parametrize("budget", ["0.49", "0.7"])
 def test_is_a_configuration_that_costs_more_than_its_budget_refused(budget: str) -> None:
     """Action and estimates of one event together must fit."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import streamdp as sd
+from streamdp.core.arrays import Bools
 from streamdp.core.engine import Engine, NotPrivate, rebuild, recorded
 from streamdp.core.engine.releasing import Draws, Ended, Wave
 from streamdp.core.events import NO_ARM, OPENING, SUMS, Batch, Key, Release
@@ -328,9 +329,9 @@ def test_a_policy_never_reads_an_open_sum(monkeypatch: pytest.MonkeyPatch) -> No
     assert quiet == later
     close = Engine._close
 
-    def reading(self: Engine, ended: Ended, draws: Draws) -> Iterator[Wave]:
+    def reading(self: Engine, ended: Ended, paid: Sequence[Bools], draws: Draws) -> Iterator[Wave]:
         exact = self._bank.private["sums"][ended.rows].copy()
-        yield from close(self, ended, draws)
+        yield from close(self, ended, paid, draws)
         self._bank.public["remembered"][ended.rows, exact.shape[1] :] += exact / UNIT
 
     monkeypatch.setattr(Engine, "_close", reading)

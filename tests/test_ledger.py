@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from streamdp.core.errors import BudgetExceeded, InvalidConfig, StateMismatch
-from streamdp.core.ledger import Ledger, Run, TopicCharge, topic_total
-from streamdp.core.ledger.runs import Histories
+from streamdp.core.ledger import Run, TopicCharge, topic_total
+from streamdp.lab.papers.ledger import Histories, Ledger
 
 TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
 

@@ -112,17 +112,17 @@ def learned(place: Place) -> None:
 
 
 OVERCHARGES = """
-from fractions import Fraction
-from streamdp.core.kinds.kind import Tariff
+from streamdp.core.engine.charging import Ends
 
-rightly = Tariff.of_lengths
-Tariff.of_lengths = lambda self, lengths: (
-    (charge + Fraction(1, 4), which) for charge, which in rightly(self, lengths)
-)
+rightly = Ends.pay
+def short(self, charged):
+    rightly(self, charged)
+    charged[self.rows] -= 1
+Ends.pay = short
 from streamdp.cli import main
 main()
 """
-"""A service that charges an event more than its configuration counted."""
+"""A service whose next block would charge a slot once more."""
 
 
 def test_is_a_refused_charge_seen_and_nothing_drawn(tmp_path: Path) -> None:

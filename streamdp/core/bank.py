@@ -65,12 +65,13 @@ class Bank:
     """Rows in arrays that grow as keys come."""
 
     __slots__ = (
-        "_columns", "_kinds", "_rows", "block", "born", "first_offset", "first_unsaved", "keys",
-        "private", "public", "seen", "slots", "tags", "unsaved_time",
+        "_columns", "_kinds", "_rows", "block", "born", "charged", "first_offset", "first_unsaved",
+        "keys", "private", "public", "seen", "slots", "tags", "unsaved_time",
     )  # fmt: skip
 
     block: Ints
     born: Ints
+    charged: Ints  # the first slot that is not paid: see `core.engine.charging`
     first_offset: Ints
     first_unsaved: Ints
     seen: Ints
@@ -98,6 +99,7 @@ class Bank:
         self._columns = {
             "block": Column(np.int64, one),
             "born": Column(np.int64, one),
+            "charged": Column(np.int64, one),
             "first_offset": Column(np.int64, one),
             "first_unsaved": Column(np.int64, one),
             "seen": Column(np.int64, one if aging else none),

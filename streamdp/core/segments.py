@@ -63,6 +63,8 @@ class Segments:
 
     of: Ints  # S: which touched key
     block: Ints  # S
+    start: Ints  # S: the block's first slot
+    stop: Ints  # S: the slot after its last
     begin: Ints  # S: where its slots begin in the grouped order
     length: Ints  # S: how many slots
     into: Ints  # S: how many slots of the block came in earlier batches
@@ -135,7 +137,9 @@ def cut(schedule: Schedule, grouped: Grouped, taken: Ints) -> Segments:
     starts, stops = schedule.starts(blocks), schedule.stops(blocks)
     begin, end = np.maximum(starts, first[of]), np.minimum(stops, last[of] + 1)
     places = (np.cumsum(grouped.counts) - grouped.counts)[of] + begin - first[of]
-    return Segments(of, blocks, places, end - begin, begin - starts, end == stops, wave)
+    return Segments(
+        of, blocks, starts, stops, places, end - begin, begin - starts, end == stops, wave
+    )
 
 
 class Adder:

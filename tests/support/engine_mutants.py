@@ -9,7 +9,7 @@ blocks, by one that goes through a few slots alone and through blocks of up to 2
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from hashlib import blake2b
@@ -19,17 +19,16 @@ import pytest
 from numpy.typing import NDArray
 
 from streamdp.core import randomness, segments
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Bools, Ints
 from streamdp.core.bank import CLEAN, Bank
 from streamdp.core.engine import Engine
 from streamdp.core.engine.rebuilding import Rebuilding
 from streamdp.core.engine.releasing import Fresh
 from streamdp.core.events import ACTION, Batch, Key, Releases
 from streamdp.core.grid import UNIT, Quantiser, quantise
-from streamdp.core.kinds.kind import BitsOf, Kind
+from streamdp.core.kinds.kind import BitsOf, Kind, Tariff
 from streamdp.core.kinds.losses import LossAdder, LossContents
 from streamdp.core.learners import Leader, learner_of
-from streamdp.core.ledger import Ledger
 from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import Bits, CounterBits, Purpose, SystemRandomness
 from streamdp.core.regret import Estimate, estimate
@@ -326,15 +325,14 @@ def rounds_the_sums_that_it_loads(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(INCUMBENT, said="the ledger does not say what its blocks cost")
 def lets_long_blocks_go_free(patch: pytest.MonkeyPatch) -> None:
-    book = Ledger.book
+    of_lengths = Tariff.of_lengths
 
-    def lenient(
-        self: Ledger, accounts: Ints, starts: Ints, stops: Ints, *, epsilon: Fraction
-    ) -> None:
-        short = stops - starts < 40
-        book(self, accounts[short], starts[short], stops[short], epsilon=epsilon)
+    def lenient(self: Tariff, lengths: Ints) -> Iterator[tuple[Fraction, Bools]]:
+        for epsilon, which in of_lengths(self, lengths):
+            yield epsilon, which & (lengths < 40)
+        yield Fraction(0), lengths >= 40
 
-    patch.setattr(Ledger, "book", lenient)
+    patch.setattr(Tariff, "of_lengths", lenient)
 
 
 @mutant(INCUMBENT, said="block_regret: not drawn exactly once", estimates=ESTIMATES)

@@ -10,7 +10,7 @@ run: the scale that is printed for Hybrid-UCB, advice that is protected, a δ be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from hashlib import blake2b
@@ -23,7 +23,7 @@ from msgspec import structs
 
 from streamdp.client import Answer, choosing
 from streamdp.core import calibration
-from streamdp.core.arrays import Columns, Ints
+from streamdp.core.arrays import Bools, Columns, Ints
 from streamdp.core.bank import Bank
 from streamdp.core.engine import Engine
 from streamdp.core.engine.plan import Heritage, Plan, plan
@@ -91,8 +91,8 @@ def with_closing(patch: pytest.MonkeyPatch, changed: Closing) -> None:
     """Change what happens where blocks end: `changed` gets what closes them as shipped."""
     close = Engine._close
 
-    def other(self: Engine, ended: Ended, drawn: Draws) -> list[Wave]:
-        return changed(self, ended, lambda: list(close(self, ended, drawn)))
+    def other(self: Engine, ended: Ended, paid: Sequence[Bools], draws: Draws) -> list[Wave]:
+        return changed(self, ended, lambda: list(close(self, ended, paid, draws)))
 
     patch.setattr(Engine, "_close", other)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
 
-from streamdp.core.arrays import Columns, Ints
+from streamdp.core.arrays import Bools, Columns, Ints
 from streamdp.core.engine import Engine
 from streamdp.core.engine.releasing import Draws, Ended, Fresh, Wave
 from streamdp.core.events import ACTION
@@ -44,10 +44,10 @@ def keeps_sums(patch: pytest.MonkeyPatch) -> None:
     """A block's sums begin with those of the block before: an event is in both."""
     close = Engine._close
 
-    def keeping(self: Engine, ended: Ended, draws: Draws) -> Iterator[Wave]:
+    def keeping(self: Engine, ended: Ended, paid: Sequence[Bools], draws: Draws) -> Iterator[Wave]:
         sums = self._bank.private["sums"]
         kept = sums[ended.rows].copy()
-        yield from close(self, ended, draws)
+        yield from close(self, ended, paid, draws)
         sums[ended.rows] = kept
 
     patch.setattr(Engine, "_close", keeping)

@@ -1,9 +1,9 @@
 """The state machine: apply, save, rebuild. One module for each step that a batch goes through.
 
-`plan` lays a batch out over rows and blocks, `releasing` says where releases come from and makes
-columns of them, `machine` is the engine that holds these together, `idleness` says which keys
-leave, `rebuilding` restores an engine, and `operator` is NOT PRIVATE. What is kept, drawn and put
-in force is the kind's (`core.kinds`).
+`plan` lays a batch out over rows and blocks, `charging` marks the slots of ended blocks paid,
+`releasing` says where releases come from and makes columns of them, `machine` is the engine that
+holds these together, `idleness` says which keys leave, `rebuilding` restores an engine, and
+`operator` is NOT PRIVATE. What is kept, drawn and put in force is the kind's (`core.kinds`).
 
 A name is imported at its first use: a command that only checks a configuration needs the layout of
 its rows but no engine.
@@ -15,8 +15,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from streamdp.core.engine.charging import Charges
     from streamdp.core.engine.idleness import Ages
-    from streamdp.core.engine.machine import Charges, Engine
+    from streamdp.core.engine.machine import Engine
     from streamdp.core.engine.operator import NotPrivate
     from streamdp.core.engine.rebuilding import Rebuilding, rebuild
     from streamdp.core.kinds.recorded import Drawn, Kept, Recorded, recorded
@@ -41,7 +42,8 @@ _HOMES = {
     "streamdp.core.kinds.recorded": ("Drawn", "Kept", "Recorded", "recorded"),
     "streamdp.core.engine.idleness": ("Ages",),
     "streamdp.core.snapshot": ("configuration_digest", "row_layout"),
-    "streamdp.core.engine.machine": ("Charges", "Engine"),
+    "streamdp.core.engine.charging": ("Charges",),
+    "streamdp.core.engine.machine": ("Engine",),
     "streamdp.core.engine.operator": ("NotPrivate",),
     "streamdp.core.engine.rebuilding": ("Rebuilding", "rebuild"),
 }

@@ -4,7 +4,8 @@ What one batch does, in this order:
 
 1. *Plan.* Which rows its slots belong to and where their blocks end: from keys, offsets and slot
    numbers alone. Nothing has changed yet.
-2. *Charge* (P6). The ledger books every block that will end, or refuses and nothing changes.
+2. *Charge* (P6). The slots of every block that will end are marked paid (`engine.charging`), or the
+   batch is refused and nothing changes.
 3. *Apply.* New rows are born and draw their openings; each segment is added to its row; where a
    block ends its releases are drawn, the r-th blocks of all keys together. What is added, drawn and
    put in force is the kind's (`core.kinds.kind`); the engine knows none of them.
@@ -21,7 +22,6 @@ moved on.
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping, Sequence, Set
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 from types import EllipsisType
@@ -29,7 +29,7 @@ from types import EllipsisType
 import numpy as np
 
 from streamdp.core import snapshot
-from streamdp.core.arrays import Columns, Ints
+from streamdp.core.arrays import Bools, Columns, Ints
 from streamdp.core.bank import CLEAN, Bank, Gathered
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.engine.arguments import (
@@ -39,6 +39,7 @@ from streamdp.core.engine.arguments import (
     check_randomness,
     warn_of_shape,
 )
+from streamdp.core.engine.charging import Charges, Ends, ends_of
 from streamdp.core.engine.idleness import Ages, Idleness
 from streamdp.core.engine.operator import NotPrivate
 from streamdp.core.engine.plan import Alone, Plan, check_keys, check_order, plan
@@ -58,7 +59,6 @@ from streamdp.core.evidence.evidence import Known
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.grid import as_single, as_vector, centred_gain
 from streamdp.core.kinds.kind import Kind, tariff
-from streamdp.core.ledger import Ledger, Run
 from streamdp.core.randomness import Randomness
 from streamdp.core.regret import Estimate
 from streamdp.core.segments import BatchSlots
@@ -124,11 +124,11 @@ class Engine:
         self.slots_refused = 0
         self.layout = snapshot.row_layout(kind, epoch=epoch)
         """The layout of saved rows; all have one width."""
+        self._furthest = 1  # the first slot that no row has ever paid
         self._evidence = kind.evidence
         self._releases = kind.releases
         self._cleared = [field.name for field in kind.fields if field.cleared]
         self._tariff = tariff(kind, budget=share)
-        self._ledger = None if share is None else Ledger(share)
         self._bank = bank = Bank(
             private=kind.fields, public=self._evidence.fields,
             tagged=randomness.seeded, aging=idle is not None,
@@ -255,29 +255,27 @@ class Engine:
                 self._bank, self.kind.schedule, batch,
                 limit=limit, heritage=draws.carried, away=away,
             )  # fmt: skip
-            segments, ends = planned.slots.segments, np.flatnonzero(planned.slots.segments.closes)
-            self._book(
-                planned.slots.segment_rows[ends], segments.block[ends],
-                rows=len(self._bank) + len(planned.new),
-            )  # fmt: skip
+            ends = ends_of(planned, self._bank, self._releases)
             self._halfway = True
-            waves += self._apply(planned, draws)
+            waves += self._apply(planned, ends, draws)
             self.slots_refused += planned.refused
         if len(read.offsets):
             self.position = int(read.offsets[-1]) + 1
         return waves
 
-    def _apply(self, planned: Plan, draws: Draws) -> Iterator[Wave]:
-        """Apply a plan whose charges are booked; yield what was drawn."""
+    def _apply(self, planned: Plan, ends: Ends, draws: Draws) -> Iterator[Wave]:
+        """Apply a plan whose ends were checked: mark them paid, then draw; yield what was drawn."""
         if len(planned.new):
             yield self._give_birth(planned, draws)
+        ends.pay(self._bank.charged)
+        self._furthest = max(self._furthest, int(ends.stop.max(initial=1)))
         slots = planned.slots
         if not len(slots.segments.of):
             return
         contents, bank, segments = (
             self._adder.contents(slots, self._fresh.bits), self._bank, slots.segments,
         )  # fmt: skip
-        of_segments = slots.segment_rows
+        of_segments, end_of = slots.segment_rows, np.cumsum(segments.closes) - 1
         for which in slots.waves():
             rows, into = of_segments[which], segments.into[which]
             begins = into == 0
@@ -289,21 +287,19 @@ class Engine:
             contents.add(which, rows)
             closes = segments.closes[which]
             if np.count_nonzero(closes):
-                rows, blocks = rows[closes], segments.block[which][closes]
                 last = (segments.begin[which] + segments.length[which])[closes] - 1
-                place, schedule = slots.grouped.places(last), self.kind.schedule
-                yield from self._close(
-                    Ended(
-                        rows=rows,
-                        block=blocks,
-                        start=schedule.starts(blocks),
-                        stop=schedule.stops(blocks),
-                        first_offset=bank.first_offset[rows],
-                        last_offset=slots.batch.offsets[place],
-                        place=place,
-                    ),
-                    draws,
+                place = slots.grouped.places(last)
+                rows, block, start, stop, due = ends.take(end_of[which][closes])
+                ended = Ended(
+                    rows=rows,
+                    block=block,
+                    start=start,
+                    stop=stop,
+                    first_offset=bank.first_offset[rows],
+                    last_offset=slots.batch.offsets[place],
+                    place=place,
                 )
+                yield from self._close(ended, due, draws)
         self._mark_unsaved(slots)
 
     def _give_birth(self, planned: Plan, draws: Draws) -> Wave:
@@ -315,8 +311,8 @@ class Engine:
         self._fresh.tag(rows)
         for at, inherited in carried.items():
             bank.block[rows[at]] = inherited.block
-        begin = schedule.starts(bank.block[rows])
-        bank.slots[rows] = begin - 1
+        begin = planned.begin
+        bank.slots[rows], bank.charged[rows] = begin - 1, begin
         released = draws.openings(rows)
         self._put(rows, evidence.opened(released))
         lengths = schedule.lengths(bank.block[rows])
@@ -337,19 +333,19 @@ class Engine:
         born = Ended(rows, np.zeros_like(rows), begin, begin, planned.born, planned.born, place)
         return Wave(0, born, released, in_force, named or None)
 
-    def _close(self, ended: Ended, draws: Draws) -> Iterator[Wave]:
-        """Draw the releases of blocks that end, fold them, and begin the next blocks.
+    def _close(self, ended: Ended, paid: Sequence[Bools], draws: Draws) -> Iterator[Wave]:
+        """Draw the releases that were paid for, fold them, and begin the next blocks.
 
         All draws come before the fold: what is in force during a block is what its draws know.
         """
         bank, evidence, rows, lengths = (
             self._bank, self._evidence, ended.rows, ended.stop - ended.start,
         )  # fmt: skip
-        drawn = []
-        for code, release in enumerate(self._releases, start=1):
-            due = release.due(lengths)
-            if due.any():
-                drawn.append((code, due, draws.released(release.name, rows[due])))
+        drawn = [
+            (code, due, draws.released(release.name, rows[due]))
+            for code, (release, due) in enumerate(zip(self._releases, paid, strict=True), start=1)
+            if due.any()
+        ]
         self._put(rows, evidence.fold(Gathered(bank.public, rows), drawn[0][2], lengths))
         next_lengths = self.kind.schedule.lengths(ended.block + 1)
         in_force = evidence.in_force(Gathered(bank.public, rows), next_lengths)
@@ -426,7 +422,7 @@ class Engine:
     @property
     def ledger(self) -> Charges:
         """The charges, by key."""
-        return Charges(self._ledger, self._bank)
+        return Charges(self._tariff, self.kind.schedule, self._bank, self._furthest)
 
     # -- idle keys -------------------------------------------------------------------------------
 
@@ -472,8 +468,6 @@ class Engine:
             self._heritage[key] = carried
         kept = np.flatnonzero(stays)
         bank.keep(kept)
-        if self._ledger is not None:
-            self._ledger.keep(kept)
         if self._not_private is not None:
             self._not_private.keep(kept)
 
@@ -568,68 +562,6 @@ class Engine:
                 expected="a rebuilt engine",
                 got=f"one at position {self.position} with half a batch",
             )
-
-    # -- charges ---------------------------------------------------------------------------------
-
-    def _book(self, accounts: Ints, blocks: Ints, *, rows: int) -> None:
-        """Charge blocks before anything is drawn from them (P6); `rows` have an account."""
-        if self._ledger is None or self._tariff is None:
-            return
-        self._ledger.grow(max(0, rows - len(self._ledger)))
-        if not len(accounts):
-            return
-        starts, stops = self.kind.schedule.starts(blocks), self.kind.schedule.stops(blocks)
-        for epsilon, which in self._tariff.of_lengths(stops - starts):
-            self._ledger.book(accounts[which], starts[which], stops[which], epsilon=epsilon)
-
-    def _book_past(self) -> None:
-        """Charge the blocks that ended before saved rows were saved."""
-        if self._ledger is None or self._tariff is None:
-            return
-        self._ledger.grow(max(0, len(self._bank) - len(self._ledger)))
-        ended, schedule = self._bank.block[: len(self._bank)], self.kind.schedule
-        for epsilon, begin, end in self._tariff.of_first(int(ended.max(initial=0)), schedule):
-            accounts = np.flatnonzero(ended > begin)
-            stops = schedule.starts(np.minimum(ended[accounts], end))
-            starts = np.full_like(stops, schedule.start(begin))
-            self._ledger.book(accounts, starts, stops, epsilon=epsilon)
-
-
-@dataclass(frozen=True, slots=True)
-class Charges:
-    """The charges, by key. Public: they follow from slot numbers.
-
-    A learner that carried over begins with a later block than the first, and its row does not say
-    with which one: after a rebuild the slots before that block count as charged too, though the
-    learner never had them. So the figure may be too high but never too low, and refuses nothing
-    (these slots cannot come any more). The record of charges is the ledger topic, not this.
-    """
-
-    ledger: Ledger | None
-    bank: Bank
-
-    def spent(self, key: Key, *, slot: int) -> Fraction:
-        """What one slot of a key has been charged in total."""
-        return self.max_spent(key, start=slot, stop=slot + 1)
-
-    def max_spent(self, key: Key, *, start: int, stop: int) -> Fraction:
-        """The most that any of the slots [start, stop) of a key has been charged."""
-        row = self.bank.row(key)
-        if self.ledger is None or row is None:
-            return Fraction(0)
-        return self.ledger.max_spent(row, start, stop)
-
-    def highest(self) -> Fraction:
-        """The most that any slot of any key has been charged: the guarantee so far."""
-        return Fraction(0) if self.ledger is None else self.ledger.highest()
-
-    def export(self) -> Iterator[tuple[Key, Run]]:
-        """Every charged stretch of slots, key by key."""
-        if self.ledger is None:
-            return
-        for row, key in enumerate(self.bank.keys):
-            for run in self.ledger.export(row):
-                yield key, run
 
 
 def _loss(loss: object, reward: object) -> float:

@@ -33,6 +33,7 @@ class Plan:
     new: Ints = field(default_factory=lambda: _NONE)
     """Which of the batch's keys are born, in the order of their first records."""
     born: Ints = field(default_factory=lambda: _NONE)  # the offset where each is born
+    begin: Ints = field(default_factory=lambda: _NONE)  # the first slot of each
     carried: dict[int, Carried] = field(default_factory=dict)
     """What they carry over, by their places in `new`."""
     refused: int = 0  # how many slots were of keys beyond the limit
@@ -56,7 +57,7 @@ class Alone:
             return np.full(1, number, dtype=np.int64)
 
         segments = Segments(
-            of=one(), block=one(), begin=one(), length=one(1), into=one(),
+            of=one(), block=one(), start=one(), stop=one(), begin=one(), length=one(1), into=one(),
             closes=np.zeros(1, dtype=np.bool_), wave=one(),
         )  # fmt: skip
         nothing: Batch = None  # type: ignore[assignment]
@@ -132,17 +133,18 @@ def plan(
     touched = rows[grouped.touched]
     taken = np.where(touched < len(bank), bank.slots[np.minimum(touched, len(bank.slots) - 1)], 0)
     carried = heritage([batch.keys[key] for key in new.tolist()], born) if len(new) else {}
+    begin = np.ones(len(new), dtype=np.int64)
     if carried:
-        begun = np.zeros(len(new), dtype=np.int64)
-        begun[list(carried)] = [schedule.start(known.block) - 1 for known in carried.values()]
+        begin[list(carried)] = [schedule.start(known.block) for known in carried.values()]
         fresh = touched >= len(bank)
-        taken[fresh] = begun[touched[fresh] - len(bank)]
+        taken[fresh] = begin[touched[fresh] - len(bank)] - 1
     if len(taken) and (last := int((taken + grouped.counts).max())) > LAST_SLOT:
         raise InvalidConfig("batch", "too many slots of one key", expected=LAST_SLOT, got=last)
     return Plan(
         slots=BatchSlots(kept, touched, taken, grouped, cut(schedule, grouped, taken)),
         new=new,
         born=born,
+        begin=begin,
         carried=carried,
         refused=len(batch.index) - len(kept.index),
     )

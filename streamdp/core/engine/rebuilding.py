@@ -90,7 +90,9 @@ class Rebuilding:
         if engine.idleness is not None and ages is not None:
             self._bank.seen[saved] = self._seen
             engine.idleness.begin(ages.low, ages.since)
-        engine._book_past()
+        paid = engine.kind.schedule.starts(self._bank.block[saved])
+        self._bank.charged[saved] = paid
+        engine._furthest = int(paid.max(initial=1))
 
     def _born_later(self) -> dict[Key, int]:
         """When learners without a saved row were born: their keys' newest openings."""

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.ledger import Ledger
 from streamdp.lab.replay.cells import (
     BASELINE,
     RUNNING,
@@ -215,18 +214,14 @@ def _read(log: Log, question: Question, work: ReplayWork, watch: Watch) -> Summe
 
 
 def _charge(cell: Cell, summed: Summed) -> Charged | None:
-    """Book every block that ended, in a ledger like the live one."""
+    """What every block that ended is charged."""
     if cell.learner.charge is None:
         return None
     schedule = cell.learner.schedule
     closed = schedule.blocks_of(summed.slots + 1)
-    ledger = Ledger(cell.learner.charge)
-    ledger.grow(len(closed))
-    accounts = np.flatnonzero(closed)
-    stops = schedule.starts(closed[accounts])
-    ledger.book(accounts, np.ones_like(accounts), stops, epsilon=cell.learner.charge)
-    charged = int((stops - 1).sum())
-    return Charged(ledger.highest(), int(closed.sum()), charged, int(summed.slots.sum()) - charged)
+    charged = int((schedule.starts(closed) - 1).sum())
+    highest = cell.learner.charge if charged else Fraction(0)
+    return Charged(highest, int(closed.sum()), charged, int(summed.slots.sum()) - charged)
 
 
 def seeds_of(count: int, *, first: int = 0) -> tuple[int, ...]:

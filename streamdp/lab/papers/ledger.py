@@ -1,9 +1,12 @@
-"""The ledger of one engine: dense accounts, charged on ranges of slots within a budget.
+"""A ledger of any ranges of slots: dense accounts, charged within a budget.
 
-An account is the row of one learner, a number from 0. Its charges are runs of equal totals. The
-last run (the *tail*) lives in arrays; earlier runs are lists that accounts share (`runs`). So an
-account takes 24 bytes (27 with spare room), and bookings are array operations where a range starts
-or ends at the end of its account.
+The papers' learners charge ranges that do not follow from a schedule. Every charge of a call is
+stored, or `BudgetExceeded` is raised and none is; a charge is never clamped.
+
+An account is one learner, a number from 0. Its charges are runs of equal totals. The last run (the
+*tail*) lives in arrays; earlier runs are lists that accounts share. So an account takes 24 bytes
+(27 with spare room), and bookings are array operations where a range starts or ends at the end of
+its account.
 """
 
 from __future__ import annotations
@@ -11,13 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import takewhile
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamdp.core.arrays import Bools, Ints
 from streamdp.core.errors import BudgetExceeded, InvalidConfig
-from streamdp.core.ledger.runs import NOTHING, Histories, Levels, Node, Run, added
+from streamdp.core.ledger.runs import NOTHING, Run, added
 
+_FIRST_SWEEP = 1024  # nodes; smaller lists are not worth sweeping
 _SPARE = 8  # room for an eighth more accounts: 27 bytes each at most
 
 
@@ -236,6 +242,96 @@ class Ledger:
             before = self._histories.id_of(tail)
             tail = Node(run.start, run.stop, self._levels.id_of(run.epsilon), before)
         return tail
+
+
+class Node(NamedTuple):
+    """A run, with its total as a level's number and the run before it as a node's number."""
+
+    start: int
+    stop: int
+    level: int
+    history: int
+
+
+END = Node(0, 0, 0, 0)
+"""The node that ends every list, number 0; also the state of an account with no charge."""
+
+
+class Levels:
+    """Interned totals: small integers stand for `Fraction`s; 0 stands for nothing charged."""
+
+    __slots__ = ("_ids", "values")
+
+    def __init__(self) -> None:
+        self.values = [NOTHING]
+        self._ids = {NOTHING: 0}
+
+    def id_of(self, total: Fraction) -> int:
+        """The number of a total; `values[number]` is the total."""
+        if total not in self._ids:
+            self._ids[total] = len(self.values)
+            self.values.append(total)
+        return self._ids[total]
+
+
+class Histories:
+    """Interned lists of runs that only grow at their head: equal lists are one list.
+
+    Ranges are functions of slot numbers, so a million accounts have a handful of histories. A
+    parent's number is below its child's. Nodes that no account reaches any more are swept when the
+    nodes have doubled since the last sweep, which costs O(1) for each node ever made.
+    """
+
+    __slots__ = ("_ids", "_sweep_at", "nodes")
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = [END]
+        self._ids: dict[Node, int] = {END: 0}
+        self._sweep_at = _FIRST_SWEEP
+
+    def id_of(self, node: Node) -> int:
+        """The number of a node, which is added if it is new."""
+        number = self._ids.get(node)
+        if number is None:
+            number = self._ids[node] = len(self.nodes)
+            self.nodes.append(node)
+        return number
+
+    def ids_of(self, nodes: Ints) -> Ints:
+        """The numbers of many nodes (rows of their four fields), of which few differ."""
+        if bool((nodes == nodes[0]).all()):
+            return np.full(len(nodes), self.id_of(Node(*nodes[0].tolist())), dtype=np.int64)
+        distinct, where = np.unique(nodes, axis=0, return_inverse=True)
+        ids = [self.id_of(Node(*row)) for row in distinct.tolist()]
+        return np.array(ids, dtype=np.int64)[where]
+
+    def back(self, node: Node) -> Iterator[Node]:
+        """A node and those before it, last first, without the end."""
+        while node != END:
+            yield node
+            node = self.nodes[node.history]
+
+    def reachable(self, heads: NDArray[np.int32]) -> Bools:
+        """Which nodes can be reached from these; the end always can."""
+        alive = np.zeros(len(self.nodes), dtype=np.bool_)
+        alive[heads] = True
+        for number in range(len(self.nodes) - 1, 0, -1):
+            if alive[number]:
+                alive[self.nodes[number].history] = True
+        alive[0] = True
+        return alive
+
+    def sweep(self, heads: NDArray[np.int32]) -> None:
+        """If there are enough nodes, drop those that `heads` cannot reach; renumber `heads`."""
+        if len(self.nodes) < self._sweep_at:
+            return
+        alive = self.reachable(heads)
+        number = np.cumsum(alive) - 1
+        kept = [node for node, lives in zip(self.nodes, alive.tolist(), strict=True) if lives]
+        self.nodes = [node._replace(history=int(number[node.history])) for node in kept]
+        self._ids = {node: new for new, node in enumerate(self.nodes)}
+        self._sweep_at = max(_FIRST_SWEEP, 2 * len(self.nodes))
+        heads[:] = number[heads]
 
 
 class _Tails:
