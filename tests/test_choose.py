@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdp.client import ActionsCache, Answer, Names, Source, Why
+from streamdp.client.answers import Protected
 from streamdp.client.choosing import choose
 from streamdp.client.requests import Request, request_record
 from streamdp.client.table import Table
@@ -221,6 +222,27 @@ def test_a_field_that_nobody_declared_is_a_mistake_of_code() -> None:
         assert cache.choose("home", b"fr", "r-1", context=context).why is Why.PUBLISHED
     with pytest.raises(InvalidConfig, match="expected some of age, device, got 'devcie'"):
         cache.choose("home", b"fr", "r-1", context={"devcie": "phone", "age": 7})
+
+
+@pytest.mark.parametrize("heard", [False, True])
+def test_a_private_context_is_never_refused(heard: bool) -> None:
+    """The topic of requests would lack a request because of what its content would say."""
+    fields = Contexts.read('{"device": ["phone"]}')
+    source = Source(TOPICS, "a", Names(ACTIONS[:2], "pepper", fields, "value"))
+    cache = ActionsCache(lambda: None, [source])  # type: ignore[arg-type, return-value]
+    if heard:  # a line of an epoch in which contexts were public
+        policy = np.tile(uniform_policy(2), fields.cells).astype("<u4").tobytes()
+        lines = replace(
+            FEEDBACK, actions=fields.arms(ACTIONS[:2]), shown=ACTIONS[:2], contexts=fields
+        )
+        cache._streams["home"].heard([published(replace(SUMMED, policy=policy), lines=lines)])
+        cache._streams["home"].current()
+    told = fields.unknown
+    for context in ({"devcie": "phone"}, {"device": None}, {"device": ["phone"]}, {"device": 7.5}):
+        choice = cache.choose("home", b"fr", "r-1", context=context)
+        assert choice.why is (Why.PUBLISHED if heard else Why.UNKNOWN_KEY)
+        assert isinstance(choice.context, Protected)
+        assert choice.context.cell == told
 
 
 def test_does_a_choice_take_no_longer_than_some_hashes() -> None:

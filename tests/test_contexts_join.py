@@ -25,7 +25,8 @@ from streamdp.assembly.persons import Cap
 from streamdp.assembly.public import PERSON_HEADER
 from streamdp.assembly.recipes import PrivateRewards, Unreadable, Value
 from streamdp.cli._loop_records import loop_records
-from streamdp.client import Answer, Loop, LoopTopics, Names, Request, Why
+from streamdp.client import ActionsCache, Answer, Loop, LoopTopics, Names, Request, Why
+from streamdp.client.arguments import check_fields
 from streamdp.client.choosing import choose, hashed_prefix, held
 from streamdp.client.requests import outcome_record, request_record
 from streamdp.client.writing import Record
@@ -34,8 +35,10 @@ from streamdp.core.events import NO_ARM, SUMS, Identity
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS
 from streamdp.ports import Key, StreamTopics, Verdict
+from streamdp.serve.access import Bucket, Gate
 from streamdp.serve.asgi import Refused
-from streamdp.serve.ranking import AskedRank, Ranking
+from streamdp.serve.ranking import AskedRank, Ranking, call_of
+from streamdp.serve.traffic import Traffic
 from streamdp.service.assembling.diagnosis import telling
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.config import Configuration
@@ -44,6 +47,7 @@ from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.feedback import FeedbackFormat, observe
 from streamdp.wire.schemas import schema
+from tests.support.asking import asked
 from tests.support.assembling_group import Group
 from tests.support.assembly_mutants import CapsUnreadableForNobody, CapsWhatCanBeRead
 from tests.support.loops import rows
@@ -543,6 +547,128 @@ def test_rank_with_private_contexts_is_for_inside_the_trust_boundary(tmp_path: P
     ((_, _, key, headers, value),) = asyncio.run(run(True))
     expected = request_record(R1, choice=drawn({"device": "phone", "age": 44}))
     assert (key, value, list(headers)) == (expected[0], expected[1], list(expected[2]))
+
+
+PHONE = json.dumps({"device": "phone", "age": 44}).encode()
+DEEP = b"[" * 3000 + b"]" * 3000
+CONTEXTS: dict[bytes, Context] = {
+    PHONE: {"device": "phone", "age": 44},
+    b'{"device":"phone","age":null}': {"device": "phone"},
+    b'{"device":"phone","age":true}': {"device": "phone"},
+    b'{"device":"phone","age":1e400}': {"device": "phone"},
+    b'{"device":"phone","age":NaN}': {"device": "phone"},
+    b'{"device":"phone","age":-Infinity}': {"device": "phone"},
+    b'{"device":"phone","age":' + b"9" * 5000 + b"}": {"device": "phone"},
+    b'{"device":["phone"],"age":44}': {"age": 44},
+    b'{"device":{"phone":1},"age":44}': {"age": 44},
+    b'{"device":' + DEEP + b',"age":44}': {"age": 44},
+    b'{"device":"[[[{","x":' + DEEP + b',"age":44}': {"age": 44},
+    b'{"device":"\\ud83d","age":44}': {"age": 44},
+    b'{"device":"\xff","age":44}': {"age": 44},
+    b'{"\\ud83d":"phone","age":44}': {"age": 44},
+    b'{"devcie":"phone","age":44}': {"age": 44},
+    b'{"device":"phone","device":7,"age":44}': {"age": 44},
+    b"{}": {}, b"null": {}, b"true": {}, b"1e400": {}, b"NaN": {}, b'"device=phone"': {},
+    b"[]": {}, b'[{"device":"phone"}]': {}, DEEP: {},
+}  # fmt: skip
+"""Contexts as a call may have them, and what each of them is."""
+
+
+def ranked_over_http(
+    configuration: Configuration, context: bytes
+) -> tuple[Record | None, dict[str, object]]:
+    """The record of one request, and what else of it is seen: alone, and in a batch of three."""
+    known: Any = Known(configuration)
+    known.cache = ActionsCache(lambda: None, [known.about["clicks"].source])  # type: ignore[arg-type, return-value]
+    traffic, technology = Traffic(), log()
+    ranking = Ranking(
+        known, {"clicks": TOPICS}, technology.producer, seconds=5, clock=lambda: 0.0,
+        private_contexts=True,
+    )  # fmt: skip
+
+    async def answer(scope: Any, receive: Any) -> Any:
+        return await ranking.answer(scope, receive, call_of(scope) or b"")
+
+    async def run() -> list[Any]:
+        gate = Gate(answer, token=lambda: None, bucket=Bucket(1e9, lambda: 0.0), traffic=traffic)
+        one = b'{"key":"home","request":"r-%d","context":%b}'
+        calls = {
+            "rank": one % (1, context),
+            "ranks": b'{"requests":[' + b",".join(
+                one % (at, context if at == 3 else PHONE) for at in (2, 3, 4)) + b"]}",
+        }  # fmt: skip
+        async with ranking.writing():
+            answers = [
+                await asked(gate, f"/v1/streams/clicks/{call}", method="POST", body=body)
+                for call, body in calls.items()
+            ]
+        return [(answer.status, answer.headers) for answer in answers]
+
+    answers = asyncio.run(run())
+    written = [row[2:] for row in asyncio.run(rows(technology, "requests"))]
+    records: list[Record] = [(key, value, list(headers)) for key, headers, value in written]
+    seen: dict[str, object] = {
+        "answers": answers,
+        "metrics": dict(traffic.requests),
+        "requests": [public(record) for record in records],
+        "others": [record for at, record in enumerate(records) if at not in (0, 2)],
+    }
+    return (records[0] if records else None), seen
+
+
+def test_no_private_context_changes_more_than_its_request_s_content(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever stands there is a level or `other`: nothing is refused, no record is missing."""
+    configuration = shop(tmp_path)
+    _, plain = ranked_over_http(configuration, PHONE)
+    assert plain["metrics"] == {"2xx": 2}
+    for context, levels in CONTEXTS.items():
+        record, seen = ranked_over_http(configuration, context)
+        told = NAMES.told(NAMES.cell(levels))
+        choice = Answer("boots", Why.UNKNOWN_KEY, context=told)
+        expected = request_record(R1, choice=choice)
+        assert record == (expected[0], expected[1], list(expected[2])), context[:40]
+        assert seen == plain, context[:40]
+    assert caplog.text == ""
+    record, cut_off = ranked_over_http(configuration, b'{"device":"phone"')
+    assert (record, cut_off["metrics"]) == (None, {"4xx": 2})
+
+
+def _refuses(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: what is no level is refused."""
+    patch.setattr("streamdp.serve.ranking.asked_of", lambda decoder, body: decoder.decode(body))
+
+
+def _refuses_fields(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: as of public contexts, a field that is not declared is refused."""
+    honest = ActionsCache.choose
+
+    def choose(self: ActionsCache, *asked: Any, context: Context | None = None) -> Answer:
+        check_fields(context or {}, NAMES)
+        return honest(self, *asked, context=context)
+
+    patch.setattr(ActionsCache, "choose", choose)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "context"),
+    [
+        (_refuses, b'{"device":"phone","age":null}'),
+        (_refuses, b'{"device":"phone","age":NaN}'),
+        (_refuses_fields, b'{"devcie":"phone","age":44}'),
+    ],
+)
+def test_a_service_that_refuses_private_contexts_is_caught(
+    mutant: Callable[[pytest.MonkeyPatch], None],
+    context: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mutant(monkeypatch)
+    plain, seen = (ranked_over_http(shop(tmp_path), of)[1] for of in (PHONE, context))
+    assert seen["metrics"] != plain["metrics"]
+    assert seen["requests"] != plain["requests"]
 
 
 def test_private_contexts_over_http_need_rank(tmp_path: Path) -> None:

@@ -112,10 +112,13 @@ def test_is_what_cannot_be_answered_refused(target: str, status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("context", "status"), [({"device": "phone"}, 200), ({"devcie": "phone"}, 400), ({}, 200)]
+    ("context", "status"),
+    [({"device": "phone"}, 200), ({"devcie": "phone"}, 400), ({"device": None}, 200), ({}, 200)],
 )
-def test_a_field_that_is_not_declared_is_refused(context: dict[str, str], status: int) -> None:
-    """Not taken as `other`: whoever misspells a field would never learn of it."""
+def test_a_field_that_is_not_declared_is_refused(
+    context: dict[str, str | None], status: int
+) -> None:
+    """Not taken as `other`: whoever misspells a field would never learn of it. A level is."""
     about = replace(CLICKS, contexts=FIELDS, shown=ACTIONS)
     query = "".join(f"&{name}={level}" for name, level in context.items())
     (one,) = asked(f"/v1/streams/home/keys/nobody/choice?request=r{query}", about=about)

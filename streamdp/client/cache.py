@@ -273,7 +273,8 @@ class ActionsCache:
         """Draw the action for a request of a feedback stream; returns at once.
 
         In a stream with contexts, `context` has the levels of the request's fields; it is used here
-        and kept nowhere. A field that is not declared is a mistake of code and refused.
+        and kept nowhere. A field that is not declared is a mistake of code and refused; where
+        contexts are private it is ignored, so that no call fails because of what a context has.
 
         The same request under the same release gets the same choice in every process. Keep the
         choice with the request: its outcome must name the action that was shown.
@@ -289,7 +290,7 @@ class ActionsCache:
                 got="choose",
             )
         names = self._streams[stream].table.names if answer.held is None else answer.held.names
-        if context:
+        if context and names.played == known.played == "header":
             check_fields(context, names, known)
         if names.contexts is None and known.contexts is not None:  # a line from before there were
             return choose(answer, request, 0, known.told(known.cell(context)))

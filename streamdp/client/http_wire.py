@@ -6,8 +6,10 @@ A record key is text if it is UTF-8, null if it is null, and otherwise an object
 
 from __future__ import annotations
 
+import json
 from base64 import b64decode, b64encode
-from typing import Literal
+from math import isfinite
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -15,8 +17,11 @@ from msgspec import Struct
 from streamdp.client.answers import Answer, Names, Protected, Why
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Key
+from streamdp.wire.nesting import pruned
 
 MOST_KEYS_A_BATCH = 1000
+
+T = TypeVar("T")
 
 
 class Bytes(Struct, frozen=True, forbid_unknown_fields=True):
@@ -172,6 +177,44 @@ def read_key(key: WireKey) -> Key:
         return b64decode(key.base64, validate=True)
     except ValueError:
         raise InvalidConfig("key", "unreadable", expected="base64", got=key.base64) from None
+
+
+def asked_of(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    """What a call asks. Of its contexts, what is no level is `other`, whatever stands there.
+
+    Privacy: a private context that were refused would leave a gap in the topic of requests, and an
+    answer 400 in a public metric.
+    """
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return decoder.decode(_with_readable_contexts(body))
+
+
+def _with_readable_contexts(body: bytes) -> bytes:
+    """The same call, whose contexts have only what could be a level.
+
+    JSON that others write has NaN and 1e400, halves of characters, and any depth.
+    """
+    try:
+        call = json.loads(pruned(body).decode(errors="surrogateescape"), parse_int=float)
+    except ValueError:
+        return body
+    calls = call.get("requests") if isinstance(call, dict) else None
+    for one in (call, *(calls if isinstance(calls, list) else ())):
+        if isinstance(one, dict) and "context" in one:
+            context = one["context"] if isinstance(one["context"], dict) else {}
+            one["context"] = {
+                _whole(name): _whole(level) if isinstance(level, str) else level
+                for name, level in context.items()
+                if isinstance(level, str) or (isinstance(level, float) and isfinite(level))
+            }
+    return json.dumps(call).encode()
+
+
+def _whole(text: str) -> str:
+    """The text with a mark in place of what no UTF-8 has."""
+    return text.encode(errors="replace").decode()
 
 
 encode = msgspec.json.Encoder().encode

@@ -40,6 +40,7 @@ from streamdp.client.http_wire import (
     answer_for_http,
     asked_choices_decoder,
     asked_decoder,
+    asked_of,
     chosen,
     encode,
     in_force,
@@ -168,7 +169,7 @@ class Lookups:
 
     def _choices(self, body: bytes, stream: str) -> bytes:
         try:
-            asked = asked_choices_decoder.decode(body).requests
+            asked = asked_of(asked_choices_decoder, body).requests
             requests = [(read_key(request.key), request) for request in asked]
         except (msgspec.MsgspecError, InvalidConfig, UnicodeError, RecursionError) as error:
             expected = '{"requests": [{"key": "text", "request": "an id"}]}'

@@ -19,7 +19,8 @@ They write to the topics of the assembly that makes the stream's events. Rules:
    always 202, ``"durable": false``: it is dropped without a word if its connection sends too many,
    or if the queue is half full, so that the rest is left to trusted senders.
 6. Rank is refused for a stream whose contexts are private, unless this process and whoever asks it
-   are inside the trust boundary, as `http.private_contexts` says.
+   are inside the trust boundary, as `http.private_contexts` says. Then nothing that a context holds
+   is a reason to refuse: the topic would lack a request because of its content.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from streamdp.client.http_wire import (
     ChoiceTold,
     WireContext,
     WireKey,
+    asked_of,
     chosen,
     encode,
     read_key,
@@ -313,7 +315,7 @@ def _check_number(asked: Sequence[object]) -> None:
 
 def _decoded(decoder: msgspec.json.Decoder[T], body: bytes, expected: str) -> T:
     try:
-        return decoder.decode(body)
+        return asked_of(decoder, body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise unreadable(error, expected) from None
 
