@@ -117,6 +117,9 @@ class Cache:
         cell = self.names.cell(context)
         return choose(self.answer, request, cell, self.names.told(cell))
 
+    def has_read(self, stream: str) -> bool:
+        return True
+
 
 # -- what is written -----------------------------------------------------------------------------
 
@@ -534,12 +537,12 @@ def test_rank_with_private_contexts_is_for_inside_the_trust_boundary(tmp_path: P
     async def run(private_contexts: bool) -> list[Any]:
         technology = log()
         ranking = Ranking(
-            known, {"clicks": TOPICS}, technology.producer, seconds=5, clock=lambda: 0.0,
+            known, {"clicks": TOPICS}, technology.producer, seconds=5, within=5, clock=lambda: 0.0,
             private_contexts=private_contexts,
         )  # fmt: skip
         async with ranking.writing():
-            (told,) = await ranking._rank("clicks", [asked], durable=True)
-            assert told.context == ""
+            (told,), durable = await ranking._rank("clicks", [asked], durable=True)
+            assert (told.context, durable) == ("", True)
         return await rows(technology, "requests")
 
     with pytest.raises(Refused, match="contexts of this stream are private"):
@@ -580,9 +583,10 @@ def ranked_over_http(
     """The record of one request, and what else of it is seen: alone, and in a batch of three."""
     known: Any = Known(configuration)
     known.cache = ActionsCache(lambda: None, [known.about["clicks"].source])  # type: ignore[arg-type, return-value]
+    known.cache._streams["clicks"].current()
     traffic, technology = Traffic(), log()
     ranking = Ranking(
-        known, {"clicks": TOPICS}, technology.producer, seconds=5, clock=lambda: 0.0,
+        known, {"clicks": TOPICS}, technology.producer, seconds=5, within=5, clock=lambda: 0.0,
         private_contexts=True,
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ import pytest
 
 from streamdp.assembly.recipes import Rewards
 from streamdp.client.requests import LoopTopics
+from streamdp.client.writing import TopicWriter
 from streamdp.core.errors import InvalidConfig, TransportLost, Unreached
 from streamdp.ports import Headers, Key, Producer, StreamTopics, Technology, Value
 from streamdp.serve.access import Bucket, Gate, RewardAccess
@@ -45,7 +46,12 @@ class Shop:
     """The application with rank and reward over a log, and a published policy."""
 
     def __init__(
-        self, technology: Technology, *, token: bytes | None = None, seconds: float = 5.0
+        self,
+        technology: Technology,
+        *,
+        token: bytes | None = None,
+        seconds: float = 5.0,
+        undurable: bool = False,
     ) -> None:
         self.observer = Observer(Topic([action(SHOWN_FEEDBACK["sums"], lines=FEEDBACK)]), Topic([]),
                                  about=CLICKS)  # fmt: skip
@@ -54,7 +60,9 @@ class Shop:
             self.observer.knowledge,
             {"home": TOPICS},
             technology.producer,
-            seconds=seconds,
+            seconds=5.0,
+            within=seconds,
+            undurable=undurable,
             clock=lambda: next(ticks) * 1e-3,
         )
         public = PublicApp(self.observer.knowledge, NO_FILES, body_seconds=1, ranking=self.ranking)
@@ -243,6 +251,88 @@ def test_nothing_is_promised_that_was_not_appended(
             assert (await shop.post(RANK, {"key": "fr", "request": "r2"})).status == 200
             assert len(await rows(technology, "requests")) == 1
             assert await rows(technology, "outcomes") == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("error", [Unreached, TransportLost])
+@pytest.mark.parametrize("undurable", [False, True])
+def test_while_the_log_is_silent_ranks_end_in_time_and_readyz_says_it(
+    undurable: bool, error: type[TransportLost]
+) -> None:
+    """They are refused, or where that is configured answered without a promise; then at once."""
+
+    async def run() -> None:
+        technology = memory()
+        away = Away(technology, error)
+        events = asyncio.get_running_loop()
+        async with open_shop(away, seconds=0.3, undurable=undurable) as shop:  # type: ignore[arg-type]
+            ready = await asked(shop.gate, "/readyz")
+            assert (ready.status, ready.json["away"]) == (200, [])
+            told, waited = list[Answer](), list[float]()
+            for at in range(3):
+                begun = events.time()
+                told.append(await shop.post(RANK, {"key": "fr", "request": f"r{at}"}))
+                waited.append(events.time() - begun)
+                async with asyncio.timeout(10):
+                    while not shop.ranking.silent():
+                        await asyncio.sleep(0.01)
+            assert [answer.status for answer in told] == [200 if undurable else 503] * 3
+            if undurable:
+                assert not any(answer.json["durable"] for answer in told)
+                assert max(waited[1:]) < 0.3
+            ready = await asked(shop.gate, "/readyz")
+            assert ready.status == (200 if undurable else 503)
+            assert "topic requests: nothing has been acknowledged" in ready.json["away"][0]
+            assert ready.json["why"] == ([] if undurable else ready.json["away"])
+            away.back = True
+            answer = await shop.post(RANK, {"key": "fr", "request": "r8"})
+            async with asyncio.timeout(10):
+                while shop.ranking.silent():
+                    await asyncio.sleep(0.01)
+            answer = await shop.post(RANK, {"key": "fr", "request": "r9"})
+            assert (answer.status, answer.json["durable"]) == (200, True)
+            assert (await asked(shop.gate, "/readyz")).json["away"] == []
+            ids = [dict(row[3])["streamdp-request"] for row in await rows(technology, "requests")]
+            assert undurable or ids == [b"r8", b"r9"]
+
+    asyncio.run(run())
+
+
+def test_five_seconds_after_the_last_attempt_nobody_knows_that_the_log_is_silent() -> None:
+    """Else a process that gets no requests because it is not ready would never be ready again."""
+
+    async def run() -> None:
+        now = 0.0
+        away = Away(memory(), TransportLost)
+        writer = TopicWriter("requests", away.producer, most_waiting=9, pause=0, clock=lambda: now)
+        writer.begin(asyncio.get_running_loop())
+        writer.put((b"fr", None, ()))
+        await writer.flush()
+        now = 4.0
+        assert writer.silent_seconds == 4
+        now = 6.0
+        assert writer.silent_seconds == 0
+        await writer.end(within=1)
+
+    asyncio.run(run())
+
+
+def test_nothing_is_ranked_before_the_policies_were_read() -> None:
+    """Known keys would get the fallback, and the log would say that it was shown."""
+
+    async def run() -> None:
+        technology = memory()
+        shop = Shop(technology)
+        async with shop.ranking.writing():
+            for body in ({"key": "fr"}, {"key": "fr", "durable": False}):
+                answer = await shop.post(RANK, body)
+                assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+                assert "being loaded; nothing was written" in answer.json["title"]
+            async with shop.observer.knowledge.following():
+                await shop.observer.knowledge.cache.ready()
+                assert (await shop.post(RANK, {"key": "fr"})).json["source"] == "published"
+        assert len(await rows(technology, "requests")) == 1
 
     asyncio.run(run())
 

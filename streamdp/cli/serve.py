@@ -73,6 +73,8 @@ def serve(
             topics,
             technology.producer,
             seconds=http.request_seconds,
+            within=http.write_seconds,
+            undurable=http.rank_undurable,
             clock=time.perf_counter,
             private_contexts=http.private_contexts,
         )

@@ -230,6 +230,10 @@ class ActionsCache:
         """Whether each stream was read to its end once."""
         return all(followed.loaded for followed in self._streams.values())
 
+    def has_read(self, stream: str) -> bool:
+        """Whether this stream was read to its end once: before that, known keys are unknown."""
+        return self._followed(stream).loaded
+
     @property
     def streams(self) -> Sequence[str]:
         """The streams that can be asked for."""

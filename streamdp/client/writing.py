@@ -6,6 +6,8 @@
    retries, the batch is given up and counted as lost, never sent again. If nothing was sent yet,
    because no broker answers, the batch waits and is tried again.
 3. A full queue refuses records and counts them.
+4. `silent_seconds` says how long the log has acknowledged nothing of what it was given. Some
+   seconds after the last attempt nobody knows any more, so a caller may try again.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +28,7 @@ from streamdp.ports import Headers, Key, Producer, Value
 Record = tuple[Key, Value, Headers]
 
 _BATCH = 1000  # records handed to the producer at once
+_KNOWN_SECONDS = 5.0  # how long a failed attempt says that the log is silent
 
 _logger = logging.getLogger("streamdp.client")
 
@@ -57,6 +61,7 @@ class TopicWriter:
         most_waiting: int,
         pause: float,
         silent: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._topic, self._open = topic, producer
         self._most_waiting, self._pause = most_waiting, pause
@@ -66,6 +71,9 @@ class TopicWriter:
         self._put = self._settled = 0  # records that were queued, and that are done
         self._written = self._lost = 0
         self._trouble = self._said = ""
+        self._clock = clock
+        self._since: float | None = None  # the first attempt behind the last success
+        self._failed_at: float | None = None  # the end of the last attempt; None while one goes on
         self._stirred = asyncio.Event()
         self._moved = asyncio.Event()
         self._events: asyncio.AbstractEventLoop | None = None
@@ -77,6 +85,16 @@ class TopicWriter:
         with self._lock:
             waiting = self._put - self._settled
             return WritingCondition(waiting, self._written, self._lost, self._trouble)
+
+    @property
+    def silent_seconds(self) -> float:
+        """Seconds since the log was given records and has acknowledged none; 0 if it does."""
+        with self._lock:
+            return self._silent_at(self._clock())
+
+    def _silent_at(self, now: float) -> float:
+        known = self._failed_at is None or self._waiting or now - self._failed_at < _KNOWN_SECONDS
+        return now - self._since if self._since is not None and known else 0.0
 
     def begin(self, events: asyncio.AbstractEventLoop) -> None:
         """Start to write."""
@@ -151,13 +169,17 @@ class TopicWriter:
     def _take(self) -> dict[int, Queued]:
         with self._lock:
             numbers = list(islice(self._waiting, _BATCH))
+            if numbers:
+                now = self._clock()
+                self._since = now - self._silent_at(now)
+                self._failed_at = None
             return {number: self._waiting.pop(number) for number in numbers}
 
     def _return(self, batch: dict[int, Queued], trouble: str) -> None:
         """Put a batch back at its place in the order, and log the trouble once."""
         with self._lock:
             self._waiting = batch | self._waiting
-            self._trouble = trouble
+            self._trouble, self._failed_at = trouble, self._clock()
         if trouble != self._said and not self._silent:
             _logger.warning("records wait to be written: %s", trouble)
         self._said = trouble
@@ -180,8 +202,10 @@ class TopicWriter:
             self._settled += len(batch)
             if trouble:
                 self._lost, self._trouble = self._lost + len(batch), trouble
+                self._failed_at = self._clock()
             else:
                 self._written += len(batch)
+                self._since = None
         self._moved.set()
         for queued in batch.values():
             if queued.settled is not None:

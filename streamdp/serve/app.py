@@ -66,8 +66,11 @@ class PublicApp:
             case b"/healthz":
                 return Answered(200, [_TEXT, _NO_STORE], b"alive\n")
             case b"/readyz":
-                missing = self._knowledge.why_not_ready()
-                readiness = {"ready": not missing, "why": missing}
+                missing, away = self._knowledge.why_not_ready(), list[str]()
+                if self._ranking is not None:
+                    missing += self._ranking.why_not_ready()
+                    away = self._ranking.silent()
+                readiness = {"ready": not missing, "why": missing, "away": away}
                 return Answered(503 if missing else 200, [JSON, _NO_STORE], encode(readiness))
             case b"/metrics":
                 return Answered(200, [_METRICS_TYPE, _NO_STORE], self._metrics.render())

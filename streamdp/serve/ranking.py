@@ -8,8 +8,11 @@ They write to the topics of the assembly that makes the stream's events. Rules:
 
 1. An answer says ``"durable": true`` only when the log has acknowledged the record. With
    ``"durable": false`` in the question it is queued, and may be lost if this process dies.
-2. What cannot be written is answered 503. It says whether the record may still appear: one that
-   waits because no broker answers is taken back and will not.
+2. What is not acknowledged within `within` seconds is answered 503. It says whether the record may
+   still appear: one that waits because no broker answers is taken back and will not. Where the
+   configuration says so, a rank is answered with ``"durable": false`` instead, and stays queued;
+   once the log has been silent for so long, further ranks do not wait. `why_not_ready` says it.
+   Nothing is ranked before the stream's policies were read once: it would be the fallback.
 3. Nothing is looked up. A repeated rank under the same release draws the same action, and is
    written again; the join makes a null event of it, so callers keep the first answer. A repeated
    reward is written again, and the join combines it.
@@ -144,12 +147,15 @@ class Ranking:
         producer: Callable[[], Producer],
         *,
         seconds: float,
+        within: float,
         clock: Callable[[], float],
         private_contexts: bool = False,
+        undurable: bool = False,
     ) -> None:
         self._knowledge = knowledge
         self._private_contexts = private_contexts
-        self._seconds = seconds
+        self._seconds, self._within = seconds, within
+        self._undurable = undurable
         self._clock = clock
         self._streams = {name.encode(): name for name in topics}
         self._requests, self._outcomes = (
@@ -176,6 +182,18 @@ class Ranking:
         finally:
             await asyncio.gather(*(writer.end(within=_CLOSE_SECONDS) for writer in writers))
 
+    def silent(self) -> list[str]:
+        """The topics of requests whose log is silent. Outcomes do not show: they are secret."""
+        return [
+            f"topic {topic}: nothing has been acknowledged for {writer.silent_seconds:.0f} s"
+            for topic, writer in self._requests.items()
+            if writer.silent_seconds > self._within
+        ]
+
+    def why_not_ready(self) -> list[str]:
+        """The reasons why ranks are refused now; empty if they are answered."""
+        return [] if self._undurable else self.silent()
+
     async def answer(self, scope: Scope, receive: Receive, call: bytes) -> Answered:
         """The answer to a call."""
         stream = self._streams.get(scope["raw_path"].split(b"/")[3])
@@ -188,13 +206,13 @@ class Ranking:
         match call:
             case b"rank":
                 one = _decoded(_one_rank, body, '{"key": "text", "request": "an id"}')
-                (told,) = await self._rank(stream, [one], durable=one.durable)
-                ranked = Ranked(**msgspec.structs.asdict(told), durable=one.durable)
+                (told,), durable = await self._rank(stream, [one], durable=one.durable)
+                ranked = Ranked(**msgspec.structs.asdict(told), durable=durable)
                 return Answered(200, [JSON, _NO_STORE], encode(ranked))
             case b"ranks":
                 many = _decoded(_ranks, body, '{"requests": [{"key": "text", "request": "an id"}]}')
-                all_told = await self._rank(stream, many.requests, durable=many.durable)
-                answers = AllRanked(stream, all_told, many.durable)
+                all_told, durable = await self._rank(stream, many.requests, durable=many.durable)
+                answers = AllRanked(stream, all_told, durable)
                 return Answered(200, [JSON, _NO_STORE], encode(answers))
             case b"reward":
                 wanted = '{"key": "text", "request": "an id", "reward": 1}'
@@ -208,10 +226,13 @@ class Ranking:
 
     async def _rank(
         self, stream: str, asked: Sequence[AskedRank], *, durable: bool
-    ) -> list[ChoiceTold]:
-        """Draw, and write what is drawn."""
+    ) -> tuple[list[ChoiceTold], bool]:
+        """Draw, and write what is drawn; whether that is durable."""
         if not self._private_contexts:
             check_public(self._knowledge, stream)
+        if not self._knowledge.cache.has_read(stream):
+            raise _unwritten("the published policies are being loaded", maybe=False)
+        writer = self._requests[self._topics[stream].requests]
         _check_number(asked)
         told, records = list[ChoiceTold](), list[Record]()
         for one in asked:
@@ -226,15 +247,18 @@ class Ranking:
             if choice.action == NO_FALLBACK:
                 raise Refused(404, "no policy is known, and the stream has no fallback")
             told.append(chosen(stream, request.key, request.id, choice))
-        await self._write(self._requests[self._topics[stream].requests], records, durable=durable)
-        return told
+        if self._undurable and writer.silent_seconds > self._within:
+            durable = False
+        later = self._undurable
+        return told, await self._write(writer, records, durable=durable, else_later=later)
 
     async def _reward(
         self, stream: str, asked: Sequence[AskedReward], *, durable: bool
     ) -> Answered:
         _check_number(asked)
         records = [_outcome(one) for one in asked]
-        await self._write(self._outcomes[self._topics[stream].outcomes], records, durable=durable)
+        writer = self._outcomes[self._topics[stream].outcomes]
+        await self._write(writer, records, durable=durable, else_later=False)
         return Answered(202, [JSON, _NO_STORE], encode(Written(durable)))
 
     def _reward_of_anybody(self, scope: Scope, stream: str, asked: AskedReward) -> Answered:
@@ -252,9 +276,9 @@ class Ranking:
         return bucket
 
     async def _write(
-        self, writer: TopicWriter, records: Sequence[Record], *, durable: bool
-    ) -> None:
-        """Queue records; if they are to be durable, wait until they are."""
+        self, writer: TopicWriter, records: Sequence[Record], *, durable: bool, else_later: bool
+    ) -> bool:
+        """Queue records; if they are to be durable, wait until they are. Whether they are."""
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         left, good = len(records), True
 
@@ -270,16 +294,21 @@ class Ranking:
             if number is None:
                 raise _unwritten("too many records wait", maybe=not _withdraw(writer, numbers))
             numbers.append(number)
-        if not durable or not records:
-            return
+        if not durable:
+            return False
+        if not records:
+            return True
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._within):
                 written = await done
         except TimeoutError:
+            if else_later:
+                return False
             maybe = not _withdraw(writer, numbers)
             raise _unwritten("the log does not answer", maybe=maybe) from None
-        if not written:
+        if not written and not else_later:
             raise _unwritten("the log did not acknowledge the record", maybe=True)
+        return written
 
 
 def call_of(scope: Scope) -> bytes | None:

@@ -36,7 +36,12 @@ def loop_topics(configuration: Configuration) -> dict[str, LoopTopics]:
     tables = configuration.tables
     http = tables.http
     if not http.rank_and_reward:
-        for name in ("publishable_key_file", "reward_origins", "private_contexts"):
+        for name in (
+            "publishable_key_file",
+            "reward_origins",
+            "private_contexts",
+            "rank_undurable",
+        ):
             if getattr(http, name):
                 raise _wrong_http(
                     name, "without rank_and_reward", "rank_and_reward = true", "both are off"

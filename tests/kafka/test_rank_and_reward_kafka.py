@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException
 from itertools import count
 from pathlib import Path
 from signal import SIGKILL
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 
 from streamdp.ports import StreamTopics
-from streamdp.testing.broker import own_broker
+from streamdp.testing.broker import Broker, own_broker
 from streamdp_adapters.kafka import KafkaTechnology
 from tests.support.asking import free_port
 from tests.support.loops import rows
@@ -22,9 +25,6 @@ from tests.support.processes import Process, until
 from tests.support.shop_files import joined_shop
 
 pytestmark = pytest.mark.kafka
-
-
-HTTP = "rank_and_reward = true\nrequest_seconds = 3.0"
 
 
 class Visitors:
@@ -80,19 +80,19 @@ class Visitors:
         return lambda: all(len(self.written[call]) >= goal[call] for call in goal)
 
 
-@pytest.mark.long
-def test_what_was_answered_survives_a_killed_serve_and_a_broker_that_is_away(
-    fresh_app: Callable[[], str], tmp_path: Path
-) -> None:
-    app, port = fresh_app(), free_port()
+@contextmanager
+def loop_on_a_broker(
+    folder: Path, app: str, port: int, *, http: str
+) -> Iterator[tuple[Broker, Path, KafkaTechnology]]:
+    """A broker of its own with the topics of a shop, and the configuration of its `serve`."""
     with own_broker() as broker:
-        path = tmp_path / "streamdp.toml"
+        path = folder / "streamdp.toml"
         text = joined_shop(
             app=app,
             transport=f'kind = "kafka"\nbootstrap = "{broker.bootstrap}"\nsingle_broker = true',
             of_stream='fallback_action = "grid"',
             feedback='content = "loss"',
-            tables=f'[http]\nlisten = "127.0.0.1:{port}"\n' + HTTP,
+            tables=f'[http]\nlisten = "127.0.0.1:{port}"\nrank_and_reward = true\n{http}',
         )
         path.write_text(text)
         table = {"bootstrap": broker.bootstrap, "single_broker": True}
@@ -103,6 +103,67 @@ def test_what_was_answered_survives_a_killed_serve_and_a_broker_that_is_away(
         )  # fmt: skip
         stream = StreamTopics(app, "clicks", f"{app}.events")
         asyncio.run(technology.administrator().create([pair, stream], partitions=1))
+        yield broker, path, technology
+
+
+@pytest.mark.parametrize("undurable", [False, True])
+def test_a_frozen_broker_lets_no_rank_hang(
+    undurable: bool, fresh_app: Callable[[], str], tmp_path: Path
+) -> None:
+    """Each ends after two seconds, look-ups and probes go on, and `/readyz` says what is silent."""
+    app, port = fresh_app(), free_port()
+    http = f"rank_undurable = {str(undurable).lower()}"
+
+    def ask(method: str, path: str, body: object = None) -> tuple[int, Any, float]:
+        connection = HTTPConnection("127.0.0.1", port, timeout=30)
+        begun = time.monotonic()
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body))
+            answer = connection.getresponse()
+            said, took = json.loads(answer.read()), time.monotonic() - begun
+        finally:
+            connection.close()
+        return answer.status, said, took
+
+    def rank(request: str) -> tuple[int, Any, float]:
+        return ask("POST", "/v1/streams/clicks/rank", {"key": "fr", "request": request})
+
+    with loop_on_a_broker(tmp_path, app, port, http=http) as (broker, path, technology):
+        serve = Process.start("serve", "--config", str(path))
+        serve.hear("http_listening")
+        until(lambda: ask("GET", "/readyz")[0] == 200)
+        assert rank("before")[1]["durable"]
+        broker.freeze()
+        status, said, took = rank("frozen")
+        assert 2 <= took < 10  # two, on a machine with nothing else to do
+        if undurable:
+            assert (status, said["durable"]) == (200, False)
+        else:
+            assert (status, "may still be written" in said["title"]) == (503, True)
+        status, said, _ = ask("GET", "/readyz")
+        assert (status, len(said["away"])) == (200 if undurable else 503, 1)
+        assert ask("GET", "/v1/streams/clicks/keys/fr/choice?request=r")[0] == 200
+        if undurable:
+            assert rank("later")[2] < took
+        broker.thaw()
+        until(lambda: ask("GET", "/readyz")[1]["away"] == [])
+        assert rank("after")[1]["durable"]
+        assert serve.end() == 0
+        ids = [
+            (dict(headers)["streamdp-request"] or b"").decode()
+            for _, _, _, headers, _ in asyncio.run(rows(technology, f"{app}.requests"))
+        ]
+        assert ids == ["before", "frozen", *["later"] * undurable, "after"]
+
+
+@pytest.mark.long
+def test_what_was_answered_survives_a_killed_serve_and_a_broker_that_is_away(
+    fresh_app: Callable[[], str], tmp_path: Path
+) -> None:
+    app, port = fresh_app(), free_port()
+    with loop_on_a_broker(tmp_path, app, port, http="write_seconds = 3.0") as (
+        broker, path, technology,
+    ):  # fmt: skip
         serve = Process.start("serve", "--config", str(path))
         serve.hear("http_listening")
         with Visitors(port) as visitors:

@@ -429,6 +429,12 @@ class HttpTable(BaseModel):
     rank_and_reward: bool = Field(
         default=False, description="also write requests and outcomes, for programs without a client"
     )
+    write_seconds: Seconds = Field(
+        default=2.0, description="rank and reward wait so long for the log, then: 503"
+    )
+    rank_undurable: bool = Field(
+        default=False, description="then rank answers with durable = false; its record may be lost"
+    )
     private_contexts: bool = Field(
         default=False,
         description="rank takes private contexts: serve and who asks are inside the trust boundary",
