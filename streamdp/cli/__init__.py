@@ -57,7 +57,8 @@ def application(markup: Markup = "rich", *, only: str | None = None) -> typer.Ty
     """
     app = typer.Typer(
         name="streamdp",
-        help="Streaming, differentially private online learning: loss vectors in, actions out.",
+        help="Private online learning on streams: clicks (or losses) go in, what to show comes "
+        "out, and each event costs exactly ε.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=markup,
