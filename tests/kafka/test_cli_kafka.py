@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,59 @@ def test_does_everything_work_from_nothing_to_a_proof(config: Path, call: Call) 
     assert [topic["highest"] for topic in verified["topics"]] == ["1/2"]
     assert call("doctor", "--sample", "50").code == 0
     expect_behind(config, call)
+
+
+def test_does_a_rolling_restart_bring_a_configuration_in_and_take_it_back(
+    config: Path, call: Call
+) -> None:
+    """The procedure of docs/operating.md#upgrades: nothing halts, and every charge is accounted."""
+    assert call("topics", "create").code == 0
+    before = config.read_text()
+    changed = before.replace('"a", "b", "c"', '"a", "b", "c", "d"').replace("1/2", "1/3")
+    first = "[streams.home]\n"
+    sent = 0
+
+    def send(losses: int) -> None:
+        nonlocal sent
+        lines = [
+            json.dumps({"key": f"{n % 8}", "losses": [0, 1, 1, 1][:losses]}) for n in range(80)
+        ]
+        assert call("send", stdin="\n".join(lines)).code == 0
+        sent += len(lines)
+
+    def started() -> Process:
+        return stack.enter_context(Process.start("run", "--config", str(config), "--single-broker"))
+
+    with ExitStack() as stack:
+        send(3)
+        processes = [started(), started()]
+        for process in processes:
+            process.hear("partition_running")
+        until(lambda: learned(call) == sent)
+        for text, epoch, losses in ((changed, 2, 4), (before, 3, 3)):
+            config.write_text(text)
+            assert call("check", "--with-state").code == 4
+            config.write_text(text.replace(first, f"{first}epoch = {epoch}\n"))
+            assert call("check", "--with-state").code == 0
+            for _ in range(2):
+                assert processes.pop(0).end() == 0
+                send(losses)
+                processes.append(started())
+                processes[-1].hear("partition_running")
+            until(lambda: learned(call) == sent)
+            parts = json.loads(call("state", "inspect", "--json").out)
+            assert [part["checkpoint"]["epoch"] for part in parts] == [epoch] * 2
+        # What a roll-back to epoch 2 would do: an epoch never goes back.
+        config.write_text(changed.replace(first, f"{first}epoch = 2\n"))
+        late = call("check", "--with-state")
+        assert (late.code, "of an earlier epoch than the state" in late.err) == (4, True)
+        for process in processes:
+            assert process.end() == 0
+            assert process.said("partition_halted") == []
+    config.write_text(before.replace(first, f"{first}epoch = 3\n"))
+    verified = json.loads(call("ledger", "verify", "--json").out)
+    assert verified["violations"] == []
+    assert verified["topics"][0]["highest"] == "1/2"
 
 
 def expect_behind(config: Path, call: Call) -> None:
