@@ -31,7 +31,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from streamdp.core.engine import Drawn, Engine, Kept, NotPrivate, Rebuilding, rebuild, recorded
+    from streamdp.core.engine import Drawn, Engine, Kept, Rebuilding, rebuild, recorded
     from streamdp.core.errors import (
         BudgetExceeded,
         Fenced,
@@ -86,7 +86,6 @@ __all__ = [
     "InvalidConfig",
     "Kept",
     "Leader",
-    "NotPrivate",
     "PolicyLearner",
     "Rebuilding",
     "Release",
@@ -128,7 +127,6 @@ _HOMES = {
         "Drawn",
         "Engine",
         "Kept",
-        "NotPrivate",
         "Rebuilding",
         "rebuild",
         "recorded",

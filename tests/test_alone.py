@@ -34,28 +34,25 @@ def held(machine: sd.Engine) -> Seen:
     ]
 
 
-def engine(learner: sd.Leader, estimates: list[sd.Estimate], operator: sd.NotPrivate) -> sd.Engine:
-    """A seeded engine of four keys, watched by an operator."""
+def engine(learner: sd.Leader, estimates: list[sd.Estimate]) -> sd.Engine:
+    """A seeded engine of four keys."""
     return sd.Engine(
-        stream="home", partition=0, learner=learner, budget="5", limit=4, not_private=operator,
+        stream="home", partition=0, learner=learner, budget="5", limit=4,
         estimates=estimates, randomness=sd.SeededRandomness(7),
     )  # fmt: skip
 
 
 def alone(learner: sd.Leader, log: Batch, estimates: list[sd.Estimate], every: int) -> Seen:
     """All that an engine releases, holds, saves and tells when each slot is a batch."""
-    operator = sd.NotPrivate(len(ACTIONS))
-    machine = engine(learner, estimates, operator)
+    machine = engine(learner, estimates)
     seen: Seen = []
     for number, batch in enumerate(cut(log, range(len(log.offsets)))):
         seen += list(machine.apply_batch(batch))
-        seen += [machine.position, machine.low_water(), operator.latest_nulls.tolist()]
+        seen += [machine.position, machine.low_water()]
         seen += held(machine)
         if number % every == 0:
             seen += machine.save(most=1)
     seen += [*machine.ledger.export(), *machine.save(), machine.slots_refused]
-    if len(machine):
-        seen += [operator.regrets().tolist(), [operator.nulls(row) for row in range(len(machine))]]
     return seen
 
 
@@ -71,7 +68,7 @@ def by_the_long_way(monkeypatch: pytest.MonkeyPatch, fold: Callable[[], Seen]) -
 def test_is_a_slot_alone_what_it_is_by_the_long_way(
     learner: sd.Leader, log: Batch, estimating: bool, every: int
 ) -> None:
-    """Releases, charges, saved rows, low-water marks and what an operator sees: equal."""
+    """Releases, charges, saved rows and low-water marks: equal."""
     estimates = ESTIMATES if estimating else []
     with pytest.MonkeyPatch.context() as patch:
         long = by_the_long_way(patch, lambda: alone(learner, log, estimates, every))
@@ -93,7 +90,7 @@ def test_which_slots_are_laid_out_alone_follows_from_public_numbers(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Alone, "lay_out", watched)
-        machine = engine(learner, [], sd.NotPrivate(len(ACTIONS)))
+        machine = engine(learner, [])
         for batch in cut(log, range(len(log.offsets))):
             machine.apply_batch(batch)
     slots: dict[int, int] = {}
@@ -115,7 +112,7 @@ def test_is_a_rebuild_slot_by_slot_the_engine_that_was(
     learner: sd.Leader, log: Batch, upto: int
 ) -> None:
     """Rows saved midway and the log read again one record at a time: the same rows, no draw."""
-    machine = engine(learner, ESTIMATES, sd.NotPrivate(len(ACTIONS)))
+    machine = engine(learner, ESTIMATES)
     batches = cut(log, range(len(log.offsets)))
     drawn, saved = [], []
     for number, batch in enumerate(batches):
@@ -123,7 +120,7 @@ def test_is_a_rebuild_slot_by_slot_the_engine_that_was(
         if number == upto:
             saved = machine.save()
     again = Rebuilding(
-        engine(learner, ESTIMATES, sd.NotPrivate(len(ACTIONS))),
+        engine(learner, ESTIMATES),
         rows=saved, releases=recorded(drawn),
     )  # fmt: skip
     for batch in batches:

@@ -15,7 +15,7 @@ from streamdp.core.arrays import Columns, Floats, Ints
 from streamdp.core.events import ACTION
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.grid import UNIT
-from streamdp.core.kinds.kind import BitsOf, Contents, Kind, SlotAdder, Watching
+from streamdp.core.kinds.kind import BitsOf, Contents, Kind, SlotAdder
 from streamdp.core.learners import Leader, learner_of
 from streamdp.core.randomness import Bits, SeededRandomness, SystemRandomness
 from streamdp.core.schedule import Schedule
@@ -125,10 +125,8 @@ class FoldsWhatItDrewFrom(Around):
 class AddsTwice(Around):
     """What the slots of few keys add counts twice."""
 
-    def adder(
-        self, private: Columns, public: Columns, *, watching: Watching | None = None
-    ) -> SlotAdder:
-        return _Doubling(self.inner.adder(private, public, watching=watching))
+    def adder(self, private: Columns) -> SlotAdder:
+        return _Doubling(self.inner.adder(private))
 
 
 @dataclass(frozen=True)
@@ -265,10 +263,8 @@ class Reads(Around):
     reads: Callable[[Schedule, int, int], range] = its_own
     adds: Callable[[Ints], Ints] = exact_sum
 
-    def adder(
-        self, private: Columns, public: Columns, *, watching: Watching | None = None
-    ) -> SlotAdder:
-        return _Reader(self, self.inner.adder(private, public, watching=watching), private)
+    def adder(self, private: Columns) -> SlotAdder:
+        return _Reader(self, self.inner.adder(private), private)
 
 
 @dataclass(frozen=True)

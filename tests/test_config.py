@@ -196,6 +196,12 @@ def test_is_what_is_no_toml_refused_without_quoting_it(tmp_path: Path) -> None:
             " that nobody reads, and `streamdp mode STREAM fallback` takes the readers of a stream"
             " away, got mode",
         ),
+        (
+            ('app = "shop"', 'app = "shop"\noperations = {operator_exact = true}'),
+            "shop.toml: operations.operator_exact: no key any more; expected no exact figures of"
+            " what runs: `streamdp replay` computes them from the log, and an estimate shows them"
+            " privately, got operator_exact",
+        ),
     ],
 )
 def test_does_a_key_that_is_gone_say_what_to_do_instead(

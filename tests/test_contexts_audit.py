@@ -22,7 +22,6 @@ from streamdp.core.events import NO_ARM, Batch
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.grid import NULL
 from streamdp.core.kinds.feedback import FeedbackAdder, PolicyLearner
-from streamdp.core.kinds.kind import Watching
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 from streamdp.core.randomness import SeededRandomness
 from streamdp.lab.audit import Memo, audit_kind
@@ -153,9 +152,7 @@ class ExactCounts(PolicyLearner):
 class Weighted(PolicyLearner):
     """Weights a cell's entries before the noise, as if by one over its propensity."""
 
-    def adder(
-        self, private: Columns, public: Columns, *, watching: Watching | None = None
-    ) -> FeedbackAdder:
+    def adder(self, private: Columns) -> FeedbackAdder:
         """Gains of cells 2 and 3 count four times."""
 
         class Adder(FeedbackAdder):

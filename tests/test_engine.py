@@ -171,16 +171,13 @@ def test_does_a_key_beyond_the_limit_get_nothing_but_a_count() -> None:
     ],
 )  # fmt: skip
 def test_is_an_unusable_vector_a_null_loss_in_its_slot(losses: object) -> None:
-    """P1: unusable content takes its slot as 1/2 everywhere; only the operator is told."""
-    operator = sd.NotPrivate(3)
+    """P1: unusable content takes its slot as 1/2 everywhere; nobody is told."""
     learner = sd.noisy_leader(actions=ACTIONS, epsilon="1", noise="laplace", schedule="capped 9")
-    bad, null = engine(learner, not_private=operator), engine(learner)
+    bad, null = engine(learner), engine(learner)
     for machine, content in ((bad, losses), (null, [0.5, 0.5, 0.5])):
         machine.apply(b"k", [0, 0, 1])
         machine.apply(b"k", content)
     assert bad.save() == null.save()
-    assert operator.latest_nulls.tolist() == [True]
-    assert operator.nulls(0) == 1
 
 
 @pytest.mark.parametrize(
@@ -284,24 +281,6 @@ def test_are_lists_a_batch_and_the_same_one() -> None:
             machines[0].apply_batch(Batch.of_losses([b"k"], wrong, [99]))  # type: ignore[arg-type]
     with pytest.raises(sd.InvalidConfig, match="keys: no keys; expected a list"):
         Batch.of_losses(None, rows, [0])  # type: ignore[arg-type]
-
-
-def test_is_exact_regret_only_behind_the_operators_name() -> None:
-    """The operator's exact regret is the played action's loss less the best one's."""
-    operator = sd.NotPrivate(3)
-    machine = engine(sd.incumbent_leader(actions=ACTIONS, epsilon="1/2"), not_private=operator)
-    rng = np.random.default_rng(3)
-    played = totals = np.int64(0)
-    for row in rng.random((40, 3)).astype(np.float32):
-        grid = quantise(row[None, :])[0][0]
-        before = machine.action(b"k")
-        releases = list(machine.apply(b"k", row))
-        opening = [release.value for release in releases if release.kind == "opening"]
-        played = played + grid[opening[0] if before is None else ACTIONS.index(before)]
-        totals = totals + grid
-    assert operator.regret(0) == pytest.approx((played - totals.min()) / UNIT)
-    assert operator.regrets().tolist() == [operator.regret(0)]
-    assert "0." not in repr(operator) + repr(machine)
 
 
 @pytest.mark.parametrize(

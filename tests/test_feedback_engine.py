@@ -12,7 +12,7 @@ import pytest
 
 import streamdp as sd
 from streamdp.core.arrays import Bools
-from streamdp.core.engine import Engine, NotPrivate, rebuild, recorded
+from streamdp.core.engine import Engine, rebuild, recorded
 from streamdp.core.engine.releasing import Draws, Ended, Wave
 from streamdp.core.events import NO_ARM, OPENING, SUMS, Batch, Key, Release
 from streamdp.core.evidence.policy import PARTS
@@ -200,17 +200,12 @@ def test_a_block_is_charged_before_it_is_drawn() -> None:
 
 
 def test_what_does_not_fit_a_feedback_stream_is_refused() -> None:
-    """Estimates, exact totals, losses, an action in force; and feedback to a stream of losses."""
+    """Estimates, losses, an action in force; and feedback to a stream of losses."""
     estimate = sd.estimate("mean_loss", epsilon="1/4", min_length=1)
     with pytest.raises(sd.InvalidConfig, match="estimates: not on a feedback stream"):
         Engine(
             stream="home", partition=0, learner=blocks(), budget="1", estimates=[estimate],
             randomness=SeededRandomness(1),
-        )  # fmt: skip
-    with pytest.raises(sd.InvalidConfig, match="not_private: on a feedback stream"):
-        Engine(
-            stream="home", partition=0, learner=blocks(), budget="1",
-            not_private=NotPrivate(3), randomness=SeededRandomness(1),
         )  # fmt: skip
     with pytest.raises(sd.InvalidConfig, match="action: of a feedback stream"):
         engine(blocks()).action(b"fr")

@@ -3,7 +3,7 @@
 Two inputs that differ in the content of one record go through the real service on a log. What
 chance would decide is scripted (selections, noise, estimates), the clock stands still or counts.
 Then everything that may be seen is compared: metrics page, status JSON, look-ups with their
-headers, histories, the operator-free log, sizes. Only the operator's lines may differ, and must:
+headers, histories, the log, sizes. Only the sums that estimates are drawn from differ, and must:
 else the test would see nothing.
 """
 
@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 import streamdp as sd
+from streamdp.core.arrays import Ints
 from streamdp.core.regret import Estimate
 from streamdp.lab.audit.script import Script, ScriptedRandomness, key_of
 from streamdp.serve.about import About
-from streamdp.service.exact import ExactTotals
 from streamdp.service.spec import StreamSpec
 from streamdp.testing.memory_log import MemoryLog
 from tests.support.publishing import HOME
@@ -59,7 +59,7 @@ ESTIMATES = (
 )
 
 
-def stream(exact: ExactTotals) -> StreamSpec:
+def stream() -> StreamSpec:
     """A stream whose chance is scripted."""
     runs, actions = len(KEYS), len(ACTIONS)
     script = Script(
@@ -69,49 +69,50 @@ def stream(exact: ExactTotals) -> StreamSpec:
         coins=np.zeros((runs, RECORDS, actions), dtype=np.bool_),
     )
     learner = sd.incumbent_leader(actions=ACTIONS, epsilon="1/2", schedule="capped 4")
-    made = spec(
+    return spec(
         learner=replace(learner, choose=ScriptedChoice()),
         randomness=ScriptedRandomness(script),
         estimates=ESTIMATES,
     )
-    return replace(made, exact=exact)
 
 
 BATCH = ("/v1/streams/home/actions", b'{"keys":["a",null,{"base64":"AAAAAAAAAAE="}]}')
 
 
-async def observed(content: bytes) -> tuple[Sequence[Mapping[str, object]], list[str]]:
-    """What is seen before and after a restart, and what only the operator sees."""
+async def observed(content: bytes) -> Sequence[Mapping[str, object]]:
+    """What is seen before and after a restart."""
     log, lines = MemoryLog(), Lines()
     log.create("home-losses", partitions=1)
     values = [PLAIN] * CHANGED + [content] + [PLAIN] * (RECORDS - CHANGED - 1)
     log.append("home-losses", [(KEYS[at % 3], value) for at, value in enumerate(values)])
-    shown, operator = [], []
+    shown, made = list[Mapping[str, object]](), stream()
     for _ in range(2):
-        exact = ExactTotals(len(ACTIONS))
-        made = stream(exact)
         view = await worked(log, made, lines)
         about = About(HOME, made.learner, ESTIMATES, made.share, 1, seeded=True, fallback="a")
         asked = [*((target, b"") for target in TARGETS), BATCH]
         shown.append(await seen(log, about, view, lines, asked))
-        operator += exact.lines()
-    return shown, operator
+    return shown
 
 
 @pytest.mark.parametrize("name", NEIGHBOURS)
 def test_do_neighbouring_inputs_look_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither values, nor sizes, nor headers, nor log lines, before and after a restart."""
-    monkeypatch.setattr(
-        Estimate, "statistic", lambda self, sums, **_: np.zeros(len(sums), np.int64)
-    )
+    private: list[object] = []
+
+    def nothing(self: Estimate, sums: Ints, **_: object) -> Ints:
+        private.append(sums.tolist())
+        return np.zeros(len(sums), np.int64)
+
+    monkeypatch.setattr(Estimate, "statistic", nothing)
     assert len(NEIGHBOURS[name]) == len(PLAIN)
-    one, one_operator = asyncio.run(observed(PLAIN))
-    other, other_operator = asyncio.run(observed(NEIGHBOURS[name]))
+    one, half = asyncio.run(observed(PLAIN)), len(private)
+    other = asyncio.run(observed(NEIGHBOURS[name]))
     for before, after in zip(one, other, strict=True):
         assert before.keys() == after.keys()
         for what, answer in before.items():
             assert answer == after[what], what
-    assert one_operator != other_operator
+    assert half == len(private) - half
+    assert private[:half] != private[half:]
     history = json.loads(one[0]["/v1/streams/home/keys/%00%00%00%00%00%00%00%02/history"][2])  # type: ignore[index]
     assert len(history["learners"][0]["points"]) > 4
 
@@ -121,7 +122,7 @@ def test_would_an_exact_number_on_the_page_be_caught(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         Estimate, "statistic", lambda self, sums, **_: sums.max(axis=1) - sums.min(axis=1)
     )
-    one, _ = asyncio.run(observed(PLAIN))
-    other, _ = asyncio.run(observed(NEIGHBOURS["other losses"]))
+    one = asyncio.run(observed(PLAIN))
+    other = asyncio.run(observed(NEIGHBOURS["other losses"]))
     assert one[0]["/metrics"] != other[0]["/metrics"]
     assert one[0]["/v1/status"] != other[0]["/v1/status"]

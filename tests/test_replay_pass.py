@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -11,8 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 import streamdp as sd
+from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.grid import quantise
+from streamdp.core.events import Key
+from streamdp.core.grid import UNIT, quantise
 from streamdp.core.segments import Grouped
 from streamdp.lab.replay.cells import RUNNING, Cell, parse_candidates, parse_epsilons
 from streamdp.lab.replay.curves import Curves, baselines, curves
@@ -57,7 +60,7 @@ def test_are_fast_sums_the_definition(actions: int, bad: int) -> None:
 
 
 def test_is_regret_what_a_live_engine_counts() -> None:
-    """The exact regret of all keys at the end, against `NotPrivate`."""
+    """The exact regret of all keys at the end, against what an engine's releases put in force."""
     log, asked = made_up(1200, seed=5, keys=5), cells()
     curves = _curves(log, asked)
     for cell, curve in zip(asked, curves, strict=True):
@@ -78,7 +81,6 @@ def _points(sums: Summed) -> NDArray[np.int64]:
 
 
 def _lived_regret(log: Pieces, cell: Cell, seed: int, partition: int) -> float:
-    seen = sd.NotPrivate(len(log.actions))
     engine = sd.Engine(
         stream="home",
         partition=partition,
@@ -86,12 +88,24 @@ def _lived_regret(log: Pieces, cell: Cell, seed: int, partition: int) -> float:
         budget=None if cell.learner.charge is None else "10",
         randomness=sd.SeededRandomness(seed),
         epoch=2,
-        not_private=seen,
     )
+    losses, turns = defaultdict[Key, list[Ints]](list), defaultdict[Key, dict[int, int]](dict)
     for portion in log.portions():
         if portion.partition == partition:
-            engine.apply_batch(portion.batch)
-    return float(seen.regrets().sum())
+            batch = portion.batch
+            for at, row in zip(
+                batch.index.tolist(), quantise(batch.content["losses"])[0], strict=True
+            ):
+                losses[batch.keys[at]].append(row)
+            for release in engine.apply_batch(batch):
+                turns[release.key][release.stop] = release.standing  # in force from this slot on
+    regret = 0
+    for key, rows in losses.items():
+        changes = np.searchsorted(list(turns[key]), np.arange(1, len(rows) + 1), side="right") - 1
+        in_force = np.array(list(turns[key].values()))[changes]
+        table = np.array(rows)
+        regret += table[np.arange(len(rows)), in_force].sum() - table.sum(axis=0).min()
+    return float(regret) / UNIT
 
 
 def test_is_regret_over_time_that_of_shorter_logs() -> None:

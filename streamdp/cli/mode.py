@@ -48,7 +48,7 @@ def mode(
     """Switch all readers of a stream to its fallback action at once, or back to each key's own.
 
     Publishes one line of the stream, with its time and no reason. Learning, charges and the ledger
-    are not affected. Whoever decides this by the operator's exact figures leaves the guarantee.
+    are not affected. Whoever decides this by what is NOT PRIVATE leaves the guarantee.
 
     Examples:
     streamdp mode home fallback

@@ -11,9 +11,9 @@ rebuild delays it by the turns of Python's interpreter alone.
 
 NOT PRIVATE: the operator's listener. It is a second one in the same thread, on loopback, behind a
 token, off by default. It shows what no public page may: the memory and processor time of the
-process, which bad records can move; how many records it quarantined; and (with ``operator_exact``)
-exact regret and counts of null slots. Each line says NOT PRIVATE, and that decisions taken on it
-leave the guarantee. ``/metrics`` there has memory and processor time, under names that say so too.
+process, which bad records can move; and how many unusable records it set aside. Each line says NOT
+PRIVATE, and that decisions taken on it leave the guarantee. ``/metrics`` there has memory and
+processor time, under names that say so too.
 These figures are read in the learning loop, between two of its steps: this listener may wait.
 """
 
@@ -195,12 +195,8 @@ class Operator:
             f" {time.process_time():.1f} seconds of processor time"
         ]
         for spec in self._running.specs:
-            if spec.exact is None:
-                lines.append(f"stream {spec.name}: exact figures are off (operator_exact)")
-            else:
-                lines += [f"stream {spec.name}, {line}" for line in spec.exact.lines()]
-            if spec.quarantine is not None:
-                lines.append(f"stream {spec.name}, {spec.quarantine.line()}")
+            set_aside = "no quarantine" if spec.quarantine is None else spec.quarantine.line()
+            lines.append(f"stream {spec.name}: {set_aside}")
         return lines
 
 

@@ -20,7 +20,6 @@ from streamdp.core.learners.leader import written
 from streamdp.core.randomness import Randomness
 from streamdp.core.regret import Estimate, full_charge
 from streamdp.ports import StreamTopics
-from streamdp.service.exact import ExactTotals
 from streamdp.service.quarantine import Quarantine
 from streamdp.service.settings import Start
 from streamdp.wire.entries import Entries
@@ -57,7 +56,6 @@ class StreamSpec:
     partition_epochs: Mapping[int, int] = field(default_factory=dict)  # beyond the stream's
     most_keys: int = 1_000_000  # learners per partition
     most_key_bytes: int = 1024
-    exact: ExactTotals | None = None  # NOT PRIVATE: exact figures, if the operator asked for them
     quarantine: Quarantine | None = None  # NOT PRIVATE: unusable records, set aside
     idle: int | None = None  # milliseconds after which a key's learner is dropped
     carry: bool = True  # whether an epoch begins with what is public of the one before
@@ -245,7 +243,6 @@ class StreamSpec:
             epoch=self.epoch_of(partition),
             estimates=self.estimates,
             limit=self.most_keys,
-            not_private=None if self.exact is None else self.exact.begin(partition),
             heritage=heritage,
             idle=self.idle,
         )

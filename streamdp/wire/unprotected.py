@@ -1,7 +1,7 @@
 """The label of everything shown outside the privacy guarantee, defined once.
 
 Exact content (sums of saved rows, samples of events, quarantined records, a replay of a log) is for
-an operator who may see the events themselves (P8, the operator's tier). Output can be copied, piped
+an operator who may see the events themselves (P8). Output can be copied, piped
 and stored, so a note on standard error is not enough: the label is in the output. In JSON it is the
 first member of every object that holds something exact; a line of text begins with it. Simulations,
 plans and audits show invented events and have no label.

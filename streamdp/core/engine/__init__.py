@@ -2,8 +2,8 @@
 
 `plan` lays a batch out over rows and blocks, `charging` marks the slots of ended blocks paid,
 `releasing` says where releases come from and makes columns of them, `machine` is the engine that
-holds these together, `idleness` says which keys leave, `rebuilding` restores an engine, and
-`operator` is NOT PRIVATE. What is kept, drawn and put in force is the kind's (`core.kinds`).
+holds these together, `idleness` says which keys leave, and `rebuilding` restores an engine. What is
+kept, drawn and put in force is the kind's (`core.kinds`).
 
 A name is imported at its first use: a command that only checks a configuration needs the layout of
 its rows but no engine.
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from streamdp.core.engine.charging import Charges
     from streamdp.core.engine.idleness import Ages
     from streamdp.core.engine.machine import Engine
-    from streamdp.core.engine.operator import NotPrivate
     from streamdp.core.engine.rebuilding import Rebuilding, rebuild
     from streamdp.core.kinds.recorded import Drawn, Kept, Recorded, recorded
     from streamdp.core.snapshot import configuration_digest, row_layout
@@ -29,7 +28,6 @@ __all__ = [
     "Drawn",
     "Engine",
     "Kept",
-    "NotPrivate",
     "Rebuilding",
     "Recorded",
     "configuration_digest",
@@ -44,7 +42,6 @@ _HOMES = {
     "streamdp.core.snapshot": ("configuration_digest", "row_layout"),
     "streamdp.core.engine.charging": ("Charges",),
     "streamdp.core.engine.machine": ("Engine",),
-    "streamdp.core.engine.operator": ("NotPrivate",),
     "streamdp.core.engine.rebuilding": ("Rebuilding", "rebuild"),
 }
 """The module of each name. No module here may have the name of a member: it would hide that."""

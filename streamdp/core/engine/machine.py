@@ -41,7 +41,6 @@ from streamdp.core.engine.arguments import (
 )
 from streamdp.core.engine.charging import Charges, Ends, ends_of
 from streamdp.core.engine.idleness import Ages, Idleness
-from streamdp.core.engine.operator import NotPrivate
 from streamdp.core.engine.plan import Alone, Plan, check_keys, check_order, plan
 from streamdp.core.engine.releasing import Draws, Ended, Fresh, Releasing, Wave
 from streamdp.core.errors import InvalidConfig, StateMismatch
@@ -99,7 +98,6 @@ class Engine:
         epoch: int = 1,
         estimates: Sequence[Estimate] = (),
         limit: int = 1_000_000,
-        not_private: NotPrivate | None = None,
         heritage: MutableMapping[Key, Carried] | None = None,
         idle: int | None = None,
     ) -> None:
@@ -135,13 +133,12 @@ class Engine:
         )  # fmt: skip
         self._heritage = {} if heritage is None else heritage
         self._halfway = False
-        self._not_private = not_private
         self._idleness = None if idle is None else Idleness(idle)
         self._comes_back = Passage(kind, kind)
         self._going_idle: dict[Key, tuple[int, int, bytes]] = {}
         """Dropped rows that are not saved yet, the longest unsaved first: the first unsaved record,
         the newest time when that record came, and the row."""
-        self._adder = kind.adder(bank.private, bank.public, watching=not_private)
+        self._adder = kind.adder(bank.private)
         self._alone = Alone(bank, kind.schedule)
         self._releasing = Releasing(
             stream=stream, partition=partition, epoch=epoch, kind=kind, bank=bank
@@ -468,8 +465,6 @@ class Engine:
             self._heritage[key] = carried
         kept = np.flatnonzero(stays)
         bank.keep(kept)
-        if self._not_private is not None:
-            self._not_private.keep(kept)
 
     def known(self, rows: Ints | None = None) -> Iterator[tuple[Key, After, Known]]:
         """What the keys of some rows (or of all) may carry over: public columns only."""

@@ -54,7 +54,6 @@ from streamdp.core.kinds.kind import (
     BitsOf,
     BlockRelease,
     Sizes,
-    Watching,
     check_columns,
     check_even,
 )
@@ -268,14 +267,8 @@ class PolicyLearner:
         check_even(batch)
         return batch
 
-    def adder(
-        self, private: Columns, public: Columns, *, watching: Watching | None = None
-    ) -> FeedbackAdder:
+    def adder(self, private: Columns) -> FeedbackAdder:
         """Adds gains and shows to their arms."""
-        if watching is not None:
-            raise InvalidConfig(
-                "not_private", "on a feedback stream", expected="none", got="exact totals"
-            )
         return FeedbackAdder(self, private)
 
     def opening(self, rows: int, bits: Callable[[int], Bits]) -> Ints:

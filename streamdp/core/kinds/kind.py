@@ -62,16 +62,6 @@ class Sizes(NamedTuple):
     history: int = 0  # that a carried opening begins with
 
 
-class Watching(Protocol):
-    """Takes exact totals. NOT PRIVATE: see `core.engine.operator`."""
-
-    latest_nulls: Bools
-
-    def observe(self, rows: Ints, actions: Ints, totals: Ints, nulls: Ints) -> None:
-        """Add the totals of some rows while these actions were in force."""
-        ...
-
-
 class Contents(Protocol):
     """What the slots of a batch add to private columns."""
 
@@ -155,10 +145,8 @@ class Kind(Protocol):
     def checked(self, batch: Batch) -> Batch:
         """The batch as this kind reads it; refuse other columns and shapes, never content."""
 
-    def adder(
-        self, private: Columns, public: Columns, *, watching: Watching | None = None
-    ) -> SlotAdder:
-        """What adds batches to these columns; of public columns it reads what is in force."""
+    def adder(self, private: Columns) -> SlotAdder:
+        """What adds batches to these columns."""
 
     def opening(self, rows: int, bits: Callable[[int], Bits]) -> Ints:
         """The openings of new rows, R × the first release's width: no data, no charge."""

@@ -43,7 +43,6 @@ from streamdp.core.kinds.kind import (
     BitsOf,
     BlockRelease,
     Sizes,
-    Watching,
     check_columns,
     check_even,
 )
@@ -261,11 +260,9 @@ class Leader:
         check_even(batch)
         return batch
 
-    def adder(
-        self, private: Columns, public: Columns, *, watching: Watching | None = None
-    ) -> LossAdder:
+    def adder(self, private: Columns) -> LossAdder:
         """Adds losses to sums."""
-        return LossAdder(self, private, public, watching)
+        return LossAdder(self, private)
 
     def opening(self, rows: int, bits: Callable[[int], Bits]) -> Ints:
         """Uniform over the actions: no data, no charge."""
@@ -319,13 +316,10 @@ class Leader:
 class LossAdder:
     """Adds the losses of batches to the sums of rows."""
 
-    __slots__ = ("_adder", "_leader", "_private", "_public", "_watching")
+    __slots__ = ("_adder", "_leader", "_private")
 
-    def __init__(
-        self, leader: Leader, private: Columns, public: Columns, watching: Watching | None
-    ) -> None:
-        self._leader, self._private, self._public = leader, private, public
-        self._watching = watching
+    def __init__(self, leader: Leader, private: Columns) -> None:
+        self._leader, self._private = leader, private
         self._adder = Adder(len(leader.actions))
 
     def contents(self, slots: BatchSlots, bits: BitsOf) -> LossContents:
@@ -340,8 +334,8 @@ class LossAdder:
         if changed:
             losses = resampled(given, bits(Purpose.RESAMPLE, slots.slot_rows, slots.numbers))
         sums, nulls = self._adder.sums(losses, grouped, segments.begin, counted)
-        contents = LossContents(self._private, self._public, sums, windows)
-        if not leader.estimates and self._watching is None:
+        contents = LossContents(self._private, sums, windows)
+        if not leader.estimates:
             return contents
         contents.totals = sums
         if changed or windows is not None:
@@ -350,9 +344,6 @@ class LossAdder:
             )
         in_order = nulls[grouped.places(np.arange(len(nulls)))].astype(np.int64)
         contents.nulls = np.add.reduceat(in_order, segments.begin)
-        if self._watching is not None:
-            self._watching.latest_nulls = nulls
-            contents.watching = self._watching
         return contents
 
     def _windows(self, slots: BatchSlots, bits: BitsOf) -> Ints:
@@ -372,12 +363,10 @@ class LossContents:
     """What the segments of a batch add: to the window's sums, and over all their slots."""
 
     private: Columns
-    public: Columns
     sums: Ints  # S × K
     windows: Ints | None  # S: how many slots of its block count, where that is drawn
-    totals: Ints | None = None  # S × K, for estimates or an operator
+    totals: Ints | None = None  # S × K, for estimates
     nulls: Ints | None = None  # S
-    watching: Watching | None = None
 
     def add(self, which: Any, rows: Ints) -> None:
         """Add these segments to their rows."""
@@ -385,12 +374,6 @@ class LossContents:
         if self.windows is not None:
             private["window"][rows] = self.windows[which]
         private["sums"][rows] += self.sums[which]
-        if self.totals is None or self.nulls is None:
-            return
-        totals, nulls = self.totals[which], self.nulls[which]
-        if "totals" in private:
-            private["totals"][rows] += totals
-            private["nulls"][rows] += nulls
-        if self.watching is not None:
-            in_force = self.public["action"][rows].astype(np.int64)
-            self.watching.observe(rows, in_force, totals, nulls)
+        if self.totals is not None and self.nulls is not None:
+            private["totals"][rows] += self.totals[which]
+            private["nulls"][rows] += self.nulls[which]

@@ -17,7 +17,7 @@ from streamdp.core.arrays import Columns, Ints, Words
 from streamdp.core.bank import Gathered
 from streamdp.core.engine import Engine
 from streamdp.core.events import Key
-from streamdp.core.kinds.kind import BitsOf, Contents, SlotAdder, Watching
+from streamdp.core.kinds.kind import BitsOf, Contents, SlotAdder
 from streamdp.core.randomness import Bits
 from streamdp.core.segments import BatchSlots
 from streamdp.lab.audit.around import Around
@@ -124,11 +124,9 @@ class Watched(Around):
         )
         return released
 
-    def adder(
-        self, private: Columns, public: Columns, *, watching: Watching | None = None
-    ) -> SlotAdder:
+    def adder(self, private: Columns) -> SlotAdder:
         """The inner kind's, its tosses noted."""
-        inner, tosses = self.inner.adder(private, public, watching=watching), self._row.tosses
+        inner, tosses = self.inner.adder(private), self._row.tosses
         return _WatchedAdder(inner, self.watch, tosses)
 
 

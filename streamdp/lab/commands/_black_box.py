@@ -141,7 +141,6 @@ def apart(spec: StreamSpec, *, stream: str) -> StreamSpec:
         start=Start.EARLIEST,
         most_keys=MOST_ROWS,
         most_key_bytes=max(spec.most_key_bytes, _KEY_BYTES),
-        exact=None,
         quarantine=None,
     )
 

@@ -20,12 +20,14 @@ from streamdp.service.config.environment import Origins, Place
 Detail = Mapping[str, Any]
 """One of pydantic's complaints."""
 
-_OPERATIONS = ("most_series", "operator_listen", "operator_token_file", "operator_exact")
+_OPERATIONS = ("most_series", "operator_listen", "operator_token_file")
 """Keys of the operations listener: `serve`, which the table http is for, has none of them."""
 
 GONE: Mapping[Place, str] = {
     ("streams", "*", "mode"): "no mode: a trial is a stream that nobody reads, and `streamdp mode"
     " STREAM fallback` takes the readers of a stream away",
+    ("operations", "operator_exact"): "no exact figures of what runs: `streamdp replay` computes"
+    " them from the log, and an estimate shows them privately",
 }
 """Keys that there are no longer (`*`: any name), and what to do instead."""
 

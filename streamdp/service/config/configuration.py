@@ -56,7 +56,6 @@ from streamdp.wire.formats import Format, configure
 
 if TYPE_CHECKING:
     from streamdp.service.assembling.spec import AssemblySpec
-    from streamdp.service.exact import ExactTotals
     from streamdp.service.spec import StreamSpec
 
 TRANSPORTS = "streamdp.transports"
@@ -150,7 +149,6 @@ class Configuration:
                 randomness=self._randomness(name, seeds),
                 most_keys=stream.limits.most_keys,
                 most_key_bytes=stream.limits.most_key_bytes,
-                exact=self._exact(learner),
                 quarantine=Quarantine(topics, format_) if topics.quarantined else None,
                 carry=stream.carry,
                 idle=stream.idle,
@@ -435,14 +433,6 @@ class Configuration:
             quarantined=stream.quarantine,
             headers=stream.observes == "feedback" or stream.idle is not None,
         )
-
-    def _exact(self, learner: Learner) -> ExactTotals | None:
-        """NOT PRIVATE: exact totals, if the operator asked for them; None for a feedback stream."""
-        from streamdp.service.exact import ExactTotals
-
-        if not self.tables.operations.operator_exact or learner.played is not None:
-            return None
-        return ExactTotals(len(learner.actions))
 
     def _randomness(self, name: str, seeds: Seeds) -> Randomness:
         seed = self.stream(name).seed

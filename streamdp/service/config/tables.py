@@ -461,10 +461,6 @@ class OperationsTable(BaseModel):
         default=None, description="host:port on loopback for what is NOT PRIVATE"
     )
     operator_token_file: File | None = Field(default=None, description="the token that it asks for")
-    operator_exact: bool = Field(
-        default=False,
-        description="show exact regret and counts on the operator's listener: NOT PRIVATE",
-    )
 
 
 class LogTable(BaseModel):
