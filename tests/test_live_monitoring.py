@@ -65,6 +65,7 @@ def test_is_every_query_answered_and_every_alert_silent_in_good_health(
         "_transport_error",
         "_input_missing",
         "_access_refused",
+        "_partition_missing",
         "_registry_silent",
         "_clock_ahead",
     )

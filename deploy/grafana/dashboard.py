@@ -288,6 +288,7 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (  # the panels of a row share its
                     "no registry for {{subject}}",
                 ),
                 Line(f"max by (error) (streamdp_access_refused{ALL})", "{{error}}"),
+                Line(f"max by (topic) (streamdp_partition_missing{ALL})", "expand {{topic}}"),
             ),
             picture(
                 "Clocks",

@@ -113,6 +113,20 @@ class Refused(TransportLost):
         self.named = named
 
 
+class Unexpanded(TransportLost):
+    """A topic lacks a partition that the stream's input has: somebody must add it."""
+
+    def __init__(self, where: str, topic: str, *, expected: int, got: int) -> None:
+        super().__init__(
+            f"{where}: topic {topic}",
+            "has fewer partitions than the input; run `streamdp topics expand --partitions"
+            f" {expected}`",
+            expected=expected,
+            got=got,
+        )
+        self.topic = topic
+
+
 class Unreached(TransportLost):
     """No connection was made, so nothing was sent: a retry cannot do anything twice."""
 

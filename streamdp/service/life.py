@@ -34,6 +34,7 @@ from streamdp.core.errors import (
     StreamdpError,
     Superseded,
     TransportLost,
+    Unexpanded,
 )
 from streamdp.ports import Partition, Records, Transport
 from streamdp.service.charges_by_others import ChargesByOthersOf
@@ -238,7 +239,9 @@ class Life:
     async def _pause_before_retry(self, error: TransportLost, attempt: int) -> None:
         waits = self._around.settings.retry_seconds
         seconds = waits[min(attempt, len(waits) - 1)]
-        if isinstance(error, Refused):
+        if isinstance(error, Unexpanded):
+            self._around.view.lack(self.partition, error.topic)
+        elif isinstance(error, Refused):
             self._around.view.refuse(self.partition, error.named, now=self._around.clock())
         else:
             self._around.view.retry(self.partition, error.kind)

@@ -159,7 +159,8 @@ _OF_BOTH = (
 """Of both: the label `stream` holds an assembly's name where a stream has its own."""
 
 _A_STREAM = 31  # most series of each stream, without its partitions
-_A_PARTITION = len(_OF_LEARNING) + len(_OF_BOTH) + 2 + len(Reason)  # and waiting, refused, halted
+# and waiting, refused, missing, halted
+_A_PARTITION = len(_OF_LEARNING) + len(_OF_BOTH) + 3 + len(Reason)
 _A_PROCESS = len(STEPS) * (len(BUCKETS) + 3) + 10 + len(Refusal)  # and build, process, certificate
 
 Shown = Sequence[tuple[str, str, Sequence[PartitionStatus]]]
@@ -245,6 +246,16 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
             ((name, label, refused), 1.0)
             for name, label, of in parts
             if (refused := next((part.refused for part in of if part.refused), ""))
+        ),
+    )
+    yield gauge(
+        "streamdp_partition_missing",
+        "1 while this topic lacks a partition that the input has.",
+        [*labels, "topic"],
+        (
+            ((name, label, lacking), 1.0)
+            for name, label, of in parts
+            if (lacking := next((part.lacking for part in of if part.lacking), ""))
         ),
     )
     yield gauge(

@@ -44,6 +44,7 @@ class PartitionStatus(Struct, frozen=True):
     lag_seconds: float = 0.0
     lost: str = ""  # the class of the error by which the transport was lost; "" once it answers
     refused: str = ""  # the error's class and topic, while rights or certificates are refused
+    lacking: str = ""  # the topic that lacks the partition, which the input has
     open: int = 0  # of an assembly: requests that wait for their deadline
     events: int = 0  # of an assembly: written since this process took the partition
     clock_ahead: float | None = None  # of the newest timestamp, in whole hours
@@ -58,6 +59,12 @@ class StreamStatus(Struct, frozen=True):
     name: str
     partitions: list[PartitionStatus]
     settled: bool = True  # whether this process's partitions are known
+
+
+def _why(part: PartitionStatus) -> str:
+    if not part.lacking:
+        return ""
+    return f": {part.lacking} lacks the partition, `streamdp topics expand` adds it"
 
 
 class StepStatus(Struct, frozen=True):
@@ -99,7 +106,7 @@ class ProcessStatus(Struct, frozen=True):
     def away(self) -> list[str]:
         """The partitions that do not learn now and will by themselves."""
         return [
-            f"{stream.name}/{part.number} is {part.status}"
+            f"{stream.name}/{part.number} is {part.status}" + _why(part)
             for stream in self.work
             for part in stream.partitions
             if part.status in ON_ITS_WAY
@@ -194,5 +201,5 @@ def _partition(number: int, part: PartitionView, now: float) -> PartitionStatus:
 
 _AS_IN_THE_VIEW = (
     "message", "position", "low_water", "lag", "headroom", "keys", "keys_refused", "slots",
-    "blocks", "lost", "open", "events", "clock_ahead", "kept", "retain",
+    "blocks", "lost", "lacking", "open", "events", "clock_ahead", "kept", "retain",
 )  # fmt: skip

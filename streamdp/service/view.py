@@ -74,6 +74,7 @@ class PartitionView:
     lost: str = ""  # the class of the error by which the transport was lost; "" once it answers
     refused: str = ""  # the error's class and topic, if rights or certificates were refused
     refused_at: float = 0.0
+    lacking: str = ""  # the topic that lacks the partition, which the input has
     clock_ahead: float | None = None  # of the input's newest timestamp before ours, in hours
     open: int = 0  # of an assembly: requests that wait for their deadline
     events: int = 0  # of an assembly: written since this process took the partition
@@ -199,7 +200,7 @@ class View:
         part = self.part(partition)
         part.status, part.reason, part.message = status, None, ""
         if status is not Status.TAKING:  # taking says nothing of the transport yet
-            part.lost = ""
+            part.lost = part.lacking = ""
 
     def retry(self, partition: Partition, error: str) -> None:
         """Show that the transport was lost, and the class of the error."""
@@ -218,6 +219,11 @@ class View:
         part.refused_at = now
         part.refused = before if before.startswith(named) else named
 
+    def lack(self, partition: Partition, topic: str) -> None:
+        """Show that a topic lacks the partition, which its input has."""
+        self.turn(partition, Status.RETRYING)
+        self.part(partition).lacking = topic
+
     def running(self, partition: Partition, work: PartitionWork) -> None:
         """Show what is durable of a partition that was restored."""
         self.turn(partition, Status.RUNNING)
@@ -234,7 +240,7 @@ class View:
         """Show that the partition has stopped and needs an operator."""
         part = self.part(partition)
         part.status, part.reason, part.message = Status.HALTED, reason, message
-        part.lost, part.refused = "", ""
+        part.lost = part.refused = part.lacking = ""
 
     def committed(
         self, partition: Partition, cut: Cut, *, slots: int, keys_refused: int, now: float

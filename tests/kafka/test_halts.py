@@ -8,12 +8,14 @@ reads a record twice, and go on by what the message names.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from aiokafka.admin import NewPartitions
 from msgspec import structs
 
 import streamdp as sd
@@ -21,10 +23,11 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.selection import PermuteAndFlip
 from streamdp.lab.audit.blackbox import lower_bound, pairs
 from streamdp.lab.commands._black_box import served, spec_of
-from streamdp.ports import Headers, Key, Value
+from streamdp.ports import Headers, Key, Partition, Value
 from streamdp.service.charges_by_others import ChargesByOthers, Scope, alone
 from streamdp.service.life import Life
 from streamdp.service.spec import StreamSpec
+from streamdp.service.status import Steps, status_of
 from streamdp.service.view import Reason, Status
 from streamdp.testing.broker import AclRight, Borrowed, Grant, Resource, allow
 from streamdp.testing.formats import HOSTILE
@@ -100,6 +103,35 @@ async def test_a_rolled_back_state_halts_and_an_epoch_goes_on(
         assert f"a state of line {lines[-1].ordinal} or later" in service.part.message
     assert await site.lines() == lines
     await on_its_way(site, epoch=2)
+
+
+# An input that another tool has expanded
+
+
+async def test_partitions_of_an_expanded_input_wait_for_their_topics(
+    broker: Borrowed, fresh_app: Fresh
+) -> None:
+    """The other partitions go on, also in a process that starts now; `topics expand` is enough."""
+    site = Site.on(broker, fresh_app())
+    topics, tools, new = site.made.topics, site.technology.administrator(), Partition("home", 1)
+    await lived(site, 20)
+    async with site.administration() as client:
+        await client.create_partitions({topics.input: NewPartitions(2)})
+    await site.send(events(20, keys=KEYS, seed=5))
+    async with site.serving() as service:
+        await service.read(40)
+        await service.until(lambda _: service.view.part(new).lacking == topics.state)
+        (away,) = status_of(service.view, Steps(time.monotonic), now=0.0).away()
+        said = f": {topics.state} lacks the partition, `streamdp topics expand` adds it"
+        assert away.removesuffix(said) in ("home/1 is taking", "home/1 is retrying")
+        lost = str(service.log.of("partition_lost")[0]["detail"])
+        assert "run `streamdp topics expand --partitions 2`; expected 2, got 1" in lost
+        await tools.expand([topics], partitions=2)
+        producer = site.technology.producer()
+        await producer.send(topics.input, events(20, keys=KEYS, seed=6), partition=1)
+        await producer.close()
+        await service.until(lambda _: service.view.part(new).position >= 20)
+        assert (service.view.part(new).lacking, service.log.of("partition_halted")) == ("", [])
 
 
 # Input that is lost, cut back or another

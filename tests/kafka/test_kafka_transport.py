@@ -20,7 +20,7 @@ from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.structs import TopicPartition
 
-from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, TransportLost
+from streamdp.core.errors import Fenced, InvalidConfig, StateMismatch, TransportLost, Unexpanded
 from streamdp.ports import Commit, Key, Partition, Records, StreamTopics, Value, Verdict, no_fault
 from streamdp.testing.broker import Borrowed, Broker, own_broker
 from streamdp.testing.transport import CHECKS, GROUP_CHECKS, Check
@@ -507,7 +507,8 @@ async def test_partitions_that_only_the_input_has_are_found(
     await client.start()
     await client.create_partitions({topics.input: NewPartitions(2)})
     await client.close()
-    with pytest.raises(InvalidConfig, match="streamdp topics expand"):
+    lacks = r"topic \S+\.state: .* `streamdp topics expand --partitions 2`; expected 2, got 1"
+    with pytest.raises(Unexpanded, match=lacks):
         await worker.transport.take(_home(1))
     await worker.transport.close()
     administrator = technology.administrator()

@@ -137,9 +137,9 @@ async def committed(
     return offsets
 
 
-async def know_topics(consumer: AIOKafkaConsumer, topics: Sequence[str]) -> None:
+async def know_topics(part: AIOKafkaConsumer | AIOKafkaProducer, topics: Sequence[str]) -> None:
     """Ask for these topics at once: the client would wait between them."""
-    await consumer._client.set_topics(topics)
+    await client_of(part).set_topics(topics)
 
 
 def client_of(part: AIOKafkaConsumer | AIOKafkaProducer) -> AIOKafkaClient:

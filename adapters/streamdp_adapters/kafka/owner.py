@@ -28,10 +28,15 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import TopicAuthorizationFailedError
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
-from streamdp.core.errors import InvalidConfig, TransportLost
+from streamdp.core.errors import InvalidConfig, TransportLost, Unexpanded
 from streamdp.ports import Commit, Partition, Reached, StreamTopics
 from streamdp_adapters.kafka import client_errors
-from streamdp_adapters.kafka.internals import AbandonableProducer, abandon_producer, sender_error
+from streamdp_adapters.kafka.internals import (
+    AbandonableProducer,
+    abandon_producer,
+    know_topics,
+    sender_error,
+)
 from streamdp_adapters.kafka.sending import BATCH_BYTES, RECORD_ROOM, Outbox, compacted_key
 from streamdp_adapters.kafka.settings import KafkaSettings
 
@@ -135,15 +140,19 @@ class PartitionOwner:
         return int(record.offset)
 
     async def _check_partition(self) -> None:
-        """Refuse a partition that the input has but the state topic has not."""
-        numbers = await self._producer.partitions_for(self._topics.state)
-        if self._number not in numbers:
-            raise InvalidConfig(
-                f"{self._where}: topic {self._topics.state}",
-                "no such partition; `streamdp topics expand` adds it",
-                expected=f"more than {self._number} partitions",
-                got=len(numbers),
-            )
+        """Wait for a partition that the input has but a topic beside it has not.
+
+        Another tool has expanded the input alone. The topics are asked for anew at each taking.
+        """
+        topics = self._topics
+        paired = [topics.second_input, topics.output] if topics.output else [topics.actions]
+        names = [topics.input, topics.state, topics.ledger, *paired]
+        await know_topics(self._producer, names)
+        counts = {name: len(await self._producer.partitions_for(name)) for name in names}
+        for name, count in counts.items():
+            if count <= self._number:
+                expected = max(counts[topics.input], self._number + 1)
+                raise Unexpanded(self._where, name, expected=expected, got=count)
 
     async def commit(self, commit: Commit) -> None:
         """Make one step durable and visible, all or nothing."""

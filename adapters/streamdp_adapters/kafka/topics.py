@@ -49,6 +49,7 @@ MIN_IN_SYNC = 2
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _LARGEST = "max.message.bytes"
+_PARTITIONS = ": partitions"  # ends the subject of a finding about their number
 _FOR_EVER = {"retention.ms": "-1", "retention.bytes": "-1"}
 _WEEK_MS = str(7 * 24 * 3600 * 1000)
 _FOR_A_WEEK = {"retention.ms": _WEEK_MS, "retention.bytes": "-1"}  # as brokers do by default
@@ -301,10 +302,10 @@ def compared(
     )  # fmt: skip
     if isinstance(input_, Described) and is_there.partitions != input_.partitions:
         yield Finding(
-            f"{subject}: partitions",
+            subject + _PARTITIONS,
             Verdict.PROBLEM,
             f"expected as many as the input, {input_.partitions}, got {is_there.partitions}; "
-            "`streamdp topics expand` adds them",
+            f"`streamdp topics expand --partitions {input_.partitions}` adds them",
         )
 
 
@@ -400,7 +401,9 @@ async def examine(
 ) -> dict[str, BatchLimits]:
     """Refuse topics that break the promise; return how large records may be.
 
-    A quarantine with wrong settings stops nothing.
+    A quarantine with wrong settings stops nothing. Topics with fewer partitions than the input
+    keep only the partitions that they lack from being taken (`owner`): another tool has expanded
+    the input, and the others go on.
     """
     streams = [replace(stream, quarantined=False) for stream in streams]
     names = [topic.name for stream in streams for topic in wanted(stream, settings)]
@@ -410,7 +413,7 @@ async def examine(
         finding
         for stream in streams
         for finding in findings(stream, settings, there)
-        if finding.verdict is Verdict.PROBLEM
+        if finding.verdict is Verdict.PROBLEM and not finding.subject.endswith(_PARTITIONS)
     ]
     if problems:
         listed = "; ".join(f"{problem.subject}: {problem.detail}" for problem in problems)
