@@ -333,8 +333,11 @@ class Transport(Protocol):
         """The group's offset of a partition that waits to be resumed, as last known; for lag."""
         ...
 
-    def missing(self) -> Collection[str]:
-        """The inputs that do not exist, as last known; for alerts, never for decisions."""
+    def missing(self) -> Mapping[str, str]:
+        """The inputs that are not there, as last known; for alerts, never for decisions.
+
+        Each with the class of the error by which it is refused; "" where it does not exist.
+        """
         ...
 
     async def leave(self, partition: Partition) -> None:

@@ -107,7 +107,7 @@ def test_the_error_of_a_lost_transport_is_named_by_class_and_topic() -> None:
         raise TransportLost("our text") from ConnectionError("a record b'\\x01' at 10.0.0.7")
     except TransportLost as error:
         view.retry(at, error.kind)
-    view.lost, view.missing = ("", "NodeNotReadyError"), frozenset({"gone"})
+    view.lost, view.missing = ("", "NodeNotReadyError"), {"gone": ""}
     status = status_of(view, Steps(lambda: 0.0), now=0.0)
     assert status.errors == [("", "NodeNotReadyError"), ("home-losses", "ConnectionError")]
     metrics = samples(replace(facts(), process=status))
@@ -117,6 +117,45 @@ def test_the_error_of_a_lost_transport_is_named_by_class_and_topic() -> None:
         ("home-losses", "ConnectionError"),
     }
     assert of(metrics, "streamdp_input_missing", topic="gone") == 1
+
+
+def test_an_input_that_may_not_be_seen_is_shown_without_any_partition() -> None:
+    """A group gives nobody a partition of a topic that it cannot see, and none must be here."""
+    view = View([spec()])
+    view.inputs, view.missing = {"home": "losses"}, {"losses": "TopicAuthorizationFailedError"}
+    status = status_of(view, Steps(lambda: 0.0), now=0.0)
+    error = "TopicAuthorizationFailedError losses"
+    metrics = samples(replace(facts(), process=status))
+    assert of(metrics, "streamdp_access_refused", stream="home", partition="", error=error) == 1
+    assert "streamdp_input_missing" not in {name for name, _ in metrics}
+    assert status.away() == [f"home: {error}"]
+    view.missing = {"losses": ""}
+    gone = status_of(view, Steps(lambda: 0.0), now=0.0)
+    assert (gone.away(), gone.missing) == (["the input losses does not exist"], ["losses"])
+
+
+def test_no_total_of_a_process_falls_when_a_partition_is_taken_again_or_leaves() -> None:
+    """What was counted stays; what is, leaves with the partition."""
+    view, at = View([spec()]), Partition("home", 0)
+
+    def shown() -> tuple[float, bool]:
+        status = status_of(view, Steps(lambda: 0.0), now=0.0)
+        metrics = samples(replace(facts(), process=status))
+        total = of(metrics, "streamdp_slots_total", stream="home", partition="0")
+        return total, "streamdp_keys" in {name for name, _ in metrics}
+
+    view.turn(at, Status.TAKING)
+    view.part(at).slots = 7
+    assert shown() == (7, True)
+    view.turn(at, Status.TAKING)
+    assert shown() == (7, True)
+    view.part(at).slots = 2
+    view.forget(at)
+    view.forget(at)
+    assert shown() == (9, False)
+    view.turn(at, Status.TAKING)
+    view.part(at).slots = 1
+    assert shown() == (10, True)
 
 
 def test_lag_is_shown_while_a_partition_is_taken_and_raises_no_other_alarm() -> None:

@@ -267,7 +267,7 @@ class Service:
     def _look(self) -> None:
         """Show which inputs are missing, and the lag of partitions that are being taken."""
         transport, now = self._transport, self._around.clock()
-        self._view.missing = frozenset(transport.missing())
+        self._view.missing = transport.missing()
         for partition, worker in self._workers.items():
             part = self._view.part(partition)
             if not worker.at_work and part.status in ON_ITS_WAY:

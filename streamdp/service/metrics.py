@@ -209,10 +209,10 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
     if process is None:
         return
     labels, parts = ["stream", "partition"], _shown(process.work, most)
-    yield from _families(_OF_LEARNING, _shown(process.streams, most))
-    yield from _families(_OF_BOTH, parts)
+    yield from _families(_OF_LEARNING, process.streams, most)
+    yield from _families(_OF_BOTH, process.work, most)
     if process.assemblies:
-        yield from _families(_OF_ASSEMBLING, _shown(process.assemblies, most))
+        yield from _families(_OF_ASSEMBLING, process.assemblies, most)
     yield gauge(
         "streamdp_partition_halted",
         "1 if the partition has halted for this reason: somebody must act.",
@@ -240,13 +240,17 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
     )
     yield gauge(
         "streamdp_access_refused",
-        "1 while the transport refuses the partition's rights or certificates, by this error.",
+        "1 while the transport refuses the partition's rights or certificates, by this error; of no"
+        " partition where the input itself may not be seen.",
         [*labels, "error"],
-        (
-            ((name, label, refused), 1.0)
-            for name, label, of in parts
-            if (refused := next((part.refused for part in of if part.refused), ""))
-        ),
+        [
+            *(
+                ((name, label, refused), 1.0)
+                for name, label, of in parts
+                if (refused := next((part.refused for part in of if part.refused), ""))
+            ),
+            *(((name, "", refused), 1.0) for name, refused in process.hidden),
+        ],
     )
     yield gauge(
         "streamdp_partition_missing",
@@ -275,7 +279,7 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
     )
     yield gauge(
         "streamdp_input_missing",
-        "1 for an input topic that does not exist, or may not be described.",
+        "1 for an input topic that does not exist.",
         ["topic"],
         (((topic,), 1.0) for topic in process.missing),
     )
@@ -292,21 +296,27 @@ def _learning(facts: Facts, most: int) -> Iterator[Metric]:
         yield histogram(f"streamdp_{step.name}_seconds", about, [], BUCKETS, samples)
 
 
-def _families(metrics: Sequence[OfPartition], parts: Shown) -> Iterator[Metric]:
+def _families(
+    metrics: Sequence[OfPartition], streams: Sequence[StreamStatus], most: int
+) -> Iterator[Metric]:
+    """What is now, of the partitions that are here; what was counted, of those that have left too:
+    a total of a process never falls."""
+    now, ever = _shown(streams, most), _shown(streams, most, left=True)
     for metric in metrics:
         values = (
             ((name, label), [value for part in of if (value := metric.value(part)) is not None])
-            for name, label, of in parts
+            for name, label, of in (ever if metric.family is counter else now)
         )
         samples = ((labels, metric.together(known)) for labels, known in values if known)
         yield metric.family(metric.name, metric.help, ["stream", "partition"], samples)
 
 
-def _shown(streams: Sequence[StreamStatus], most: int) -> Shown:
-    """Each partition by its number; those beyond the bound as one."""
+def _shown(streams: Sequence[StreamStatus], most: int, *, left: bool = False) -> Shown:
+    """Each partition by its number, at will also of those that have left; those beyond the bound
+    as one."""
     shown: list[tuple[str, str, Sequence[PartitionStatus]]] = []
     for stream in streams:
-        parts = stream.partitions
+        parts = [*stream.partitions, *(stream.left if left else ())]
         alone = len(parts) if len(parts) <= most else most - 1
         shown += [(stream.name, str(part.number), [part]) for part in parts[:alone]]
         if parts[alone:]:

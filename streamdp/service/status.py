@@ -7,11 +7,12 @@ in a thread of its own and knows nothing else of the learning.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from streamdp.service.view import ON_ITS_WAY, PartitionView, Status, View, WorkView
+from streamdp.service.view import COUNTS, ON_ITS_WAY, PartitionView, Status, View, WorkView
 
 STEPS = ("poll", "commit")
 """The public steps whose durations are shown."""
@@ -59,6 +60,7 @@ class StreamStatus(Struct, frozen=True):
     name: str
     partitions: list[PartitionStatus]
     settled: bool = True  # whether this process's partitions are known
+    left: list[PartitionStatus] = []  # that it had before: what was counted of them stays
 
 
 def _why(part: PartitionStatus) -> str:
@@ -87,6 +89,7 @@ class ProcessStatus(Struct, frozen=True):
     assemblies: list[StreamStatus] = []
     errors: list[tuple[str, str]] = []  # topic and class: why the transport does not answer
     missing: list[str] = []  # inputs that do not exist
+    hidden: list[tuple[str, str]] = []  # stream; the error's class and the input that is refused
     registries: dict[str, float] = {}  # subjects: seconds since their registry stopped answering
     begun: bool = False  # whether every partition that it had at first was taken, now or earlier
 
@@ -104,8 +107,10 @@ class ProcessStatus(Struct, frozen=True):
         return missing
 
     def away(self) -> list[str]:
-        """The partitions that do not learn now and will by themselves."""
-        return [
+        """What does not learn now and will by itself, or as soon as its input is there again."""
+        away = [f"{name}: {error}" for name, error in self.hidden]
+        away += [f"the input {topic} does not exist" for topic in self.missing]
+        return away + [
             f"{stream.name}/{part.number} is {part.status}" + _why(part)
             for stream in self.work
             for part in stream.partitions
@@ -154,7 +159,12 @@ def status_of(view: View, steps: Steps, *, now: float, started_at: float = 0.0) 
         revoked=view.revoked,
         assemblies=[_of_work(name, shown, now) for name, shown in view.assemblies.items()],
         errors=sorted({*_errors(view), *([] if view.lost is None else [view.lost])}),
-        missing=sorted(view.missing),
+        missing=sorted(topic for topic, error in view.missing.items() if not error),
+        hidden=[
+            (name, f"{error} {topic}")
+            for name, topic in view.inputs.items()
+            if (error := view.missing.get(topic, ""))
+        ],
         registries=_silence(view, now),
     )
 
@@ -178,11 +188,18 @@ def _errors(view: View) -> Iterator[tuple[str, str]]:
 
 
 def _of_work(name: str, shown: WorkView, now: float) -> StreamStatus:
-    parts = [_partition(number, part, now) for number, part in sorted(shown.partitions.items())]
-    return StreamStatus(name, parts, shown.settled)
+    def of(number: int, part: PartitionView) -> PartitionStatus:
+        return _partition(number, part, shown.before[number], now)
+
+    parts = [of(number, part) for number, part in sorted(shown.partitions.items())]
+    gone = sorted(shown.before.keys() - shown.partitions.keys())
+    left = [of(number, PartitionView(Status.DRAINED)) for number in gone]
+    return StreamStatus(name, parts, shown.settled, left)
 
 
-def _partition(number: int, part: PartitionView, now: float) -> PartitionStatus:
+def _partition(
+    number: int, part: PartitionView, before: Counter[str], now: float
+) -> PartitionStatus:
     progress = part.progress if part.status is Status.REBUILDING else 1.0
     if part.status in (Status.TAKING, Status.RETRYING):
         progress = 0.0
@@ -195,11 +212,12 @@ def _partition(number: int, part: PartitionView, now: float) -> PartitionStatus:
         lag_seconds=part.lag_seconds(now=now),
         refused=part.refusal(now=now),
         overdue=part.overdue(now=now),
+        **{name: getattr(part, name) + before[name] for name in COUNTS},
         **{name: getattr(part, name) for name in _AS_IN_THE_VIEW},
     )
 
 
 _AS_IN_THE_VIEW = (
-    "message", "position", "low_water", "lag", "headroom", "keys", "keys_refused", "slots",
-    "blocks", "lost", "lacking", "open", "events", "clock_ahead", "kept", "retain",
+    "message", "position", "low_water", "lag", "headroom", "keys", "lost", "lacking", "open",
+    "clock_ahead", "kept", "retain",
 )  # fmt: skip

@@ -7,7 +7,7 @@ was released and charged, `streamdp.serve.history` reads from the ledger.)
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -163,11 +163,17 @@ class PartitionView:
         return self.end_offset - self.first_offset
 
 
+COUNTS = ("slots", "blocks", "keys_refused", "events")
+"""What a partition's view counts since this process took it."""
+
+
 @dataclass(slots=True)
 class WorkView:
     """The public facts of one stream or assembly: the lives of its partitions."""
 
     settled: bool = False  # whether this process's partitions are known
+    before: defaultdict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """What earlier takings of each partition have counted in this process."""
     partitions: defaultdict[int, PartitionView] = field(
         default_factory=lambda: defaultdict(PartitionView)
     )
@@ -180,7 +186,7 @@ class View:
         self.assigned = 0  # partitions, since the start
         self.revoked = 0
         self.lost: tuple[str, str] | None = None  # topic and class of the newest poll's error
-        self.missing: frozenset[str] = frozenset()  # inputs that do not exist
+        self.missing: Mapping[str, str] = {}  # inputs that are not there: the refusal, or ""
         self.registries: Sequence[Source] = ()  # that are asked for schemas, by timers
         self.inputs: Mapping[str, str] = {}  # of streams and assemblies, by name
         self.assemblies: Mapping[str, WorkView] = {name: WorkView() for name in assemblies}
@@ -192,13 +198,24 @@ class View:
         return self.work[partition.stream].partitions[partition.number]
 
     def forget(self, partition: Partition) -> None:
-        """Forget a partition that another process has now."""
-        self.work[partition.stream].partitions.pop(partition.number, None)
+        """Forget a partition that another process has now, but for what was counted here."""
+        if partition.number in self.work[partition.stream].partitions:
+            self._count_anew(partition)
+            del self.work[partition.stream].partitions[partition.number]
+
+    def _count_anew(self, partition: Partition) -> None:
+        """Keep what was counted of a partition: each taking counts from 0, and totals go on."""
+        part, before = self.part(partition), self.work[partition.stream].before[partition.number]
+        for name in COUNTS:
+            before[name] += getattr(part, name)
+            setattr(part, name, 0)
 
     def turn(self, partition: Partition, status: Status) -> None:
         """Show a new stage of a partition's life."""
         part = self.part(partition)
         part.status, part.reason, part.message = status, None, ""
+        if status is Status.TAKING:
+            self._count_anew(partition)
         if status is not Status.TAKING:  # taking says nothing of the transport yet
             part.lost = part.lacking = ""
 

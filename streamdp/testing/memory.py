@@ -285,9 +285,9 @@ class MemoryTransport:
         """Not known before a partition is taken, which takes no time here."""
         return None
 
-    def missing(self) -> Collection[str]:
+    def missing(self) -> Mapping[str, str]:
         """None: an input is never deleted here."""
-        return ()
+        return {}
 
     async def leave(self, partition: Partition) -> None:
         """Give one partition up."""

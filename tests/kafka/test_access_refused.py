@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -19,6 +20,7 @@ from streamdp.core.errors import Refused, TransportLost
 from streamdp.ports import Commit, Partition
 from streamdp.service.charges_by_others import alone
 from streamdp.service.loop import Service
+from streamdp.service.status import Steps, status_of
 from streamdp.service.view import PartitionView, Status, View
 from streamdp.testing.broker import (
     AclRight,
@@ -105,6 +107,30 @@ async def until(
             assert not task.done(), task.exception()
             assert view.part(at).status is not Status.HALTED, view.part(at).message
             await asyncio.sleep(0.01)
+
+
+async def test_an_input_that_may_no_longer_be_seen_is_named_and_waited_for(
+    secure_broker: Lent, fresh_app: Callable[[], str], tmp_path: Path
+) -> None:
+    """The group then gives its partitions to nobody, so the input itself must say it."""
+    home, other, rights = sites(secure_broker, fresh_app, tmp_path)
+    topics, at = home.made.topics, secure_broker.bootstrap
+    see = Grant(Resource.TOPIC, topics.app, (AclRight.CREATE, AclRight.DESCRIBE))
+    for site in (home, other):
+        await site.create()
+        await site.send(events(20, keys=[b"k"]))
+    async with serving(home, other) as (view, _, task):
+        await until(view, task, HOME, lambda part: part.position >= 20)
+        disallow(at, USER, rights["input"], see)
+        refused = {topics.input: "TopicAuthorizationFailedError"}
+        await until(view, task, OTHER, lambda _: view.missing == refused)
+        status = status_of(view, Steps(time.monotonic), now=0.0)
+        assert f"home: TopicAuthorizationFailedError {topics.input}" in status.away()
+        allow(at, USER, rights["input"], see)
+        sender = replace(home, settings=plain(secure_broker))
+        await sender.send(events(20, keys=[b"k"], seed=1))
+        await until(view, task, OTHER, lambda _: not view.missing)
+        await until(view, task, HOME, lambda part: part.position >= 40)
 
 
 @pytest.mark.parametrize("which", ["input", "state", "actions", "ledger", "group", "id"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -254,7 +254,7 @@ class Between:
         """As inside."""
         return self.inner.group_offset(partition)
 
-    def missing(self) -> Collection[str]:
+    def missing(self) -> Mapping[str, str]:
         """As inside."""
         return self.inner.missing()
 

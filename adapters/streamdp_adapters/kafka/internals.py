@@ -142,6 +142,12 @@ async def know_topics(part: AIOKafkaConsumer | AIOKafkaProducer, topics: Sequenc
     await client_of(part).set_topics(topics)
 
 
+async def refused_topics(consumer: AIOKafkaConsumer) -> set[str]:
+    """The consumer's topics that this user may not see, by an answer of now."""
+    await consumer._client.force_metadata_update()
+    return set(consumer._client.cluster.unauthorized_topics)
+
+
 def client_of(part: AIOKafkaConsumer | AIOKafkaProducer) -> AIOKafkaClient:
     """The connections of a consumer or a producer."""
     return part._client if isinstance(part, AIOKafkaConsumer) else part.client

@@ -42,6 +42,7 @@ from aiokafka.errors import (
     KafkaError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
+    TopicAuthorizationFailedError,
     UnsupportedCodecError,
 )
 from aiokafka.structs import ConsumerRecord, TopicPartition
@@ -56,7 +57,7 @@ from streamdp.ports import Listener, Partition, Records, StaticMembership, Strea
 from streamdp_adapters.kafka import client_errors
 from streamdp_adapters.kafka.decoding import LARGEST
 from streamdp_adapters.kafka.grouping import Group
-from streamdp_adapters.kafka.internals import lean, to_the_end, waits
+from streamdp_adapters.kafka.internals import lean, refused_topics, to_the_end, waits
 from streamdp_adapters.kafka.owner import group
 from streamdp_adapters.kafka.reading import columns
 from streamdp_adapters.kafka.settings import KafkaSettings
@@ -125,7 +126,7 @@ class Membership:
         self._orphans: dict[int, float] = {}
         self._feeds: dict[int, ResumedPartition] = {}
         self._suspects: list[int] = []
-        self.missing: set[str] = set()  # of the two inputs, by the cluster's newest answer
+        self.missing: dict[str, str] = {}  # of the two inputs, and why, by the newest answer
         self._firsts: dict[int, int] = {}
         self._ends: dict[int, int] = {}  # of partitions that are not resumed
         self._committed: dict[int, int] = {}  # the group's offsets of these
@@ -490,7 +491,7 @@ class Membership:
         except (KafkaError, TimeoutError):
             await self._ask()  # revoked, without a leader, or no broker
             return
-        self._silence, self.missing = None, set()
+        self._silence, self.missing = None, {}
         if self._topics.second_input:
             await self._ask()  # whether that one exists
         self._firsts |= {place.partition: int(first) for place, first in firsts.items()}
@@ -509,12 +510,15 @@ class Membership:
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
                 there = await self._consumer.topics()
+                gone = {self._topics.input, self._topics.second_input} - {"", *there}
+                hidden = await refused_topics(self._consumer) if gone else set()
         except (KafkaError, TimeoutError) as error:
             self._silence = self._ours(error)
             self._silence.__cause__ = error
         else:
             self._silence = None
-            self.missing = {self._topics.input, self._topics.second_input} - {"", *there}
+            refusal = TopicAuthorizationFailedError.__name__
+            self.missing = {name: refusal if name in hidden else "" for name in gone}
 
     def _ours(self, error: BaseException) -> StreamdpError:
         """Our error for one of the client's, with the topic."""

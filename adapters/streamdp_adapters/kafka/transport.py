@@ -23,7 +23,7 @@ The steps at which a test can interrupt: ``take: fenced``, ``take: owned``, ``ta
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from aiokafka.structs import TopicPartition
@@ -290,9 +290,13 @@ class KafkaTransport:
         membership = self._memberships.get(partition.stream)
         return None if membership is None else membership.group_offset(partition.number)
 
-    def missing(self) -> Collection[str]:
+    def missing(self) -> Mapping[str, str]:
         """The inputs that the cluster's newest answer does not list."""
-        return {name for membership in self._memberships.values() for name in membership.missing}
+        return {
+            name: error
+            for membership in self._memberships.values()
+            for name, error in membership.missing.items()
+        }
 
     async def leave(self, partition: Partition) -> None:
         """Leave one partition."""

@@ -29,7 +29,7 @@ at once and its next `poll` raises `Fenced`: it must end, not idle. One thread r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -342,9 +342,9 @@ class SqliteTransport:
         """Not known before a partition is taken, which takes no time here."""
         return None
 
-    def missing(self) -> Collection[str]:
+    def missing(self) -> Mapping[str, str]:
         """None: an input is never deleted here."""
-        return ()
+        return {}
 
     async def leave(self, partition: Partition) -> None:
         """Leave one partition."""
