@@ -17,6 +17,7 @@ import pytest
 
 from streamdp.client import Change, HttpActions, Why
 from streamdp.core.errors import InvalidConfig, TransportLost
+from streamdp.serve import listener
 from streamdp.testing.certificates import write_certificates
 from tests.support.asking import free_port
 from tests.support.calling import Streamdp
@@ -61,6 +62,19 @@ def test_serve_beside_run_ends_with_it_and_its_own_end_does_not_stop_learning(
         killed.kill()
         killed.wait()
     until(lambda: place.get("/healthz")[0] == 0)
+
+
+def test_run_with_serve_does_not_start_without_its_port(tmp_path: Path) -> None:
+    """Else it would learn for ever while nobody answers."""
+    place = Place(tmp_path)
+    with listener.bound(f"127.0.0.1:{place.port}", where="http.listen"):
+        arguments = ["run", "--config", str(place.path), "--with-serve"]
+        ended = subprocess.run(
+            [sys.executable, "-c", MAIN, *arguments], capture_output=True, text=True, timeout=120
+        )
+    assert (ended.returncode, "by http.listen or the variable STREAMDP__HTTP" in ended.stderr) == (
+        3, True,
+    )  # fmt: skip
 
 
 LOADED = f"""

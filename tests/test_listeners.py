@@ -32,8 +32,9 @@ from tests.support.watched_observers import Lines
 
 def test_is_a_taken_address_told() -> None:
     """As what may pass: another process may let go of it."""
-    with bound("127.0.0.1:0", where="x") as one, pytest.raises(Occupied, match="cannot"):
-        bound(f"127.0.0.1:{one.getsockname()[1]}", where="http.listen")
+    remedy = r"by operations\.listen or the variable STREAMDP__OPERATIONS__LISTEN"
+    with bound("127.0.0.1:0", where="x") as one, pytest.raises(Occupied, match=remedy):
+        bound(f"127.0.0.1:{one.getsockname()[1]}", where="operations.listen")
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:1", "192.168.0.1:1", "localhost.evil:1", "[::]:1"])

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from aiokafka.errors import NodeNotReadyError
 
 import streamdp
 import streamdp_adapters
@@ -139,6 +140,7 @@ def test_an_outage_is_a_line_at_once_one_a_minute_and_one_at_its_end(stream: io.
         "poll_lost": 1, "partition_taking": 1, "partition_lost": 1,
     }  # fmt: skip
     log.warning("poll_lost", detail="another cause")
+    log.warning("partition_lost", partition="home/1", detail="another error of the same outage")
     assert logged() == {"poll_lost": 1}
     outage(tries=365)
     assert 3600 < now[0] < 3700  # begun less than a minute after the lines above
@@ -184,3 +186,23 @@ def test_is_an_exception_that_nobody_awaited_told_without_its_text(stream: io.St
     (line,) = lines(stream)
     assert (line["event"], line["exception"]) == ("loop_exception", "ValueError")
     assert "0.25" not in stream.getvalue()
+
+
+def test_futures_that_the_client_drops_in_an_outage_are_no_defect_of_ours(
+    stream: io.StringIO,
+) -> None:
+    """Whoever asked the client has got the same error; a warning a minute is enough."""
+    log, now = logs.set_up(level="info", style="json", stream=stream), [0.0]
+
+    async def run() -> None:
+        logs.watch_loop(asyncio.get_running_loop(), log, clock=lambda: now[0])
+        for _ in range(14):
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(NodeNotReadyError("of b'losses'"))
+            del future
+            now[0] += 10
+
+    asyncio.run(run())
+    said = [(line["event"], line["level"], line["exception"]) for line in lines(stream)]
+    assert said == [("library", "warning", "NodeNotReadyError")] * 3
+    assert "losses" not in stream.getvalue()

@@ -39,6 +39,12 @@ def serve_as_child(configuration: Configuration, *, single_broker: bool) -> Obse
 
 @asynccontextmanager
 async def _child(running: Running, *, single_broker: bool) -> AsyncIterator[Observe | None]:
+    from streamdp.serve.listener import bound
+
+    listen = running.configuration.tables.http.listen
+    assert listen is not None, "checked by `serve_as_child`"
+    with bound(listen, where="http.listen"):  # a taken one ends the start, as of `serve` itself
+        pass
     command = ["serve", "--ends-with-input", "--config", str(running.configuration.path)]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "streamdp", *command, *["--single-broker"][: single_broker],

@@ -52,8 +52,13 @@ def bound(address: str, *, where: str) -> socket.socket:
             backlog=_BACKLOG,
         )
     except OSError as error:
+        variable = f"STREAMDP__{where.upper().replace('.', '__')}"
         raise Occupied(
-            where, "cannot listen", expected="a free address", got=f"{address}: {error}"
+            where,
+            "cannot listen",
+            expected=f"a free address: each process of a machine needs its own, by {where} or the"
+            f" variable {variable}",
+            got=f"{address}: {error}",
         ) from None
 
 

@@ -7,7 +7,8 @@ of other libraries the unfilled template; of exceptions the type and where they 
 exception's text may quote what it was about).
 
 What is tried again and again (`_ENDS`) is logged once in `_RARELY_SECONDS` for each cause, until it
-has succeeded: an outage is one line at its beginning, one a minute, and one at its end.
+has succeeded: an outage is one line at its beginning, one a minute, and one at its end. A partition
+that is lost has one for all causes together.
 """
 
 from __future__ import annotations
@@ -162,8 +163,9 @@ class _Rarely:
         for ended in _ENDS.get(name, ()):
             self._said.forget(ended, partition)
         if name in _TRIED_AGAIN:
-            fields = {field: value for field, value in event.items() if field != "retry_in"}
-            if self._said.repeats((name, partition, str(fields)), self._clock()):
+            # One outage is met by several errors in a partition, one after the other.
+            cause = "" if name == "partition_lost" else str(event.get("detail"))
+            if self._said.repeats((name, partition, cause), self._clock()):
                 raise structlog.DropEvent
         return event
 
@@ -211,15 +213,27 @@ class LogRelay(logging.Handler):
         tell("library", **fields)
 
 
-def watch_loop(loop: asyncio.AbstractEventLoop, log: EventLog) -> None:
+def watch_loop(
+    loop: asyncio.AbstractEventLoop,
+    log: EventLog,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
     """Log exceptions of tasks that nothing awaited.
 
-    asyncio's own message quotes a callback's arguments, so only the part before is passed on.
+    asyncio's own message quotes a callback's arguments, so only the part before is passed on. A
+    client that loses a broker drops futures of its own with its own errors, which whoever asked it
+    has got too: that is no defect of ours.
     """
+    said = _Said()
 
     def log_exception(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         fields = {"exception": type(error).__name__, "where": where_raised(error)} if error else {}
-        log.error("loop_exception", detail=_QUOTES.split(context["message"])[0], **fields)
+        detail = _QUOTES.split(context["message"])[0]
+        if error is None or type(error).__module__.partition(".")[0] not in _TRUSTED_WORDS:
+            log.error("loop_exception", detail=detail, **fields)
+        elif not said.repeats((detail, fields["exception"]), clock()):
+            log.warning("library", logger="asyncio", detail=detail, **fields)
 
     loop.set_exception_handler(log_exception)
