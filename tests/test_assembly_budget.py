@@ -26,12 +26,22 @@ from streamdp.service.charges_by_others import ChargesByOthers, EpochReading, Sc
 from streamdp.service.config import Configuration
 from streamdp.service.ledgers import Ledgers
 from streamdp.service.verification import Verification
+from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.lines import Assembled
 from streamdp.wire.published import decode_assembled, encode_assembled
 from tests.support.assembly_model import random_logs
 from tests.support.streams import spec
-from tests.support.visits import AT, NOWHERE, SPEC, TAKEN, lived_through, saved_point
+from tests.support.visits import (
+    AT,
+    NOWHERE,
+    SPEC,
+    TAKEN,
+    go_on,
+    lived_through,
+    saved_point,
+    taken_over,
+)
 
 HALF = Fraction(1, 2)
 LINES = spec().lines
@@ -318,6 +328,26 @@ def test_does_the_ledger_know_of_events_before_they_are_there(seed: int) -> None
     records = [Published(0, at, None, value) for at, value in enumerate(lines)]
     verification.read(SPEC.topics, records)
     assert not verification.violations
+
+
+def test_a_new_epoch_declares_from_where_it_begins() -> None:
+    """A line that reached back would say that its requests were assembled twice."""
+
+    async def lived() -> list[Assembled]:
+        log = MemoryLog()
+        for topic in (SPEC.topics.input, SPEC.topics.second_input, SPEC.topics.output):
+            log.create(topic, partitions=1)
+        for epoch in (1, 2):
+            headers = [[("streamdp-request", b"%d %d" % (epoch, at))] for at in range(3)]
+            log.append(SPEC.topics.input, [(b"k", None)] * 3, headers=headers, partition=0)
+            work, transport = await taken_over(MemoryTechnology(log), replace(SPEC, epoch=epoch))
+            for _ in range(3):
+                await go_on(work, transport, 5000)
+        assert len(log.input(SPEC.topics.output, 0).offsets) == 6
+        return [decode_assembled(record.value) for record in log.ledger(SPEC.topics)]
+
+    lines = asyncio.run(lived())
+    assert [(made.epoch, made.start, made.stop) for made in lines] == [(1, 0, 3), (2, 3, 6)]
 
 
 def test_is_an_assembly_caught_that_tells_late(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,6 +169,18 @@ def test_wrong_rules_are_refused() -> None:
             Cap(most, slots, secret)
 
 
+def test_persons_are_saved_under_the_secret_s_hash() -> None:
+    """Whoever reads the state and guesses an id cannot look whether that person was there."""
+    saved = []
+    for secret in (b"a secret of the tests", b"another one of theirs"):
+        persons = Persons(Cap(3, 200, secret), {})
+        assert persons.counts(b"k", b"p-7", 0)
+        (value,) = persons.save().values()
+        assert b"p-7" not in value
+        saved.append(value)
+    assert saved[0] != saved[1]
+
+
 def test_a_key_s_counts_fit_what_was_promised() -> None:
     """The largest entry of a key, with a person of its own in each slot; and what is none halts."""
     cap = Cap(3, 200, b"a secret of the tests")

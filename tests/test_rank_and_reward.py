@@ -402,13 +402,32 @@ def test_only_pages_of_the_configured_origins_may_reward() -> None:
     asyncio.run(run())
 
 
-def test_nobody_can_see_that_there_was_a_reward(caplog: pytest.LogCaptureFixture) -> None:
-    """Metrics, status, look-ups, ranks and log lines, with rewards of any fate and without."""
+class OutcomesAway(Away):
+    """The topic of outcomes cannot be written to; that of requests can."""
+
+    async def send(self, topic: str, *arguments: Any, **more: Any) -> None:
+        self.back = topic == TOPICS.requests
+        await super().send(topic, *arguments, **more)
+
+
+@pytest.mark.parametrize("error", [None, Unreached, TransportLost])
+def test_nobody_can_see_that_there_was_a_reward(
+    error: type[TransportLost] | None,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Metrics, status, look-ups, ranks and log lines, with rewards of any fate and without.
+
+    Also where rewards cannot be written: whoever asks for one is told, and nobody else.
+    """
+
+    monkeypatch.setattr("streamdp.serve.ranking._CLOSE_SECONDS", 0.01)
 
     async def seen(rewards: Sequence[object]) -> list[Mapping[str, object]]:
         caplog.clear()
         shown: list[Mapping[str, object]] = []
-        async with open_shop(memory()) as shop:
+        technology: Any = memory() if error is None else OutcomesAway(memory(), error)
+        async with open_shop(technology) as shop:
             for body in rewards:
                 await shop.post(REWARD, body)
             for target in ("/metrics", "/v1/status", "/readyz", "/v1/streams/home/keys"):
@@ -419,8 +438,10 @@ def test_nobody_can_see_that_there_was_a_reward(caplog: pytest.LogCaptureFixture
         shown.append({"log": [record.getMessage() for record in caplog.records]})
         return shown
 
-    reward = {"key": "fr", "request": "r1", "reward": 1}
-    many = [reward, {**reward, "reward": 0}, {**reward, "reward": 9}, b"{"] * 50
+    reward: dict[str, object] = {"key": "fr", "request": "r1", "reward": 1}
+    many: list[object] = [reward, {**reward, "reward": 0}, {**reward, "reward": 9}, b"{"] * 50
+    if error is not None:
+        many = [{**reward, "durable": False}] * 50  # others would be told, after some time each
     without, with_rewards = asyncio.run(seen([])), asyncio.run(seen(many))
     for before, after in zip(without, with_rewards, strict=True):
         assert before == after

@@ -6,6 +6,8 @@ import io
 import json
 import struct
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import fastavro
 import msgspec
@@ -15,7 +17,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.service.batches import in_force
+from streamdp.ports import Partition, Records
+from streamdp.service.batches import decode, in_force, observed_early
 from streamdp.testing.feedback_formats import check_feedback_format
 from streamdp.testing.formats import check_format
 from streamdp.wire.feedback import Feedback, configure_feedback
@@ -376,6 +379,24 @@ def test_a_schema_holds_from_its_position_on_and_never_before() -> None:
         values = in_force(format_, [value, other, value, value], offsets)
         wanted = [None if at < 7 else value for at in offsets]
         assert list(values) == [wanted[0], other, *wanted[2:]]
+
+
+@pytest.mark.parametrize("of", ["losses", "a reward"])
+def test_no_batch_reads_a_record_by_a_schema_that_did_not_hold_yet(of: str) -> None:
+    """Whoever reads it, as it comes, early or again: it takes its slot as a null one."""
+    text = DOUBLES if of == "losses" else avro(("reward", "double"))
+    made = losses("avro") if of == "losses" else feedback("avro")
+    reading = made.reading.holding([held(text, "AVRO", since=7)])
+    format_: Any = replace(made, reading=reading)
+    value = record(text, {"losses": [0, 0, 0], "reward": 1})
+    records = Records(
+        Partition("home", 0), 5, range(5, 10), [b"k"] * 5, [value] * 5, 10,
+        headers=[[("streamdp-action", b"a")]] * 5, timestamps=[0] * 5,
+    )  # fmt: skip
+    for read in (records, observed_early(format_, records)):
+        batch, _ = decode(format_, [read], most_key_bytes=None)
+        assert batch.unusable is not None
+        assert batch.unusable.tolist() == [True, True, False, False, False]
 
 
 def test_an_id_keeps_its_first_schema() -> None:
