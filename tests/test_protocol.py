@@ -12,6 +12,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,16 @@ from streamdp.wire.published import decode_ledger
 from streamdp.wire.state import Remark, encode_remark
 from tests.support import carrying
 from tests.support.idling import idles
-from tests.support.protocol_model import HOME, Store, Story, evidence, finish, fold, restore
+from tests.support.protocol_model import (
+    HOME,
+    Store,
+    Story,
+    evidence,
+    finish,
+    fold,
+    restore,
+    settle,
+)
 from tests.support.streams import events, feedback_spec, shown, spec
 
 TIMES = int(os.environ.get("STREAMDP_SOAK", "1"))
@@ -52,6 +62,32 @@ def test_is_every_block_released_once_through_any_crash(seed: int) -> None:
     assert not work.behind
     kinds = [name.split(b'"')[3] for name in story.store.state]
     assert kinds.count(b"release") == 0  # everything recorded was published, saved and let go
+
+
+@pytest.mark.parametrize("lowered", [{"most_key_bytes": 1}, {"most_keys": 1}], ids=str)
+def test_a_limit_that_was_lowered_takes_no_slots_from_learners_that_are_there(
+    lowered: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rebuild from the log alone, under other limits: the same rows, and each block once.
+
+    Without these slots a block would be open that was drawn from, and would be drawn from again.
+    """
+    monkeypatch.setattr(protocol.PartitionWork, "_share", lambda work, now, pace: 0)
+    stream, store = spec(), Store(events(90))
+    work = restore(store, stream)
+    for stop in (20, 40, 60):
+        work.absorb([store.records(work.engine.position, stop)])
+        commit = work.cut(now=0.0, pace=Pace()).commit
+        store.send(commit)
+        store.decide(commit)
+    again = restore(store, replace(stream, **lowered))
+    for key in (b"fr", b"de", None):
+        assert again.engine.slots(key) == work.engine.slots(key) > 10
+        assert again.engine.action(key) == work.engine.action(key)
+    again.absorb([store.records(60, store.end)])
+    monkeypatch.undo()
+    settle(store, again)
+    assert judge(evidence(store)) == fold(store, stream, whole="whole") == []
 
 
 def test_does_the_judge_catch_publishing_before_it_is_durable() -> None:
