@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from streamdp.lab.demo import screen
+from streamdp.lab.demo.show import BANNER_INPUT, INPUT, configuration
+from streamdp.lab.demo.world import BANNERS, CLICK_RATES, SEGMENTS, SHELVES, ShopWorld
 from streamdp.service.config import Configuration
-from streamdp.service.demo import screen
-from streamdp.service.demo.show import BANNER_INPUT, INPUT, configuration
-from streamdp.service.demo.world import BANNERS, CLICK_RATES, SEGMENTS, SHELVES, ShopWorld
 from tests.support.asking import free_port
 
 pytestmark = pytest.mark.slow

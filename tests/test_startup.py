@@ -96,7 +96,7 @@ def test_does_a_command_that_looks_load_no_service(arguments: list[str], shop: P
         {"prometheus_client"} if arguments == ["check"] else set()
     )
     assert modules & heavy == set()
-    others = {f"streamdp.cli.{name}" for name in ("run", "serve", "demo")}
+    others = {f"streamdp.cli.{name}" for name in ("run", "serve")}
     assert modules & others == set()
     assert {name for name in modules if name.startswith("streamdp.lab.")} <= {LAB_COMMANDS}
     assert len(modules) <= MOST_MODULES

@@ -7,5 +7,6 @@ Nobody outside this room imports it: the service never needs it. Its commands ar
     audit        the audits of the shipped code
     papers       the papers' learners whose phases end by an arm's count, and the papers' claims
     kits         conformance kits that audit
+    demo         `streamdp demo`: a made-up shop before the real service
     commands     the commands of all these
 """

@@ -13,9 +13,9 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from streamdp.lab.demo.show import Show
     from streamdp.ports import Administrator, Technology
     from streamdp.service.config import Configuration
-    from streamdp.service.demo.show import Show
 
 PORT = 8080
 
@@ -77,7 +77,7 @@ def demo(
 
 
 def _write(path: Path, *, transport: str, listen: str) -> None:
-    from streamdp.service.demo.show import configuration
+    from streamdp.lab.demo.show import configuration
 
     path.write_text(configuration(path, transport=transport, listen=listen), encoding="utf-8")
 
@@ -87,8 +87,8 @@ def _shown(path: Path, console: Console, *, seconds: float, address: str, refuse
     import asyncio
 
     from streamdp.cli._serving import serve_as_child
+    from streamdp.lab.demo.show import Show
     from streamdp.service.config import Configuration
-    from streamdp.service.demo.show import Show
     from streamdp.service.logs import set_up
     from streamdp.service.observers import observers_of
     from streamdp.service.process import run
@@ -152,7 +152,7 @@ async def _remove(path: Path) -> None:
 
 
 def _conclude(console: Console, show: Show, *, kept: Path | None) -> None:
-    from streamdp.service.demo import screen
+    from streamdp.lab.demo import screen
 
     frame = show.frame
     if frame is None:

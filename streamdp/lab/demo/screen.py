@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from streamdp.service.demo.world import SEGMENTS, Clicks, Score
+from streamdp.lab.demo.world import SEGMENTS, Clicks, Score
 from streamdp.wire.unprotected import NOT_PRIVATE
 
 _BARS = "▁▂▃▄▅▆▇█"

@@ -21,10 +21,8 @@ from rich.console import Console
 from rich.live import Live
 
 from streamdp.client import Why
-from streamdp.ports import Producer
-from streamdp.serve.knowledge import Bounds, Knowledge
-from streamdp.service.demo import screen
-from streamdp.service.demo.world import (
+from streamdp.lab.demo import screen
+from streamdp.lab.demo.world import (
     BANNERS,
     FALLBACK,
     PAGE,
@@ -33,6 +31,8 @@ from streamdp.service.demo.world import (
     Segment,
     ShopWorld,
 )
+from streamdp.ports import Producer
+from streamdp.serve.knowledge import Bounds, Knowledge
 from streamdp.service.life import Observe
 from streamdp.service.listeners import about_of
 from streamdp.service.run import Running
