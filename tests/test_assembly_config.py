@@ -172,7 +172,7 @@ def test_is_the_cap_s_secret_read_from_its_file(tmp_path: Path) -> None:
         ('combine = "max"', 'combine = "max"\ndefault_loss = 2', "default_loss: not usable"),
         ('combine = "max"', 'combine = "max"\nwindows = 2', "windows: unknown key; expected win"),
         ("[topics.requests]", "[topics.others]", 'topics."requests": no budget for the requests'),
-        ('outcomes = "outcomes"', 'outcomes = "requests"', "requests of one assembly cannot be"),
+        ('outcomes = "outcomes"', 'outcomes = "requests"', "holds the requests of this assembly"),
         ('outcomes = "outcomes"', 'outcomes = "feedback"', "outcomes: a stream reads the outcomes"),
         ('requests = "requests"', 'requests = "feedback"', "holds the requests of an assembly"),
     ],

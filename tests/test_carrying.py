@@ -25,6 +25,7 @@ from streamdp.ports import Administrator, Published, StreamTopics, Taken, Value,
 from streamdp.service import diagnosis
 from streamdp.service.charges_by_others import ALONE, alone
 from streamdp.service.saved_entries import SavedEntries
+from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import heritage_at, open_partition
 from streamdp.testing.judge import judge
@@ -312,7 +313,7 @@ def test_does_the_open_block_leave_no_trace(made: Callable[..., Any]) -> None:
 
 
 def test_is_a_mark_read_by_those_who_do_not_know_it() -> None:
-    """The field is one more; a published record of the version before has none."""
+    """The mark of an epoch that carries nothing over has no such field."""
     line = spec().lines.epoch(partition=0, epoch=2, previous=1, next_offset=40, ordinal=9)
     mark = decode_ledger(Published(0, 0, None, line).value)
     assert isinstance(mark, EpochMark)
@@ -342,7 +343,7 @@ class Looking:
 
 def foretold(store: Store, of: StreamSpec) -> str:
     """What the doctor says of a partition's state."""
-    (finding,) = asyncio.run(diagnosis.partitions(cast(Administrator, Looking(store)), of, alone))
+    finding, *_ = asyncio.run(diagnosis.partitions(cast(Administrator, Looking(store)), of, alone))
     assert finding.verdict is Verdict.GOOD
     return finding.detail
 
@@ -364,5 +365,11 @@ def test_does_the_doctor_foretell_what_an_epoch_carries_over(made: Callable[...,
     row = next(at for at in damaged.state if b'"row"' in at)
     damaged.state[row] = damaged.state[row][:-1] + b"?"
     assert "the state is damaged" in foretold(damaged, stream(made(MORE), epoch=2))
+    begun = restore(store, stream(made(MORE), epoch=2))
+    store.decide(begun.cut(now=0, pace=Pace(records=1000, seconds=1e9)).commit)
+    assert foretold(store, stream(made(MORE), epoch=2)).endswith(
+        " 0 learners, at record 60 of 120; 3 keys of earlier epochs open with their next record,"
+        " and carry over"
+    )
     live(store, stream(made(MORE), epoch=2), store.end)
     assert {line.mechanism for line in openings(store, 2).values()} == {"carried"}

@@ -243,7 +243,7 @@ def damaged(row: bytes) -> dict[str, tuple[bytes, str]]:
         "a bit flipped": (row[:40] + flipped + row[41:], "damaged"),
         "nothing": (b"", "not a row"),
         "something else": (b"x" * len(row), "not a row"),
-        "from before versions began anew": (b"sdpr" + row[4:], "not a row"),
+        "another magic": (b"sdpr" + row[4:], "not a row"),
         "newer": (sealed(body[:6] + b"\x06\x00" + body[8:]), "newer version"),
         "older": (sealed(body[:4] + b"\x00\x00\x01\x00" + body[8:]), "another version"),
         "wider": (sealed(body + bytes(8)), "width"),

@@ -267,7 +267,7 @@ def test_is_the_id_in_the_first_line_alone() -> None:
 def test_does_an_epoch_pass_a_lost_state_where_nothing_says_that_the_input_is_another(
     then: str | None, now: str | None
 ) -> None:
-    """Ledgers of the version before name no id, and some transports have none."""
+    """Some transports have no ids, and the ledger that they wrote names none."""
     store = without_state(lived(input_id=then), input_id=now)
     with pytest.raises(StateMismatch, match="the state is gone"):
         restore(store, STREAM, by_others=own_ledger(store))

@@ -55,7 +55,6 @@ from streamdp.client.table import MOST_BYTES, Table
 from streamdp.client.threaded import InThread
 from streamdp.core.errors import InvalidConfig, StreamdpError
 from streamdp.ports import Key, Publications, Published, StreamTopics
-from streamdp.wire.lines import FALLBACK, LIVE
 
 Clock = Callable[[], float]
 
@@ -118,8 +117,8 @@ class _Followed:
             return
         self.instead = after
         if before is not self.unknown or after is self.off:
-            mode = LIVE if after is None else FALLBACK
-            _logger.warning("stream %s: its mode is now %s", self.table.stream, mode)
+            used = "each key's own action" if after is None else "the fallback action"
+            _logger.warning("stream %s: all readers use %s now", self.table.stream, used)
         if self._on_change is not None:
             for key, answer in self.table.answers.items():
                 earlier = None if before is self.unknown else before or answer

@@ -147,6 +147,8 @@ async def _partition(
         f"commit {point.commit_seq}, {point.rows} learners, at record {point.next_offset}"
         f" of {taken.end_offset}"
     )
+    if opening.saved.older and (carry := len(heritage_at(spec, partition, opening).carried)):
+        text += f"; {carry} keys of earlier epochs open with their next record, and carry over"
     return [
         Finding(f"partition {partition}: state", Verdict.GOOD, text),
         retention(

@@ -2,9 +2,8 @@
 
 The checkpoint, which is trusted like the input, keeps the offset of the newest record that was read
 and a digest of its key and value; if the stream reads headers, of its headers and timestamp too,
-because the key and value of feedback records are nearly always the same. (Checkpoints of the
-version before have key and value only, and are compared by these.) Taking a partition checks that
-this record is still there:
+because the key and value of feedback records are nearly always the same. Taking a partition checks
+that this record is still there:
 
 1. If the topic's id is the checkpoint's, nothing is read just for the check. The record is still
    compared if a rebuild reads it anyway: a log that was truncated and filled again keeps its id.

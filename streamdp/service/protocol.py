@@ -3,7 +3,7 @@
 No clock, no transport, no task: a partition is taken with its durable state (`Taken`), fed with
 records, and asked for cuts. Its caller makes each cut durable before the next, or drops the object
 and takes the partition again. Everything that must hold through crashes is decided here and in
-`opening`.
+`taking`.
 
 **The cut** is the only kind of commit. All of it is as of one position:
 

@@ -12,9 +12,9 @@ otherwise. A state that was lost or rolled back carries nothing: its keys begin 
 No way moves the position back (P11). A new epoch begins behind the checkpoint, the group offset and
 the ledger, so a state that was rolled back, whose own position is too old, causes no second release
 of an event. Offsets and charges belong to a topic, so a stream keeps its input for life. The
-charges of other streams count too, also of streams that are gone (`past`): renaming a stream must
-not spend a budget twice. No epoch takes back recorded releases: they are published, so the records
-that they charge need room in the budget.
+charges of other streams count too, also of streams that are gone (`ledgers`): renaming a stream
+must not spend a budget twice. No epoch takes back recorded releases: they are published, so the
+records that they charge need room in the budget.
 
 A topic id, where the transport has one, tells whether the input is still the same topic. The
 checkpoint holds it; a checkpoint without one adopts it. Not even a new epoch may go on in another

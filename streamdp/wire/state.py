@@ -88,7 +88,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     version: Version = VERSION
     min_reader: Version = MIN_READER
-    magic: Literal["streamdp"] = "streamdp"  # states from before versions began anew have none
+    magic: Literal["streamdp"] = "streamdp"  # so that nothing else is taken for one
     next_offset: Natural  # every record before it is in the state, and none after
     low_water: Natural  # the oldest record that a rebuild must read again
     rows: Natural  # how many learners a rebuild arrives at, besides those that are away

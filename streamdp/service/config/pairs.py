@@ -120,7 +120,7 @@ def check_assemblies(configuration: Configuration) -> None:
             raise wrong(configuration, name, "stream", "unknown", expected, table.stream)
     inputs = {stream.input: name for name, stream in tables.streams.items()}
     writers: dict[str, str] = {}
-    roles: dict[str, str] = {}
+    roles: dict[str, tuple[str, str]] = {}
     for name, table in tables.assemblies.items():
         output = tables.streams[table.stream].input
         if output in writers:
@@ -129,8 +129,10 @@ def check_assemblies(configuration: Configuration) -> None:
             raise wrong(configuration, name, "stream", problem, expected, got)
         writers[output] = name
         for key, topic in (("requests", table.requests), ("outcomes", table.outcomes)):
-            if roles.setdefault(topic, key) != key:
-                problem = "requests of one assembly cannot be outcomes of another"
+            role, of = roles.setdefault(topic, (key, name))
+            if role != key:
+                whose = "this assembly" if of == name else f"assembly {of}"
+                problem = f"the topic holds the {role} of {whose}"
                 raise wrong(configuration, name, key, problem, "another topic", topic)
         if table.outcomes in inputs:
             problem = "a stream reads the outcomes, and would publish how many there are"
@@ -148,7 +150,7 @@ def check_assemblies(configuration: Configuration) -> None:
         _check_partitions(configuration, name, table, output)
     for output, name in writers.items():
         if output in roles:
-            problem = f"the stream's input holds the {roles[output]} of an assembly"
+            problem = f"the stream's input holds the {roles[output][0]} of an assembly"
             raise wrong(configuration, name, "stream", problem, "an input of its own", output)
 
 
