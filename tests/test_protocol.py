@@ -395,6 +395,17 @@ def test_is_a_new_epoch_the_way_out(crash: str) -> None:
     assert all(b'"row",1' not in entry and b'"release",1' not in entry for entry in store.state)
 
 
+def test_a_state_that_is_lost_after_an_epoch_began_is_passed_behind_its_mark() -> None:
+    """The mark is the ledger's newest line, and alone says how far was read."""
+    store = Store(events(61))
+    finish(store, restore(store, spec()))
+    settle(store, restore(store, replace(spec(), epoch=2)))
+    assert isinstance(decode_ledger(store.ledger[-1].value), EpochMark)
+    lost = replace(store.taken(), state={}, group_offset=None)
+    opening = open_partition(replace(spec(), epoch=3), HOME, lost, by_others=ALONE)
+    assert opening.position == store.end
+
+
 def test_is_a_lost_state_passed_only_by_a_new_epoch_behind_everything() -> None:
     """P11: the position never moves back; it goes past the last record that any line has read."""
     stream = spec()
