@@ -58,9 +58,6 @@ if TYPE_CHECKING:
     from streamdp.core.learners.feedback.policy_elimination import policy_elimination
     from streamdp.core.learners.feedback.policy_following import policy_following
     from streamdp.core.learners.feedback.policy_weights import policy_weights
-    from streamdp.core.learners.feedback.thompson import thompson
-    from streamdp.core.learners.feedback.ucb1 import ucb1
-    from streamdp.core.learners.follow_the_leader import follow_the_leader
     from streamdp.core.learners.incumbent_leader import incumbent_leader
     from streamdp.core.learners.naive_noisy_leader import naive_noisy_leader
     from streamdp.core.learners.noisy_leader import noisy_leader
@@ -101,7 +98,6 @@ __all__ = [
     "estimate",
     "feedback_learner_of",
     "feedback_recipe",
-    "follow_the_leader",
     "geometric",
     "incumbent_leader",
     "learner_of",
@@ -118,8 +114,6 @@ __all__ = [
     "recorded",
     "remembering_leader",
     "restarting",
-    "thompson",
-    "ucb1",
 ]
 
 _HOMES = {
@@ -157,7 +151,8 @@ _HOMES = {
     "streamdp.core.schedule": ("Schedule", "capped", "dyadic", "geometric", "restarting"),
 }
 """Where each name is at home: it is imported when it is first asked for, so that a command or a
-client that needs no engine does not load one. Every other name is a recipe's, found by its file."""
+client that needs no engine does not load one. Every other name is a recipe's, found by its file or
+by its entry point."""
 
 
 def __getattr__(name: str) -> object:
@@ -168,7 +163,7 @@ def __getattr__(name: str) -> object:
         member = getattr(import_module(home), name)
     elif not name.startswith("_"):
         learners = import_module("streamdp.core.learners")
-        member = {**learners.RECIPES, **learners.FEEDBACK_RECIPES}.get(name)
+        member = learners.RECIPES.get(name) or learners.FEEDBACK_RECIPES.get(name)
     if member is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = member

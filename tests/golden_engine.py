@@ -22,6 +22,7 @@ from streamdp.core.events import Batch, Key
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
+from streamdp.lab.learners.follow_the_leader import follow_the_leader
 from tests.support.batches import feedback_batch, loss_batch
 
 GOLDEN = Path(__file__).parent / "golden" / "engine"
@@ -72,9 +73,9 @@ def every_learner() -> dict[str, sd.Leader]:
             for resample in ("none", "bernoulli")
         ),
         sd.naive_noisy_leader(actions=ACTIONS, epsilon="1"),
-        sd.follow_the_leader(actions=ACTIONS),
-        sd.follow_the_leader(actions=ACTIONS, schedule="geometric 3"),
-        sd.follow_the_leader(actions=ACTIONS, window="running"),
+        follow_the_leader(actions=ACTIONS),
+        follow_the_leader(actions=ACTIONS, schedule="geometric 3"),
+        follow_the_leader(actions=ACTIONS, window="running"),
         sd.remembering_leader(actions=ACTIONS, epsilon="1/2"),
         sd.remembering_leader(actions=ACTIONS, epsilon="1/2", schedule="geometric 5/2 to 3"),
         sd.remembering_leader(actions=ACTIONS, epsilon="1/2", schedule="capped 1", hazard="1/9"),

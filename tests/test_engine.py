@@ -18,6 +18,7 @@ from streamdp.core.events import Batch, Key
 from streamdp.core.grid import UNIT, quantise
 from streamdp.core.randomness import Bits
 from streamdp.core.schedule import LAST_SLOT
+from streamdp.lab.learners.follow_the_leader import follow_the_leader
 from tests.support.batches import loss_batch
 from tests.support.strategies import ACTIONS, cut, learners, logs
 
@@ -73,7 +74,7 @@ def test_is_apply_the_same_as_a_batch_of_one(learner: sd.Leader, log: Batch) -> 
 def test_is_a_block_selected_from_exactly_its_slots(log: Batch) -> None:
     """With the noise-free baseline the action after a block is an argmin of that block's sums."""
     machine = sd.Engine(
-        stream="s", partition=0, learner=sd.follow_the_leader(actions=ACTIONS), budget=None,
+        stream="s", partition=0, learner=follow_the_leader(actions=ACTIONS), budget=None,
         randomness=sd.SystemRandomness(),
     )  # fmt: skip
     grid, _ = quantise(log.content["losses"])
@@ -93,7 +94,7 @@ def test_is_a_block_selected_from_exactly_its_slots(log: Batch) -> None:
 def test_is_the_running_leader_the_argmin_of_everything() -> None:
     """A running window never forgets."""
     machine = sd.Engine(
-        stream="s", partition=0, learner=sd.follow_the_leader(actions=ACTIONS, window="running"),
+        stream="s", partition=0, learner=follow_the_leader(actions=ACTIONS, window="running"),
         budget=None, randomness=sd.SystemRandomness(),
     )  # fmt: skip
     rng = np.random.default_rng(1)
@@ -452,7 +453,7 @@ def test_is_a_learner_that_promises_nothing_kept_apart() -> None:
     options: dict[str, Any] = {
         "stream": "s", "partition": 0, "randomness": sd.SystemRandomness(),
     }  # fmt: skip
-    leader = sd.follow_the_leader(actions=ACTIONS)
+    leader = follow_the_leader(actions=ACTIONS)
     private = sd.incumbent_leader(actions=ACTIONS, epsilon="1/2")
     with pytest.raises(sd.InvalidConfig, match="follow_the_leader is not private"):
         sd.Engine(learner=leader, budget="1", **options)

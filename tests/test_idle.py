@@ -24,6 +24,7 @@ from streamdp.core.engine import Rebuilding, machine
 from streamdp.core.engine.idleness import Idleness
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Key
+from streamdp.lab.learners.follow_the_leader import follow_the_leader
 from streamdp.ports import Records
 from streamdp.service.batches import decode
 from streamdp.service.config import Configuration
@@ -341,7 +342,7 @@ def test_are_the_releases_of_a_batch_in_parts_those_of_its_parts() -> None:
 
 def test_may_a_learner_that_is_not_private_leave_too() -> None:
     """In a simulation: there is no ledger."""
-    engine = engine_of(sd.follow_the_leader(actions=ACTIONS), budget=None)
+    engine = engine_of(follow_the_leader(actions=ACTIONS), budget=None)
     fed(engine, [1, 1, 1], [b"fr", b"de", b"de"])
     fed(engine, [9, 9], [b"it", b"it"])
     assert len(engine) == 1

@@ -15,6 +15,8 @@ from streamdp.core.grid import UNIT
 from streamdp.core.kinds.losses import resampled
 from streamdp.core.learners.leader import written
 from streamdp.core.randomness import Purpose
+from streamdp.lab.learners.follow_the_leader import follow_the_leader
+from streamdp.lab.learners.thompson import thompson
 from tests.golden_engine import ACTIONS, FILES, GOLDEN, LEARNERS, text
 from tests.support.batches import loss_batch
 
@@ -97,7 +99,7 @@ def test_does_the_longest_block_follow_from_actions_and_epsilon() -> None:
         (sd.prefix_softmax(actions=ACTIONS, epsilon="0.3"), Fraction(1, 4)),
         (sd.prefix_softmax(actions=ACTIONS, epsilon="0.2"), Fraction(1, 5)),
         (sd.prefix_softmax(actions=ACTIONS, epsilon="3", cap=None), Fraction(3)),
-        (sd.follow_the_leader(actions=ACTIONS), None),
+        (follow_the_leader(actions=ACTIONS), None),
     ],
     ids=str,
 )
@@ -147,7 +149,7 @@ def incumbent(**change: object) -> object:
             r"options without names; expected policy_following\(actions=…, epsilon=…\), got 2",
         ),
         (
-            lambda: sd.thompson(actions=ACTIONS, epsilon="1"),  # type: ignore[call-arg]
+            lambda: thompson(actions=ACTIONS, epsilon="1"),  # type: ignore[call-arg]
             "learner.epsilon: thompson is a baseline that is not private",
         ),
         (lambda: incumbent(actions="abc"), "actions: not names; .* got str"),
@@ -164,7 +166,7 @@ def incumbent(**change: object) -> object:
             lambda: sd.noisy_leader(actions=ACTIONS, epsilon="1", noise="laplace", resample="no"),
             "learner.resample: unknown; expected none | bernoulli, got no",
         ),
-        (lambda: sd.follow_the_leader(actions=ACTIONS, window="x"), "learner.window: unknown"),
+        (lambda: follow_the_leader(actions=ACTIONS, window="x"), "learner.window: unknown"),
         (lambda: sd.prefix_softmax(actions=ACTIONS, epsilon="1", cap="0"), "learner.cap"),
         (lambda: sd.learner_of({"recipe": "best"}, actions=ACTIONS), "learner.recipe: unknown"),
         (
@@ -282,7 +284,7 @@ def test_does_the_jth_action_lead_with_probability_at_most_one_in_j() -> None:
 
 def test_is_the_law_of_the_baseline_that_of_its_draws() -> None:
     """Uniform on the smallest sums; what is not smallest never wins."""
-    leader = sd.follow_the_leader(actions=ACTIONS)
+    leader = follow_the_leader(actions=ACTIONS)
     sums = np.array([5, 3, 3], dtype=np.int64)
     law = leader.choose.log_probabilities(sums)
     assert np.exp(law).tolist() == pytest.approx([0, 0.5, 0.5])
@@ -294,6 +296,6 @@ def test_is_the_law_of_the_baseline_that_of_its_draws() -> None:
 
 def test_does_the_baseline_take_no_prior() -> None:
     """The smallest sum is not a noisy comparison: nothing could be added to its noise."""
-    leader = replace(sd.follow_the_leader(actions=ACTIONS), bonus=Fraction(1))
+    leader = replace(follow_the_leader(actions=ACTIONS), bonus=Fraction(1))
     with pytest.raises(sd.InvalidConfig, match="smallest: takes no prior"):
         leader.log_probabilities(np.zeros(3, dtype=np.int64), in_force=0)

@@ -24,6 +24,7 @@ from streamdp.core.kinds.recorded import (
     ManyRecorded,
     Names,
 )
+from streamdp.lab.learners.follow_the_leader import follow_the_leader
 from tests.support.batches import loss_batch
 from tests.support.recorder import Recorder, charged
 from tests.support.remembering import remembering
@@ -446,7 +447,7 @@ def test_is_a_learner_without_charges_rebuilt_too() -> None:
 
     def baseline() -> sd.Engine:
         return sd.Engine(
-            stream="s", partition=0, learner=sd.follow_the_leader(actions=ACTIONS), budget=None,
+            stream="s", partition=0, learner=follow_the_leader(actions=ACTIONS), budget=None,
             randomness=sd.SeededRandomness(1),
         )  # fmt: skip
 

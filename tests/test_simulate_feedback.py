@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.learners.feedback.learner import DEFAULT_FEEDBACK_RECIPE
 from streamdp.lab.play import RunBits, Shows, steps
-from streamdp.lab.replay.cells import parse_candidates, policy_learner
+from streamdp.lab.replay.cells import parse_candidates, policy_learner, usual_policies
 from streamdp.lab.simulation import Outcome, SimulationSize, simulate
 from streamdp.lab.worlds import World
 from streamdp.lab.worlds.families import FEEDBACK
@@ -106,8 +107,9 @@ def test_the_command_prints_tables() -> None:
     ran = run_command([*asked, "--json", "--epsilon", "1"])
     table = json.loads(ran.stdout)
     assert ran.exit_code == 0
-    assert len(table) == 4 * len(FEEDBACK)
-    assert table[0]["learner"] == "policy_blocks"
+    usual = usual_policies().split(",")
+    assert [row["learner"] for row in table] == usual * len(FEEDBACK)
+    assert usual[0] == DEFAULT_FEEDBACK_RECIPE
     assert {"mean_regret", "standard_error", "worst_percent", "epsilon"} <= table[0].keys()
     shown = run_command([*asked, "--markdown", "--learners", "policy_blocks,thompson"])
     assert "| graded, K = 5 | thompson |" in shown.stdout

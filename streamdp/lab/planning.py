@@ -45,8 +45,6 @@ from numpy.random import default_rng  # noqa: TID251 - the times of made-up chan
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.learners import RECIPES, Leader
-from streamdp.core.learners.feedback import FEEDBACK_RECIPES
-from streamdp.core.learners.feedback.policy_contexts import NAME as CONTEXTS
 from streamdp.core.regret import Bound, bound_of
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.play import Walk, walks
@@ -56,6 +54,7 @@ from streamdp.lab.replay.cells import (
     epsilon_option,
     epsilon_text,
     parse_candidate,
+    policies,
 )
 from streamdp.lab.replay.figures import per_thousand
 from streamdp.lab.replay.following import Result, contests, half_interval, ranked
@@ -366,12 +365,7 @@ def _compared(wish: Wish, epsilon: Epsilon) -> dict[str, Candidate]:
         names = [str(action) for action in range(wish.actions)]
         (contest,) = contests([epsilon], actions=names, slots=1, seeds=1)
         return {kind.value: cell.candidate for kind, cell in contest.cells.items()}
-    known = [
-        parse_candidate(recipe, observes="feedback")
-        for recipe in FEEDBACK_RECIPES
-        if recipe != CONTEXTS  # worlds of a plan have no contexts
-    ]
-    asked = [candidate for candidate in (*known, wish.candidate) if candidate.private]
+    asked = [candidate for candidate in (*policies(), wish.candidate) if candidate.private]
     return {candidate.text: candidate for candidate in asked}
 
 

@@ -52,7 +52,7 @@ PAPERS = (
 class Usual:
     """What is simulated where nothing else was asked for."""
 
-    learners: tuple[str, ...]
+    learners: tuple[str, ...] | None  # None: every private policy, and one without privacy
     epsilons: str
     horizon: int
 
@@ -72,9 +72,7 @@ CHANGING = Usual(
     1 << 20,
 )
 """Memory, blocks that grow for ever, blocks that stop growing."""
-FEEDBACK = Usual(
-    ("policy_blocks", "policy_elimination", "policy_weights", "thompson"), "0.25,0.5,1", 10**6
-)
+FEEDBACK = Usual(None, "0.25,0.5,1", 10**6)
 
 
 @dataclass(frozen=True, slots=True)

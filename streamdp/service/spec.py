@@ -16,7 +16,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Carried, Key
 from streamdp.core.kinds.kind import Kind, tariff
 from streamdp.core.learners import Learner
-from streamdp.core.learners.leader import written
+from streamdp.core.learners.leader import package_of, written
 from streamdp.core.randomness import Randomness
 from streamdp.core.regret import Estimate, full_charge
 from streamdp.ports import StreamTopics
@@ -155,6 +155,7 @@ class StreamSpec:
     @cached_property
     def lines(self) -> Lines:
         """The writer of the stream's public lines."""
+        package = package_of(self.learner.recipe)
         return Lines(
             stream=self.name,
             input=self.topics.input,
@@ -163,7 +164,7 @@ class StreamSpec:
             rate=self.learner.noise_parameters["rate"],
             scale=self.learner.noise_parameters["scale"],
             digest=self.digest,
-            version=__version__,
+            version=__version__ if package is None else f"{__version__} with {package}",
             seeded=self.randomness.seeded,
             estimates=self.estimates,
             memory=self.learner.method["memory"],

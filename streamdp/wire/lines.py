@@ -200,7 +200,9 @@ class Charge(Named, frozen=True, kw_only=True, tag_field="type", tag="charge"):
     delta: Exact
     ordinal: Ordinal
     digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]
-    version: Annotated[str, Meta(description="Version of the library.")]
+    version: Annotated[
+        str, Meta(description="Version of the library; beside it the package of a foreign recipe.")
+    ]
     seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
     carried: CarriedOver | UnsetType = UNSET
     memory: (
@@ -348,7 +350,9 @@ class EpochMark(Struct, frozen=True, kw_only=True, tag_field="type", tag="epoch"
     ) = UNSET
     ordinal: Ordinal
     digest: Annotated[str, Meta(description="Digest of the stream's configuration.")]
-    version: Annotated[str, Meta(description="Version of the library.")]
+    version: Annotated[
+        str, Meta(description="Version of the library; beside it the package of a foreign recipe.")
+    ]
     seeded: Annotated[bool, Meta(description="If true, nothing is guaranteed: a test.")]
 
 

@@ -215,6 +215,7 @@ class Story:
             assert list(table["project"]) == ["entry-points"]
             assert set(table["project"]["entry-points"]) <= {
                 "streamdp.formats",
+                "streamdp.recipes",
                 "streamdp.transports",
             }
             return

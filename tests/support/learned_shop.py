@@ -35,6 +35,12 @@ def learned(
 ) -> None:
     """Run the service until everything is read, then drain it by a signal."""
     configuration = Configuration.load(path, {})
+    asyncio.run(sent(configuration, 400, keys))
+    served(configuration, until=until, seeds=seeds)
+
+
+def served(configuration: Configuration, *, until: int, seeds: Seeds = Seeds.REFUSED) -> None:
+    """Run the service until so many records are read, then drain it by a signal."""
 
     @asynccontextmanager
     async def stopping(running: Running) -> AsyncIterator[None]:
@@ -50,7 +56,6 @@ def learned(
         await task
 
     async def work() -> None:
-        await sent(configuration, 400, keys)
         technology, log = configuration.technology(), Lines()
         ended = await run_service(
             configuration, technology=technology, log=log, observers=[stopping], seeds=seeds

@@ -4,7 +4,6 @@
                 `policy_regimes`, does so where the best arm changes
 `Intervals`     plays equally the arms whose confidence interval reaches that of the best
 `ExponentialWeights`   exponential weights on importance-weighted gains, mixed with uniform play
-`UpperBound`    plays the arm with the largest optimistic mean; for the baseline without privacy
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import numpy as np
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.evidence import policy_posterior
-from streamdp.core.evidence.policy import PARTS, Policy, parts_of, with_floor
+from streamdp.core.evidence.policy import Policy, parts_of, with_floor
 from streamdp.core.evidence.policy_arithmetic import logarithm, ordered_sum, power_of_half
 from streamdp.core.evidence.policy_best import chances_of_best
 from streamdp.core.evidence.policy_posterior import NoiseVariance, posterior
@@ -142,31 +141,3 @@ class ExponentialWeights:
         mixing = float(self.mixing)
         chances = weights / ordered_sum(weights.T)[:, None] * (1.0 - mixing) + mixing / arms
         return parts_of(chances)
-
-
-@dataclass(frozen=True, slots=True)
-class UpperBound:
-    """The arm with the largest mean + √(2 ln t/n): UCB1 (Auer, Cesa-Bianchi & Fischer 2002)."""
-
-    name: str = "upper bound"
-    history: ClassVar[Pairs] = Pairs("nothing")
-
-    def parameters(self) -> Mapping[str, str]:
-        """Nothing to choose."""
-        return {}
-
-    def learned(self, state: Floats, gains: Floats, shown: Floats, noise: NoiseVariance) -> Floats:
-        """Add up shows and gains."""
-        return state + np.stack([shown, gains], axis=1)
-
-    def policy(self, state: Floats, lengths: Ints) -> Policy:
-        """One arm always: the first that was never shown, or else the one of largest index."""
-        shown, gains = state[:, 0], state[:, 1]
-        slots = np.maximum(ordered_sum(shown.T), 1.0)
-        logs = np.array([logarithm(int(slot)) for slot in slots.tolist()])
-        counts = np.maximum(shown, 1.0)
-        index = gains / counts + np.sqrt(2.0 * logs[:, None] / counts)
-        chosen = np.where(shown == 0, np.inf, index).argmax(axis=1)
-        policy = np.zeros(shown.shape, dtype=np.uint32)
-        policy[np.arange(len(policy)), chosen] = PARTS
-        return policy

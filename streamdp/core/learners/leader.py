@@ -7,10 +7,11 @@ A learner is made by a recipe, never by hand in a configuration: rates and charg
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import wraps
+from functools import cache, wraps
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar
 
 from streamdp.core.calibration import parse_epsilon
@@ -23,10 +24,13 @@ __all__ = [
     "DEFAULT_RECIPE",
     "RECIPES",
     "Leader",
+    "Recipes",
     "Resample",
     "Window",
     "learner_of",
+    "offered",
     "one_of",
+    "package_of",
     "read_actions",
     "read_bonus",
     "read_recipe",
@@ -41,8 +45,8 @@ DEFAULT_RECIPE = "remembering_leader"
 """The recipe of a configuration that names none."""
 
 
-RECIPES: dict[str, Callable[..., Leader]] = {}
-"""Every recipe by its name."""
+GROUP = "streamdp.recipes"
+"""The entry points by which a package offers recipes: each recipe's name, and its function."""
 
 
 class RecipeResult(Protocol):
@@ -55,12 +59,102 @@ P = ParamSpec("P")
 L = TypeVar("L", bound=RecipeResult)
 
 
+class Recipes(MutableMapping[str, Callable[..., L]]):
+    """Recipes of one sort by their names: of streamdp's files, and of entry points.
+
+    A recipe of an entry point is imported when it is first asked for; whoever lists all recipes
+    imports all. A name has one recipe, of whatever sort.
+    """
+
+    sorts: ClassVar[list[Recipes[Any]]] = []
+
+    def __init__(self) -> None:
+        self.made: dict[str, Callable[..., L]] = {}
+        self.sorts.append(self)
+
+    def __getitem__(self, name: str) -> Callable[..., L]:
+        entry = offered().get(name)
+        if entry is not None and not _stands(name):
+            _load(entry)
+        return self.made[name]
+
+    def __setitem__(self, name: str, recipe: Callable[..., L]) -> None:
+        self.made[name] = recipe
+
+    def __delitem__(self, name: str) -> None:
+        del self.made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        for name, entry in offered().items():
+            if not _stands(name):
+                _load(entry)
+        return iter(tuple(self.made))
+
+    def __len__(self) -> int:
+        return len(tuple(iter(self)))
+
+
+RECIPES: Recipes[Leader] = Recipes()
+"""Every recipe of a learner that sees all losses, by its name."""
+
+
+def _stands(name: str, *, house: str = "") -> bool:
+    """Whether a recipe has this name already, in modules of another house than this."""
+    made = (sort.made[name] for sort in Recipes.sorts if name in sort.made)
+    return any(one.__module__.partition(".")[0] != house for one in made)
+
+
+@cache  # a look-up reads the metadata of every installed package
+def offered() -> Mapping[str, EntryPoint]:
+    """The entry points of recipes by their names; refused if one name stands twice."""
+    found: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=GROUP):
+        other = found.setdefault(entry.name, entry)
+        if other.value != entry.value or _stands(entry.name, house=_house(entry)):
+            of = {"streamdp" if other.value == entry.value else _package(other), _package(entry)}
+            raise InvalidConfig(
+                f"recipe {entry.name}",
+                "is offered twice",
+                expected="one package for each name",
+                got=" and ".join(sorted(of)),
+            )
+    return found
+
+
+def _house(entry: EntryPoint) -> str:
+    return entry.module.partition(".")[0]
+
+
+def _package(entry: EntryPoint) -> str:
+    return "a folder" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+
+
+def package_of(recipe: str) -> str | None:
+    """The package, with its version, that offers a recipe; None: streamdp itself."""
+    entry = offered().get(recipe)
+    return None if entry is None or _house(entry) == "streamdp" else _package(entry)
+
+
+def _load(entry: EntryPoint) -> None:
+    """Import a recipe's module, whose decorator registers it."""
+    where = f"recipe {entry.name} of {_package(entry)}"
+    try:
+        entry.load()
+    except (ImportError, AttributeError) as error:
+        raise InvalidConfig(
+            where, "cannot be imported", expected=entry.value, got=str(error)
+        ) from error
+    if not _stands(entry.name):
+        expected = "a function of this name with the decorator @recipe or @feedback_recipe"
+        raise InvalidConfig(where, "is not registered", expected=expected, got=entry.value)
+
+
 def recipe(function: Callable[P, Leader]) -> Callable[P, Leader]:
     """Register a recipe under its function's name, and write its options on what it makes."""
     return registered(RECIPES, function)
 
 
-def registered(recipes: dict[str, Callable[..., L]], function: Callable[P, L]) -> Callable[P, L]:
+def registered(recipes: Recipes[L], function: Callable[P, L]) -> Callable[P, L]:
     """Register a function in `recipes`, and write its name and options on what it makes."""
     name = function.__name__
     signature = inspect.signature(function)
@@ -93,7 +187,9 @@ def registered(recipes: dict[str, Callable[..., L]], function: Callable[P, L]) -
         }
         return replace(function(*args, **kwargs), recipe=name, options=tuple(options.items()))
 
-    if name in recipes:
+    house = function.__module__.partition(".")[0]
+    entry = None if house == "streamdp" else offered().get(name)
+    if _stands(name) or (entry is not None and _house(entry) != house):
         raise InvalidConfig(
             "learners", "two recipes of one name", expected="distinct names", got=name
         )
@@ -125,7 +221,10 @@ def read_recipe(
     name = options.pop("recipe", default)
     if name not in recipes:
         raise InvalidConfig(
-            "learner.recipe", "unknown", expected=", ".join(sorted(recipes)), got=name
+            "learner.recipe",
+            "unknown",
+            expected=f"one of {', '.join(sorted(recipes))}, or an installed package that offers it",
+            got=name,
         )
     return recipes[name](actions=actions, **options)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -27,7 +27,7 @@ Observes = Literal["losses", "feedback"]
 class Usual:
     """What is asked of a log where nothing else is given."""
 
-    learners: str
+    learners: str | None  # None: every private policy, and one without privacy
     epsilons: str
     seeds: int
 
@@ -39,9 +39,7 @@ USUAL: Mapping[Observes, Usual] = MappingProxyType(
             "0.1,0.5,1,inf",
             100,
         ),
-        "feedback": Usual(
-            "policy_blocks,policy_elimination,policy_weights,thompson", "0.25,0.5,1", 20
-        ),
+        "feedback": Usual(None, "0.25,0.5,1", 20),
     }
 )
 
@@ -169,7 +167,7 @@ def replay(
     from streamdp.core.errors import InvalidConfig
     from streamdp.lab.commands._written import check_places, write_report
     from streamdp.lab.offpolicy.question import FeedbackQuestion, read_logged
-    from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
+    from streamdp.lab.replay.cells import parse_candidates, parse_epsilons, usual_policies
     from streamdp.lab.replay.replaying import Question, seeds_of
 
     fields, columns = read_fields(contexts, columns, stream)
@@ -178,11 +176,9 @@ def replay(
     _check_of_use(context, log, kind, content, logged)
     check_places(report, as_json)
     how, usual = reading(actions, on_bad, wire_format, setting), USUAL[kind]
-    if contexts is not None:
-        usual = replace(usual, learners=f"policy_contexts,{usual.learners}")
     if not stream:
         raise InvalidConfig("--stream", "no name", expected="a stream's", got="nothing")
-    texts = usual.learners if learners is None else learners
+    texts = learners or usual.learners or usual_policies(contexts=contexts is not None)
     budgets = parse_epsilons(usual.epsilons if epsilon is None else epsilon)
     which = seeds_of(usual.seeds if seeds is None else seeds, first=first_seed)
     if kind == "losses":

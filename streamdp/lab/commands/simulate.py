@@ -92,7 +92,7 @@ def simulate(
     """
     from streamdp.lab.commands._progress import watching
     from streamdp.lab.commands._written import check_places, write_report
-    from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
+    from streamdp.lab.replay.cells import parse_candidates, parse_epsilons, usual_policies
     from streamdp.lab.simulation import CHANGING, FEEDBACK, STATIONARY, SimulationSize
     from streamdp.lab.simulation import simulate as simulated
 
@@ -108,7 +108,7 @@ def simulate(
     size = SimulationSize(runs, usual.horizon if slots is None else slots, seed, delay)
     with watching() as watch:
         outcomes = simulated(
-            parse_candidates(usual.learners if learners is None else learners, observes=observes),
+            parse_candidates(learners or usual.learners or usual_policies(), observes=observes),
             parse_epsilons(usual.epsilons if epsilon is None else epsilon),
             chosen,
             size,

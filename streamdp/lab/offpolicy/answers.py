@@ -14,7 +14,6 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.experiment import Arms
 from streamdp.core.learners.feedback import PolicyLearner
-from streamdp.core.learners.feedback.policy_contexts import NAME as BY_CONTEXT
 from streamdp.core.schedule import Schedule
 from streamdp.lab.offpolicy.estimators import MeanReward, PolicyValues
 from streamdp.lab.papers.learners import EXPERT_RECIPES, Bandit
@@ -71,7 +70,7 @@ def cells_of(
 ) -> tuple[AnyCell, ...]:
     """Every combination, in the order of the question; a baseline has one cell, without privacy.
 
-    `policy_contexts` learns by the log's contexts; all others see none.
+    A recipe with an option `context` learns by the log's contexts; all others see none.
 
     >>> cells = cells_of(("lazy_ucb", "thompson"), (Fraction(1),), actions=("a", "b"))
     >>> [(type(cell.learner).__name__, cell.epsilon) for cell in cells]
@@ -85,7 +84,7 @@ def cells_of(
 
     def made(candidate: Candidate, epsilon: Epsilon) -> PolicyLearner | Bandit:
         arms = actions
-        if candidate.recipe == BY_CONTEXT:
+        if candidate.takes("context"):
             if contexts is None:
                 expected = "--context, as the stream's configuration declares its fields"
                 raise InvalidConfig(

@@ -15,6 +15,7 @@ broken by fresh uniform bits): privacy is removed and all else stays.
 from __future__ import annotations
 
 import inspect
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -25,6 +26,7 @@ from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners import RECIPES, Leader, learner_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner, feedback_learner_of
+from streamdp.core.learners.feedback.learner import DEFAULT_FEEDBACK_RECIPE
 from streamdp.core.schedule import Schedule
 from streamdp.core.selection import Smallest
 from streamdp.lab.papers.learners import BANDIT_RECIPES, Bandit, bandit_of
@@ -36,9 +38,12 @@ BASELINE = "follow_the_leader"
 RUNNING = "follow_the_leader:window=running"
 
 OBSERVED: Mapping[str, Mapping[str, Callable[..., Any]]] = MappingProxyType(
-    {"losses": RECIPES, "feedback": {**FEEDBACK_RECIPES, **BANDIT_RECIPES}}
+    {"losses": RECIPES, "feedback": ChainMap[str, Any](FEEDBACK_RECIPES, BANDIT_RECIPES)}
 )
-"""The recipes by what their learners observe."""
+"""The recipes by what their learners observe; one that is registered later is there as well."""
+
+YARDSTICK = "thompson"
+"""What policies are compared with where nothing else was asked for: it is not private."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +57,12 @@ class Candidate:
     @property
     def private(self) -> bool:
         """Whether the recipe takes an ε."""
-        recipe = next(
-            recipes[self.recipe] for recipes in OBSERVED.values() if self.recipe in recipes
-        )
-        return "epsilon" in inspect.signature(recipe).parameters
+        return self.takes("epsilon")
+
+    def takes(self, option: str) -> bool:
+        """Whether the recipe has this option."""
+        known = (recipes for recipes in OBSERVED.values() if self.recipe in recipes)
+        return option in inspect.signature(next(known)[self.recipe]).parameters
 
     def at(self, epsilon: Epsilon, *, actions: Sequence[str]) -> Leader:
         """The learner of losses for these actions at this ε."""
@@ -150,6 +157,26 @@ def parse_candidates(
     if not candidates or len({candidate.text for candidate in candidates}) < len(candidates):
         raise InvalidConfig("learners", "not a list", expected="different learners", got=repr(text))
     return candidates
+
+
+def policies(*, contexts: bool = False) -> tuple[Candidate, ...]:
+    """Every private learner that a stream of feedback can run, the default first.
+
+    Those that learn by contexts are among them, and before all, where there are contexts.
+
+    >>> [candidate.text for candidate in policies()][0]
+    'policy_following'
+    """
+    known = [parse_candidate(name, observes="feedback") for name in FEEDBACK_RECIPES]
+    private = [one for one in known if one.private and (contexts or not one.takes("context"))]
+    first = DEFAULT_FEEDBACK_RECIPE
+    private.sort(key=lambda one: (not one.takes("context"), one.recipe != first))
+    return tuple(private)
+
+
+def usual_policies(*, contexts: bool = False) -> str:
+    """What is asked of feedback where nothing else is: all policies, and the yardstick."""
+    return ",".join([*(one.text for one in policies(contexts=contexts)), YARDSTICK])
 
 
 def policy_learner(text: str, epsilon: Epsilon, *, actions: Sequence[str]) -> PolicyLearner:

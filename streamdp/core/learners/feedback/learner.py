@@ -9,12 +9,12 @@ from typing import ParamSpec
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.kinds.feedback import PLAYED, Played, PolicyLearner
-from streamdp.core.learners.leader import read_recipe, registered
+from streamdp.core.learners.leader import Recipes, read_recipe, registered
 
 DEFAULT_FEEDBACK_RECIPE = "policy_following"
 """The recipe of a configuration that names none."""
 
-FEEDBACK_RECIPES: dict[str, Callable[..., PolicyLearner]] = {}
+FEEDBACK_RECIPES: Recipes[PolicyLearner] = Recipes()
 """Every recipe of a feedback learner by its name."""
 
 P = ParamSpec("P")

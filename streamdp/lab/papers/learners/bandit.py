@@ -25,7 +25,7 @@ from typing import ParamSpec, Protocol
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.learners.leader import read_actions, read_recipe, registered
+from streamdp.core.learners.leader import Recipes, read_actions, read_recipe, registered
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Bandit:
         return f"{self.recipe}({options}) of {len(self.actions)} actions"
 
 
-BANDIT_RECIPES: dict[str, Callable[..., Bandit]] = {}
+BANDIT_RECIPES: Recipes[Bandit] = Recipes()
 """Every recipe of a paper's feedback learner by its name."""
 
 P = ParamSpec("P")

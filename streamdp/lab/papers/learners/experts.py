@@ -31,7 +31,7 @@ import numpy as np
 
 from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.learners.leader import registered
+from streamdp.core.learners.leader import Recipes, registered
 from streamdp.lab.papers.learners.bandit import Chance
 from streamdp.lab.papers.learners.bases import Base, mixed, softmax
 
@@ -95,7 +95,7 @@ class ExpertLearner:
         return f"{self.recipe}({options}) of {len(self.actions)} actions"
 
 
-EXPERT_RECIPES: dict[str, Callable[..., ExpertLearner]] = {}
+EXPERT_RECIPES: Recipes[ExpertLearner] = Recipes()
 """Every recipe of a learner with expert advice by its name."""
 
 P = ParamSpec("P")
