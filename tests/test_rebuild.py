@@ -440,6 +440,7 @@ def test_are_the_charges_before_a_save_booked_again(
         engine(learner), rows=rows, releases={}, log=[], position=60, expected_rows=len(rows)
     )
     assert charged(rebuilt) == charged(machine)
+    assert rebuilt.ledger.highest() == machine.ledger.highest() > 0
 
 
 def test_is_a_learner_without_charges_rebuilt_too() -> None:
