@@ -22,7 +22,9 @@ from streamdp.testing.formats import HOSTILE
 from streamdp.wire import configure, state
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.published import Lines
+from streamdp.wire.recorded import HEAD, SIZE, lines_of
 from streamdp.wire.schemas import NAMES, build
+from streamdp.wire.state_version import VERSION
 
 GOLDEN = Path(__file__).parent / "golden" / "wire"
 SCHEMAS = Path(__file__).parent.parent / "streamdp" / "wire" / "schemas"
@@ -146,6 +148,16 @@ SHOWN_FEEDBACK = {
 }
 
 
+def shown_entry(value: bytes) -> object:
+    """An entry's value as text; of a recorded release, the fields of its head and its lines."""
+    heads, whole = np.frombuffer(value[:SIZE].ljust(SIZE), HEAD), value[:1] == bytes([VERSION])
+    if not whole:
+        return value.decode()
+    ledger, action = lines_of(heads[0], value)
+    fields = dict(zip(HEAD.names or (), heads[0].tolist(), strict=True))
+    return [fields, ledger.decode(), action and action.decode()]
+
+
 def feedback() -> object:
     """What is recorded and published of a feedback stream."""
     recordings: dict[str, object] = {}
@@ -153,7 +165,7 @@ def feedback() -> object:
     plain = ((name, shown, FEEDBACK) for name, shown in SHOWN_FEEDBACK.items())
     for name, shown, lines in (*plain, *of_cells):
         recorded = state.record(shown, lines=lines, ordinal=9)
-        recordings[name] = {"recorded": state.encode_recorded(recorded).decode().split("\n")}
+        recordings[name] = {"recorded": shown_entry(state.encode_recorded(recorded))}
     return recordings
 
 
@@ -230,7 +242,7 @@ def texts() -> dict[Path, str]:
     """Every golden file with what must be in it."""
     contents = {
         GOLDEN / "published.json": published(),
-        GOLDEN / "state.json": {key.decode(): value.decode() for key, value in saved().items()},
+        GOLDEN / "state.json": {key.decode(): shown_entry(value) for key, value in saved().items()},
         GOLDEN / "decoded.json": decoded(),
         GOLDEN / "encoded.json": encoded(),
         GOLDEN / "feedback.json": feedback(),

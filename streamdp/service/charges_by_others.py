@@ -43,6 +43,7 @@ from streamdp.ports import LastCommit, Published, StreamTopics
 from streamdp.wire.entries import Entries, parse_entry
 from streamdp.wire.lines import Assembled, Charge
 from streamdp.wire.published import decode_any_ledger
+from streamdp.wire.recorded import head_of, lines_of
 from streamdp.wire.state import decode_checkpoint
 
 
@@ -164,10 +165,7 @@ def recorded_lines(commit: LastCommit, stream: str) -> list[bytes]:
     decode_checkpoint(commit.state[places.checkpoint], where=where)  # may be a newer version's
     for entry, value in filter(lambda item: places.is_waiting(item[0]), commit.state.items()):
         parse_entry(entry, places, where=where)
-        parts = value.split(b"\n")
-        if len(parts) != 3:
-            raise StateMismatch(where, "damaged", expected="3 lines", got=len(parts))
-        lines.append(parts[1])
+        lines.append(lines_of(head_of(entry, value, where=where), value)[0])
     return lines
 
 

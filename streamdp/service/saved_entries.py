@@ -31,6 +31,7 @@ from streamdp.ports import LiveEntries, Partition, Taken, Value
 from streamdp.service.carrying import Inherited, loading_of
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.entries import Entries, parse_entry, read_key
+from streamdp.wire.recorded import heads_of
 from streamdp.wire.rereading import Rereading
 from streamdp.wire.state import SavedState, decode_checkpoint, decode_learner, read_state
 
@@ -45,11 +46,6 @@ _AT_ONCE = 2000  # recorded releases read together
 
 _PLAIN = bytes(of for of in range(0x20, 0x7F) if of not in b'"\\')
 """What a record's key has that JSON writes as it is."""
-
-_LAST = re.compile(  # a recorded release's last record and ordinal; whatever differs is read whole
-    rb'\{"version":\d+,"min_reader":\d+,"start":\d+,"stop":\d+,"first_offset":\d+,'
-    rb'"last_offset":(\d+),"epsilon":"[^"]+","ordinal":(\d+),'
-)
 
 
 class Places:
@@ -224,13 +220,13 @@ class SavedEntries(LiveEntries):
             low_water = point.low_water if point.epoch == self._epoch else 0
         behind: list[bytes] = []
         releases: list[tuple[bytes, bytes]] = []
-        for place, recorded in self.items():
-            if place.startswith(self._release):
-                last = _LAST.match(recorded)
-                if last and int(last[1]) < low_water and int(last[2]) <= published:
-                    behind.append(place)
-                else:
-                    releases.append((place, recorded))
+        waiting = [(place, of) for place, of in self.items() if place.startswith(self._release)]
+        for first in range(0, len(waiting), _AT_ONCE):
+            places, values = zip(*waiting[first : first + _AT_ONCE], strict=True)
+            heads, whole = heads_of(places, values)
+            passed = whole & (heads["last_offset"] < low_water) & (heads["ordinal"] <= published)
+            behind += compress(places, passed.tolist())
+            releases += compress(zip(places, values, strict=True), (~passed).tolist())
         for place in behind:
             del self[place]
         self.behind.add(behind)

@@ -1,12 +1,13 @@
 """Encodes many releases at once: the bytes that a commit makes durable and the next one publishes.
 
 The bytes are those of `state.record` and `state.encode_recorded` (a test compares them), in a third
-of the time. Most of a line is equal for all releases of a kind, so the plain encoder is called
-once for many commits, with marks in place of the numbers and the key, and its result becomes a
-template. What was drawn comes last in each line; the ends for each action also come from the plain
-encoder, once for many commits. The arms' numbers in a feedback stream's release have marks of their
-own and are inserted as base64: length and steps are functions of K. Estimates, whose ends are all
-different, use the plain encoder, and so do carried openings, of which a key has one in an epoch.
+of the time. Heads are made from columns. Most of a line is equal for all releases of a kind, so the
+plain encoder is called once for many commits, with marks in place of the numbers and the key, and
+its result becomes a template. What was drawn comes last in each line; the ends for each action also
+come from the plain encoder, once for many commits. The arms' numbers in a feedback stream's release
+have marks of their own and are inserted as base64: length and steps are functions of K. Estimates,
+whose ends are all different, use the plain encoder, and so do carried openings, of which a key has
+one in an epoch.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from hashlib import shake_128
-from itertools import repeat
 from typing import Any, NamedTuple
 
+import numpy as np
+from msgspec import UNSET
 from numpy.typing import NDArray
 
+from streamdp.core.arrays import Ints
 from streamdp.core.events import (
     OPENING,
     SUMS,
@@ -31,10 +34,12 @@ from streamdp.core.events import (
     Release,
     Releases,
 )
+from streamdp.core.kinds.recorded import NOT_RECORDED
 from streamdp.wire.entries import release_entry, written_key
 from streamdp.wire.lines import ENDS_BLOCK
-from streamdp.wire.published import INTEGER_WIDTH, Lines, key_field
-from streamdp.wire.state import encode_recorded, record
+from streamdp.wire.published import Lines, key_field
+from streamdp.wire.recorded import BLOCK, CARRIED, DRAWN, ESTIMATE, HEAD, Heads, sealed
+from streamdp.wire.state import record
 
 
 class Entry(NamedTuple):
@@ -58,64 +63,47 @@ def record_all(
 
     The very first ledger line of a partition has the input topic's id.
     """
-    if ordinal == 1 and input_id is not None and len(releases):
-        first = _plainly(releases[0], lines=replace(lines, input_id=input_id), ordinal=1)
-        return [first, *record_all(releases, lines=lines, ordinal=1)[1:]]
-    kinds: dict[int, _Kind] = {}
-    carried, entries, templated = releases.carried or {}, list[Entry](), {OPENING, *ENDS_BLOCK}
-    for number, row in enumerate(_rows(releases), start=ordinal):
-        name = releases.kinds[row.code]
-        if name not in templated or (name == OPENING and (row.key, row.born) in carried):
-            release = releases[number - ordinal]
-            entries.append(_plainly(release, lines=lines, ordinal=number))
-            continue
-        if row.code not in kinds:
-            kinds[row.code] = _Kind(releases, row.code, lines)
-        entries.append(kinds[row.code].entry(row, number))
-    return entries
+    count, heads = len(releases), _heads(releases, ordinal)
+    places, ledgers = [b""] * count, [b""] * count
+    actions: list[bytes | None] = [None] * count
+    plainly = (heads["kind"] == ESTIMATE) | (heads["kind"] == CARRIED)
+    plainly[:1] |= ordinal == 1 and input_id is not None
+    for at in np.flatnonzero(plainly).tolist():
+        release, number = releases[at], ordinal + at
+        its = replace(lines, input_id=input_id or UNSET) if number == 1 else lines
+        plain = record(release, lines=its, ordinal=number)
+        places[at], ledgers[at] = release_entry(release.identity), plain.ledger
+        actions[at] = plain.action
+    for code in range(len(releases.kinds)):
+        some = np.flatnonzero((releases.kind == code) & ~plainly)
+        if len(some):
+            texts = _texts(releases, code, some, lines=lines, ordinal=ordinal)
+            for at, place, ledger, action in zip(some.tolist(), *texts, strict=True):
+                places[at], ledgers[at], actions[at] = place, ledger, action
+    pairs = None if releases.feedback is None else releases.feedback.pairs
+    values = sealed(heads, places, ledgers, actions, pairs=pairs)
+    return list(map(Entry, releases.keys, places, values, ledgers, actions))
 
 
-class _Row(NamedTuple):
-    """What differs between releases; sums, counts and policy as lines contain them."""
-
-    key: Key
-    code: int  # of the kind
-    born: int
-    block: int
-    first_offset: int
-    last_offset: int
-    start: int
-    stop: int
-    value: int
-    in_force: int
-    first: bytes  # of each arm; empty where it has none, as the next two
-    second: bytes
-    policy: bytes
-
-
-def _rows(releases: Releases) -> Iterator[_Row]:
-    """Each release."""
-    standing, feedback = releases.in_force, releases.feedback
-    columns = (
-        releases.kind,
-        releases.born,
-        releases.block,
-        releases.first_offset,
-        releases.last_offset,
-        releases.start,
-        releases.stop,
-        releases.value,
-        releases.value if standing is None else standing,
-    )
-    of_arms: list[Iterator[bytes]] = [repeat(b"", len(releases)) for _ in range(3)]
-    if feedback is not None:
-        of_arms = [
-            _base64(feedback.first, "<i8"),
-            _base64(feedback.second, "<i8"),
-            _base64(feedback.policy, "<u4"),
-        ]
-    numbers = (column.tolist() for column in columns)
-    return map(_Row._make, zip(releases.keys, *numbers, *of_arms, strict=True))
+def _heads(releases: Releases, ordinal: int) -> Heads:
+    """The heads of all releases."""
+    heads, standing = np.zeros(len(releases), dtype=HEAD), releases.in_force
+    codes = [
+        DRAWN if of == OPENING else BLOCK if of in ENDS_BLOCK else ESTIMATE for of in releases.kinds
+    ]
+    heads["kind"] = np.array(codes, dtype=np.uint8)[releases.kind]
+    for name in ("born", "block", "start", "stop", "first_offset", "last_offset", "value"):
+        heads[name] = getattr(releases, name)
+    heads["ordinal"] = np.arange(ordinal, ordinal + len(releases))
+    heads["in_force"] = NOT_RECORDED
+    if standing is not None:
+        says = heads["kind"] != ESTIMATE
+        heads["in_force"][says] = standing[says]
+    if releases.carried:
+        for at in np.flatnonzero(heads["kind"] == DRAWN).tolist():
+            if (releases.keys[at], int(releases.born[at])) in releases.carried:
+                heads["kind"][at] = CARRIED
+    return heads
 
 
 def _base64(table: NDArray[Any], numbers: str) -> Iterator[bytes]:
@@ -127,55 +115,55 @@ def _base64(table: NDArray[Any], numbers: str) -> Iterator[bytes]:
     )
 
 
-def _plainly(release: Release, *, lines: Lines, ordinal: int) -> Entry:
-    """The entry of one release, from the plain encoder."""
-    recorded = record(release, lines=lines, ordinal=ordinal)
-    place = release_entry(release.identity)
-    return Entry(release.key, place, encode_recorded(recorded), recorded.ledger, recorded.action)
-
-
 _KEY = b"8b1d0c5e-a-mark-for-the-key"
 _PARTITION, _EPOCH, _BORN, _BLOCK, _FIRST, _LAST, _START, _STOP, _ORDINAL = (
     7_905_316_482_000_000_000 + at for at in range(9)
 )
 
 
-class _Kind:
-    """The texts of one kind of release within one commit."""
-
-    def __init__(self, releases: Releases, code: int, lines: Lines) -> None:
-        self._lines, self._name = lines, releases.kinds[code]
-        of, at = releases.feedback, (releases.partition, releases.epoch)
-        arms = of and (of.first.shape[1], of.policy.shape[1], of.pairs)
-        texts = _templates(lines, releases.stream, self._name, releases.charges[code], arms)
-        self._place, self._drawn, self._ledger = (
-            texts.place % at,
-            texts.drawn % (),
-            texts.ledger % at,
-        )
-        self._action = texts.action % at
-        self._ends: dict[tuple[int, int], tuple[bytes, bytes]] = {}
-
-    def entry(self, row: _Row, ordinal: int) -> Entry:
-        """The entry of one release of this kind."""
-        key, _, born, block, since, until, start, stop, value, in_force, first, second, policy = row
-        written = written_key(key)
-        named_key = key_field(key) if written[:1] == b"{" else b'"key":' + written
-        named = (named_key, born, block, since, until, start, stop)
-        if policy:
-            sums = (first, second) if self._name == SUMS else ()
-            ledger = self._ledger % (*named, ordinal, *sums)
-            action = self._action % (*named, policy)
-        else:
-            ends = self._ends.get((value, in_force))
-            if ends is None:
-                ends = _ends(self._lines, self._name, value, in_force)
-                self._ends[value, in_force] = ends
-            ledger = self._ledger % (*named, ordinal) + ends[0]
-            action = self._action % named + ends[1]
-        drawn = self._drawn % (start, stop, since, until, ordinal, value)
-        recorded = b"\n".join((drawn, ledger, action))
-        return Entry(key, self._place % (born, block, written), recorded, ledger, action)
+def _texts(
+    releases: Releases, code: int, some: Ints, *, lines: Lines, ordinal: int
+) -> tuple[list[bytes], list[bytes], list[bytes]]:
+    """The entries' keys and both lines of some releases of one kind, from its templates."""
+    name, of = releases.kinds[code], releases.feedback
+    arms = of and (of.first.shape[1], of.policy.shape[1], of.pairs)
+    templates = _templates(lines, releases.stream, name, releases.charges[code], arms)
+    at = releases.partition, releases.epoch
+    place, ledger, action = (text % at for text in templates)
+    keys = [releases.keys[at] for at in some.tolist()]
+    written = list(map(written_key, keys))
+    named_keys = [
+        key_field(key) if text[:1] == b"{" else b'"key":' + text
+        for key, text in zip(keys, written, strict=True)
+    ]
+    born, block = releases.born[some].tolist(), releases.block[some].tolist()
+    read = (releases.first_offset, releases.last_offset, releases.start, releases.stop)
+    others = (column[some].tolist() for column in read)
+    named = list(zip(named_keys, born, block, *others, strict=True))
+    ordinals = (some + ordinal).tolist()
+    places = [place % three for three in zip(born, block, written, strict=True)]
+    if of is not None:
+        tables = ((of.first, "<i8"), (of.second, "<i8")) if name == SUMS else ()
+        sums = [_base64(table[some], numbers) for table, numbers in tables]
+        policies = _base64(of.policy[some], "<u4")
+        ledgers = [
+            ledger % (*of_one, number, *numbers)
+            for of_one, number, *numbers in zip(named, ordinals, *sums, strict=True)
+        ]
+        actions = [
+            action % (*of_one, policy) for of_one, policy in zip(named, policies, strict=True)
+        ]
+        return places, ledgers, actions
+    value = releases.value[some].tolist()
+    standing = value if releases.in_force is None else releases.in_force[some].tolist()
+    drawn = list(zip(value, standing, strict=True))
+    ends = {pair: _ends(lines, name, *pair) for pair in set(drawn)}
+    ledgers = [
+        ledger % (*of_one, number) + ends[pair][0]
+        for of_one, number, pair in zip(named, ordinals, drawn, strict=True)
+    ]
+    actions = [action % of_one + ends[pair][1] for of_one, pair in zip(named, drawn, strict=True)]
+    return places, ledgers, actions
 
 
 class _Templates(NamedTuple):
@@ -186,7 +174,6 @@ class _Templates(NamedTuple):
     """
 
     place: bytes
-    drawn: bytes
     ledger: bytes
     action: bytes
 
@@ -213,7 +200,7 @@ def _templates(
         Identity(stream, _PARTITION, _KEY, _EPOCH, _BORN, _BLOCK, kind),
         0, _START, _STOP, _FIRST, _LAST, charge, sums=sums, policy=policy,
     )  # fmt: skip
-    plain = _plainly(marked, lines=lines, ordinal=_ORDINAL)
+    plain = record(marked, lines=lines, ordinal=_ORDINAL)
     partition, epoch = ((b"%d" % mark, b"%d") for mark in (_PARTITION, _EPOCH))
     born, block, *read, ordinal = (
         (b"%d" % mark, b"%%d") for mark in (_BORN, _BLOCK, _FIRST, _LAST, _START, _STOP, _ORDINAL)
@@ -221,13 +208,13 @@ def _templates(
     named = (partition, (b'"key":"%b"' % _KEY, b"%%b"), epoch, born, block, *read)
     of_arms = () if sums is None else tuple(map(_written, (sums.first, sums.second)))
     in_force = () if policy is None else (_written(policy),)
-    drawn, _, _ = plain.recorded.partition(b'"value":')
-    width = b'"value":%%%%-%dd}' % INTEGER_WIDTH
     assert plain.action is not None, "an estimate"
     ledger, action = _head(plain.ledger), _head(plain.action)
     return _Templates(
-        place=_template(plain.place, (partition, epoch, born, block, (b'"%b"' % _KEY, b"%%b"))),
-        drawn=_template(drawn, (*read[2:], *read[:2], ordinal)) + width,
+        place=_template(
+            release_entry(marked.identity),
+            (partition, epoch, born, block, (b'"%b"' % _KEY, b"%%b")),
+        ),
         ledger=_template(ledger, (*named, ordinal, *of_arms)),
         action=_template(action, (*named, *in_force)),
     )

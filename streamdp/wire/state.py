@@ -2,9 +2,9 @@
 
 `entries` has the entries' keys.
 
-A recorded release is three lines: what a rebuild needs beside the lines that are published, the
-final bytes for the ledger, and the final bytes for the actions topic, empty for an estimate. Its
-size is independent of what was drawn: each of the three lines is filled to its longest.
+A recorded release is a head (`recorded`), the final bytes for the ledger, and the final bytes for
+the actions topic, none for an estimate. Its size is independent of what was drawn: each of the
+lines is filled to its longest.
 
 Reading is strict: anything that does not fit raises `StateMismatch`, because to continue could
 redraw a release. Every entry has the version of the state's layout that wrote it and the oldest
@@ -41,17 +41,28 @@ from streamdp.core.events import (
     Release,
 )
 from streamdp.core.kinds.kind import Kind
+from streamdp.core.kinds.recorded import NOT_RECORDED
 from streamdp.wire.entries import Entries, parse_entry, read_key, release_entry
 from streamdp.wire.lines import (
+    ENDS_BLOCK,
     ActionLine,
     Charge,
-    Exact,
     Natural,
     PolicyLine,
     Positive,
     from_base64,
 )
-from streamdp.wire.published import INTEGER_WIDTH, Lines, decode_in_force, decode_ledger
+from streamdp.wire.published import Lines, decode_in_force, decode_ledger
+from streamdp.wire.recorded import (
+    BLOCK,
+    CARRIED,
+    DRAWN,
+    ESTIMATE,
+    HEAD,
+    head_of,
+    lines_of,
+    sealed,
+)
 from streamdp.wire.registered.schemas import Held, decode_held
 from streamdp.wire.state_version import MIN_READER, VERSION, Version, decoded
 
@@ -225,21 +236,23 @@ def encode_learner(learner: EpochLearner) -> bytes:
 
 def encode_recorded(recorded: Recorded) -> bytes:
     """The value of a recorded release's entry."""
-    release = recorded.release
-    drawn = _Drawn(
-        version=VERSION,
-        min_reader=MIN_READER,
-        start=release.start,
-        stop=release.stop,
-        first_offset=release.first_offset,
-        last_offset=release.last_offset,
-        epsilon=str(release.epsilon),
-        ordinal=recorded.ordinal,
-        value=release.value,
-    )
-    spaces = INTEGER_WIDTH - len(str(release.value))
-    line = _encode(drawn)[:-1] + b" " * spaces + b"}"
-    return b"\n".join((line, recorded.ledger, recorded.action or b""))
+    release, head = recorded.release, np.zeros(1, dtype=HEAD)
+    head["kind"] = _code_of(release)
+    for name in ("start", "stop", "first_offset", "last_offset", "value"):
+        head[name] = getattr(release, name)
+    head["born"], head["block"] = release.identity.born, release.identity.block
+    head["ordinal"] = recorded.ordinal
+    head["in_force"] = NOT_RECORDED if release.in_force is None else release.in_force
+    pairs = None if release.policy is None else release.sums is not None and release.sums.pairs
+    place = release_entry(release.identity)
+    (value,) = sealed(head, [place], [recorded.ledger], [recorded.action], pairs=pairs)
+    return value
+
+
+def _code_of(release: Release) -> int:
+    if release.kind == OPENING:
+        return DRAWN if release.carried is None else CARRIED
+    return BLOCK if release.kind in ENDS_BLOCK else ESTIMATE
 
 
 def largest_recorded(lines: Lines, kind: Kind, *, key_bytes: int) -> int:
@@ -280,28 +293,28 @@ def decode_learner(value: bytes, *, where: str) -> EpochLearner:
 def decode_recorded(identity: Identity, value: bytes) -> Recorded:
     """Read a recorded release's value, and compare its parts with each other."""
     where = _place(identity)
-    parts = value.split(b"\n")
-    if len(parts) != 3:
-        raise StateMismatch(where, "damaged", expected="3 lines", got=len(parts))
-    drawn = decoded(_drawn_decoder, parts[0], where=where)
-    line = decode_ledger(parts[1])
+    head = head_of(release_entry(identity), value, where=where)
+    ledger, action = lines_of(head, value)
+    line = decode_ledger(ledger)
     if not isinstance(line, Charge):
         raise _of_another(where)
     release = Release(
         identity=identity,
-        value=drawn.value,
-        start=drawn.start,
-        stop=drawn.stop,
-        first_offset=drawn.first_offset,
-        last_offset=drawn.last_offset,
-        epsilon=_exact(drawn.epsilon),
+        value=int(head["value"]),
+        start=int(head["start"]),
+        stop=int(head["stop"]),
+        first_offset=int(head["first_offset"]),
+        last_offset=int(head["last_offset"]),
+        epsilon=_exact(line.epsilon),
         sums=line.block_sums(),
-        policy=_policy(parts[2]) if parts[2] else None,
+        policy=_policy(action) if action else None,
         in_force=None if line.in_force is UNSET else line.in_force,
         carried=None if line.carried is UNSET else line.carried_over(),
     )
-    recorded = Recorded(release, drawn.ordinal, parts[1], parts[2] or None)
+    recorded = Recorded(release, int(head["ordinal"]), ledger, action)
     _check_lines(recorded, line, where=where)
+    if encode_recorded(recorded) != value:
+        raise _of_another(where)
     return recorded
 
 
@@ -386,25 +399,10 @@ def _put(
         into.releases[identity] = decode_recorded(identity, value)
 
 
-class _Drawn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The first line of a recorded release; `value` comes last because it is filled."""
-
-    version: Version
-    min_reader: Version
-    start: Positive
-    stop: Positive
-    first_offset: Natural
-    last_offset: Natural
-    epsilon: Exact
-    ordinal: Positive
-    value: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-
-
 _encode = msgspec.json.Encoder().encode
 _checkpoint_decoder = msgspec.json.Decoder(Checkpoint)
 _remark_decoder = msgspec.json.Decoder(Remark)
 _learner_decoder = msgspec.json.Decoder(EpochLearner)
-_drawn_decoder = msgspec.json.Decoder(_Drawn)
 
 
 @lru_cache(maxsize=1024)
@@ -420,7 +418,6 @@ def _check_lines(recorded: Recorded, line: Charge, *, where: str) -> None:
         line.identity == release.identity
         and (line.start, line.stop) == (release.start, release.stop)
         and (line.first_offset, line.last_offset) == (release.first_offset, release.last_offset)
-        and line.epsilon == str(release.epsilon)
         and line.ordinal == recorded.ordinal
         and (line.index is UNSET or line.index == release.value)
         and (line.units is UNSET or line.units == release.value)

@@ -64,10 +64,15 @@ def refuse_newer(value: bytes, *, where: str) -> None:
         readers = _readers_decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return
-    if readers.min_reader > VERSION:
+    refuse_readers(readers.version, readers.min_reader, where=where)
+
+
+def refuse_readers(version: int, min_reader: int, *, where: str) -> None:
+    """Raise an error if only a newer streamdp may read this."""
+    if min_reader > VERSION:
         raise StateMismatch(
             where,
             "written by a newer streamdp, use that or a newer one",
             expected=f"a layout that version {VERSION} can read",
-            got=f"version {readers.version}, for {readers.min_reader} and later",
+            got=f"version {version}, for {min_reader} and later",
         )

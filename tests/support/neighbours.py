@@ -367,7 +367,7 @@ def _broken(state: Mapping[bytes, bytes]) -> Iterator[tuple[str, dict[bytes, byt
 def on_sqlite(course: AnyCourse, folder: Path, *, at: int, content: Value) -> Observed:
     """A life on SQLite's files, and how large they are."""
     settings = Settings.from_mapping({"path": str(folder / "trusted.db"), "actions": "all"})
-    lost = Sqlite(settings, reached=FaultPlan({"commit: recorded": {3}, "take: drained": {2}}))
+    lost = Sqlite(settings, reached=FaultPlan({"commit: recorded": {3}, "take: copied": {2}}))
 
     async def work() -> Observed:
         life = Life(course, Sqlite(settings), lost)

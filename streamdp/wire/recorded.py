@@ -1,0 +1,144 @@
+"""The value of a recorded release's entry: a head, and the final bytes of its lines.
+
+The head has one size for all kinds, so that one call reads the heads of many entries (a restart may
+find millions). A checksum covers the entry's key, the head and the lines: an entry that fits it is
+what was written, and a rebuild need not read our own JSON again.
+
+Little-endian. `table` and `list` are places for what a release may be computed under: a table of
+contexts, and a list of actions; 0 is the only one so far. `numbers` and `policy` say where the
+base64 of sums and of a policy begin in their lines; 0 where there is none.
+"""
+
+from __future__ import annotations
+
+from binascii import a2b_base64
+from collections.abc import Sequence
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamdp.core.arrays import Bools
+from streamdp.core.errors import StateMismatch
+from streamdp.core.events import BlockSums
+from streamdp.wire.state_version import MIN_READER, VERSION, refuse_readers
+
+Heads = NDArray[Any]
+"""Records of `HEAD`."""
+
+HEAD = np.dtype([
+    ("version", "u1"), ("min_reader", "u1"), ("kind", "u1"), ("table", "u1"), ("list", "<u4"),
+    ("born", "<i8"), ("block", "<i8"), ("start", "<i8"), ("stop", "<i8"),
+    ("first_offset", "<i8"), ("last_offset", "<i8"), ("ordinal", "<i8"),
+    ("value", "<i8"), ("in_force", "<i8"),
+    ("ledger", "<u4"), ("action", "<u4"), ("numbers", "<u4"), ("policy", "<u4"), ("crc", "<u4"),
+])  # fmt: skip
+SIZE = HEAD.itemsize
+_COVERED = SIZE - 4  # bytes of the head that the checksum covers
+
+DRAWN, BLOCK, ESTIMATE, CARRIED = 0, 1, 2, 255
+"""What `kind` says: an opening that was drawn, what a block ends with, an estimate, an opening that
+was carried over (whose line says from what)."""
+
+_POLICY = b'"policy":"'
+_NUMBERS = {pairs: b'"%b":"' % BlockSums.names(pairs=pairs)[0].encode() for pairs in (False, True)}
+
+
+def sealed(
+    heads: Heads,
+    places: Sequence[bytes],
+    ledgers: Sequence[bytes],
+    actions: Sequence[bytes | None],
+    *,
+    pairs: bool | None,
+) -> list[bytes]:
+    """The values of entries with these keys and lines; `heads` lacks what follows from the lines.
+
+    `pairs`: what the releases' sums are of; None if they have none.
+    """
+    heads["version"], heads["min_reader"] = VERSION, MIN_READER
+    heads["ledger"] = [len(line) for line in ledgers]
+    heads["action"] = [len(line or b"") for line in actions]
+    if pairs is not None:
+        heads["numbers"] = [_behind(line, _NUMBERS[pairs]) for line in ledgers]
+        heads["policy"] = [_behind(line or b"", _POLICY) for line in actions]
+    written = heads.tobytes()
+    values = []
+    lines = zip(range(0, len(written), SIZE), places, ledgers, actions, strict=True)
+    for at, place, ledger, action in lines:
+        head, text = written[at : at + _COVERED], ledger + action if action else ledger
+        check = crc32(text, crc32(head, crc32(place)))
+        values.append(head + check.to_bytes(4, "little") + text)
+    return values
+
+
+def _behind(line: bytes, name: bytes) -> int:
+    """Where a value of this name begins; 0 if there is none."""
+    at = line.rfind(name)
+    return 0 if at < 0 else at + len(name)
+
+
+def heads_of(places: Sequence[bytes], values: Sequence[bytes]) -> tuple[Heads, Bools]:
+    """The heads of many entries, and which of these are whole and may be read by this version."""
+    heads = np.frombuffer(b"".join([value[:SIZE].ljust(SIZE, b"\0") for value in values]), HEAD)
+    whole = (heads["version"] > 0) & (heads["min_reader"] <= VERSION)
+    sizes = heads["ledger"].astype(np.int64) + heads["action"] + SIZE
+    whole &= sizes == np.fromiter(map(len, values), dtype=np.int64, count=len(values))
+    checks = heads["crc"].tolist()
+    for at in np.flatnonzero(whole).tolist():
+        whole[at] = _check(places[at], values[at]) == checks[at]
+    return heads, whole
+
+
+def head_of(place: bytes, value: bytes, *, where: str) -> np.void:
+    """The head of one entry; `StateMismatch` if it is damaged or written by a newer streamdp."""
+    heads, whole = heads_of([place], [value])
+    if not whole[0]:
+        if len(value) >= SIZE and _check(place, value) == heads["crc"][0]:
+            refuse_readers(int(heads["version"][0]), int(heads["min_reader"][0]), where=where)
+        expected = f"layout version {VERSION}"
+        raise StateMismatch(
+            where, "damaged", expected=expected, got=f"{len(value)} bytes of another"
+        )
+    head: np.void = heads[0]
+    return head
+
+
+def _check(place: bytes, value: bytes) -> int:
+    return crc32(value[SIZE:], crc32(value[:_COVERED], crc32(place)))
+
+
+def lines_of(head: np.void, value: bytes) -> tuple[bytes, bytes | None]:
+    """The ledger's line, and the one for the actions topic."""
+    end = SIZE + int(head["ledger"])
+    return value[SIZE:end], value[end:] or None
+
+
+def numbers_of(
+    heads: Heads, values: Sequence[bytes]
+) -> tuple[Sequence[BlockSums | None], Sequence[bytes | None]]:
+    """The sums and the policies in whole entries."""
+    sums: list[BlockSums | None] = [None] * len(values)
+    policies: list[bytes | None] = [None] * len(values)
+    if heads["numbers"].any():
+        starts = (heads["numbers"].astype(np.int64) + SIZE).tolist()
+        sums = [
+            _sums(value, at) if at > SIZE else None
+            for at, value in zip(starts, values, strict=True)
+        ]
+    if heads["policy"].any():
+        begin = heads["policy"].astype(np.int64) + heads["ledger"] + SIZE
+        starts, there = begin.tolist(), (heads["policy"] > 0).tolist()
+        policies = [
+            a2b_base64(value[at : value.index(b'"', at)]) if has else None
+            for at, has, value in zip(starts, there, values, strict=True)
+        ]
+    return sums, policies
+
+
+def _sums(value: bytes, at: int) -> BlockSums:
+    """The sums that begin here: the first numbers, and the second ones under their name."""
+    first, _, name, _, second, _ = value[at:].split(b'"', 5)
+    pairs = name.decode() == BlockSums.names(pairs=True)[1]
+    return BlockSums(a2b_base64(first), a2b_base64(second), pairs)
