@@ -481,6 +481,26 @@ async def pipelined(address: tuple[str, int], requests: bytes) -> bytes:
     return answer
 
 
+def test_nonsense_behind_an_answer_ends_the_connection_without_an_error() -> None:
+    """What uvicorn would say to it is no HTTP any more, and would be an error in the log."""
+
+    async def ask() -> None:
+        errors = list[object]()
+        asyncio.get_running_loop().set_exception_handler(lambda _, error: errors.append(error))
+        async with observer() as made, listening(made) as address:
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(HEALTH + b"Transfer-Encoding: chunked\r\n\r\n")
+            await reader.readuntil(b"alive\n")
+            writer.write(b"no chunk\r\n")
+            async with asyncio.timeout(10):
+                assert await reader.read() == b""
+            assert made.knowledge.traffic.refused == {Refusal.UNREADABLE: 1}
+            writer.close()
+        assert errors == []
+
+    asyncio.run(ask())
+
+
 SLOW = replace(LIMITS, request_seconds=0.3)
 LOOK_UP = b"GET /v1/streams/home/keys/fr/action HTTP/1.1\r\nHost: x\r\n"
 BODY = b"POST /v1/streams/home/actions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"
