@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import Enum
 from itertools import chain
@@ -39,6 +39,8 @@ MORE_PLACES = 16
 """Connections beyond `most_connections`: whoever comes then may be a probe."""
 
 _ALWAYS = PROBES | {METRICS}
+_READS = (h11.IDLE, h11.SEND_BODY)  # states in which a client's bytes are read
+_BOUNDED = (h11.Request, h11.EndOfMessage)
 
 
 class Turn(Enum):
@@ -63,16 +65,15 @@ class Places:
     def around(self, app: App) -> App:
         """The application, which answers only probes while too many requests are answered."""
 
-        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        def answer(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
             working = len(self._open) - len(self._owed) - len(self._idle)
             if working <= self.most or scope["raw_path"] in _ALWAYS:
-                await app(scope, receive, send)
-                return
+                return app(scope, receive, send)
             if not scope["raw_path"].endswith(REWARDS):
                 self.count(Refusal.BUSY)
             told = (b"retry-after", b"1"), (b"connection", b"close")
             refused = Refused(503, "too many requests are being answered", *told)
-            await refused.answer().send(scope, send)
+            return refused.answer().send(scope, send)
 
         return answer
 
@@ -117,7 +118,7 @@ class Connection(H11Protocol):
         self._unread = bytearray()
         self._at: tuple[Turn, object] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._gone = False
+        self._begun = self._gone = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a place, and begin with TLS if the listener has it."""
@@ -125,10 +126,14 @@ class Connection(H11Protocol):
         self._places.enter(self)
         context = self._tls()
         if context is None:
-            super().connection_made(transport)
+            self._begin(transport)
         elif not self._gone:
             self._securing = self.loop.create_task(self._secure(context))
         self._settle()
+
+    def _begin(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._begun = True
 
     async def _secure(self, context: ssl.SSLContext) -> None:
         """Shake hands; what the client sends meanwhile waits."""
@@ -138,19 +143,24 @@ class Connection(H11Protocol):
         if secured is None or self._gone:
             self._leave()
             return
-        super().connection_made(secured)
+        self._begin(secured)
         self._feed()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give the place back."""
         self._leave()
-        if cast(object, self.transport) is not None:
+        if self._begun:
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Hand on what may be read now."""
+        alone = self._begun and not self._unread and len(data) <= MOST_HEAD_BYTES
+        if alone and self.conn.their_state in _READS and not self.transport.is_closing():
+            super().data_received(data)  # as most requests come
+            self._settle()
+            return
         self._unread += data
-        if cast(object, self.transport) is not None:
+        if self._begun:
             self._feed()
 
     def on_response_complete(self) -> None:
@@ -190,7 +200,7 @@ class Connection(H11Protocol):
     def _feed(self) -> None:
         """Hand bytes to h11, a head's worth at a time, up to the end of a request."""
         while self._unread and not self.transport.is_closing():
-            if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            if self.conn.their_state not in _READS:
                 self.flow.pause_reading()  # until it is answered
                 break
             piece = bytes(self._unread[:MOST_HEAD_BYTES])
@@ -214,15 +224,15 @@ class Connection(H11Protocol):
             self._timer = self.loop.call_later(self._places.seconds, self.cut, Refusal.SLOW)
 
     def _turn(self) -> Turn:
-        if cast(object, self.transport) is None or self.transport.is_closing():
+        if not self._begun or self.transport.is_closing():
             return Turn.OWED
-        done = cast(object, self.cycle) is None or self.cycle.response_complete
+        fresh = cast(object, self.cycle) is None
+        done = fresh or self.cycle.response_complete
         if self.conn.their_state is h11.SEND_BODY:
             return Turn.OWED if done else Turn.BODY
         if not done:
             return Turn.OWED if self.flow.write_paused else Turn.OURS
-        fresh = cast(object, self.cycle) is None or self.conn.trailing_data[0]
-        return Turn.OWED if fresh else Turn.IDLE
+        return Turn.OWED if fresh or self.conn.trailing_data[0] else Turn.IDLE
 
     def _count(self, reason: Refusal) -> None:
         begun = self.conn.their_state is not h11.IDLE and cast(object, self.scope) is not None
@@ -241,9 +251,11 @@ class _Strict(h11.Connection):
 
     def next_event(self) -> Any:
         """The next event; a head or a trailer that breaks the rules is refused."""
-        before = self.trailing_data[0]
+        before = self.trailing_data[0] if self.their_state in _READS else b""
+        if not before:
+            return super().next_event()
         event = super().next_event()
-        if isinstance(event, h11.Request | h11.EndOfMessage):
+        if isinstance(event, _BOUNDED):
             read = before[: len(before) - len(self.trailing_data[0])]
             if len(read) > MOST_HEAD_BYTES:
                 raise h11.RemoteProtocolError("the head is too long", error_status_hint=431)

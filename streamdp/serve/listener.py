@@ -72,6 +72,7 @@ def server_of(
         uvicorn.Config(
             cast(Any, places.around(app)),
             http=cast(Any, connection),
+            interface="asgi3",
             ws="none",
             lifespan="off",
             log_config=None,
