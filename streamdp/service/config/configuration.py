@@ -2,8 +2,8 @@
 
 1. Unknown keys are fatal. A message says where, what, expected and got; all wrong types and keys
    are reported together.
-2. **The budget belongs to the input topic** (P11): the charges of all streams that read it, shadow
-   ones and estimates included, must not exceed it, in exact fractions. A stream's own share is what
+2. **The budget belongs to the input topic** (P11): the charges of all streams that read it,
+   estimates included, must not exceed it, in exact fractions. A stream's own share is what
    it charges, so its ledger refuses anything beyond. Requests and outcomes have one budget
    together, over all topics that are assembled from them (`pairs`).
 3. No two topics derived from streams may have the same name, nor the name of an input.
