@@ -222,7 +222,7 @@ def decoded() -> object:
         by_format[name] = [
             [
                 row.astype("<f4").tobytes().hex() if np.isfinite(row).all() else None
-                for row in format_.decode([value]).losses[:4]
+                for row in format_.decode([value]).content["losses"][:4]
             ]
             for value in (*EVENTS, *HOSTILE)
         ]

@@ -6,20 +6,19 @@ import json
 from fractions import Fraction
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from streamdp.assembly.persons import Cap
 from streamdp.assembly.recipes import Categories, Errors, Rankers, Rewards
 from streamdp.assembly.rules import Combine, Rules
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.grid import UNIT
 from streamdp.ports import StreamTopics
 from streamdp.serve.metrics import Facts as Published
 from streamdp.serve.metrics import MetricsPage, published
 from streamdp.service.config import Configuration, Tables
 from streamdp.service.listeners import abouts_of, epochs_of_assemblies
 from streamdp.service.metrics import Facts, ProcessMetrics
-from streamdp.wire.feedback import FeedbackFormat
 from streamdp.wire.json_format import JsonFormat
 from tests.support.calling import Streamdp
 from tests.support.shop_files import second, shop
@@ -126,9 +125,9 @@ def test_does_a_feedback_stream_get_what_it_reads(tmp_path: Path, content: str) 
     (spec,) = configuration.assemblies()
     assert spec.recipe == Rewards()
     format_ = configuration.format("home")
-    assert isinstance(format_, FeedbackFormat)
-    read = format_.decode([spec.encode([0.25])])
-    assert np.isclose(read.numbers[0], 0.25 if content == "loss" else 0.75)
+    assert format_.feedback is not None
+    read = format_.decode([spec.encode([0.25])], [[]])
+    assert read.content["gain"].tolist() == [UNIT // 4]
 
 
 def test_is_the_cap_s_secret_read_from_its_file(tmp_path: Path) -> None:
@@ -201,7 +200,7 @@ def test_is_an_event_s_length_that_tells_refused(
     frames = '\n[streams.home.format]\nname = "float32"\nframes = true'
     assert len(loaded(tmp_path, frames).assemblies()[0].encode([0.0] * 3)) == 12
 
-    def plain(name: str, *, actions: list[str], options: object) -> JsonFormat:
+    def plain(name: str, *, actions: list[str], **others: object) -> JsonFormat:
         return JsonFormat(actions=tuple(actions))
 
     monkeypatch.setattr("streamdp.service.config.assembling.configure", plain)

@@ -151,7 +151,7 @@ def _losses(recipe: Recipe, content: bytes | None, outcomes: list[bytes]) -> lis
     count = len(outcomes)
     join.outcomes([5] * count, [None] * count, [headers] * count, outcomes, next_offset=count)
     [(_, value, _)] = join.emit(1)
-    row = rows.decode([value]).losses[0].tolist()
+    row = rows.decode([value]).content["losses"][0].tolist()
     return [float(loss) for loss in row[: recipe.gains]]
 
 

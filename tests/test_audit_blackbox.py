@@ -45,12 +45,14 @@ from streamdp.lab.audit.blackbox import (
 )
 from streamdp.lab.commands._black_box import served, spec_of
 from streamdp.lab.commands.audit import SHIPPED
-from streamdp.ports import Records, Technology
+from streamdp.ports import Technology
 from streamdp.service import batches, protocol
 from streamdp.service.spec import StreamSpec
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
-from streamdp.wire.feedback import Content, Feedback, FeedbackFormat, Headers, configure_feedback
+from streamdp.wire.decoded import Headers
+from streamdp.wire.feedback import Content, Feedback
+from streamdp.wire.formats import Format, configure
 from streamdp_adapters.sqlite import Settings, Sqlite
 from tests.support.command_line import run_command
 from tests.support.feedback_story_mutants import MUTANTS
@@ -97,7 +99,7 @@ def proven(
     make: Callable[[], Technology] = memory,
     content: Content = "loss",
     which: slice = slice(None),
-    format_: FeedbackFormat | None = None,
+    format_: Format | None = None,
 ) -> list[EpsilonBound]:
     """What each pair proves of a learner behind the real service, its bits by a seed."""
     bounds = []
@@ -138,7 +140,7 @@ def test_contexts_prove_no_more_than_they_charge(played: Played) -> None:
     contexts = Contexts.read('{"device":["phone"]}')
     learner = made(recipe="policy_contexts", context=str(contexts), played=played)
     actions = ("a", "b")
-    format_ = configure_feedback(
+    format_ = configure(
         "json",
         feedback=Feedback(actions, "reward", played, contexts=contexts),
         options={"padding": "fixed"} if played == "value" else {},
@@ -215,13 +217,13 @@ def test_a_broken_engine_is_refuted(
 @pytest.mark.parametrize("learner", [HONEST, made()], ids=str)
 def test_a_dropped_record_is_refuted(learner: Learner, monkeypatch: Patch) -> None:
     """A service that leaves unusable records out ends the block later: a release is missing."""
-    decode = batches.decode
+    joined = batches.joined
 
-    def dropping(format_: Any, records: Sequence[Records], **limits: Any) -> object:
-        batch, refused = decode(format_, records, **limits)
+    def dropping(records: Sequence[batches.DecodedRecords], **limits: Any) -> object:
+        batch, refused = joined(records, **limits)
         return batch.part(~unusable(batch)), refused
 
-    monkeypatch.setattr(protocol, "decode", dropping)
+    monkeypatch.setattr(protocol, "joined", dropping)
     bound = proven(learner, runs=100, which=slice(1, 2))[0]
     assert bound.event == "a release is missing"
     assert bound.epsilon > 1

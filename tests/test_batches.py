@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from streamdp.ports import Key, Partition, Records
-from streamdp.service.batches import decode, observed_early
-from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback, headers_of
+from streamdp.service.batches import decode, decoded, joined
+from streamdp.wire.feedback import Feedback
+from streamdp.wire.formats import Format, configure
+from tests.support.batches import headers_of
 
 FORMATS = {
-    "json": configure_feedback("json", feedback=Feedback(("a", "b"))),
-    "json, played = value": configure_feedback(
+    "json": configure("json", feedback=Feedback(("a", "b"))),
+    "json, played = value": configure(
         "json", feedback=Feedback(("a", "b"), content="reward", played="value")
     ),
-    "frames": configure_feedback(
-        "float32", feedback=Feedback(("a", "b")), options={"frames": True}
-    ),
+    "frames": configure("float32", feedback=Feedback(("a", "b")), options={"frames": True}),
+}
+FORMATS |= {
+    "losses": configure("json", actions=["a", "b"]),
+    "frames of losses": configure("float32", actions=["a", "b"], options={"frames": True}),
 }
 KEYS: list[Key] = [b"home", None, b"k" * 40, b"away"]
 
 
-def delivered(format_: FeedbackFormat, *, seed: int) -> list[Records]:
+def delivered(format_: Format, *, seed: int) -> list[Records]:
     """Three deliveries, one of them empty; some contents and headers cannot be used."""
     rng = np.random.default_rng(seed)
     parts, position = [], 0
@@ -32,10 +37,11 @@ def delivered(format_: FeedbackFormat, *, seed: int) -> list[Records]:
         for _ in range(count):
             rows = int(rng.integers(1, 4)) if format_.frames else 1
             played = rng.integers(0, 2, rows).tolist()
-            value = format_.encode(rng.random(rows, dtype=np.float32), played=played)
+            columns = () if format_.feedback else (2,)
+            value = format_.encode(rng.random((rows, *columns), dtype=np.float32), played=played)
             keys.append(KEYS[rng.integers(len(KEYS))])
             values.append([value, b"x", None][rng.choice(3, p=[0.8, 0.1, 0.1])])
-            shown = headers_of(format_, played)
+            shown = headers_of(format_, played) if format_.feedback else []
             headers.append([shown, [], [*shown, *shown]][rng.choice(3, p=[0.8, 0.1, 0.1])])
         offsets = list(range(position, position + count))
         stamps = [1000 + offset for offset in offsets]
@@ -57,31 +63,37 @@ def delivered(format_: FeedbackFormat, *, seed: int) -> list[Records]:
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("longest", [None, 20])
-def test_are_records_that_are_observed_as_they_come_the_same_batch(
+def test_are_records_that_are_decoded_as_they_come_the_same_batch(
     name: str, longest: int | None
 ) -> None:
-    """Every column, with keys that are too long and with bad records; also one delivery of each."""
+    """Every column, with keys that are too long and with bad records, as if all came at once."""
     format_ = FORMATS[name]
     parts = delivered(format_, seed=7)
-    early = [observed_early(format_, part) for part in parts]
-    together, refused = decode(format_, parts, most_key_bytes=longest, idle=1000)
-    for others in (early, [early[0], *parts[1:]]):
-        batch, also = decode(format_, others, most_key_bytes=longest, idle=1000)
-        assert also == refused == (0 if longest is None else sum(
-            key is not None and len(key) > longest for part in parts for key in part.keys
-        ))  # fmt: skip
-        assert batch.keys == together.keys
-        for column in ("index", "offsets", "unusable", "times"):
-            np.testing.assert_array_equal(getattr(batch, column), getattr(together, column))
-        for column in ("played", "gain"):
-            np.testing.assert_array_equal(batch.content[column], together.content[column])
+    columns = ("offsets", "keys", "values", "headers", "timestamps")
+    all_of: dict[str, Any] = {
+        column: [of for part in parts for of in getattr(part, column)] for column in columns
+    }
+    once = replace(parts[0], next_offset=parts[-1].next_offset, **all_of)
+    together, refused = decode(format_, [once], most_key_bytes=longest, idle=1000)
+    early = [decoded(format_, part) for part in parts]
+    batch, also = joined(early, most_key_bytes=longest, idle=1000)
+    assert also == refused == (0 if longest is None else sum(
+        key is not None and len(key) > longest for part in parts for key in part.keys
+    ))  # fmt: skip
+    assert batch.keys == together.keys
+    for column in ("index", "offsets", "unusable", "times"):
+        np.testing.assert_array_equal(getattr(batch, column), getattr(together, column))
+    assert batch.content.keys() == together.content.keys()
+    for column, of in together.content.items():
+        np.testing.assert_array_equal(batch.content[column], of)
 
 
-def test_is_nothing_kept_of_records_but_the_last_once_they_are_observed() -> None:
-    """The last one is what a checkpoint remembers the input by; and nothing is quoted."""
-    format_ = FORMATS["json"]
-    (records, *_) = delivered(format_, seed=7)
-    early = observed_early(format_, records)
+@pytest.mark.parametrize("name", FORMATS)
+def test_is_nothing_kept_of_records_but_the_last_once_they_are_decoded(name: str) -> None:
+    """The last one is what a checkpoint remembers the input by; a quarantine needs all."""
+    (records, *_) = delivered(FORMATS[name], seed=7)
+    early = decoded(FORMATS[name], records)
     assert (early.values, early.headers) == (records.values[-1:], records.headers[-1:])
     assert replace(records, values=(), headers=()).keys == early.keys
     assert repr(early) == repr(records)
+    assert decoded(FORMATS[name], records, whole=True).values == records.values

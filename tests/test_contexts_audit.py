@@ -26,8 +26,9 @@ from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 from streamdp.core.randomness import SeededRandomness
 from streamdp.lab.audit import Memo, audit_kind
 from streamdp.lab.kits.kinds import check_kind
-from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback, observe
-from tests.support.batches import feedback_batch
+from streamdp.wire.feedback import Feedback
+from streamdp.wire.formats import Format, configure
+from tests.support.batches import feedback_batch, observe
 
 FIELDS = Contexts.read('{"device":["phone"],"country":["fr"]}')
 ACTIONS = ("a", "b")
@@ -190,17 +191,17 @@ def test_a_learner_that_breaks_a_rule_costs_more(
     assert most(as_mutant(kind, played), neighbours(played)) >= at_least - 1e-9
 
 
-def as_shipped(format_: FeedbackFormat, values: list[bytes]) -> np.ndarray:
+def as_shipped(format_: Format, values: list[bytes]) -> np.ndarray:
     headers = [[("streamdp-action", b"a"), ("streamdp-context", b"device=phone")]] * len(values)
     return observe(format_, values, headers).played
 
 
-def from_content(format_: FeedbackFormat, values: list[bytes]) -> np.ndarray:
+def from_content(format_: Format, values: list[bytes]) -> np.ndarray:
     """The cell follows from the number in the content."""
     return np.array([0 if b"1" in value else 6 for value in values], np.int32)
 
 
-def by_earlier_contents(format_: FeedbackFormat, values: list[bytes]) -> np.ndarray:
+def by_earlier_contents(format_: Format, values: list[bytes]) -> np.ndarray:
     """The cell says whether the event before was a click: a level learned from content."""
     before = [b"0", *values[:-1]]
     return np.array([0 if b"1" in value else 6 for value in before], np.int32)
@@ -211,10 +212,10 @@ def by_earlier_contents(format_: FeedbackFormat, values: list[bytes]) -> np.ndar
     [(as_shipped, True), (from_content, False), (by_earlier_contents, False)],
 )
 def test_public_cells_do_not_follow_from_contents(
-    read: Callable[[FeedbackFormat, list[bytes]], np.ndarray], sound: bool
+    read: Callable[[Format, list[bytes]], np.ndarray], sound: bool
 ) -> None:
     """A count that a content decides is published without noise: ε = ∞."""
-    format_ = configure_feedback("json", feedback=Feedback(ACTIONS, "reward", contexts=FIELDS))
+    format_ = configure("json", feedback=Feedback(ACTIONS, "reward", contexts=FIELDS))
     streams = []
     for reward in (b"0", b"1"):
         values = [b'{"reward":%s}' % number for number in (b"1", reward, b"0", b"0")]
@@ -236,7 +237,7 @@ def test_a_level_that_earlier_contents_decide_spends_private_epsilon_twice() -> 
 def test_lengths_name_no_level() -> None:
     """Private events have one width, whatever the cell, the action and the number."""
     contexts = Contexts.read('{"device":["phone","a very long name"],"age":{"cuts":[1.5,30]}}')
-    format_ = configure_feedback(
+    format_ = configure(
         "json",
         feedback=Feedback(("a", "another one"), "reward", "value", contexts=contexts),
         options={"padding": "fixed"},

@@ -45,11 +45,12 @@ from streamdp.service.config import Configuration
 from streamdp.service.listeners import check_listeners
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
-from streamdp.wire.feedback import FeedbackFormat, observe
+from streamdp.wire.formats import Format
 from streamdp.wire.schemas import schema
 from tests.support.asking import asked
 from tests.support.assembling_group import Group
 from tests.support.assembly_mutants import CapsUnreadableForNobody, CapsWhatCanBeRead
+from tests.support.batches import observe
 from tests.support.loops import rows
 from tests.support.shop_files import joined_shop
 from tests.support.visits import CAP, SPEC
@@ -246,11 +247,11 @@ def replace_release(choice: Answer) -> Answer:
 # -- what the join makes of it -------------------------------------------------------------------
 
 
-def spec_of(folder: Path, text: str = JSON) -> tuple[AssemblySpec, FeedbackFormat]:
+def spec_of(folder: Path, text: str = JSON) -> tuple[AssemblySpec, Format]:
     configuration = shop(folder, text)
     (spec,) = configuration.assemblies()
     format_ = configuration.format("clicks")
-    assert isinstance(format_, FeedbackFormat)
+    assert format_.feedback is not None
     return spec, format_
 
 

@@ -20,7 +20,8 @@ from streamdp.ports import StreamTopics
 from streamdp.serve.about import About
 from streamdp.service.settings import Start
 from streamdp.service.spec import StreamSpec
-from streamdp.wire.feedback import Feedback, configure_feedback
+from streamdp.wire.feedback import Feedback
+from streamdp.wire.formats import configure
 from tests.support.asking import Observer, shown
 from tests.support.batches import feedback_batch
 from tests.support.browser import CONTRAST, LAPPING, Browser, browser, keep
@@ -50,7 +51,7 @@ def spec(played: str = "header", interactions: str = "all") -> StreamSpec:
         topics=StreamTopics("shop", "clicks", "clicks-shown", headers=True),
         learner=learner,
         estimates=(),
-        format=configure_feedback("json", feedback=feedback, options=options),
+        format=configure("json", feedback=feedback, options=options),
         share=Fraction(1),
         epoch=1,
         start=Start.EARLIEST,

@@ -175,7 +175,7 @@ def test_a_replay_makes_what_the_live_stream_released(played: str) -> None:
         ReadOptions(
             actions=ACTIONS, format_options={"padding": "fixed"} if played == "value" else {}
         ),
-        made.format.feedback,  # type: ignore[union-attr]
+        made.format.feedback,
         name="topic",
     )
     text = f"{TEXT}:played={played}"

@@ -19,7 +19,8 @@ from streamdp.ports import Headers, Key, Partition, StreamTopics, Value
 from streamdp.service.settings import Start
 from streamdp.service.spec import StreamSpec
 from streamdp.service.verification import Verification
-from streamdp.wire.feedback import Feedback, configure_feedback
+from streamdp.wire.feedback import Feedback
+from streamdp.wire.formats import configure
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
 from tests.support.services import Room
@@ -46,7 +47,7 @@ def spec(played: str, interactions: str = "all") -> StreamSpec:
         topics=StreamTopics("shop", "clicks", "clicks-shown", headers=True),
         learner=learner,
         estimates=(),
-        format=configure_feedback("json", feedback=feedback, options=options),
+        format=configure("json", feedback=feedback, options=options),
         share=Fraction(1, 2),
         epoch=1,
         start=Start.EARLIEST,

@@ -38,9 +38,10 @@ from streamdp.service.config import Configuration
 from streamdp.service.diagnosis import records
 from streamdp.service.listeners import about_of
 from streamdp.service.spec import StreamSpec
-from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback, headers_of, observe
+from streamdp.wire.feedback import Feedback
+from streamdp.wire.formats import Format, configure
 from streamdp.wire.retracing import Method
-from tests.support.batches import feedback_batch
+from tests.support.batches import feedback_batch, headers_of, observe
 from tests.support.calling import Streamdp
 from tests.support.shop_files import FEEDBACK_SHOP, read
 from tests.test_formats import LONGEST
@@ -75,7 +76,7 @@ def test_the_table_of_contexts_makes_the_learner_the_format_and_the_names(tmp_pa
     configuration = shop(tmp_path)
     spec = configuration.spec("clicks")
     assert (spec.learner.recipe, spec.learner.actions) == ("policy_contexts", ARMS)
-    assert isinstance(spec.format, FeedbackFormat)
+    assert spec.format.feedback is not None
     assert (spec.format.feedback.arms, spec.format.feedback.contexts) == (ARMS, FIELDS)
     names = about_of(configuration, "clicks").source.names
     assert names == Names(ACTIONS, "pepper", FIELDS, "header")
@@ -119,7 +120,7 @@ def test_the_recipe_needs_the_table(tmp_path: Path) -> None:
 # -- records -------------------------------------------------------------------------------------
 
 FORMATS = {
-    f"{name} {played} {options}": configure_feedback(
+    f"{name} {played} {options}": configure(
         name,
         feedback=Feedback(ACTIONS, "reward", played, contexts=FIELDS),  # type: ignore[arg-type]
         options=options,
@@ -133,7 +134,7 @@ FORMATS = {
 
 
 @pytest.mark.parametrize("format_", FORMATS.values(), ids=list(FORMATS))
-def test_what_is_sent_is_observed_in_its_cell(format_: FeedbackFormat) -> None:
+def test_what_is_sent_is_observed_in_its_cell(format_: Format) -> None:
     """Every arm, alone and in frames; in value mode no header says anything."""
     groups = [[3, 0, len(ARMS) - 1]] if format_.frames else [[arm] for arm in range(len(ARMS))]
     values = [format_.encode(np.full(len(of), 0.25, np.float32), played=of) for of in groups]
@@ -143,6 +144,7 @@ def test_what_is_sent_is_observed_in_its_cell(format_: FeedbackFormat) -> None:
     assert seen.played.tolist() == [arm for of in groups for arm in of]
     assert (seen.gain == -(1 << 18)).all()
     assert not seen.unusable.any()
+    assert format_.feedback is not None
     if format_.feedback.played == "value":
         assert headers == [[]] * len(groups)
         assert len({len(value) for value in values + longest}) == 1  # no length names a level

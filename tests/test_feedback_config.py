@@ -13,7 +13,6 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners import PolicyLearner
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.service.listeners import about_of
-from streamdp.wire.feedback import FeedbackFormat
 from tests.support.calling import Streamdp
 from tests.support.shop_files import FEEDBACK_SHOP, read
 from tests.support.streams import ACTIONS, feedback_spec, spec
@@ -25,7 +24,7 @@ def test_what_is_configured_is_what_runs(tmp_path: Path) -> None:
     configuration = shop(tmp_path)
     spec = configuration.spec("clicks")
     assert isinstance(spec.learner, PolicyLearner)
-    assert isinstance(spec.format, FeedbackFormat)
+    assert spec.format.feedback is not None
     assert spec.learner.recipe == "policy_following"
     assert spec.topics.headers
     assert (spec.charge, configuration.shares("clicks")) == (

@@ -11,18 +11,11 @@ import pytest
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import NO_ARM
 from streamdp.core.grid import UNIT
-from streamdp.testing.feedback_formats import HOSTILE_FEEDBACK, check_feedback_format
-from streamdp.wire.feedback import (
-    Feedback,
-    FeedbackFormat,
-    Headers,
-    Observed,
-    Outcomes,
-    configure_feedback,
-    headers_of,
-    observe,
-)
-from streamdp.wire.formats import Value
+from streamdp.testing.formats import HOSTILE, check_format
+from streamdp.wire.decoded import Decoded, Headers, Value
+from streamdp.wire.feedback import Feedback
+from streamdp.wire.formats import Format, configure
+from tests.support.batches import Seen, headers_of, observe
 from tests.test_formats import LONGEST, nested
 
 ACTIONS = ("a", "b", "ünï")
@@ -30,8 +23,8 @@ LOSS, REWARD = Feedback(ACTIONS), Feedback(ACTIONS, content="reward")
 IN_VALUE = Feedback(ACTIONS, content="reward", played="value")
 
 
-def made(name: str, feedback: Feedback = LOSS, **options: object) -> FeedbackFormat:
-    return configure_feedback(name, feedback=feedback, options=options)
+def made(name: str, feedback: Feedback = LOSS, **options: object) -> Format:
+    return configure(name, feedback=feedback, options=options)
 
 
 SHIPPED = [
@@ -48,51 +41,47 @@ SHIPPED = [
 ]
 
 
-def arms_and_gains(observed: Observed) -> list[tuple[int, float]]:
+def arms_and_gains(observed: Seen) -> list[tuple[int, float]]:
     """Each slot's arm and gain."""
     return list(zip(observed.played.tolist(), (observed.gain / UNIT).tolist(), strict=True))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format_", SHIPPED, ids=repr)
-def test_every_shipped_format_keeps_the_rules(format_: FeedbackFormat) -> None:
-    check_feedback_format(format_, examples=30)
+def test_every_shipped_format_keeps_the_rules(format_: Format) -> None:
+    check_format(format_, examples=30)
 
 
-def test_decides_the_configuration_whether_headers_or_payloads_name_actions() -> None:
-    """Not what a format happens to return: the noise is made for the one or for the other."""
-    format_ = made("json", REWARD)
-    telling = _Telling(format_)
-    record, headers = b'{"reward":1,"action":"b"}', [("streamdp-action", b"a")]
-    assert arms_and_gains(observe(telling, [record], [headers])) == [(0, 0.5)]
-    silent = _Telling(format_, feedback=IN_VALUE)
-    with pytest.raises(InvalidConfig, match="decoded no actions"):
-        observe(silent, [record], [headers])
+@pytest.mark.parametrize("feedback", [REWARD, IN_VALUE], ids=["header", "value"])
+def test_a_format_that_takes_the_action_from_elsewhere_is_caught(feedback: Feedback) -> None:
+    """From payloads where headers name it, or the other way round: the noise is for one of them."""
+    with pytest.raises(AssertionError, match=r"names the shown action|a named action"):
+        check_format(_Telling(made("json", feedback)), examples=5)
 
 
 class _Telling:
-    """A stranger's format: it tells actions where headers name them, and none where it must."""
+    """A stranger's format: the second action, whatever headers or payloads say."""
 
-    def __init__(self, format_: FeedbackFormat, *, feedback: Feedback | None = None) -> None:
-        self._format, self.feedback = format_, feedback or format_.feedback
+    def __init__(self, format_: Format) -> None:
+        self._format = format_
 
-    def decode(self, values: Sequence[Value]) -> Outcomes:
-        """The numbers; whatever is asked for, not what should be told of actions."""
-        decoded = self._format.decode(values)
-        tells = self.feedback.played == "header"
-        named = np.full(len(decoded.numbers), 1, dtype=np.int32)
-        return Outcomes(decoded.numbers, decoded.slots_per_record, named if tells else None)
+    def decode(self, values: Sequence[Value], headers: Sequence[Headers] = ()) -> Decoded:
+        """With another action than the one that is named where it must be."""
+        decoded = self._format.decode(values, headers)
+        others = np.ones(len(values), dtype=np.int32)
+        return decoded._replace(content={**decoded.content, "played": others})
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._format, name)
 
 
 @pytest.mark.parametrize("format_", SHIPPED, ids=repr)
-def test_what_is_sent_is_observed(format_: FeedbackFormat) -> None:
+def test_what_is_sent_is_observed(format_: Format) -> None:
     """Payload and headers of every arm come back as that arm and its gain."""
     arms = [2, 0, 1] if format_.frames else [2]
     numbers = np.array([0.25] * len(arms), dtype=np.float32)
     payload, headers = format_.encode(numbers, played=arms), headers_of(format_, arms)
+    assert format_.feedback is not None
     gain = 0.25 if format_.feedback.content == "loss" else -0.25
     assert arms_and_gains(observe(format_, [payload], [headers])) == [(arm, gain) for arm in arms]
 
@@ -135,11 +124,7 @@ def test_another_header_can_be_configured() -> None:
         (b'{"loss":0.25,"ts":"yesterday","reward":9}', 0.25),
         (b'{"reward":1}', 0.0),
         (None, 0.0),
-        *(
-            (value, 0.0)
-            for value in HOSTILE_FEEDBACK
-            if value is None or b'"loss":0.5' not in value
-        ),
+        *((value, 0.0) for value in HOSTILE if value is None or b'"loss":0.5' not in value),
     ],
 )
 def test_an_unusable_loss_is_the_gain_0_of_its_arm(payload: Value, gain: float) -> None:
@@ -194,7 +179,8 @@ def test_the_value_may_name_the_arm() -> None:
 
 
 @pytest.mark.parametrize("format_", [made("json"), made("json", IN_VALUE)], ids=repr)
-def test_fixed_padding_has_one_width(format_: FeedbackFormat) -> None:
+def test_fixed_padding_has_one_width(format_: Format) -> None:
+    assert format_.feedback is not None
     fixed = made("json", format_.feedback, padding="fixed")
     widths = {
         len(fixed.encode(np.array([number], dtype=np.float32), played=[arm]))
@@ -205,11 +191,11 @@ def test_fixed_padding_has_one_width(format_: FeedbackFormat) -> None:
 
 
 @pytest.mark.parametrize("format_", [of for of in SHIPPED if "Json" in repr(of)], ids=repr)
-def test_an_event_that_is_nested_too_deeply_is_unusable(format_: FeedbackFormat) -> None:
+def test_an_event_that_is_nested_too_deeply_is_unusable(format_: Format) -> None:
     """From a deep stack a decoder would refuse what it reads from a shallow one."""
     good = format_.encode(np.array([0.25], dtype=np.float32), played=[1])
     values = [good, nested(128, good), nested(129, good), good, nested(600, good), None]
-    assert np.isnan(format_.decode(values).numbers).tolist() == [
+    assert format_.decode(values, [[]] * len(values)).unusable.tolist() == [
         False,
         False,
         True,

@@ -22,7 +22,7 @@ from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.ports import Partition
 from streamdp.service.verification import Verification
 from streamdp.testing.faults import Dice
-from streamdp.wire.feedback import Headers
+from streamdp.wire.decoded import Headers
 from streamdp.wire.lines import Charge, PolicyLine, from_base64
 from streamdp.wire.published import decode_in_force, decode_ledger
 from tests.support.services import Room

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from streamdp.core.errors import InvalidConfig
 from streamdp.testing.formats import check_format
 from streamdp.wire import configure, formats, names, records
-from streamdp.wire.formats import Decoded, Format, Setting, Value
+from streamdp.wire.decoded import Decoded, Headers, Setting, Value
+from streamdp.wire.formats import Format
 from streamdp.wire.json_format import JsonFormat, short_decimals
 from streamdp.wire.nesting import MAX_NESTING, too_deep
 from streamdp.wire.raw_format import Float16Format, Float32Format, RawFormat
@@ -46,7 +47,7 @@ SHIPPED: list[Format] = [
 
 
 def losses(format_: Format, *values: Value) -> list[list[float]]:
-    return [[float(loss) for loss in row] for row in format_.decode(values).losses]
+    return [[float(loss) for loss in row] for row in format_.decode(values).content["losses"]]
 
 
 def is_null(rows: Sequence[Sequence[float]]) -> list[bool]:
@@ -228,8 +229,8 @@ def test_without_frames_every_record_is_one_slot() -> None:
     format_ = Float32Format(ACTIONS)
     values = [raw(0, 1, 0), raw(0, 1, 0, 0, 1, 0), raw(0, 1), b"", None, b"x" * 1000]
     decoded = format_.decode(values)
-    assert decoded.slots_per_record.tolist() == [1] * 6
-    assert is_null(decoded.losses.tolist()) == [False, True, True, True, True, True]
+    assert decoded.slots.tolist() == [1] * 6
+    assert is_null(decoded.content["losses"].tolist()) == [False, True, True, True, True, True]
 
 
 @pytest.mark.parametrize(
@@ -244,8 +245,8 @@ def test_a_frames_slots_follow_from_its_length(
     format_ = configure("float32", actions=ACTIONS, options={"frames": True, "prefix": prefix})
     skip = 5 if prefix == "confluent" else 0
     decoded = format_.decode([bytes(length + skip), bytes(12 + skip)])
-    assert decoded.slots_per_record.tolist() == [slots, 1]
-    assert is_null(decoded.losses.tolist()) == [usable == 0] * slots + [False]
+    assert decoded.slots.tolist() == [slots, 1]
+    assert is_null(decoded.content["losses"].tolist()) == [usable == 0] * slots + [False]
 
 
 def test_a_bad_row_nulls_only_itself() -> None:
@@ -259,8 +260,8 @@ def test_confluents_prefix_is_cut_off_and_never_judged() -> None:
     format_ = Float32Format(ACTIONS, frames=True, prefix="confluent")
     for prefix in (b"\0\0\0\0\7", b"\1\2\3\4\5"):
         decoded = format_.decode([prefix + raw(0, 1, 0, 1, 0, 1), prefix + raw(0, 1, 0), prefix])
-        assert decoded.slots_per_record.tolist() == [2, 1, 1]
-        assert is_null(decoded.losses.tolist()) == [False, False, False, True]
+        assert decoded.slots.tolist() == [2, 1, 1]
+        assert is_null(decoded.content["losses"].tolist()) == [False, False, False, True]
     json = JsonFormat(actions=ACTIONS, prefix="confluent")
     assert losses(json, b"\1\2\3\4\5" + b'{"losses":[0,1,0]}') == [[0, 1, 0]]
 
@@ -273,7 +274,7 @@ def test_records_carry_the_rows_in_order() -> None:
     frames = list(records(FRAMES, rows, rows_per_record=3))
     assert [len(frame) for frame in frames] == [36, 36, 12]
     for format_, values in ((FRAMES, frames), (LIST, list(records(LIST, rows)))):
-        assert np.array_equal(format_.decode(values).losses, rows)
+        assert np.array_equal(format_.decode(values).content["losses"], rows)
 
 
 LONGEST = 1.746873204e-05
@@ -290,7 +291,7 @@ def test_fixed_padding_makes_all_lengths_equal() -> None:
         rows = np.concatenate([awkward.reshape(2, 3), np.full((1, 3), LONGEST, np.float32)])
         lengths = {len(value) for value in records(format_, rows)}
         assert len(lengths) == 1
-        assert np.array_equal(format_.decode(list(records(format_, rows))).losses, rows)
+        assert np.array_equal(format_.decode(list(records(format_, rows))).content["losses"], rows)
 
 
 def test_short_decimals_read_back_exactly() -> None:
@@ -318,8 +319,8 @@ def test_very_many_actions() -> None:
         format_ = configure("json", actions=actions, options={"layout": layout})
         short = b'{"losses":[0,1]}' if layout == "list" else b'{"losses":7}'
         decoded = format_.decode([format_.encode(rows), short, None])
-        assert np.array_equal(decoded.losses[:1], rows)
-        assert np.isnan(decoded.losses[1:]).all()
+        assert np.array_equal(decoded.content["losses"][:1], rows)
+        assert np.isnan(decoded.content["losses"][1:]).all()
 
 
 def test_a_record_has_at_least_one_row() -> None:
@@ -334,7 +335,7 @@ def test_nothing_shows_content() -> None:
 
 def test_only_frames_carry_many_rows() -> None:
     two = np.zeros((2, 3), dtype=np.float32)
-    assert FRAMES.decode([FRAMES.encode(two)]).slots_per_record.tolist() == [2]
+    assert FRAMES.decode([FRAMES.encode(two)]).slots.tolist() == [2]
     for format_ in (LIST, Float32Format(ACTIONS)):
         with pytest.raises(InvalidConfig, match="too many rows"):
             format_.encode(two)
@@ -403,9 +404,15 @@ class Mutant:
     good: RawFormat | JsonFormat
     name: str
 
+    feedback = None
+
     @property
     def actions(self) -> tuple[str, ...]:
         return self.good.actions
+
+    @property
+    def frames(self) -> bool:
+        return self.good.frames
 
     def settings(self) -> Mapping[str, Setting]:
         return self.good.settings()
@@ -413,13 +420,13 @@ class Mutant:
     def slots(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         return self.good.slots(lengths)
 
-    def encode(self, rows: NDArray[np.float32]) -> bytes:
+    def encode(self, rows: NDArray[np.float32], *, played: Sequence[int] = ()) -> bytes:
         return self.good.encode(rows)
 
     def explain(self, value: Value) -> str | None:
         return self.good.explain(value)
 
-    def decode(self, values: Sequence[Value]) -> Decoded:
+    def decode(self, values: Sequence[Value], headers: Sequence[Headers] = ()) -> Decoded:
         decoded: Decoded = getattr(self, f"_{self.name}")(values)
         return decoded
 
@@ -433,38 +440,43 @@ class Mutant:
 
     def _nulls_the_frame(self, values: Sequence[Value]) -> Decoded:
         decoded = self.good.decode(values)
-        owner = np.repeat(np.arange(len(values)), decoded.slots_per_record)
-        bad = np.unique(owner[~np.isfinite(decoded.losses).all(axis=1)])
-        rows = decoded.losses.copy()
+        owner = np.repeat(np.arange(len(values)), decoded.slots)
+        bad = np.unique(owner[~np.isfinite(decoded.content["losses"]).all(axis=1)])
+        rows = decoded.content["losses"].copy()
         rows[np.isin(owner, bad)] = np.nan
-        return Decoded(rows, decoded.slots_per_record)
+        return Decoded.of_losses(rows, decoded.slots)
 
     def _bad_frame_is_one_slot(self, values: Sequence[Value]) -> Decoded:
         parts = [self.good.decode([value]) for value in values]
         null = np.full((1, len(self.actions)), np.nan, dtype=np.float32)
-        rows = [null if np.isnan(part.losses).any() else part.losses for part in parts]
+        rows = [
+            null if np.isnan(part.content["losses"]).any() else part.content["losses"]
+            for part in parts
+        ]
         slots = np.array([len(part_rows) for part_rows in rows], dtype=np.int64)
-        return Decoded(np.concatenate([null[:0], *rows]), slots)
+        return Decoded.of_losses(np.concatenate([null[:0], *rows]), slots)
 
     def _nulls_the_batch(self, values: Sequence[Value]) -> Decoded:
         decoded = self.good.decode(values)
-        bad = not np.isfinite(decoded.losses).all()
-        return Decoded(decoded.losses * np.float32(np.nan if bad else 1), decoded.slots_per_record)
+        bad = not np.isfinite(decoded.content["losses"]).all()
+        return Decoded.of_losses(
+            decoded.content["losses"] * np.float32(np.nan if bad else 1), decoded.slots
+        )
 
     def _imputes(self, values: Sequence[Value]) -> Decoded:
         decoded = self.good.decode(values)
-        rows = decoded.losses.copy()
+        rows = decoded.content["losses"].copy()
         for at in range(1, len(rows)):
             if np.isnan(rows[at]).any():
                 rows[at] = rows[at - 1]
-        return Decoded(rows, decoded.slots_per_record)
+        return Decoded.of_losses(rows, decoded.slots)
 
     def _joins(self, values: Sequence[Value]) -> Decoded:
         text = b"[" + b",".join(value or b"null" for value in values) + b"]"
         try:
             events = msgspec.json.decode(text, type=list[dict[str, list[float]]])
             rows = np.array([event["losses"] for event in events], dtype=np.float32)
-            return Decoded(rows.reshape(-1, 3), np.ones(len(rows), dtype=np.int64))
+            return Decoded.of_losses(rows.reshape(-1, 3), np.ones(len(rows), dtype=np.int64))
         except (msgspec.MsgspecError, KeyError, ValueError):
             return self.good.decode(values)
 

@@ -14,7 +14,7 @@ import pytest
 
 from streamdp.testing.formats import HOSTILE
 from streamdp.wire import Format, configure
-from streamdp.wire.formats import Value
+from streamdp.wire.decoded import Value
 
 RECORDS = 100_000
 BATCH = 1000
@@ -74,15 +74,15 @@ def batches(good: bytes) -> list[list[Value]]:
 def test_a_hundred_thousand_hostile_records(format_: Format) -> None:
     row = np.linspace(0, 1, len(ACTIONS), dtype=np.float32)[None, :]
     good = format_.encode(row)
-    expected = format_.decode([good]).losses[0]
+    expected = format_.decode([good]).content["losses"][0]
     records = 0
     for batch in batches(good):
         decoded = format_.decode(batch)
         lengths = np.array([len(value or b"") for value in batch], dtype=np.int64)
-        assert np.array_equal(decoded.slots_per_record, format_.slots(lengths))
-        assert len(decoded.losses) == decoded.slots_per_record.sum()
-        first_slots = np.cumsum(decoded.slots_per_record) - decoded.slots_per_record
-        assert (decoded.losses[first_slots[::50]] == expected).all()
+        assert np.array_equal(decoded.slots, format_.slots(lengths))
+        assert len(decoded.content["losses"]) == decoded.slots.sum()
+        first_slots = np.cumsum(decoded.slots) - decoded.slots
+        assert (decoded.content["losses"][first_slots[::50]] == expected).all()
         records += len(batch)
     assert records == RECORDS
 

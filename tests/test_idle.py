@@ -25,8 +25,7 @@ from streamdp.core.engine.idleness import Idleness
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Key
 from streamdp.lab.learners.follow_the_leader import follow_the_leader
-from streamdp.ports import Records
-from streamdp.service.batches import decode
+from streamdp.service.batches import DecodedRecords, joined
 from streamdp.service.config import Configuration
 from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
@@ -84,7 +83,7 @@ def test_does_no_cut_into_batches_change_who_leaves(made: Callable[..., Any]) ->
     store, of = of_two(made()), idles(made())
     work = restore(store, of)
     for start in range(0, store.end, 7):
-        work.absorb([store.records(start, min(store.end, start + 7))])
+        work.absorb([work.read(store.records(start, min(store.end, start + 7)))])
         store.decide(work.cut(now=start, pace=Pace()).commit)
     settle(store, work)
     assert folded(store, of) == []
@@ -144,11 +143,11 @@ def test_does_a_key_that_is_away_leave_memory_and_count_towards_the_limit() -> N
     store = dated(leader(), hours, keys)
     of = replace(idles(leader()), most_keys=5)
     work = restore(store, of)
-    work.absorb([store.records(0, 30)])
+    work.absorb([work.read(store.records(0, 30))])
     assert len(work.engine) == 3
-    work.absorb([store.records(30, 32)])
+    work.absorb([work.read(store.records(30, 32))])
     assert len(work.engine) == 1
-    work.absorb([store.records(32, 34)])
+    work.absorb([work.read(store.records(32, 34))])
     assert (len(work.engine), work.engine.slots_refused) == (3, 0)
     settle(store, work)
     tight = replace(of, most_keys=4)
@@ -374,7 +373,7 @@ def test_is_a_key_brought_back_under_its_old_born_caught(monkeypatch: pytest.Mon
     back = openings_of(other, b"fr")[1].born
     live(store, of, back)
     work = restore(store, of)
-    work.absorb([store.records(back, back + 9)])
+    work.absorb([work.read(store.records(back, back + 9))])
     monkeypatch.setattr(work.engine, "save", lambda *, most=None: [])
     for _ in range(2):
         store.decide(work.cut(now=0, pace=Pace()).commit)
@@ -392,17 +391,17 @@ def test_is_dropping_by_a_clock_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as broken:
         ticks = iter(range(10**9))
 
-        def by_clock(format_: Any, records: Sequence[Records], **more: Any) -> Any:
+        def by_clock(records: Sequence[DecodedRecords], **more: Any) -> Any:
             now = next(ticks) * HOUR
             told = [replace(part, timestamps=[now] * len(part)) for part in records]
-            return decode(format_, told, **more)
+            return joined(told, **more)
 
-        broken.setattr("streamdp.service.protocol.decode", by_clock)
+        broken.setattr("streamdp.service.protocol.joined", by_clock)
         broken.setattr("streamdp.service.protocol.newest_time", lambda records: 0)
         store = of_two(leader())
         work = restore(store, of)
         for start in range(0, store.end, 40):
-            work.absorb([store.records(start, min(store.end, start + 40))])
+            work.absorb([work.read(store.records(start, min(store.end, start + 40)))])
         settle(store, work)
     assert folded(store, of) != []
 

@@ -16,8 +16,9 @@ import streamdp as sd
 from streamdp.core.engine import Engine, Rebuilding
 from streamdp.core.errors import StreamdpError
 from streamdp.core.events import Batch
-from streamdp.ports import Commit, Records
+from streamdp.ports import Commit
 from streamdp.service import taking
+from streamdp.service.batches import DecodedRecords
 from streamdp.service.protocol import Cut, PartitionWork
 from streamdp.service.saved_entries import SavedEntries
 from streamdp.service.settings import Pace
@@ -75,7 +76,7 @@ def rows_ahead_of_the_cut(patch: Patch) -> None:
     """Rows are as of now, the position is as of one batch ago: the releases between are lost."""
     absorb, before = PartitionWork.absorb, dict[PartitionWork, int]()
 
-    def noting(self: PartitionWork, records: Sequence[Records]) -> None:
+    def noting(self: PartitionWork, records: Sequence[DecodedRecords]) -> None:
         before[self] = self.engine.position
         absorb(self, records)
 

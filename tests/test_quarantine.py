@@ -120,13 +120,18 @@ def test_is_every_unusable_record_set_aside_with_its_reason_and_in_order() -> No
     assert all(entry.reason == made.format.explain(entry.value) for _, entry in entries)
 
 
+def absorb(at_work: PartitionWork, *parts: Records) -> None:
+    """Read and apply records."""
+    at_work.absorb([at_work.read(part) for part in parts])
+
+
 def test_is_a_frame_with_one_bad_row_set_aside_once() -> None:
     """And none whose losses are finite, however large."""
     made = aside(frames=True)
     rows = np.full((3, 4, 3), 0.5, dtype="<f4")
     rows[1, 2, 0] = np.nan
     rows[2] = 3e38  # three of them add up to infinity
-    work(made).absorb([records([row.tobytes() for row in rows])])
+    absorb(work(made), records([row.tobytes() for row in rows]))
     reasons = [(entry.offset, made.format.explain(entry.value)) for entry in queue(made).take(9)]
     assert reasons == [(1, "1 rows with NaN or infinity, the first is 2"), (2, None)]
 
@@ -142,7 +147,7 @@ def test_is_unusable_feedback_set_aside_and_a_loss_of_one_half_not(played: str) 
         b'{"action":"nobody","loss":1}',
     ]  # fmt: skip
     given = replace(records(values), headers=[[("streamdp-action", b"a")]] * 5 + [[]])
-    work(made).absorb([given])
+    absorb(work(made), given)
     wrong = [at for at, value in enumerate(values) if made.format.explain(value) is not None]
     assert [entry.offset for entry in queue(made).take(9)] == wrong
     assert wrong == ([2, 3, 4] if played == "header" else [2, 3, 4, 5])
@@ -153,10 +158,10 @@ def test_is_nothing_set_aside_again() -> None:
     made = aside()
     values = [GOOD, BAD, None, GOOD]
     first = work(made)
-    first.absorb([records(values)])
+    absorb(first, records(values))
     assert [entry.offset for entry in queue(made).take(9)] == [1, 2]
     again = work(made)
-    again.absorb([records(values[:3]), records([GOOD, BAD], start=3)])
+    absorb(again, records(values[:3]), records([GOOD, BAD], start=3))
     assert [entry.offset for entry in queue(made).take(9)] == [4]
     restoring = Restoring(aside(), HOME, asyncio.run(_peeked()), by_others=ALONE)
     restoring.feed(records([BAD]))

@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.grid import UNIT
 from streamdp.ports import Partition, Records
-from streamdp.service.batches import decode, in_force, observed_early
-from streamdp.testing.feedback_formats import check_feedback_format
+from streamdp.service.batches import decode, in_force
 from streamdp.testing.formats import check_format
-from streamdp.wire.feedback import Feedback, configure_feedback
-from streamdp.wire.formats import Decoded, configure, factory_of
+from streamdp.wire.feedback import Feedback
+from streamdp.wire.formats import configure, factory_of
 from streamdp.wire.registered.fields import Field
 from streamdp.wire.registered.formats import (
     SchemaFactory,
-    SchemaFeedback,
     SchemaFormat,
     as_json,
 )
@@ -81,12 +81,18 @@ def losses(name: str, *texts: str, layout: str = "list") -> SchemaFormat:
     )
 
 
-def feedback(name: str, *texts: str) -> SchemaFeedback:
+def feedback(name: str, *texts: str) -> SchemaFormat:
     of = Feedback(tuple(ACTIONS), content="reward")
-    made = configure_feedback(name, feedback=of, options=SOURCE)
-    assert isinstance(made, SchemaFeedback)
+    made = configure(name, feedback=of, options=SOURCE)
+    assert isinstance(made, SchemaFormat)
     schemas = [held(text, KINDS[name], number=at + 1) for at, text in enumerate(texts)]
-    return SchemaFeedback(feedback=of, reading=made.reading.holding(schemas))
+    return replace(made, reading=made.reading.holding(schemas))
+
+
+def told(format_: SchemaFormat, values: list[bytes | None]) -> NDArray[np.float64]:
+    """The rewards of records of the first action; NaN where one is unusable."""
+    read = format_.decode(values, [[("streamdp-action", b"a")]] * len(values))
+    return np.where(read.unusable, np.nan, 0.5 + read.content["gain"] / UNIT)
 
 
 def record(schema: str, content: object, *, number: int = 1) -> bytes:
@@ -97,7 +103,7 @@ def record(schema: str, content: object, *, number: int = 1) -> bytes:
 
 def rows(format_: SchemaFormat, *values: bytes | None) -> list[list[float]]:
     """The losses; a row with a number that is none is null as a whole."""
-    table = format_.decode(values).losses
+    table = format_.decode(values).content["losses"]
     return [[round(float(x), 6) for x in row] if np.isfinite(row).all() else NULL for row in table]
 
 
@@ -131,8 +137,8 @@ def test_every_format_keeps_the_rules(format_: SchemaFormat) -> None:
     ],
     ids=repr,
 )
-def test_every_feedback_format_keeps_the_rules(format_: SchemaFeedback) -> None:
-    check_feedback_format(format_, examples=15)
+def test_every_feedback_format_keeps_the_rules(format_: SchemaFormat) -> None:
+    check_format(format_, examples=15)
 
 
 def test_each_record_is_read_by_the_schema_that_it_names() -> None:
@@ -206,24 +212,23 @@ def test_a_batch_in_json_reads_what_its_records_read(
     values += [IN_JSON[0]] * ordinary
     known = {b"\0\0\0\0\x01", b"\0\0\0\0\x02"}
     texts = [value[5:] if value is not None and value[:5] in known else None for value in values]
-    expected = plain.decode(texts).losses
-    assert np.array_equal(format_.decode(values).losses, expected, equal_nan=True)
+    expected = plain.decode(texts).content["losses"]
+    assert np.array_equal(format_.decode(values).content["losses"], expected, equal_nan=True)
     assert [value is not None and value[5:] == GOOD and value[:5] in known for value in values] == (
         np.isfinite(expected).all(axis=1).tolist()
     )
 
 
 @pytest.mark.parametrize("format_", [*FORMATS[-2:], feedback("json_schema", "{}")], ids=repr)
-def test_json_that_is_nested_too_deeply_is_unusable(format_: SchemaFormat | SchemaFeedback) -> None:
+def test_json_that_is_nested_too_deeply_is_unusable(format_: SchemaFormat) -> None:
     """Whether its losses are read or an operator asks: a decoder's own limit is its stack's."""
     good = b"\0\0\0\0\x01" + (
-        b'{"reward":1}' if isinstance(format_, SchemaFeedback)
+        b'{"reward":1}' if format_.feedback is not None
         else b'{"losses":{"a":1}}' if format_.layout == "mapping" else GOOD
     )  # fmt: skip
     values = [nested(depth, good) for depth in (2, 128, 129, 600)]
-    decoded = format_.decode(values)
-    numbers = decoded.losses if isinstance(decoded, Decoded) else decoded.numbers
-    assert np.isnan(numbers.reshape(4, -1)).all(axis=1).tolist() == [False, False, True, True]
+    decoded = format_.decode(values, [[]] * len(values))
+    assert decoded.unusable.tolist() == [False, False, True, True]
     assert [format_.explain(value) is None for value in values] == [True, True, False, False]
 
 
@@ -245,10 +250,10 @@ def test_a_reward_of_nothing_is_a_reward() -> None:
         lengths = set()
         for number in (0.0, 1.0, 0.5):
             value = format_.encode(np.array([number], dtype=np.float32), played=[0])
-            assert format_.decode([value]).numbers.tolist() == [number]
+            assert told(format_, [value]).tolist() == [number]
             lengths.add(len(value))
         assert len(lengths) == 1  # a length is public
-    assert np.isnan(by_proto.decode([b"\0\0\0\0\1\0"]).numbers).all()
+    assert np.isnan(told(by_proto, [b"\0\0\0\0\1\0"])).all()
 
 
 REFUSED = {
@@ -383,7 +388,7 @@ def test_a_schema_holds_from_its_position_on_and_never_before() -> None:
 
 @pytest.mark.parametrize("of", ["losses", "a reward"])
 def test_no_batch_reads_a_record_by_a_schema_that_did_not_hold_yet(of: str) -> None:
-    """Whoever reads it, as it comes, early or again: it takes its slot as a null one."""
+    """It takes its slot as a null one, as it comes and again."""
     text = DOUBLES if of == "losses" else avro(("reward", "double"))
     made = losses("avro") if of == "losses" else feedback("avro")
     reading = made.reading.holding([held(text, "AVRO", since=7)])
@@ -393,10 +398,9 @@ def test_no_batch_reads_a_record_by_a_schema_that_did_not_hold_yet(of: str) -> N
         Partition("home", 0), 5, range(5, 10), [b"k"] * 5, [value] * 5, 10,
         headers=[[("streamdp-action", b"a")]] * 5, timestamps=[0] * 5,
     )  # fmt: skip
-    for read in (records, observed_early(format_, records)):
-        batch, _ = decode(format_, [read], most_key_bytes=None)
-        assert batch.unusable is not None
-        assert batch.unusable.tolist() == [True, True, False, False, False]
+    batch, _ = decode(format_, [records], most_key_bytes=None)
+    assert batch.unusable is not None
+    assert batch.unusable.tolist() == [True, True, False, False, False]
 
 
 def test_an_id_keeps_its_first_schema() -> None:
@@ -466,9 +470,7 @@ def test_wrong_options_are_refused(options: dict[str, object], said: str) -> Non
 
 def test_an_action_in_the_record_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="would show by its length"):
-        configure_feedback(
-            "avro", feedback=Feedback(tuple(ACTIONS), played="value"), options=SOURCE
-        )
+        configure("avro", feedback=Feedback(tuple(ACTIONS), played="value"), options=SOURCE)
 
 
 def test_a_record_that_a_schema_needs_more_for_is_not_written() -> None:

@@ -136,7 +136,7 @@ def lives(monkeypatch: pytest.MonkeyPatch) -> tuple[list[object], list[object]]:
         async with fetching([reading_of(again.format)], log), room.worker():
             room.send("home", last)
             await room.until(lambda: room.position(partition) == len(early + late + last))
-        assert again.format.reading.source.fetched.schemas is None  # type: ignore[union-attr]
+        assert again.format.reading.source.fetched.schemas is None  # type: ignore[attr-defined]
         assert len(log.of("registry_lost")) == 1
         return drawn(room, again), room
 

@@ -113,7 +113,7 @@ def _request(
     from streamdp.assembly.public import PROPENSITY_HEADER
     from streamdp.client.requests import request_record
     from streamdp.wire.feedback import ACTION_HEADER, CONTEXT_HEADER
-    from streamdp.wire.json_feedback import request_content
+    from streamdp.wire.json_format import request_content
 
     content = _asked(where, members, mode, actions)
     person = _text(where, members, "person") if "person" in members else None

@@ -43,7 +43,6 @@ from streamdp.cli.common import (
 if TYPE_CHECKING:
     from streamdp.ports import Headers, StreamTopics, Technology
     from streamdp.service.config import Configuration
-    from streamdp.wire.feedback import FeedbackFormat
     from streamdp.wire.formats import Format
 
 T = TypeVar("T")
@@ -215,7 +214,7 @@ def _of_assembly(
 
 
 def _encoded(
-    format_: Format | FeedbackFormat,
+    format_: Format,
     topic: str,
     file: str,
     source: Any,
@@ -226,23 +225,22 @@ def _encoded(
     import numpy as np
 
     from streamdp.core.errors import InvalidConfig
-    from streamdp.wire.feedback import FeedbackFormat, headers_of
 
-    def of_losses(batch: list[Any]) -> tuple[bytes, Headers]:
-        assert not isinstance(format_, FeedbackFormat)
-        return format_.encode(np.array([event.losses for event in batch], dtype=np.float32)), []
+    feedback = format_.feedback
+    read: Any
 
-    def of_shown(batch: list[Any]) -> tuple[bytes, Headers]:
-        assert isinstance(format_, FeedbackFormat)
+    def encode(batch: list[Any]) -> tuple[bytes, Headers]:
+        if feedback is None:
+            return format_.encode(np.array([event.losses for event in batch], dtype=np.float32)), []
         arms = [event.arm for event in batch]
         numbers = np.array([event.number for event in batch], dtype=np.float32)
-        return format_.encode(numbers, played=arms), headers_of(format_, arms)
+        headers = feedback.headers(arms, frames=format_.frames)
+        return format_.encode(numbers, played=arms), headers
 
-    read: Any
-    if isinstance(format_, FeedbackFormat):
-        read, encode = shown_events(file, source, feedback=format_.feedback, key=key), of_shown
+    if feedback is None:
+        read = events(file, source, actions=format_.actions, key=key)
     else:
-        read, encode = events(file, source, actions=format_.actions, key=key), of_losses
+        read = shown_events(file, source, feedback=feedback, key=key)
     for own, run in groupby(read, key=lambda event: event.key):
         for batch in _pieces(run, rows):
             try:

@@ -15,7 +15,7 @@ from streamdp.core.events import NO_ARM
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.ports import Key, StreamTopics
 from streamdp.wire.feedback import Feedback
-from streamdp.wire.json_feedback import request_content
+from streamdp.wire.json_format import request_content
 
 
 class Why(StrEnum):

@@ -37,7 +37,8 @@ from streamdp.service.taking import (
     open_partition,
     scope,
 )
-from streamdp.wire.feedback import FeedbackFormat, observe
+from streamdp.wire.decoded import Decoded
+from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import Format
 from streamdp.wire.lines import ModeLine, key_bytes
 from streamdp.wire.published import decode_published
@@ -240,12 +241,12 @@ async def records(
     tools: Administrator,
     stream: StreamTopics,
     *,
-    format_: Format | FeedbackFormat,
+    format_: Format,
     count: int,
 ) -> list[Finding]:
     """The faults of about `count` of the newest records. NOT PRIVATE."""
     looked, unusable, findings = 0, 0, []
-    nameless, slots = 0, 0
+    nameless, slots, feedback = 0, 0, format_.feedback
     others: Counter[str] = Counter()
     for batch in await tools.newest(stream, count=count):
         for offset, fault in _unusable(batch, format_):
@@ -254,13 +255,14 @@ async def records(
                 subject = f"{NOT_PRIVATE}: {stream.input} {batch.partition.number}@{offset}"
                 findings.append(Finding(subject, Verdict.WARNING, fault))
         looked += len(batch)
-        if isinstance(format_, FeedbackFormat):
-            nameless += _nameless(batch, format_)
-            slots += _count_others(batch, format_, others)
-    if isinstance(format_, FeedbackFormat):
-        findings.append(_named(stream, format_, looked=looked, nameless=nameless))
-        if format_.feedback.contexts is not None:
-            findings.append(_listed(stream, format_.feedback.contexts, others, slots))
+        if feedback is not None:
+            read = format_.decode(batch.values, batch.headers)
+            nameless += _nameless(read)
+            slots += _count_others(read, feedback, others)
+    if feedback is not None:
+        findings.append(_named(stream, format_, feedback, looked=looked, nameless=nameless))
+        if feedback.contexts is not None:
+            findings.append(_listed(stream, feedback.contexts, others, slots))
     verdict = Verdict.GOOD if not unusable else Verdict.PROBLEM
     subject = f"{NOT_PRIVATE}: {stream.input}, format of {stream.stream}"
     return [*findings, Finding(subject, verdict, f"{unusable} of {looked} records unusable")]
@@ -289,19 +291,17 @@ async def schemas(reading: Reading | None) -> list[Finding]:
     return [*findings, Finding(subject, verdict, f"ids {good}" if good else "none can be read")]
 
 
-def _nameless(batch: Records, format_: FeedbackFormat) -> int:
+def _nameless(read: Decoded) -> int:
     """Count records with a slot that names no action."""
-    observed = observe(format_, batch.values, batch.headers)
-    owner = np.repeat(np.arange(len(batch)), observed.slots_per_record)
-    return len(np.unique(owner[observed.played == NO_ARM]))
+    owner = np.repeat(np.arange(len(read.slots)), read.slots)
+    return len(np.unique(owner[read.content["played"] == NO_ARM]))
 
 
-def _count_others(batch: Records, format_: FeedbackFormat, others: Counter[str]) -> int:
+def _count_others(read: Decoded, feedback: Feedback, others: Counter[str]) -> int:
     """Count slots of each field whose level is none of those listed; return the slots."""
-    contexts, actions = format_.feedback.contexts, len(format_.feedback.actions)
+    contexts, actions, played = feedback.contexts, len(feedback.actions), read.content["played"]
     if contexts is None:
         return 0
-    played = observe(format_, batch.values, batch.headers).played
     named = played[played != NO_ARM]
     for cell, times in Counter((named // actions).tolist()).items():
         levels = contexts.levels(cell)
@@ -317,10 +317,12 @@ def _listed(stream: StreamTopics, contexts: Contexts, others: Counter[str], slot
     return Finding(f"{NOT_PRIVATE}: {stream.input}, contexts of {stream.stream}", verdict, text)
 
 
-def _named(stream: StreamTopics, format_: FeedbackFormat, *, looked: int, nameless: int) -> Finding:
+def _named(
+    stream: StreamTopics, format_: Format, feedback: Feedback, *, looked: int, nameless: int
+) -> Finding:
     """Whether records name the actions that were shown; without that nothing is learned."""
-    header = f"header {format_.feedback.header}{'s' if format_.frames else ''}"
-    where = header if format_.feedback.played == "header" else "member action"
+    header = f"header {feedback.header}{'s' if format_.frames else ''}"
+    where = header if feedback.played == "header" else "member action"
     text = f"{nameless} of {looked} records name no action of the stream in the {where}"
     verdict = Verdict.GOOD if not nameless else Verdict.PROBLEM
     return Finding(
@@ -328,7 +330,7 @@ def _named(stream: StreamTopics, format_: FeedbackFormat, *, looked: int, namele
     )
 
 
-def _unusable(batch: Records, format_: Format | FeedbackFormat) -> list[tuple[int, str]]:
+def _unusable(batch: Records, format_: Format) -> list[tuple[int, str]]:
     """Each unusable record's offset, and why."""
     reasons = [
         (at, format_.explain(value)) for at, value in zip(batch.offsets, batch.values, strict=True)

@@ -31,7 +31,7 @@ from streamdp.core.errors import TransportLost
 from streamdp.core.events import OPENING, Key, Releases
 from streamdp.core.kinds.recorded import recorded
 from streamdp.ports import Commit, Partition, Records, Taken
-from streamdp.service.batches import decode, newest_time, observed_early
+from streamdp.service.batches import DecodedRecords, decoded, joined, newest_time
 from streamdp.service.carrying import carries
 from streamdp.service.charges_by_others import ChargesByOthers
 from streamdp.service.input_fingerprint import Newest, of_input
@@ -42,7 +42,7 @@ from streamdp.service.taking import Opening, check_alone, heritage_at, open_part
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.lines import ENDS_BLOCK
 from streamdp.wire.recording import Entry, record_all
-from streamdp.wire.registered.formats import Registered
+from streamdp.wire.registered.formats import SchemaFormat
 from streamdp.wire.registered.schemas import Held, encode_held
 from streamdp.wire.state import (
     Checkpoint,
@@ -94,7 +94,7 @@ class Restoring:
         self.opening = open_partition(spec, partition, taken, by_others=by_others)
         self.spec = spec
         self.format = spec.format
-        if isinstance(spec.format, Registered):
+        if isinstance(spec.format, SchemaFormat):
             held = self.opening.saved.now.schemas if self.opening.goes_on else []
             self.format = replace(spec.format, reading=spec.format.reading.resumed(held))
         self._read = self.opening.point.low_water
@@ -145,7 +145,8 @@ class Restoring:
         """
         check_goes_on(records, position=self._read)
         self._input_fingerprint.check(records)
-        batch, _ = decode(self.format, [records], most_key_bytes=None, idle=self.spec.idle)
+        read = decoded(self.format, records)
+        batch, _ = joined([read], most_key_bytes=None, idle=self.spec.idle)
         self._rebuilding.feed(batch)
         self._read = records.next_offset
 
@@ -263,29 +264,26 @@ class PartitionWork:
                 else:
                     self._keep(key, mark)
 
-    def read(self, records: Records) -> Records:
+    def read(self, records: Records) -> DecodedRecords:
         """What must be kept of records until they are absorbed.
 
         Schemas that a timer has fetched since hold from here on. Each cut that knows of these
         records has them too.
         """
-        if isinstance(self._format, Registered):
+        if isinstance(self._format, SchemaFormat):
             reading, new = self._format.reading.renewed(since=records.start)
             self._format = replace(self._format, reading=reading)
             self._schemas += new
-        if self.spec.quarantine is not None:
-            return records  # the quarantine needs whole records
-        return observed_early(self._format, records)
+        return decoded(self._format, records, whole=self.spec.quarantine is not None)
 
-    def absorb(self, records: Sequence[Records]) -> None:
+    def absorb(self, records: Sequence[DecodedRecords]) -> None:
         """Apply consecutive records; what is drawn waits for the next cut."""
         position = self.engine.position
         for part in records:
             check_goes_on(part, position=position)
             position = part.next_offset
             self._newest.read(part)
-        batch, refused = decode(
-            self._format,
+        batch, refused = joined(
             records,
             most_key_bytes=self.spec.most_key_bytes,
             known=self.engine.knows,

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streamdp.ports import Key, Records, StreamTopics, Technology, Value
-from streamdp.wire.feedback import FeedbackFormat
 from streamdp.wire.formats import Format
 from streamdp.wire.quarantined import quarantined
 
@@ -68,7 +67,7 @@ class Suspect:
 class Quarantine:
     """What a stream has noticed and not written yet. NOT PRIVATE."""
 
-    def __init__(self, topics: StreamTopics, format_: Format | FeedbackFormat) -> None:
+    def __init__(self, topics: StreamTopics, format_: Format) -> None:
         self.topics = topics
         self.format = format_
         self.written = 0
@@ -218,7 +217,7 @@ class _Writer:
                 await self._producer.close()
 
 
-def _explained(format_: Format | FeedbackFormat, value: Value) -> str | None:
+def _explained(format_: Format, value: Value) -> str | None:
     """Why a record is unusable; if the format fails to say so, the error's type."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -23,7 +23,7 @@ import msgspec
 
 from streamdp.core.errors import InvalidConfig, TransportLost
 from streamdp.service.event_log import EventLog
-from streamdp.wire.registered.formats import Reading, Registered
+from streamdp.wire.registered.formats import Reading, SchemaFormat
 from streamdp.wire.registered.schemas import MOST_SCHEMAS, Schema, Source
 
 _SECONDS = 10.0  # for one question
@@ -126,7 +126,7 @@ def _tls(source: Source) -> ssl.SSLContext:
 
 def reading_of(format_: object) -> Reading | None:
     """What a format reads by a registry's schemas; None for a format without a registry."""
-    return format_.reading if isinstance(format_, Registered) else None
+    return format_.reading if isinstance(format_, SchemaFormat) else None
 
 
 async def fetch(reading: Reading | None) -> None:
@@ -140,7 +140,7 @@ def with_schemas(format_: T) -> T:
 
     They are taken for all records, also for those that came before them.
     """
-    if not isinstance(format_, Registered):
+    if not isinstance(format_, SchemaFormat):
         return format_
     return replace(format_, reading=with_schemas_of_now(format_.reading))
 

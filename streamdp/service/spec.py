@@ -23,10 +23,9 @@ from streamdp.ports import StreamTopics
 from streamdp.service.quarantine import Quarantine
 from streamdp.service.settings import Start
 from streamdp.wire.entries import Entries
-from streamdp.wire.feedback import FeedbackFormat
 from streamdp.wire.formats import Format
 from streamdp.wire.published import Lines
-from streamdp.wire.registered.formats import Registered
+from streamdp.wire.registered.formats import SchemaFormat
 from streamdp.wire.registered.schemas import MOST_SCHEMA_BYTES
 from streamdp.wire.state import (
     ESCAPED,
@@ -48,7 +47,7 @@ class StreamSpec:
     topics: StreamTopics
     learner: Learner
     estimates: tuple[Estimate, ...]
-    format: Format | FeedbackFormat
+    format: Format
     share: Fraction  # of the input topic's budget
     epoch: int
     start: Start
@@ -100,7 +99,7 @@ class StreamSpec:
         """
         learner, format_ = self.learner, self.format
         wanted = None if learner.played is None else (learner.played, learner.actions)
-        read = format_.feedback if isinstance(format_, FeedbackFormat) else None
+        read = format_.feedback
         if wanted != (None if read is None else (read.played, read.arms)):
             raise InvalidConfig(
                 f"streams.{self.name}.format",
@@ -175,9 +174,9 @@ class StreamSpec:
 
     def _named(self) -> dict[str, Any]:
         """What policies name, beside the arms."""
-        if not isinstance(self.format, FeedbackFormat):
-            return {}
         of = self.format.feedback
+        if of is None:
+            return {}
         return {"shown": of.actions, "contexts": of.contexts, "played": of.played}
 
     def epoch_learner(self, *, carries: bool) -> EpochLearner:
@@ -193,18 +192,6 @@ class StreamSpec:
             learner=self.learner.method["learner"],
             settings=self.settings,
         )
-
-    @property
-    def loss_format(self) -> Format:
-        """The format of a stream that observes all losses; refused for a feedback stream."""
-        if isinstance(self.format, FeedbackFormat):
-            raise InvalidConfig(
-                f"streams.{self.name}",
-                "a feedback stream has no losses of all actions",
-                expected="observes = losses",
-                got="feedback",
-            )
-        return self.format
 
     @cached_property
     def row_bytes(self) -> int:
@@ -223,7 +210,7 @@ class StreamSpec:
         longest = Entries(self.name, LONG).row(long, epoch=max(self.epoch, latest))
         recorded = largest_recorded(self.lines, self.kind, key_bytes=self.most_key_bytes)
         largest = max(self.row_bytes + len(longest), recorded)
-        if isinstance(self.format, Registered):
+        if isinstance(self.format, SchemaFormat):
             key = Entries(self.name, LONG).schema(LONG, epoch=max(self.epoch, latest))
             largest = max(largest, MOST_SCHEMA_BYTES + len(key))
         learner = encode_learner(self.epoch_learner(carries=True))

@@ -21,6 +21,7 @@ from functools import partial
 from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Partition, Records, Transport
 from streamdp.service.allocation import without_collecting
+from streamdp.service.batches import DecodedRecords
 from streamdp.service.input_fingerprint import read_proof
 from streamdp.service.life import Life, Surroundings
 from streamdp.service.protocol import PartitionWork, Restoring
@@ -55,7 +56,7 @@ class Worker:
         self._most_drawn = max(1, min(around.settings.most_drawn, most))
         """Most releases that may wait for a commit: a feedback stream's grow with its actions."""
         self._work: PartitionWork | None = None
-        self._inbox: list[Records] = []
+        self._inbox: list[DecodedRecords] = []
         self.life = Life(partition, around, live=self._live, drop=self._drop)
         self._committed_at = 0.0
 

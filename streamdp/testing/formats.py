@@ -12,13 +12,17 @@ A failure is an `AssertionError` that says which rule was broken; Hypothesis sho
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from streamdp.wire.formats import Decoded, Format, Value
+from streamdp.core.grid import UNIT
+from streamdp.wire.decoded import Decoded, Value
+from streamdp.wire.feedback import Feedback
+from streamdp.wire.formats import Format
 
 HOSTILE: tuple[Value, ...] = (
     None,
@@ -48,12 +52,28 @@ HOSTILE: tuple[Value, ...] = (
     b'{"losses":[0.1,0.2,0.3],"x":"\\ud800"}',
     b'{"losses":[0.1,0.2,0.3],"\xff":"\xfe"}',
     b'"' + b'\\"' * 100_000,  # a string that never ends
+    b'{"loss":null}',
+    b'{"loss":true}',
+    b'{"loss":"0.5"}',
+    b'{"loss":[0.5]}',
+    b'{"loss":NaN}',
+    b'{"loss":1e400}',
+    b'{"loss":0.5}{"loss":0.5}',
+    b'{"loss":0.5},{"loss":0.5}',
+    b'{"reward":1,"loss":"x"}',
+    b'{"action":1,"loss":0.5,"reward":0.5}',
+    b'{"action":"no such action","loss":0.5,"reward":0.5}',
 )
 """Records that have broken decoders: deep, huge, truncated, mistyped, glued together."""
 
 
+Rows = NDArray[np.float32]
+
+
 def check_format(format_: Format, *, examples: int = 100) -> None:
     """Raise `AssertionError` unless the format keeps every rule, on `examples` examples each."""
+    if format_.feedback is not None and format_.feedback.played == "value":
+        _check_named(format_, format_.feedback)
     _check_shapes(format_, [])
     _check_shapes(format_, list(HOSTILE))
     for check in (
@@ -73,9 +93,6 @@ def check_format(format_: Format, *, examples: int = 100) -> None:
         check(format_, run)
 
 
-Rows = NDArray[np.float32]
-
-
 def _check_any_bytes(format_: Format, run: settings) -> None:
     """Rule 2: for any bytes, no exception, and arrays of the right shape and type."""
 
@@ -88,17 +105,73 @@ def _check_any_bytes(format_: Format, run: settings) -> None:
 
 
 def _check_shapes(format_: Format, values: Sequence[Value]) -> None:
-    K = len(format_.actions)
-    decoded = format_.decode(values)
-    losses, slots = decoded.losses, decoded.slots_per_record
-    _must(losses.dtype == np.float32, "losses are float32")
-    _must(slots.dtype == np.int64, "slots_per_record is int64")
-    _must(slots.shape == (len(values),), "slots_per_record has a place for each record")
+    read, numbers = _decoded(format_, values)
+    slots, n = read.slots, int(read.slots.sum())
+    _must(slots.dtype == np.int64, "slots are int64")
+    _must(slots.shape == (len(values),), "slots have a place for each record")
     _must(bool((slots >= 1).all()), "every record takes a slot")
-    _must(losses.shape == (int(slots.sum()), K), "losses has a row for each slot")
-    _must(bool(losses.flags.c_contiguous), "losses is C-contiguous")
+    _must(read.unusable.shape == (n,), "unusable has a place for each slot")
+    types = {"losses": np.float32} if format_.feedback is None else _OF_FEEDBACK
+    _must(read.content.keys() == types.keys(), f"the columns are {' and '.join(types)}")
+    for name, column in read.content.items():
+        _must(column.dtype == types[name], f"{name} is {np.dtype(types[name])}")
+        _must(bool(column.flags.c_contiguous), f"{name} is C-contiguous")
+    if format_.feedback is not None and format_.feedback.played == "header":
+        _must(not read.content["played"].any(), "the header alone names the shown action")
+    _must(numbers.shape == (n, _width(format_)), "there is a row for each slot")
     for value in values:
         _must(isinstance(format_.explain(value), str | None), "explain answers text or None")
+
+
+_OF_FEEDBACK = {"played": np.int32, "gain": np.int64}
+
+
+def _width(format_: Format) -> int:
+    """How many numbers a row has: a loss for each action, or what came of the shown one."""
+    return len(format_.actions) if format_.feedback is None else 1
+
+
+def _decoded(format_: Format, values: Sequence[Value]) -> tuple[Decoded, Rows]:
+    """Records with headers that name the first action, and the numbers that were read.
+
+    The numbers of feedback are told by the gains, and NaN where they are unusable.
+    """
+    feedback = format_.feedback
+    if feedback is None:
+        read = format_.decode(values)
+        return read, read.content["losses"]
+    lengths = np.array([len(value or b"") for value in values], dtype=np.int64)
+    headers = [
+        feedback.headers([0] * slots, frames=format_.frames)
+        for slots in format_.slots(lengths).tolist()
+    ]
+    read = format_.decode(values, headers)
+    gain = read.content["gain"] * (1 if feedback.content == "reward" else -1)
+    numbers = np.where(read.unusable, np.nan, 0.5 + gain / UNIT)
+    return read, numbers.astype(np.float32)[:, None]
+
+
+def _encoded(format_: Format, rows: Rows) -> bytes:
+    """One record with these rows, of the first action where it names one."""
+    if format_.feedback is None:
+        return format_.encode(rows)
+    return format_.encode(rows, played=[0] * len(rows))
+
+
+def _check_named(format_: Format, feedback: Feedback) -> None:
+    """Which action a payload names is a function of the payload, and what is written comes back."""
+    arms = range(len(feedback.actions))
+    half = np.full((1, 1), 0.5, dtype=np.float32)
+    good = [format_.encode(half, played=[arm]) for arm in arms]
+    values = [value for bad in HOSTILE for value in (*good, bad)]
+
+    def named(of: Sequence[Value]) -> list[int]:
+        arms: list[int] = format_.decode(of, [[]] * len(of)).content["played"].tolist()
+        return arms
+
+    alone = [arm for value in values for arm in named([value])]
+    _must(named(values) == alone, "a named action does not depend on other records")
+    _must(named(good) == list(arms), "a named action comes back")
 
 
 def _check_slots_by_length(format_: Format, run: settings) -> None:
@@ -111,7 +184,7 @@ def _check_slots_by_length(format_: Format, run: settings) -> None:
         lengths = np.array([len(value or b"") for value in values], dtype=np.int64)
         expected = format_.slots(lengths)
         for batch in (values, others):
-            slots = format_.decode(batch).slots_per_record
+            slots = _decoded(format_, batch)[0].slots
             _must(np.array_equal(slots, expected), "slots depend on the encoded length alone")
 
     holds()
@@ -119,7 +192,7 @@ def _check_slots_by_length(format_: Format, run: settings) -> None:
 
 def _check_alone(format_: Format, run: settings) -> None:
     """Rules 3 and 4: a record is decoded alike alone and among others."""
-    good = format_.encode(np.zeros((1, len(format_.actions)), dtype=np.float32))
+    good = _encoded(format_, np.zeros((1, _width(format_)), dtype=np.float32))
     _must_be_as_alone(format_, [value for bad in HOSTILE for value in (good, bad)])
 
     @run
@@ -131,27 +204,26 @@ def _check_alone(format_: Format, run: settings) -> None:
 
 
 def _must_be_as_alone(format_: Format, values: Sequence[Value]) -> None:
-    together = format_.decode(values)
-    alone = [format_.decode([value]) for value in values]
-    slots = [int(batch.slots_per_record[0]) for batch in alone]
-    _must(together.slots_per_record.tolist() == slots, "slots do not depend on other records")
-    for at, record in zip(np.cumsum(slots) - slots, alone, strict=True):
-        rows = together.losses[at : at + len(record.losses)]
-        _must(_same(rows, record.losses), "rows do not depend on other records")
+    together, rows = _decoded(format_, values)
+    alone = [_decoded(format_, [value])[1] for value in values]
+    _must(together.slots.tolist() == list(map(len, alone)), "slots do not depend on other records")
+    _must(_same(rows, np.concatenate([rows[:0], *alone])), "rows do not depend on other records")
 
 
 def _check_round_trip(format_: Format, run: settings) -> None:
     """An encoded row comes back to the format's precision, and is unchanged from then on."""
 
     @run
-    @given(rows(len(format_.actions)))
+    @given(rows(_width(format_)))
     def holds(row: Rows) -> None:
-        once = _only_row(format_, format_.encode(row))
-        twice = _only_row(format_, format_.encode(once))
+        once = _only_row(format_, _encoded(format_, row))
+        twice = _only_row(format_, _encoded(format_, once))
         _must(bool(np.isfinite(once).all()), "an encoded row is usable")
         _must(bool((np.abs(once - row) <= 2.0**-9).all()), "an encoded row comes back")
         _must(_same(once, twice), "a row that came back comes back unchanged")
-        _must(format_.explain(format_.encode(row)) is None, "explain finds nothing wrong with it")
+        _must(
+            format_.explain(_encoded(format_, row)) is None, "explain finds nothing wrong with it"
+        )
 
     holds()
 
@@ -162,7 +234,7 @@ def _check_bad_row(format_: Format, run: settings) -> None:
     A frame's slots follow from its length, so its rows have one width. They are taken to be the
     last bytes of the frame.
     """
-    K = len(format_.actions)
+    K = _width(format_)
     width = _row_width(format_)
     if width is None:
         return
@@ -170,10 +242,10 @@ def _check_bad_row(format_: Format, run: settings) -> None:
     @run
     @given(rows(K, count=4), st.integers(0, 3), st.binary(min_size=width, max_size=width))
     def holds(block: Rows, at: int, junk: bytes) -> None:
-        frame = format_.encode(block)
+        frame = _encoded(format_, block)
         end = len(frame) - (3 - at) * width
-        good = format_.decode([frame]).losses
-        bad = format_.decode([frame[: end - width] + junk + frame[end:]]).losses
+        good = _decoded(format_, [frame])[1]
+        bad = _decoded(format_, [frame[: end - width] + junk + frame[end:]])[1]
         others = [row for row in range(4) if row != at]
         _must(_same(good[others], bad[others]), "a bad row nulls only itself")
 
@@ -184,15 +256,14 @@ def _check_bad_row(format_: Format, run: settings) -> None:
 
 def _row_width(format_: Format) -> int | None:
     """Bytes of a row in a frame, or None if the format has no frames."""
-    K = len(format_.actions)
+    K = _width(format_)
     one, two = (np.zeros((count, K), dtype=np.float32) for count in (1, 2))
     try:
-        frame = format_.encode(two)
+        frame = _encoded(format_, two)
     except ValueError:
         return None
-    decoded: Decoded = format_.decode([frame])
-    _must(decoded.slots_per_record.tolist() == [2], "a frame takes a slot for each row")
-    return len(frame) - len(format_.encode(one))
+    _must(_decoded(format_, [frame])[0].slots.tolist() == [2], "a frame takes a slot for each row")
+    return len(frame) - len(_encoded(format_, one))
 
 
 def rows(K: int, *, count: int = 1) -> st.SearchStrategy[Rows]:
@@ -208,7 +279,7 @@ def batches(format_: Format) -> st.SearchStrategy[list[Value]]:
     A decoder that joins a batch's texts must not take one record for two.
     """
     small = [value for value in HOSTILE if value is None or len(value) < 10_000]
-    good = rows(len(format_.actions)).map(format_.encode)
+    good = rows(_width(format_)).map(partial(_encoded, format_))
     glued = st.tuples(good, st.sampled_from([b"", b",", b"\n"]), good).map(b"".join)
     record = st.one_of(good, good.flatmap(_damaged), st.binary(max_size=64), st.sampled_from(small))
     return st.one_of(st.lists(record, max_size=12), st.lists(st.one_of(good, glued), max_size=3))
@@ -233,9 +304,9 @@ def _filled(value: Value, filler: bytes) -> Value:
 
 
 def _only_row(format_: Format, record: bytes) -> Rows:
-    decoded = format_.decode([record])
-    _must(decoded.slots_per_record.tolist() == [1], "a record of one row takes one slot")
-    return decoded.losses
+    read, row = _decoded(format_, [record])
+    _must(read.slots.tolist() == [1], "a record of one row takes one slot")
+    return row
 
 
 def _same(one: Rows, other: Rows) -> bool:

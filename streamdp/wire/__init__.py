@@ -6,7 +6,8 @@
 `entries` has the keys of its entries, and `recording` encodes many releases at once.
 """
 
-from streamdp.wire.formats import Decoded, Format, configure, names, records
+from streamdp.wire.decoded import Decoded
+from streamdp.wire.formats import Format, configure, names, records
 from streamdp.wire.schemas import schema
 
 __all__ = ["Decoded", "Format", "configure", "names", "records", "schema"]

@@ -1,4 +1,4 @@
-"""Decodes feedback records: bytes and headers in, played arms and gains out.
+"""What feedback records hold: their payloads' numbers and headers in, played arms and gains out.
 
 A record of a feedback stream holds the loss of one action that was shown, or its reward (1 − loss),
 as the stream is configured. The action itself is public and travels in a header, `streamdp-action`
@@ -19,28 +19,27 @@ The rules of `formats` hold here too, and these:
    in the payload, never in both. In a header that is missing, given twice or unreadable, every
    field is `other`.
 
-A format offers feedback by `configure_feedback` beside `configure` on its entry point's object.
+A format offers feedback if its `configure` takes `feedback` (`formats`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Bools, Ints
+from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import NO_ARM
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.grid import centred_gains
-from streamdp.wire.formats import Setting, Value, checked_option, factory_of
+from streamdp.wire.decoded import Decoded, Headers, Setting, checked_option
 
 Content = Literal["loss", "reward"]
 Played = Literal["header", "value"]
-Headers = Sequence[tuple[str, bytes | None]]
 
 ACTION_HEADER = "streamdp-action"
 CONTEXT_HEADER = "streamdp-context"
@@ -76,149 +75,51 @@ class Feedback:
         """The names of the arms that records can name: actions, in each cell."""
         return self.actions if self.contexts is None else self.contexts.arms(self.actions)
 
+    def observed(
+        self,
+        numbers: NDArray[np.float32],
+        slots: Ints,
+        headers: Sequence[Headers],
+        *,
+        frames: bool,
+        played: NDArray[np.int32] | None = None,
+    ) -> Decoded:
+        """The slots of records whose payloads hold these numbers (n; NaN where one is unusable).
 
-@dataclass(frozen=True, slots=True)
-class Outcomes:
-    """The numbers in the payloads of a batch of records, in order."""
+        Their arms come from headers, or with `played = "value"` from payloads (`played`), never
+        from the other: the learner's noise is scaled for one of the two.
+        """
+        gain, unusable = centred_gains(numbers), np.isnan(numbers)
+        if self.content == "reward":
+            gain = -gain  # 1/2 − loss is reward − 1/2
+        if self.played == "header":
+            arms = (_in_frames if frames else _in_records)(self, headers, slots)
+        else:
+            assert played is not None, "decoded from the same records"
+            arms = played
+            unusable |= arms == NO_ARM
+        return Decoded({"played": arms, "gain": gain}, slots, unusable)
 
-    numbers: NDArray[np.float32]  # n: losses or rewards in [0, 1]; NaN where unusable
-    slots_per_record: Ints  # one per record, each ≥ 1; their sum is n
-    played: NDArray[np.int32] | None = None  # n, with `played = "value"` only
+    def headers(self, played: Sequence[int], *, frames: bool) -> Headers:
+        """The headers of a record whose slots showed these arms.
 
-    def __repr__(self) -> str:
-        """Show the counts, never the content."""
-        return f"Outcomes({len(self.numbers)} slots of {len(self.slots_per_record)} records)"
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """The slots of a batch of records, as the engine needs them."""
-
-    played: NDArray[np.int32]  # n: 0 … K−1, or NO_ARM
-    gain: Ints  # n: 1/2 − loss in grid units
-    slots_per_record: Ints
-    unusable: Bools  # n. NOT PRIVATE: whether the payload is unusable
-
-    def __repr__(self) -> str:
-        """Show the counts, never the content."""
-        return f"Observed({len(self.played)} slots of {len(self.slots_per_record)} records)"
-
-
-@runtime_checkable
-class FeedbackFormat(Protocol):
-    """Turns the payloads of feedback records into numbers and back."""
-
-    @property
-    def feedback(self) -> Feedback:
-        """The feedback configuration of the records."""
-        ...
-
-    @property
-    def frames(self) -> bool:
-        """Whether a record may carry several slots."""
-        ...
-
-    def settings(self) -> Mapping[str, Setting]:
-        """Everything that decides how a record is read: part of the configuration's digest."""
-        ...
-
-    def slots(self, lengths: Ints) -> Ints:
-        """How many slots records of these encoded lengths take. Public."""
-        ...
-
-    def decode(self, values: Sequence[Value]) -> Outcomes:
-        """Decode a batch of payloads. Never raises because of content."""
-        ...
-
-    def encode(self, numbers: NDArray[np.float32], *, played: Sequence[int]) -> bytes:
-        """The payload of one record with these numbers (one for a format without frames)."""
-        ...
-
-    def explain(self, value: Value) -> str | None:
-        """Why a payload is unusable, wholly or in part. NOT PRIVATE: for operators only."""
-        ...
-
-
-@runtime_checkable
-class FeedbackFactory(Protocol):
-    """Extends `FormatFactory` for formats that can carry feedback."""
-
-    def configure_feedback(
-        self, *, feedback: Feedback, options: Mapping[str, object]
-    ) -> FeedbackFormat:
-        """Build the format of a feedback stream; wrong options are `InvalidConfig`."""
-        ...
-
-
-def configure_feedback(
-    name: str, *, feedback: Feedback, options: Mapping[str, object] | None = None
-) -> FeedbackFormat:
-    """The feedback format of that name.
-
-    >>> configure_feedback("json", feedback=Feedback(("a", "b"), content="reward"))
-    JsonFeedback(reward, K=2, played=header, prefix=none)
-    """
-    factory = factory_of(name)
-    if not isinstance(factory, FeedbackFactory):
-        raise InvalidConfig("format.name", "has no feedback", expected="json or float32", got=name)
-    return factory.configure_feedback(feedback=feedback, options=options or {})
-
-
-def observe(
-    format_: FeedbackFormat, values: Sequence[Value], headers: Sequence[Headers]
-) -> Observed:
-    """The played arms and gains of a batch of records."""
-    outcomes, feedback = format_.decode(values), format_.feedback
-    slots = outcomes.slots_per_record
-    gain = centred_gains(outcomes.numbers)
-    if feedback.content == "reward":
-        gain = -gain  # 1/2 − loss is reward − 1/2
-    unusable = np.isnan(outcomes.numbers)
-    if outcomes.played is not None:
-        unusable |= outcomes.played == NO_ARM
-    return Observed(_played(format_, outcomes, headers), gain, slots, unusable)
-
-
-def _played(
-    format_: FeedbackFormat, outcomes: Outcomes, headers: Sequence[Headers]
-) -> NDArray[np.int32]:
-    """The arm of each slot, from headers or payloads as configured, never from the other.
-
-    The learner's noise is scaled for one of the two.
-    """
-    if format_.feedback.played == "header":
-        shown = _in_frames if format_.frames else _in_records
-        return shown(format_.feedback, headers, outcomes.slots_per_record)
-    if outcomes.played is None:
-        where = type(format_).__name__
-        raise InvalidConfig(
-            where, "decoded no actions", expected="one for each payload", got="none"
-        )
-    return outcomes.played
-
-
-def headers_of(format_: FeedbackFormat, played: Sequence[int]) -> Headers:
-    """The headers of a record whose slots showed these arms.
-
-    >>> format_ = configure_feedback("json", feedback=Feedback(("a", "b")))
-    >>> headers_of(format_, [1])
-    [('streamdp-action', b'b')]
-    """
-    feedback, contexts = format_.feedback, format_.feedback.contexts
-    if feedback.played == "value":
-        return []
-    count = len(feedback.actions)
-    if format_.frames:
-        arms = np.array(played, dtype=np.int64)
-        headers = [(f"{feedback.header}s", (arms % count).astype("<u4").tobytes())]
+        >>> Feedback(("a", "b")).headers([1], frames=False)
+        [('streamdp-action', b'b')]
+        """
+        if self.played == "value":
+            return []
+        count, contexts = len(self.actions), self.contexts
+        if frames:
+            arms = np.array(played, dtype=np.int64)
+            headers = [(f"{self.header}s", (arms % count).astype("<u4").tobytes())]
+            if contexts is not None:
+                headers.append((f"{CONTEXT_HEADER}s", (arms // count).astype("<u4").tobytes()))
+            return headers
+        (arm,) = played
+        headers = [(self.header, self.actions[arm % count].encode())]
         if contexts is not None:
-            headers.append((f"{CONTEXT_HEADER}s", (arms // count).astype("<u4").tobytes()))
+            headers.append((CONTEXT_HEADER, contexts.header_of_cell(arm // count)))
         return headers
-    (arm,) = played
-    headers = [(feedback.header, feedback.actions[arm % count].encode())]
-    if contexts is not None:
-        headers.append((CONTEXT_HEADER, contexts.header_of_cell(arm // count)))
-    return headers
 
 
 def _in_records(feedback: Feedback, headers: Sequence[Headers], slots: Ints) -> NDArray[np.int32]:

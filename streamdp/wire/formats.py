@@ -1,4 +1,4 @@
-"""The port of wire formats (records' bytes in, rows of losses out), and how formats are found.
+"""The port of wire formats (records in, columns of a batch out), and how formats are found.
 
 A format belongs to a stream's configuration; it is never sniffed from content. Every format, ours
 or somebody else's, must keep these rules (privacy contract, P1 and P2);
@@ -7,7 +7,7 @@ or somebody else's, must keep these rules (privacy contract, P1 and P2);
 1. The number of slots that a record takes is a function of its encoded length alone, and at least
    one, whatever its content. A record without a value has length zero.
 2. Decoding never raises because of content. Unusable content becomes a row of NaN, which the core
-   counts as the null loss, 1/2 in every coordinate.
+   counts as the null loss, 1/2 in every coordinate; of feedback it becomes the gain 0.
 3. A bad row nulls only itself. A bad record nulls only its own rows.
 4. A row is a function of its own record: how records are cut into batches changes nothing.
 5. Losses become float32. A format that reads wider numbers clips them to [0, 1] first, so that a
@@ -25,21 +25,21 @@ transport sends each record exactly once (`streamdp.ports.Producer`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Literal, Protocol, runtime_checkable
+from inspect import signature
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
+from streamdp.wire.decoded import Decoded, Headers, Setting, Value
+from streamdp.wire.feedback import Feedback
 
 GROUP = "streamdp.formats"
 
-Value = bytes | None
-Setting = str | int | bool
 Prefix = Literal["none", "confluent"]
 
 CONFLUENT_PREFIX = 5
@@ -50,54 +50,61 @@ frame, and a row may null only itself.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """The slots of a batch of records, in order."""
-
-    losses: NDArray[np.float32]  # n × K, C-contiguous, may be read-only; NaN: an unusable slot
-    slots_per_record: Ints  # one per record, each ≥ 1; their sum is n
-
-    def __repr__(self) -> str:
-        """Show the counts, never the content."""
-        return f"Decoded({len(self.losses)} slots of {len(self.slots_per_record)} records)"
-
-
-@runtime_checkable
 class Format(Protocol):
-    """Turns records into rows of losses and back, for one configured list of actions."""
+    """Turns records into the columns of a batch and back, for one configured list of actions.
+
+    A format reads losses of all actions (`losses`, n × K), or with `feedback` what was shown and
+    what came of it (`played` and `gain`).
+    """
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """The names of the coordinates, in order."""
-        ...
+        """The names of the actions, in order."""
+
+    @property
+    def feedback(self) -> Feedback | None:
+        """What records of a feedback stream hold; None: losses of all actions."""
+
+    @property
+    def frames(self) -> bool:
+        """Whether a record may carry several slots."""
 
     def settings(self) -> Mapping[str, Setting]:
         """Everything that decides how a record is read: part of the configuration's digest."""
-        ...
 
     def slots(self, lengths: Ints) -> Ints:
         """How many slots records of these encoded lengths take. Public."""
-        ...
 
-    def decode(self, values: Sequence[Value]) -> Decoded:
-        """The rows of a batch of records. Never raises because of content."""
-        ...
+    def decode(self, values: Sequence[Value], headers: Sequence[Headers] = ()) -> Decoded:
+        """The slots of a batch of records. Never raises because of content.
 
-    def encode(self, losses: NDArray[np.float32]) -> bytes:
-        """One record that carries these rows (n×K; n is 1 for a format without frames)."""
-        ...
+        `headers`: of each record, where the format reads them.
+        """
+
+    def encode(self, rows: NDArray[np.float32], *, played: Sequence[int] = ()) -> bytes:
+        """One record that carries these rows (n is 1 for a format without frames).
+
+        They are losses, n × K; or n losses or rewards, of the arms `played`.
+        """
 
     def explain(self, value: Value) -> str | None:
         """Why a record is unusable, wholly or in part. NOT PRIVATE: for operators only."""
-        ...
 
 
 class FormatFactory(Protocol):
     """The object that an entry point of the group ``streamdp.formats`` names."""
 
-    def configure(self, *, actions: Sequence[str], options: Mapping[str, object]) -> Format:
-        """Build the format of a stream; unknown or wrong options are `InvalidConfig`."""
-        ...
+    def configure(
+        self,
+        *,
+        actions: Sequence[str],
+        options: Mapping[str, object],
+        feedback: Feedback | None = None,
+    ) -> Format:
+        """Build the format of a stream; unknown or wrong options are `InvalidConfig`.
+
+        A format of losses alone has no argument `feedback`.
+        """
 
 
 def names() -> list[str]:
@@ -106,14 +113,25 @@ def names() -> list[str]:
 
 
 def configure(
-    name: str, *, actions: Sequence[str], options: Mapping[str, object] | None = None
+    name: str,
+    *,
+    actions: Sequence[str] = (),
+    options: Mapping[str, object] | None = None,
+    feedback: Feedback | None = None,
 ) -> Format:
-    """The format of that name, for these actions.
+    """The format of that name: of losses of these actions, or of a feedback stream's records.
 
     >>> configure("float32", actions=["a", "b"], options={"frames": True})
     RawFormat(float32, K=2, frames=True, prefix=none)
+    >>> configure("json", feedback=Feedback(("a", "b"), content="reward"))
+    JsonFormat(reward, K=2, played=header, prefix=none)
     """
-    return factory_of(name).configure(actions=actions, options=options or {})
+    factory, given = factory_of(name), options or {}
+    if feedback is None:
+        return factory.configure(actions=actions, options=given)
+    if "feedback" not in signature(factory.configure).parameters:
+        raise InvalidConfig("format.name", "has no feedback", expected="json or float32", got=name)
+    return factory.configure(actions=feedback.actions, options=given, feedback=feedback)
 
 
 @cache  # a look-up reads the metadata of every installed package
@@ -138,13 +156,6 @@ def checked_actions(actions: Iterable[str]) -> tuple[str, ...]:
             got=f"{len(given)} names, {len(set(given) - {''})} different ones",
         )
     return given
-
-
-def checked_option(value: object, *, where: str, allowed: tuple[Setting, ...]) -> None:
-    """Refuse an option that is not one of the allowed values; types count (1 is not true)."""
-    if not any(type(value) is type(option) and value == option for option in allowed):
-        expected = " or ".join(repr(option) for option in allowed)
-        raise InvalidConfig(where, "not allowed", expected=expected, got=repr(value))
 
 
 def checked_names(options: Mapping[str, object], *, where: str, known: tuple[str, ...]) -> None:

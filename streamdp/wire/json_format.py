@@ -1,5 +1,11 @@
 """JSON events: `{"losses": [0.1, 0.9]}` or `{"losses": {"a": 0.1, "b": 0.9}}`, one slot each.
 
+Of feedback an event is `{"loss": 0.25}` or `{"reward": 1}`. With `played = "value"` it also names
+the shown action: `{"action": "a", "reward": 1}`, and in a stream with contexts its context:
+`{"context": {"device": "phone"}, "action": "a", "reward": 1}`. An event's length is public, so such
+events must be padded to one width. An unknown action is the null observation. The request of an
+assembly says likewise what was shown, with its probability for the reward (`request_content`).
+
 Whether `losses` is a list or a mapping is configured (`layout`), never sniffed. How a record
 becomes a row of losses:
 
@@ -25,12 +31,12 @@ short-lived events out of the garbage collector's lists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import starmap
 from operator import attrgetter
 from struct import Struct
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -38,20 +44,21 @@ from numpy.typing import NDArray
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
-from streamdp.wire.feedback import Feedback, FeedbackFormat
+from streamdp.core.events import NO_ARM
+from streamdp.core.evidence.contexts import width_in_json
+from streamdp.wire.decoded import Decoded, Headers, Setting, Value, checked_option
+from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import (
     CONFLUENT_PREFIX,
-    Decoded,
     Prefix,
-    Setting,
-    Value,
     checked_actions,
     checked_names,
-    checked_option,
+    checked_numbers,
     checked_rows,
 )
 from streamdp.wire.nesting import MAX_NESTING, SHORT, too_deep
 
+T = TypeVar("T")
 Layout = Literal["list", "mapping"]
 Padding = Literal["none", "fixed"]
 
@@ -83,6 +90,7 @@ class JsonFormat:
     layout: Layout = "list"
     prefix: Prefix = "none"
     padding: Padding = "none"
+    feedback: Feedback | None = None
     _rows: JsonRows = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -91,18 +99,50 @@ class JsonFormat:
         checked_option(self.layout, where="format.layout", allowed=("list", "mapping"))
         checked_option(self.prefix, where="format.prefix", allowed=("none", "confluent"))
         checked_option(self.padding, where="format.padding", allowed=("none", "fixed"))
-        make = list_rows if self.layout == "list" else mapping_rows
-        object.__setattr__(self, "_rows", make(self.actions))
+        feedback, rows = self.feedback, None
+        if feedback is None:
+            rows = (list_rows if self.layout == "list" else mapping_rows)(self.actions)
+        else:
+            others: dict[str, Any] = {"action": str} if feedback.played == "value" else {}
+            if others and feedback.contexts is not None:
+                others["context"] = dict[str, Any]
+                self._check_width()
+            rows = number_rows(feedback.content, **others)
+        object.__setattr__(self, "_rows", rows)
+
+    def _check_width(self) -> None:
+        """Refuse events whose length would name a context: lengths are public."""
+        if self.padding != "fixed":
+            raise InvalidConfig(
+                "format.padding",
+                "an event's length would tell its context, which is protected",
+                expected="fixed (all producers fill events up to one width)",
+                got=self.padding,
+            )
 
     @classmethod
-    def configure(cls, *, actions: Sequence[str], options: Mapping[str, object]) -> JsonFormat:
+    def configure(
+        cls,
+        *,
+        actions: Sequence[str],
+        options: Mapping[str, object],
+        feedback: Feedback | None = None,
+    ) -> JsonFormat:
         """The format for these actions, from the options of a stream's configuration."""
-        checked_names(options, where="format", known=("layout", "prefix", "padding"))
-        return cls(actions=tuple(actions), **options)  # type: ignore[arg-type]  # checked there
+        known = ("layout", "prefix", "padding") if feedback is None else ("prefix", "padding")
+        checked_names(options, where="format", known=known)
+        return cls(actions=tuple(actions), feedback=feedback, **options)  # type: ignore[arg-type]  # checked there
+
+    @property
+    def frames(self) -> bool:
+        """False: an event is one slot."""
+        return False
 
     def settings(self) -> Mapping[str, Setting]:
         """Everything that decides how a record is read; padding does not."""
-        return {"name": "json", "layout": self.layout, "prefix": self.prefix}
+        if self.feedback is None:
+            return {"name": "json", "layout": self.layout, "prefix": self.prefix}
+        return {"name": "json", "prefix": self.prefix, **self.feedback.settings()}
 
     def slots(self, lengths: Ints) -> Ints:
         """One for each record. Public."""
@@ -111,42 +151,57 @@ class JsonFormat:
     def decode(
         self,
         values: Sequence[Value],
+        headers: Sequence[Headers] = (),
         *,
         before_clipping: Callable[[Floats], None] | None = None,
     ) -> Decoded:
-        """The rows of a batch of records. Never raises because of content.
+        """The slots of a batch of records. Never raises because of content.
 
         `before_clipping` gets the numbers as they stand in the records. It is for replay, which is
         not private; the service must not use it.
         """
-        skip = self._skip
-        texts = [None if v is None else v[skip:] for v in values] if skip else values
-        losses = self._rows.clipped(shallow(texts), before_clipping=before_clipping)
-        return Decoded(losses, np.ones(len(values), dtype=np.int64))
+        skip, slots = self._skip, np.ones(len(values), dtype=np.int64)
+        texts = shallow([None if v is None else v[skip:] for v in values] if skip else values)
+        feedback = self.feedback
+        if feedback is not None and feedback.played == "value":
+            events = self._rows.events(texts)
+            numbers = np.array([np.nan if of is None else of.of for of in events], np.float64)
+            clipped = np.clip(numbers, 0.0, 1.0).astype(np.float32)
+            played = self._named(feedback, events)
+            return feedback.observed(clipped, slots, headers, frames=False, played=played)
+        rows = self._rows.clipped(texts, before_clipping=before_clipping)
+        if feedback is not None:
+            return feedback.observed(rows[:, 0], slots, headers, frames=False)
+        return Decoded.of_losses(rows, slots)
 
-    @classmethod
-    def configure_feedback(
-        cls, *, feedback: Feedback, options: Mapping[str, object]
-    ) -> FeedbackFormat:
-        """The format of a feedback stream: one number in each event."""
-        from streamdp.wire.json_feedback import JsonFeedback  # which imports this module
-
-        return JsonFeedback.configure(feedback=feedback, options=options)
-
-    def encode(self, losses: NDArray[np.float32]) -> bytes:
+    def encode(self, rows: NDArray[np.float32], *, played: Sequence[int] = ()) -> bytes:
         """One event with this row, with the shortest decimals that read back as these float32."""
-        rows = checked_rows(losses, columns=len(self.actions))
-        if len(rows) > 1:
-            raise InvalidConfig("losses", "too many rows", expected="1 in JSON", got=len(rows))
-        numbers = short_decimals(rows[0]).tolist()
-        mapping = self.layout == "mapping"
-        content = dict(zip(self.actions, numbers, strict=True)) if mapping else numbers
-        event = msgspec.json.encode({"losses": content})
-        return b"\0" * self._skip + event.ljust(self.width if self.padding == "fixed" else 0)
+        feedback = self.feedback
+        if feedback is None:
+            table = checked_rows(rows, columns=len(self.actions))
+        else:
+            table = checked_numbers(rows).reshape(-1, 1)
+        if len(table) > 1:
+            what = "losses" if feedback is None else feedback.content
+            raise InvalidConfig(what, "too many rows", expected="1 in JSON", got=len(table))
+        numbers = short_decimals(table[0]).tolist()
+        event: dict[str, object]
+        if feedback is None:
+            mapping = self.layout == "mapping"
+            event = {
+                "losses": dict(zip(self.actions, numbers, strict=True)) if mapping else numbers
+            }
+        else:
+            named = naming(feedback, played[0]) if feedback.played == "value" else {}
+            event = {feedback.content: numbers[0], **named}
+        text = msgspec.json.encode(event)
+        return b"\0" * self._skip + text.ljust(self.width if self.padding == "fixed" else 0)
 
     @property
     def width(self) -> int:
         """Bytes of an event with `padding = "fixed"`: those of the longest possible event."""
+        if self.feedback is not None:
+            return _width(self.feedback, self.feedback.content)
         K = len(self.actions)
         empty: object = [0] * K if self.layout == "list" else dict.fromkeys(self.actions, 0)
         return len(msgspec.json.encode({"losses": empty})) + K * (NUMBER_WIDTH - 1)
@@ -159,21 +214,72 @@ class JsonFormat:
         if too_deep(text):
             return f"nested more than {MAX_NESTING} deep"
         try:
-            self._rows.row(text)
+            event = self._rows.event(text)
+            self._rows.numbers(event)
         except UNUSABLE as error:
             return str(error)
+        feedback = self.feedback
+        if feedback is not None and feedback.played == "value" and event.action not in self.actions:
+            return f"unknown action {event.action!r}"
         return None
 
     def __repr__(self) -> str:
         """Show the format and the number of actions."""
-        return (
-            f"JsonFormat({self.layout}, K={len(self.actions)},"
-            f" prefix={self.prefix}, padding={self.padding})"
-        )
+        K, feedback = len(self.actions), self.feedback
+        if feedback is None:
+            options = f"prefix={self.prefix}, padding={self.padding}"
+            return f"JsonFormat({self.layout}, K={K}, {options})"
+        options = f"played={feedback.played}, prefix={self.prefix}"
+        return f"JsonFormat({feedback.content}, K={K}, {options})"
 
     @property
     def _skip(self) -> int:
         return CONFLUENT_PREFIX if self.prefix == "confluent" else 0
+
+    def _named(self, feedback: Feedback, events: Sequence[Any]) -> NDArray[np.int32]:
+        """The arm that each event names."""
+        arms, contexts = {name: arm for arm, name in enumerate(self.actions)}, feedback.contexts
+        named = [NO_ARM if of is None else arms.get(of.action, NO_ARM) for of in events]
+        played = np.array(named, dtype=np.int32)
+        if contexts is None:
+            return played
+        levels = [{} if of is None else of.context for of in events]
+        cells = np.array([contexts.cell(of) for of in levels], dtype=np.int32)
+        return np.where(played == NO_ARM, NO_ARM, cells * np.int32(len(arms)) + played)
+
+
+PROBABILITY = "pscore"
+
+
+def request_content(feedback: Feedback, arm: int, probability: float | None) -> bytes:
+    """The content of a request where contents name the arm (`played = "value"`), at one width.
+
+    >>> request_content(Feedback(("a", "bc"), played="value"), 0, 0.25)
+    b'{"pscore":0.25,"action":"a"}                     '
+    """
+    number = {} if probability is None else {PROBABILITY: probability}
+    text = msgspec.json.encode(number | naming(feedback, arm))
+    return text.ljust(_width(feedback, PROBABILITY))
+
+
+def naming(feedback: Feedback, arm: int) -> dict[str, object]:
+    """How contents name an arm; no action has the empty name, which stands for none."""
+    contexts = feedback.contexts
+    cell, action = divmod(arm, len(feedback.actions))
+    if arm == NO_ARM:
+        cell = 0 if contexts is None else contexts.unknown
+    named: dict[str, object] = {"action": "" if arm == NO_ARM else feedback.actions[action]}
+    return named if contexts is None else {**named, "context": contexts.levels(cell)}
+
+
+def _width(feedback: Feedback, number: str) -> int:
+    """Bytes of the longest content with this number."""
+    widest: dict[str, object] = {number: 0}
+    if feedback.played == "value":
+        widest["action"] = max(feedback.actions, key=width_in_json)
+        if feedback.contexts is not None:
+            widest["context"] = feedback.contexts.widest
+    return len(msgspec.json.encode(widest)) + NUMBER_WIDTH - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +288,11 @@ class JsonRows:
 
     count: int
     event: Callable[[bytes], Any] = field(repr=False)
-    numbers: Callable[[Any], Sequence[float]] = field(repr=False)
+    numbers: Callable[[Any], Any] = field(repr=False)
     """Those of an event."""
+    alone: bool = False  # whether that is one number, not a row of them
 
-    def row(self, text: bytes) -> Sequence[float]:
+    def row(self, text: bytes) -> Any:
         """The numbers of one event that is not too deep; raises one of `UNUSABLE`."""
         return self.numbers(self.event(text))
 
@@ -213,17 +320,26 @@ class JsonRows:
     def _packed(self, texts: Sequence[Value]) -> bytes:
         """As float64; packing is the fastest way to join them."""
         pack = Struct(f"<{self.count}d").pack
-        unusable = pack(*([float("nan")] * self.count))
-        rows = starmap(pack, map(self.numbers, map(self.event, texts)))  # type: ignore[arg-type]
-        packed: list[bytes] = []
-        add = packed.append
-        while True:
-            try:
-                for row in rows:
-                    add(row)
-                return b"".join(packed)
-            except UNUSABLE:  # `rows` goes on with the next text
-                add(unusable)
+        read = map(self.numbers, map(self.event, texts))  # type: ignore[arg-type]
+        rows = map(pack, read) if self.alone else starmap(pack, read)
+        return b"".join(_usable(rows, pack(*([float("nan")] * self.count))))
+
+    def events(self, texts: Sequence[Value]) -> list[Any]:
+        """The events of `shallow` texts; None where one is unusable."""
+        return _usable(map(self.event, texts), None)  # type: ignore[arg-type]
+
+
+def _usable(read: Iterator[T], unusable: T) -> list[T]:
+    """All that is read, with this in place of what cannot be used."""
+    all_read: list[T] = []
+    add = all_read.append
+    while True:
+        try:
+            for one in read:
+                add(one)
+            return all_read
+        except UNUSABLE:  # `read` goes on with the next text
+            add(unusable)
 
 
 def shallow(texts: Sequence[Value]) -> Sequence[Value]:
@@ -248,6 +364,11 @@ def short_decimals(row: NDArray[np.float32]) -> Floats:
         rounded = np.round(wide, digits)
         exact = np.where(rounded.astype(np.float32) == row, rounded, exact)
     return np.where(fits, few, exact)
+
+
+def number_rows(name: str, **others: Any) -> JsonRows:
+    """Reads an event's number of this name, and other fields beside it."""
+    return JsonRows(1, event_reader(name, float, **others), attrgetter("of"), alone=True)
 
 
 def list_rows(actions: Sequence[str]) -> JsonRows:
@@ -282,9 +403,10 @@ def _wide_mapping_rows(actions: Sequence[str]) -> JsonRows:
     return JsonRows(len(actions), event_reader("losses", dict[str, msgspec.Raw]), losses)
 
 
-def event_reader(name: str, kind: Any) -> Callable[[bytes], Any]:
+def event_reader(name: str, kind: Any, **others: Any) -> Callable[[bytes], Any]:
     """Return a function from a text to an object whose `of` is the text's field of this name."""
-    event = msgspec.defstruct("Event", [("of", kind)], rename={"of": name}, gc=False)
+    fields = [("of", kind), *others.items()]
+    event = msgspec.defstruct("Event", fields, rename={"of": name}, gc=False)
     return msgspec.json.Decoder(event).decode
 
 

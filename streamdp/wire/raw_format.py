@@ -9,7 +9,9 @@ Everything here depends on encoded lengths alone: no branch is taken on content,
 does not depend on values, good or bad. Numbers that are not finite are passed on; the core nulls
 their row, and only that.
 
-A feedback stream's row is one number: the loss or reward of the action that the header names.
+A feedback stream's row is one number: the loss or reward of the action that the header names. With
+`played = "value"` in a stream with contexts a row is a cell's number, an action's number (uint32
+each) and the loss or reward (float32).
 
 A batch of well-formed records is one join and one view, with no work for each record beyond its
 length. `bytes` objects are aligned well enough for float32.
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -28,17 +30,14 @@ from numpy.typing import NDArray
 from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import NO_ARM
-from streamdp.wire.feedback import Feedback, Outcomes
+from streamdp.wire.decoded import Decoded, Headers, Setting, Value, checked_option
+from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import (
     CONFLUENT_PREFIX,
-    Decoded,
     Prefix,
-    Setting,
-    Value,
     checked_actions,
     checked_names,
     checked_numbers,
-    checked_option,
     checked_rows,
     record_lengths,
 )
@@ -51,28 +50,48 @@ _WIRE_TYPES: dict[Scalar, np.dtype[Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RawRows:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RawFormat:
     """Records of rows with a fixed count of numbers of one scalar type."""
 
-    columns: int
+    actions: tuple[str, ...]
     scalar: Scalar
-    frames: bool
-    prefix: Prefix
+    frames: bool = False
+    prefix: Prefix = "none"
+    feedback: Feedback | None = None
 
     def __post_init__(self) -> None:
-        """Check the options."""
+        """Check actions and options; a row of one number has no place for an action's name."""
+        checked_actions(self.actions)
         checked_option(self.frames, where="format.frames", allowed=(False, True))
         checked_option(self.prefix, where="format.prefix", allowed=("none", "confluent"))
+        feedback = self.feedback
+        if feedback is None or feedback.played == "header":
+            return
+        if feedback.contexts is None or self.scalar != "float32":
+            raise InvalidConfig(
+                "played",
+                f"{self.scalar} records hold one number and no action",
+                expected="header, the format json, or float32 in a stream with contexts",
+                got="value",
+            )
+
+    @property
+    def columns(self) -> int:
+        """The numbers of a row."""
+        if self.feedback is None:
+            return len(self.actions)
+        return 1 if self.feedback.played == "header" else 3
 
     @property
     def row_bytes(self) -> int:
         """The length of an encoded row."""
         return self.columns * _WIRE_TYPES[self.scalar].itemsize
 
-    def settings(self) -> dict[str, Setting]:
-        """Everything that decides how a record is read."""
-        return {"name": self.scalar, "frames": self.frames, "prefix": self.prefix}
+    def settings(self) -> Mapping[str, Setting]:
+        """Everything that decides how a record is read: part of the configuration's digest."""
+        more = {} if self.feedback is None else self.feedback.settings()
+        return {"name": self.scalar, "frames": self.frames, "prefix": self.prefix, **more}
 
     def slots(self, lengths: Ints) -> Ints:
         """How many slots records of these encoded lengths take. Public."""
@@ -80,26 +99,38 @@ class RawRows:
             return np.ones(len(lengths), dtype=np.int64)
         return np.maximum(1, (lengths - self._skip) // self.row_bytes)
 
-    def decode(self, values: Sequence[Value]) -> Decoded:
-        """The rows of a batch of records. Never raises because of content."""
-        lengths = record_lengths(values)
-        slots = self.slots(lengths)
-        bodies: Sequence[Value] = values
-        misfits = np.flatnonzero(lengths - self._skip != slots * self.row_bytes)
-        if len(misfits) or self._skip:
-            bodies = self._bodies(values, slots=slots, misfits=misfits)
-        joined = b"".join(bodies)  # type: ignore[arg-type]  # a null value is a misfit
-        rows = np.frombuffer(joined, dtype=_WIRE_TYPES[self.scalar])
-        return Decoded(_as_float32(rows.reshape(-1, self.columns)), slots)
+    def decode(self, values: Sequence[Value], headers: Sequence[Headers] = ()) -> Decoded:
+        """The slots of a batch of records. Never raises because of content."""
+        rows, slots = self._rows(values)
+        feedback, played = self.feedback, None
+        if feedback is None:
+            return Decoded.of_losses(rows, slots)
+        if feedback.played == "value":
+            assert feedback.contexts is not None, "checked when the format was made"
+            whole, count = rows.view(np.uint32), len(self.actions)
+            cells = np.minimum(whole[:, 0], np.uint32(feedback.contexts.unknown)).astype(np.int32)
+            actions = np.minimum(whole[:, 1], np.uint32(count)).astype(np.int32)
+            played = np.where(actions == count, NO_ARM, cells * np.int32(count) + actions)
+        return feedback.observed(rows[:, -1], slots, headers, frames=self.frames, played=played)
 
-    def encode(self, numbers: NDArray[np.float32]) -> bytes:
+    def encode(self, rows: NDArray[np.float32], *, played: Sequence[int] = ()) -> bytes:
         """One record that carries these rows, with zeros in place of Confluent's prefix."""
-        rows = checked_rows(numbers, columns=self.columns)
-        if len(rows) > 1 and not self.frames:
+        feedback = self.feedback
+        if feedback is None:
+            table = checked_rows(rows, columns=self.columns)
+        else:
+            table = checked_numbers(rows).reshape(-1, 1)
+        if len(table) > 1 and not self.frames:
             raise InvalidConfig(
-                "losses", "too many rows", expected="1 without frames", got=len(rows)
+                "losses", "too many rows", expected="1 without frames", got=len(table)
             )
-        return b"\0" * self._skip + rows.astype(_WIRE_TYPES[self.scalar]).tobytes()
+        if feedback is not None and feedback.played == "value":
+            assert feedback.contexts is not None, "checked when the format was made"
+            count = len(self.actions)
+            nothing = feedback.contexts.unknown * count, count  # no action has this number
+            arms = [(arm // count, arm % count) if arm != NO_ARM else nothing for arm in played]
+            table = np.concatenate([np.array(arms, "<u4").view(np.float32), table], axis=1)
+        return b"\0" * self._skip + table.astype(_WIRE_TYPES[self.scalar]).tobytes()
 
     def explain(self, value: Value) -> str | None:
         """Why a record is unusable, wholly or in part. NOT PRIVATE: for operators only."""
@@ -111,12 +142,31 @@ class RawRows:
             return f"{length} bytes, expected {allowed}"
         if length <= 0 or length % self.row_bytes:
             return f"{length} bytes, expected a multiple of {allowed}"
-        bad = np.flatnonzero(~np.isfinite(self.decode([value]).losses).all(axis=1))
+        bad = np.flatnonzero(~np.isfinite(self._rows([value])[0]).all(axis=1))
         return f"{len(bad)} rows with NaN or infinity, the first is {bad[0]}" if len(bad) else None
+
+    def __repr__(self) -> str:
+        """Show the format and the number of actions."""
+        if self.feedback is None:
+            options = f"frames={self.frames}, prefix={self.prefix}"
+            return f"RawFormat({self.scalar}, K={len(self.actions)}, {options})"
+        return f"RawFormat({self.scalar}, {self.feedback.content}, K={len(self.actions)})"
 
     @property
     def _skip(self) -> int:
         return CONFLUENT_PREFIX if self.prefix == "confluent" else 0
+
+    def _rows(self, values: Sequence[Value]) -> tuple[NDArray[np.float32], Ints]:
+        """The rows of a batch of records, and how many each has."""
+        lengths = record_lengths(values)
+        slots = self.slots(lengths)
+        bodies: Sequence[Value] = values
+        misfits = np.flatnonzero(lengths - self._skip != slots * self.row_bytes)
+        if len(misfits) or self._skip:
+            bodies = self._bodies(values, slots=slots, misfits=misfits)
+        joined = b"".join(bodies)  # type: ignore[arg-type]  # a null value is a misfit
+        rows = np.frombuffer(joined, dtype=_WIRE_TYPES[self.scalar])
+        return _as_float32(rows.reshape(-1, self.columns)), slots
 
     def _bodies(self, values: Sequence[Value], *, slots: Ints, misfits: Ints) -> list[bytes]:
         """Each record's rows, with rows of NaN for the records whose length does not fit."""
@@ -126,127 +176,6 @@ class RawRows:
         for at in misfits.tolist():
             bodies[at] = row * int(slots[at])
         return bodies
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class RawFormat:
-    """Rows of losses, one number for each action."""
-
-    actions: tuple[str, ...]
-    scalar: Scalar
-    frames: bool = False
-    prefix: Prefix = "none"
-    _rows: RawRows = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Check the actions and options."""
-        columns = len(checked_actions(self.actions))
-        rows = RawRows(columns, self.scalar, self.frames, self.prefix)
-        object.__setattr__(self, "_rows", rows)
-
-    @property
-    def row_bytes(self) -> int:
-        """The length of an encoded row."""
-        return self._rows.row_bytes
-
-    def settings(self) -> Mapping[str, Setting]:
-        """Everything that decides how a record is read."""
-        return self._rows.settings()
-
-    def slots(self, lengths: Ints) -> Ints:
-        """How many slots records of these encoded lengths take. Public."""
-        return self._rows.slots(lengths)
-
-    def decode(self, values: Sequence[Value]) -> Decoded:
-        """The rows of a batch of records. Never raises because of content."""
-        return self._rows.decode(values)
-
-    def encode(self, losses: NDArray[np.float32]) -> bytes:
-        """One record that carries these rows."""
-        return self._rows.encode(losses)
-
-    def explain(self, value: Value) -> str | None:
-        """Why a record is unusable, wholly or in part. NOT PRIVATE: for operators only."""
-        return self._rows.explain(value)
-
-    def __repr__(self) -> str:
-        """Show the format and the number of actions."""
-        return (
-            f"RawFormat({self.scalar}, K={len(self.actions)},"
-            f" frames={self.frames}, prefix={self.prefix})"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class RawFeedback:
-    """One number for each slot of a feedback stream: loss or reward of the action in the header.
-
-    With `played = "value"` in a stream with contexts a row is a cell's number, an action's number
-    (uint32 each) and the loss or reward (float32).
-    """
-
-    feedback: Feedback
-    scalar: Scalar
-    frames: bool = False
-    prefix: Prefix = "none"
-    _rows: RawRows = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Check the options; a row has no place for the action's name."""
-        feedback = self.feedback
-        if feedback.played == "value" and (feedback.contexts is None or self.scalar != "float32"):
-            raise InvalidConfig(
-                "played",
-                f"{self.scalar} records hold one number and no action",
-                expected="header, the format json, or float32 in a stream with contexts",
-                got="value",
-            )
-        columns = 3 if feedback.played == "value" else 1
-        rows = RawRows(columns, self.scalar, self.frames, self.prefix)
-        object.__setattr__(self, "_rows", rows)
-
-    def settings(self) -> Mapping[str, Setting]:
-        """Everything that decides how a record is read: part of the configuration's digest."""
-        return {**self._rows.settings(), **self.feedback.settings()}
-
-    def slots(self, lengths: Ints) -> Ints:
-        """How many slots records of these encoded lengths take. Public."""
-        return self._rows.slots(lengths)
-
-    def decode(self, values: Sequence[Value]) -> Outcomes:
-        """Decode a batch of payloads. Never raises because of content."""
-        decoded, contexts = self._rows.decode(values), self.feedback.contexts
-        numbers = decoded.losses[:, -1]
-        if self.feedback.played == "header":
-            return Outcomes(numbers, decoded.slots_per_record)
-        assert contexts is not None, "checked when the format was made"
-        whole, count = decoded.losses.view(np.uint32), len(self.feedback.actions)
-        cells = np.minimum(whole[:, 0], np.uint32(contexts.unknown)).astype(np.int32)
-        actions = np.minimum(whole[:, 1], np.uint32(count)).astype(np.int32)
-        played = np.where(actions == count, NO_ARM, cells * np.int32(count) + actions)
-        return Outcomes(numbers, decoded.slots_per_record, played)
-
-    def encode(self, numbers: NDArray[np.float32], *, played: Sequence[int]) -> bytes:
-        """The payload of one record with these numbers."""
-        column = checked_numbers(numbers).reshape(-1, 1)
-        if self.feedback.played == "header":
-            return self._rows.encode(column)
-        contexts, count = self.feedback.contexts, len(self.feedback.actions)
-        assert contexts is not None, "checked when the format was made"
-        nothing = contexts.unknown * count, count  # no action has this number
-        whole = np.array(
-            [(arm // count, arm % count) if arm != NO_ARM else nothing for arm in played], "<u4"
-        )
-        return self._rows.encode(np.concatenate([whole.view(np.float32), column], axis=1))
-
-    def explain(self, value: Value) -> str | None:
-        """Why a payload is unusable, wholly or in part. NOT PRIVATE: for operators only."""
-        return self._rows.explain(value)
-
-    def __repr__(self) -> str:
-        """Show the format and the number of actions."""
-        feedback = self.feedback
-        return f"RawFeedback({self.scalar}, {feedback.content}, K={len(feedback.actions)})"
 
 
 def _as_float32(rows: NDArray[Any]) -> NDArray[np.float32]:
@@ -269,24 +198,20 @@ class RawFactory:
         """The format for these actions."""
         return RawFormat(actions=tuple(actions), scalar=self.scalar, frames=frames, prefix=prefix)
 
-    def configure(self, *, actions: Sequence[str], options: Mapping[str, object]) -> RawFormat:
+    def configure(
+        self,
+        *,
+        actions: Sequence[str],
+        options: Mapping[str, object],
+        feedback: Feedback | None = None,
+    ) -> RawFormat:
         """The format for these actions, from the options of a stream's configuration."""
         checked_names(options, where="format", known=("frames", "prefix"))
         return RawFormat(
             actions=tuple(actions),
             scalar=self.scalar,
-            **options,  # type: ignore[arg-type]  # RawFormat checks types and values
-        )
-
-    def configure_feedback(
-        self, *, feedback: Feedback, options: Mapping[str, object]
-    ) -> RawFeedback:
-        """The format for these records, from the options of a stream's configuration."""
-        checked_names(options, where="format", known=("frames", "prefix"))
-        return RawFeedback(
             feedback=feedback,
-            scalar=self.scalar,
-            **options,  # type: ignore[arg-type]  # RawRows checks types and values
+            **options,  # type: ignore[arg-type]  # RawFormat checks types and values
         )
 
 

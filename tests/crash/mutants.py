@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from streamdp.ports import Partition, Records, Taken
 from streamdp.service import protocol, taking
+from streamdp.service.batches import DecodedRecords
 from streamdp.service.charges_by_others import ChargesByOthers
 from streamdp.service.protocol import Cut, PartitionWork
 from streamdp.service.settings import Pace
@@ -55,13 +56,13 @@ def redraw() -> None:
 
 def skip_a_record() -> None:
     """One record in fifty is lost on its way to the engine."""
-    absorb = PartitionWork.absorb
+    read = PartitionWork.read
     chance = random.Random(1)
 
-    def lossy(self: PartitionWork, records: Sequence[Records]) -> None:
-        absorb(self, [_thinned(batch, chance) for batch in records])
+    def lossy(self: PartitionWork, records: Records) -> DecodedRecords:
+        return read(self, _thinned(records, chance))
 
-    PartitionWork.absorb = lossy  # type: ignore[method-assign]
+    PartitionWork.read = lossy  # type: ignore[method-assign]
 
 
 MUTANTS: dict[str, Callable[[], None]] = {

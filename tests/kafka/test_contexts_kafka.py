@@ -15,7 +15,7 @@ from streamdp.core.evidence.contexts import Contexts
 from streamdp.ports import StreamTopics
 from streamdp.service.config import Configuration
 from streamdp.testing.broker import Borrowed
-from streamdp.wire.feedback import FeedbackFormat, observe
+from tests.support.batches import observe
 from tests.support.processes import LONG, Process, ended_at_once
 from tests.support.shop_files import joined_shop
 
@@ -112,7 +112,7 @@ def test_private_contexts_are_joined_once_through_kills(
     asyncio.run(lived())
     values, headers = asyncio.run(lies(f"{app}.events"))
     format_ = configuration.format("clicks")
-    assert isinstance(format_, FeedbackFormat)
+    assert format_.feedback is not None
     seen = observe(format_, values, headers)  # type: ignore[arg-type]
     assert seen.played.tolist() == [at % FIELDS.cells * 2 + at % 2 for at in range(2 * HALF)]
     assert (seen.gain > 0).tolist() == [at % 3 == 0 for at in range(2 * HALF)]

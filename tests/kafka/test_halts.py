@@ -402,7 +402,7 @@ def test_is_noise_of_half_the_scale_refuted_on_a_real_broker(
         topics = replace(made.topics, app=app, input=f"{app}-losses")
         made = replace(made, topics=topics, randomness=sd.SeededRandomness(5))
         technology = Site.on(broker, app).technology
-        pair, *_ = pairs(learner.schedule, made.loss_format)
+        pair, *_ = pairs(learner.schedule, made.format)
 
         def run(
             log: Sequence[tuple[bytes, Value]],

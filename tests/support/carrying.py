@@ -16,7 +16,7 @@ from streamdp.core.learners.feedback.policy_following import policy_following
 from streamdp.ports import LastCommit, Value
 from streamdp.service.spec import StreamSpec
 from streamdp.service.verification import Verification
-from streamdp.wire.feedback import Feedback, configure_feedback
+from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import configure
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
@@ -51,7 +51,7 @@ def follows(actions: Sequence[str] = ACTIONS) -> PolicyLearner:
 def stream(learner: sd.Leader | PolicyLearner, *, epoch: int = 1, carry: bool = True) -> StreamSpec:
     """A stream of either kind; what its records say of actions does not depend on the epoch."""
     if isinstance(learner, PolicyLearner):
-        format_ = configure_feedback(
+        format_ = configure(
             "json", feedback=Feedback(learner.actions, "reward", learner.played), options={}
         )
         return replace(
@@ -86,7 +86,7 @@ def live(store: Store, of: StreamSpec, stop: int) -> None:
     """Read up to here, publish everything."""
     work = restore(store, of)
     if work.engine.position < stop:
-        work.absorb([store.records(work.engine.position, stop)])
+        work.absorb([work.read(store.records(work.engine.position, stop))])
     settle(store, work)
 
 

@@ -21,7 +21,9 @@ from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.ports import Headers, Key, Technology, Value
 from streamdp.service.quarantine import Quarantine
 from streamdp.service.spec import StreamSpec
-from streamdp.wire.feedback import Feedback, FeedbackFormat, Played, configure_feedback, headers_of
+from streamdp.wire.feedback import Feedback, Played
+from streamdp.wire.formats import Format, configure
+from tests.support.batches import headers_of
 from tests.support.neighbours import ACTIONS, RECORDS, RUNS, key_at
 from tests.support.streams import feedback_spec
 
@@ -51,10 +53,10 @@ class FeedbackCourse:
     aside: Callable[[Technology], Technology] | None = None  # where unusable records go, if at all
 
     @cached_property
-    def layout(self) -> FeedbackFormat:
+    def layout(self) -> Format:
         options = {} if self.format == "json" else {"frames": True}
         feedback = Feedback(ACTIONS, "loss", self.played)
-        return configure_feedback(self.format, feedback=feedback, options=options)
+        return configure(self.format, feedback=feedback, options=options)
 
     def by_script(self, patch: pytest.MonkeyPatch) -> None:
         """Release the script's sums."""

@@ -18,6 +18,7 @@ from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import Batch
 from streamdp.ports import Records
 from streamdp.service import protocol
+from streamdp.service.batches import DecodedRecords
 from streamdp.service.protocol import PartitionWork
 from tests.support.neighbours import Observed, differences
 
@@ -40,13 +41,13 @@ def bad_slots(batch: Batch) -> int:
 
 def redecode(patch: Patch, change: Callable[[Any], Batch]) -> None:
     """Do something with what was decoded."""
-    decode = protocol.decode  # type: ignore[attr-defined]
+    joined = protocol.joined  # type: ignore[attr-defined]
 
-    def changed(format_: Any, records: Sequence[Records], **limits: Any) -> tuple[Batch, int]:
-        batch, refused = decode(format_, records, **limits)
+    def changed(records: Sequence[DecodedRecords], **limits: Any) -> tuple[Batch, int]:
+        batch, refused = joined(records, **limits)
         return change(batch), refused
 
-    patch.setattr(protocol, "decode", changed)
+    patch.setattr(protocol, "joined", changed)
 
 
 def logs_bad_records(patch: Patch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,4 +15,5 @@ def made_of(losses: Sequence[float]) -> Batch:
     """One row for each, of one key."""
     rows = np.repeat(np.array(losses, dtype=np.float32)[:, None], 3, axis=1)
     places = np.arange(len(rows), dtype=np.int64)
-    return loss_batch([b"fr"], np.zeros_like(places), rows, places)
+    batch = loss_batch([b"fr"], np.zeros_like(places), rows, places)
+    return replace(batch, unusable=~np.isfinite(rows[:, 0]))

@@ -15,7 +15,7 @@ from streamdp.core.randomness import Randomness
 from streamdp.ports import Headers, Key, StreamTopics, Value
 from streamdp.service.settings import Start
 from streamdp.service.spec import StreamSpec
-from streamdp.wire.feedback import Content, Feedback, configure_feedback
+from streamdp.wire.feedback import Content, Feedback
 from streamdp.wire.formats import configure
 
 ACTIONS = ("a", "b", "c")
@@ -65,7 +65,7 @@ def feedback_spec(
         topics=StreamTopics("shop", name, f"{name}-shown", headers=True),
         learner=chosen,
         estimates=(),
-        format=configure_feedback(format_name, feedback=feedback, options=options),
+        format=configure(format_name, feedback=feedback, options=options),
         share=Fraction(5),
         epoch=1,
         start=Start.EARLIEST,

@@ -40,8 +40,9 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import ACTION, OPENING, SUMS
 from streamdp.core.grid import NULL
 from streamdp.core.schedule import Schedule
-from streamdp.wire.feedback import FeedbackFormat, Headers, headers_of
-from streamdp.wire.formats import Format, Value
+from streamdp.wire.decoded import Headers, Value
+from streamdp.wire.feedback import Feedback
+from streamdp.wire.formats import Format
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
 
@@ -108,13 +109,13 @@ def keys_of(side: str, *, runs: int) -> tuple[bytes, ...]:
     return tuple(f"{side}{run:07d}".encode() for run in range(runs))
 
 
-def pairs(schedule: Schedule, format_: Format | FeedbackFormat) -> list[NeighbouringLogs]:
+def pairs(schedule: Schedule, format_: Format) -> list[NeighbouringLogs]:
     """Neighbours by another content, by an unusable one, and by none."""
     lengths = schedule.lengths(np.arange(_MOST_BLOCKS))
     block = int(np.argmax(lengths > 1))  # 0 if none has two slots
     start, slots = schedule.start(block), schedule.stop(block + _FOLLOWING) - 1
-    if isinstance(format_, FeedbackFormat):
-        return list(_of_sums(format_, block, start, schedule.stop(block), slots))
+    if format_.feedback is not None:
+        return list(_of_sums(format_, format_.feedback, block, start, schedule.stop(block), slots))
     if len(format_.actions) != 2:
         got = len(format_.actions)
         raise InvalidConfig("black box", "actions", expected="two", got=got)
@@ -169,15 +170,16 @@ class _Slot:
 
 
 def _of_sums(
-    format_: FeedbackFormat, block: int, start: int, stop: int, slots: int
+    format_: Format, feedback: Feedback, block: int, start: int, stop: int, slots: int
 ) -> Iterator[NeighbouringLogs]:
-    in_header, last = format_.feedback.played == "header", _arms(format_) - 1
-    usual, bad = _slot(format_, last, _USUAL), _slot(format_, _SHOWN, 1.0)
-    good = _slot(format_, _SHOWN if in_header else last, 0.0)
+    in_header, last = feedback.played == "header", len(feedback.arms) - 1
+    slot_of = partial(_slot, format_, feedback)
+    usual, bad = slot_of(last, _USUAL), slot_of(_SHOWN, 1.0)
+    good = slot_of(_SHOWN if in_header else last, 0.0)
     arm = _SHOWN if in_header else None
     garbage, nothing = _Slot(arm, 0, b"\xff" * len(bad.value or b"")), _Slot(arm, 0, None)
     arms = [_SHOWN if slot == start else last for slot in range(1, slots + 1)]
-    headers = [headers_of(format_, [shown]) for shown in arms]
+    headers = [feedback.headers([shown], frames=False) for shown in arms]
     for name, other in (
         ("another content", good), ("an unusable content", garbage), ("no content", nothing),
     ):  # fmt: skip
@@ -187,7 +189,7 @@ def _of_sums(
             if slot.value is not None:  # only JSON's lengths differ, and JSON may end in spaces
                 slot = replace(slot, value=slot.value.ljust(width))
             sides.append([usual] * (start - 1) + [slot] + [usual] * (slots - start))
-        centres = [_exact(side[start - 1 : stop - 1], format_) for side in sides]
+        centres = [_exact(side[start - 1 : stop - 1], feedback) for side in sides]
         events = partial(_sums, block, centres, centres[0][1] if in_header else None)
         streams = tuple([slot.value for slot in side] for side in sides)
         yield NeighbouringLogs(
@@ -195,23 +197,17 @@ def _of_sums(
         )
 
 
-def _arms(format_: FeedbackFormat) -> int:
-    """How many sums a block has: one for each action, in each cell."""
-    contexts = format_.feedback.contexts
-    return len(format_.feedback.actions) * (1 if contexts is None else contexts.cells)
-
-
-def _slot(format_: FeedbackFormat, arm: int, loss: float) -> _Slot:
+def _slot(format_: Format, feedback: Feedback, arm: int, loss: float) -> _Slot:
     """A slot: the shown action and its outcome."""
-    number = loss if format_.feedback.content == "loss" else 1 - loss
+    number = loss if feedback.content == "loss" else 1 - loss
     value = format_.encode(np.array([number], dtype=np.float32), played=[arm])
     return _Slot(arm, round((0.5 - loss) * 2 * NULL), value)
 
 
-def _exact(side: Sequence[_Slot], format_: FeedbackFormat) -> Ints:
+def _exact(side: Sequence[_Slot], feedback: Feedback) -> Ints:
     """What a block releases, without noise (2 × arms), slot by slot."""
-    numbers = np.zeros((2, _arms(format_)), dtype=np.int64)
-    pairs = format_.feedback.played == "value"
+    numbers = np.zeros((2, len(feedback.arms)), dtype=np.int64)
+    pairs = feedback.played == "value"
     for slot in side:
         if slot.arm is not None:
             added = (NULL + slot.gain, NULL - slot.gain) if pairs else (slot.gain, 1)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from streamdp.lab.audit.blackbox import EpsilonBound, Record
     from streamdp.ports import StreamTopics, Technology
     from streamdp.service.spec import StreamSpec
-    from streamdp.wire.feedback import Content, Headers
+    from streamdp.wire.decoded import Headers
+from streamdp.wire.feedback import Content
 
 _APP = "audit"
 _LOOK_SECONDS = 0.01
@@ -100,7 +101,7 @@ def spec_of(learner: Learner, *, stream: str, content: Content = "loss") -> Stre
     from streamdp.core.randomness import SystemRandomness
     from streamdp.service.settings import Start
     from streamdp.service.spec import StreamSpec
-    from streamdp.wire.feedback import Feedback, configure_feedback
+    from streamdp.wire.feedback import Feedback
     from streamdp.wire.formats import configure
 
     feedback = None
@@ -110,9 +111,7 @@ def spec_of(learner: Learner, *, stream: str, content: Content = "loss") -> Stre
         topics=_topics(stream, headers=feedback is not None),
         learner=learner,
         estimates=(),
-        format=configure("json", actions=list(learner.actions))
-        if feedback is None
-        else configure_feedback("json", feedback=feedback),
+        format=configure("json", actions=learner.actions, feedback=feedback),
         share=learner.charge or Fraction(0),
         epoch=1,
         start=Start.EARLIEST,

@@ -289,8 +289,8 @@ class ShownOptions:
     def feedback(self, actions: tuple[str, ...] | None) -> Feedback | None:
         """The format of a topic's records; None if no option names it."""
         from streamdp.core.errors import InvalidConfig
+        from streamdp.wire.decoded import checked_option
         from streamdp.wire.feedback import Feedback
-        from streamdp.wire.formats import checked_option
 
         if self.content not in (None, *CONTENTS):
             expected = " | ".join(CONTENTS)

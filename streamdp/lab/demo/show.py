@@ -167,7 +167,7 @@ class Show:
     async def _visits(
         self, running: Running, knowledge: Knowledge, producer: Producer, draw: Draw
     ) -> None:
-        encode = next(spec for spec in running.specs if spec.name == STREAM).loss_format.encode
+        encode = next(spec for spec in running.specs if spec.name == STREAM).format.encode
         begun = time.monotonic()
         while (passed := time.monotonic() - begun) < self._seconds:
             progress = passed / self._seconds

@@ -22,7 +22,8 @@ from streamdp.lab.replay.sources import ReadOptions
 from streamdp.lab.replay.sources.topics import addressed, records_of
 from streamdp.ports import Headers, Records, StreamTopics, Technology
 from streamdp.service.registries import with_schemas
-from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback, observe
+from streamdp.wire.feedback import Feedback
+from streamdp.wire.formats import Format, configure
 
 
 def open_topic(
@@ -48,26 +49,24 @@ def topic_log(
             "--actions and --content (reward or loss), as the stream's configuration has them"
         )
         raise wrong(name, "a topic does not name them", expected=expected, got="none")
-    format_ = with_schemas(
-        configure_feedback(how.format, feedback=feedback, options=how.format_options)
-    )
+    format_ = with_schemas(configure(how.format, feedback=feedback, options=how.format_options))
     topics = StreamTopics(app="replay", stream=topic, input=topic, headers=True)
     with closing(records_of(technology, topics)) as batches:
         pieces = [_piece(records, format_, pscore) for records in batches]
     return joined(name, how.actions, pieces, feedback.contexts)
 
 
-def _piece(records: Records, format_: FeedbackFormat, pscore: str) -> Piece:
-    observed = observe(format_, list(records.values), records.headers)
-    slots = observed.slots_per_record
+def _piece(records: Records, format_: Format, pscore: str) -> Piece:
+    read = format_.decode(list(records.values), records.headers)
+    slots = read.slots
     which = np.repeat(np.arange(len(slots)), slots)
     offsets = np.array(records.offsets, dtype=np.int64)[which]
     return Piece(
         records.partition.number,
         [records.keys[at] for at in which.tolist()],
         offsets,
-        observed.played,
-        observed.gain,
+        read.content["played"],
+        read.content["gain"],
         _propensities(records.headers, slots.tolist(), pscore, framed=format_.frames),
     )
 

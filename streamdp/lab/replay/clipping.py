@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.grid import as_float32
-from streamdp.wire.formats import Decoded, Format, Value
+from streamdp.wire.decoded import Decoded, Value
+from streamdp.wire.formats import Format
 from streamdp.wire.json_format import JsonFormat
 
 

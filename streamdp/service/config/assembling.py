@@ -29,8 +29,7 @@ from streamdp.ports import StreamTopics
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.config.pairs import wrong
 from streamdp.service.config.tables import FormatTable, options_for
-from streamdp.wire.feedback import FeedbackFormat, configure_feedback
-from streamdp.wire.formats import Format, checked_names, configure, factory_of
+from streamdp.wire.formats import checked_names, configure, factory_of
 from streamdp.wire.registered.fields import Field
 from streamdp.wire.registered.formats import SOURCE, Reading, SchemaFactory
 
@@ -169,34 +168,22 @@ def _encoding(configuration: Configuration, name: str) -> Encode:
     if stream.format.name == "json":
         options["padding"] = "fixed"
     feedback = configuration.feedback(stream_name)
-    made: Format | FeedbackFormat
+    made = configure(
+        stream.format.name,
+        actions=configuration.actions(stream_name),
+        options=options,
+        feedback=feedback,
+    )
     if feedback is None:
-        made = configure(stream.format.name, actions=configuration.actions(stream_name),
-                         options=options)  # fmt: skip
-        return _losses(made)
-    made = configure_feedback(stream.format.name, feedback=feedback, options=options)
+        return lambda losses: made.encode(np.array([losses], dtype=np.float32))
     if made.frames:
         problem, expected = "an event is one slot, a frame is many", "a stream without frames"
         raise wrong(configuration, name, "stream", problem, expected, stream_name)
-    return _feedback(made)
-
-
-def _losses(made: Format) -> Encode:
-    def encode(losses: Sequence[float]) -> bytes:
-        return made.encode(np.array([losses], dtype=np.float32))
-
-    return encode
-
-
-def _feedback(made: FeedbackFormat) -> Encode:
-    """Encode one number: the loss, or the reward where the stream reads rewards.
-
-    Where events name their arm, its number follows.
-    """
-    rewards = made.feedback.content == "reward"
-    nothing = NO_ARM if made.feedback.played == "value" else 0
+    rewards = feedback.content == "reward"
+    nothing = NO_ARM if feedback.played == "value" else 0
 
     def encode(losses: Sequence[float]) -> bytes:
+        """One number: the loss, or the reward; where events name their arm, its number follows."""
         loss, *arm = losses
         number = 1.0 - loss if rewards else loss
         played = [int(arm[0]) if arm else nothing]

@@ -51,7 +51,7 @@ from streamdp.service.config.pairs import (
 )
 from streamdp.service.config.tables import LearnerTable, StreamTable, Tables, options_for
 from streamdp.service.settings import LoopSettings, Pace
-from streamdp.wire.feedback import Feedback, FeedbackFormat, configure_feedback
+from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import Format, configure
 
 if TYPE_CHECKING:
@@ -292,15 +292,13 @@ class Configuration:
         with self._within(name):
             return tuple(Estimate(table.name, table.epsilon, table.min_length) for table in tables)
 
-    def format(self, name: str) -> Format | FeedbackFormat:
+    def format(self, name: str) -> Format:
         """How a stream's records are read and written."""
         table, actions = self.stream(name).format, self.actions(name)
         feedback = self.feedback(name)
         with self._within(name):
             options = options_for(table, self.stream(name).input)
-            if feedback is None:
-                return configure(table.name, actions=actions, options=options)
-            return configure_feedback(table.name, feedback=feedback, options=options)
+            return configure(table.name, actions=actions, options=options, feedback=feedback)
 
     def feedback(self, name: str) -> Feedback | None:
         """The format of a feedback stream's records; None for other streams."""

@@ -23,15 +23,12 @@ from numpy.typing import NDArray
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost
-from streamdp.wire.feedback import Feedback, Outcomes
+from streamdp.wire.decoded import Decoded, Headers, Setting, Value, checked_option
+from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import (
-    Decoded,
-    Setting,
-    Value,
     checked_actions,
     checked_names,
     checked_numbers,
-    checked_option,
     checked_rows,
     record_lengths,
 )
@@ -42,6 +39,7 @@ from streamdp.wire.json_format import (
     event_reader,
     list_rows,
     mapping_rows,
+    number_rows,
     shallow,
     short_decimals,
 )
@@ -308,8 +306,7 @@ _JSON_TYPES: dict[str, Any] = {
 def _json_rows(field: Field, actions: tuple[str, ...]) -> JsonRows | None:
     """Reads a field of numbers for each action, or of one; None for another content."""
     if field.content == "number":
-        event = event_reader(field.name, float)
-        return JsonRows(1, event, lambda of: (of.of,))
+        return number_rows(field.name)
     if field.content == "numbers":
         return list_rows(actions)
     return mapping_rows(actions) if field.content == "numbers by name" and actions else None
@@ -334,30 +331,45 @@ def _json_reader(field: Field, actions: tuple[str, ...]) -> Reader:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SchemaFormat:
-    """Losses of all actions, one slot a record."""
+    """All losses, or the loss or reward of the action that a header names; one slot a record."""
 
     actions: tuple[str, ...]
     reading: Reading
     layout: Layout = "list"
+    feedback: Feedback | None = None
+
+    @property
+    def frames(self) -> bool:
+        """False: a record is one slot."""
+        return False
 
     def settings(self) -> Mapping[str, Setting]:
         """Everything that decides how a record is read, beside what the state holds."""
-        return {**self.reading.settings(), "layout": self.layout}
+        more = {"layout": self.layout} if self.feedback is None else self.feedback.settings()
+        return {**self.reading.settings(), **more}
 
     def slots(self, lengths: Ints) -> Ints:
         """One for each record. Public."""
         return np.ones(len(lengths), dtype=np.int64)
 
-    def decode(self, values: Sequence[Value]) -> Decoded:
-        """The rows of a batch of records. Never raises because of content."""
-        return Decoded(self.reading.numbers(values), np.ones(len(values), dtype=np.int64))
+    def decode(self, values: Sequence[Value], headers: Sequence[Headers] = ()) -> Decoded:
+        """The slots of a batch of records. Never raises because of content."""
+        rows, slots = self.reading.numbers(values), np.ones(len(values), dtype=np.int64)
+        if self.feedback is None:
+            return Decoded.of_losses(rows, slots)
+        return self.feedback.observed(rows[:, 0], slots, headers, frames=False)
 
-    def encode(self, losses: NDArray[np.float32]) -> bytes:
+    def encode(self, rows: NDArray[np.float32], *, played: Sequence[int] = ()) -> bytes:
         """One record with this row, by the newest schema."""
-        rows = checked_rows(losses, columns=len(self.actions))
-        if len(rows) > 1:
-            raise InvalidConfig("losses", "too many rows", expected="1 in a record", got=len(rows))
-        numbers = short_decimals(rows[0]).tolist()
+        if self.feedback is None:
+            table = checked_rows(rows, columns=len(self.actions))
+        else:
+            table = checked_numbers(rows).reshape(-1, 1)
+        if len(table) > 1:
+            raise InvalidConfig("losses", "too many rows", expected="1 in a record", got=len(table))
+        numbers = short_decimals(table[0]).tolist()
+        if self.feedback is not None:
+            return self.reading.write(numbers[0])
         named = self.layout == "mapping"
         return self.reading.write(
             dict(zip(self.actions, numbers, strict=True)) if named else numbers
@@ -370,54 +382,8 @@ class SchemaFormat:
     def __repr__(self) -> str:
         """Show the format, the subject and the number of actions."""
         source, name = self.reading.source, _NAMES[self.reading.kind]
-        return f"SchemaFormat({name}, {source.subject}, {self.layout}, K={len(self.actions)})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class SchemaFeedback:
-    """The loss or the reward of the shown action, which a header names; one slot a record."""
-
-    feedback: Feedback
-    reading: Reading
-
-    @property
-    def frames(self) -> bool:
-        """False: a record is one slot."""
-        return False
-
-    def settings(self) -> Mapping[str, Setting]:
-        """Everything that decides how a record is read, beside what the state holds."""
-        return {**self.reading.settings(), **self.feedback.settings()}
-
-    def slots(self, lengths: Ints) -> Ints:
-        """One for each record. Public."""
-        return np.ones(len(lengths), dtype=np.int64)
-
-    def decode(self, values: Sequence[Value]) -> Outcomes:
-        """Decode a batch of payloads. Never raises because of content."""
-        numbers = self.reading.numbers(values)[:, 0]
-        return Outcomes(numbers, np.ones(len(values), dtype=np.int64))
-
-    def encode(self, numbers: NDArray[np.float32], *, played: Sequence[int]) -> bytes:
-        """One record with this number, by the newest schema."""
-        row = checked_numbers(numbers)
-        if len(row) != 1:
-            raise InvalidConfig(
-                "feedback", "too many slots", expected="1 in a record", got=len(row)
-            )
-        return self.reading.write(short_decimals(row).tolist()[0])
-
-    def explain(self, value: Value) -> str | None:
-        """Why a payload is unusable. NOT PRIVATE: for operators only."""
-        return self.reading.explain(value)
-
-    def __repr__(self) -> str:
-        """Show the format, the subject and the number of actions."""
-        source, name = self.reading.source, _NAMES[self.reading.kind]
-        return f"SchemaFeedback({name}, {source.subject}, K={len(self.feedback.actions)})"
-
-
-Registered = SchemaFormat | SchemaFeedback
+        what = self.layout if self.feedback is None else self.feedback.content
+        return f"SchemaFormat({name}, {source.subject}, {what}, K={len(self.actions)})"
 
 
 def as_json(reading: Reading, values: Sequence[Value], offsets: Sequence[int]) -> list[Value]:
@@ -443,30 +409,32 @@ class SchemaFactory:
 
     kind: SchemaKind
 
-    def configure(self, *, actions: Sequence[str], options: Mapping[str, object]) -> SchemaFormat:
-        """The format of a stream of losses."""
-        checked_names(options, where="format", known=(*SOURCE, "layout"))
+    def configure(
+        self,
+        *,
+        actions: Sequence[str],
+        options: Mapping[str, object],
+        feedback: Feedback | None = None,
+    ) -> SchemaFormat:
+        """The format of a stream; of feedback its actions stand in headers."""
+        known = (*SOURCE, "layout") if feedback is None else SOURCE
+        checked_names(options, where="format", known=known)
+        names = checked_actions(actions)
+        if feedback is not None:
+            if feedback.played != "header":
+                raise InvalidConfig(
+                    "format.name",
+                    "a name in the record would show by its length which action it is",
+                    expected="played = header, or json with padding = fixed",
+                    got=f"{_NAMES[self.kind]} with played = {feedback.played}",
+                )
+            reading = self.reading(Field(feedback.content, "number"), options)
+            return SchemaFormat(actions=names, reading=reading, feedback=feedback)
         layout = options.get("layout", "list")
         checked_option(layout, where="format.layout", allowed=("list", "mapping"))
-        names = checked_actions(actions)
         content = Field("losses", "numbers" if layout == "list" else "numbers by name", len(names))
         reading = self.reading(content, options, actions=names)
         return SchemaFormat(actions=names, reading=reading, layout=layout)  # type: ignore[arg-type]
-
-    def configure_feedback(
-        self, *, feedback: Feedback, options: Mapping[str, object]
-    ) -> SchemaFeedback:
-        """The format of a feedback stream whose actions stand in headers."""
-        checked_names(options, where="format", known=SOURCE)
-        if feedback.played != "header":
-            raise InvalidConfig(
-                "format.name",
-                "a name in the record would show by its length which action it is",
-                expected="played = header, or json with padding = fixed",
-                got=f"{_NAMES[self.kind]} with played = {feedback.played}",
-            )
-        reading = self.reading(Field(feedback.content, "number"), options)
-        return SchemaFeedback(feedback=feedback, reading=reading)
 
     def reading(
         self, field: Field, options: Mapping[str, object], *, actions: tuple[str, ...] = ()

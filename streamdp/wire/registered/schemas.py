@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from streamdp.wire.formats import Value
+from streamdp.wire.decoded import Value
 from streamdp.wire.state_version import MIN_READER, VERSION, Version, decoded
 
 PREFIX = 5

@@ -19,8 +19,9 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.producer.message_accumulator import BatchBuilder
 
 from streamdp.ports import Headers
-from streamdp.wire import configure
-from streamdp.wire.feedback import Feedback, configure_feedback, headers_of
+from streamdp.wire.feedback import Feedback
+from streamdp.wire.formats import configure
+from tests.support.batches import headers_of
 
 PARTITIONS = 2
 
@@ -77,7 +78,7 @@ class Input:
                 yield value, ()
             return
         of = Feedback(tuple(self.labels), content="reward")
-        format_ = configure_feedback(self.format, feedback=of, options=self.options)
+        format_ = configure(self.format, feedback=of, options=self.options)
         encoded = [format_.encode(np.full(1, reward, np.float32), played=[0]) for reward in (0, 1)]
         headers = [headers_of(format_, [arm]) for arm in range(self.actions)]
         generator = np.random.default_rng(5)

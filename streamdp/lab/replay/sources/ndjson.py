@@ -89,7 +89,7 @@ class _Lines:
     def _losses(self, events: list[bytes], numbers: list[int]) -> tuple[NDArray[np.float32], int]:
         """The rows, and how many of them were clipped."""
         decoding, clipped = decoded(self.format, events)
-        losses = decoding.losses
+        losses = decoding.content["losses"]
         if self.on_bad == "refuse":
             for at in np.flatnonzero(np.isnan(losses[:, 0])).tolist():
                 self._explain(events[at], numbers[at])

@@ -58,10 +58,10 @@ class TopicLog:
     def _batch(self, records: Records) -> tuple[Batch, int]:
         """The slots of some records, and how many of them were clipped."""
         decoding, clipped = decoded(self.format, list(records.values))
-        slots = decoding.slots_per_record
+        slots = decoding.slots
         offsets = np.repeat(np.array(records.offsets, dtype=np.int64), slots)
         keys = [records.keys[at] for at in np.repeat(np.arange(len(slots)), slots).tolist()]
-        return batch_of(decoding.losses, first=0, keys=keys, offsets=offsets), clipped
+        return batch_of(decoding.content["losses"], first=0, keys=keys, offsets=offsets), clipped
 
 
 def open_topic(technology: str, address: str, how: ReadOptions) -> TopicLog:
