@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain
 
 import numpy as np
 import pytest
@@ -14,15 +13,12 @@ import streamdp as sd
 from streamdp.core import snapshot
 from streamdp.core.arrays import Field
 from streamdp.core.bank import Bank
-from streamdp.core.events import Batch, Key
+from streamdp.core.events import After, Batch, BlockSums, Carried, Key
 from streamdp.core.kinds import kind as kind_module
 from streamdp.core.kinds.recorded import (
-    NOT_RECORDED,
     Drawn,
     Kept,
-    ManyKept,
     ManyRecorded,
-    Names,
 )
 from streamdp.lab.learners.follow_the_leader import follow_the_leader
 from tests.support.batches import loss_batch
@@ -379,7 +375,14 @@ def test_many_recorded_releases_are_a_mapping(spare: int, monkeypatch: pytest.Mo
             many.discard(name)
             plain.pop(name, None)
         else:
-            kept = Kept(step, step + 1, step + 2, 3 if step % 2 else None)
+            wide = int(generator.integers(1, 4))
+            sums = BlockSums(bytes([wide]) * 8 * wide, bytes([step % 256]) * 8 * wide, step % 3 > 1)
+            kept = Kept(
+                step, step + 1, step + 2, 3 if step % 2 else None,
+                sums if step % 5 < 2 else None,
+                bytes([step % 256]) * 4 * wide if step % 7 < 3 else None,
+                Carried(1, 2, After(1, step, 3)) if step % 11 == 0 else None,
+            )  # fmt: skip
             many.update({name: kept})
             plain[name] = kept
         assert len(many) == len(plain)
@@ -389,22 +392,16 @@ def test_many_recorded_releases_are_a_mapping(spare: int, monkeypatch: pytest.Mo
     for name in names:
         if name.kind == "opening":
             many.discard(name)
-    parts = dict(chain.from_iterable(zip(*of, strict=True) for of in map(flat, many.parts())))
-    assert parts == {name: kept for name, kept in plain.items() if name.kind != "opening"}
+    last = {
+        Drawn(key, born, block, of.kind): offset
+        for of, offsets in many.parts()
+        for key, born, block, offset in zip(
+            of.keys, of.born.tolist(), of.block.tolist(), offsets.tolist(), strict=True
+        )
+    }
+    assert last == {of: kept.last_offset for of, kept in plain.items() if of.kind != "opening"}
     assert many.of_key(b"a")
     assert not many.of_key(b"b")
-
-
-def flat(part: tuple[Names, ManyKept]) -> tuple[list[Drawn], list[Kept]]:
-    """Releases of one kind, one by one."""
-    (kind, keys, born, block), kept = part
-    names = zip(keys, born.tolist(), block.tolist(), strict=True)
-    numbers = zip(*(of.tolist() for of in kept[:3]), strict=True)
-    known = (None if of == NOT_RECORDED else of for of in kept.in_force.tolist())
-    return [Drawn(*name, kind) for name in names], [
-        Kept(value, first, last, of)
-        for (value, first, last), of in zip(numbers, known, strict=True)
-    ]
 
 
 def test_is_a_row_under_another_key_refused() -> None:

@@ -253,9 +253,9 @@ class PartitionWork:
                 self._keep(identity.key, self._entries.mark(place))
         adopted = {release_entry(of) for of in saved.releases}
         adopted_keys = {of.key for of in saved.releases}
-        for names, kept in restored.published.parts():
+        for names, last in restored.published.parts():
             marked = self._entries.marks(names.kind, names.born, names.block, epoch=self._epoch)
-            held = (kept.last_offset < restored.saved_at(names.keys)).tolist()
+            held = (last < restored.saved_at(names.keys)).tolist()
             for key, mark, gone in zip(names.keys, marked, held, strict=True):
                 if key in adopted_keys and self._entries.release(mark, key) in adopted:
                     continue

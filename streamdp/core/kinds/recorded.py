@@ -84,27 +84,46 @@ class ManyKept(NamedTuple):
         return cls(value, first, last, in_force, rest)
 
 
-_NUMBERS = ("born", "block", "value", "first_offset", "last_offset", "in_force", "before")
+_NUMBERS = (
+    "born", "block", "value", "first_offset", "last_offset", "in_force", "before", "text",
+)  # fmt: skip
 _GONE = -1  # in place of `born`
 _END = -1  # of a chain
 _SPARE = 1000  # releases that may be gone before their places are
 _AT_ONCE = 1 << 14
 
 
+class _Shape(NamedTuple):
+    """The lengths of the sums and the policy of a release; None where it has none."""
+
+    sums: int | None  # of each of the two
+    pairs: bool
+    policy: int | None
+
+
+_PLAIN = _Shape(None, False, None)
+_NO_TEXT = -1
+
+
 class ManyRecorded(Mapping[Drawn, Kept]):
-    """Recorded releases as columns, in the order in which they came: 60 bytes each, and 100 a key.
+    """Recorded releases as columns, in the order in which they came: 68 bytes each and their
+    numbers, and 100 a key.
 
     A key's releases are a chain, the newest first: `before` is the place of the one before.
     """
 
-    __slots__ = ("_columns", "_count", "_keys", "_kinds", "_last", "_names", "_rest")
+    __slots__ = (
+        "_carried", "_columns", "_count", "_keys", "_kinds", "_last", "_names", "_shapes", "_texts",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._columns = {name: array("q") for name in _NUMBERS}
         self._keys: list[Key] = []
         self._kinds = bytearray()
         self._names: list[str] = []
-        self._rest: dict[int, Rest] = {}  # where there is any
+        self._texts = bytearray()  # sums and policies: the number of a shape, and its bytes
+        self._shapes: list[_Shape] = []
+        self._carried: dict[int, Carried] = {}
         self._last: dict[Key, int] = {}
         self._count = 0
 
@@ -135,14 +154,14 @@ class ManyRecorded(Mapping[Drawn, Kept]):
             raise KeyError(name)
         value, first, last, in_force = (self._columns[column][at] for column in _NUMBERS[2:6])
         known = None if in_force == NOT_RECORDED else in_force
-        return Kept(value, first, last, known, *self._rest.get(at, NOTHING))
+        return Kept(value, first, last, known, *self._rest(at))
 
     def of_key(self, key: object) -> bool:
         """Whether there are any of this key, or have been."""
         return key in self._last
 
-    def parts(self) -> Iterator[tuple[Names, ManyKept]]:
-        """All of them, some of one kind at a time."""
+    def parts(self) -> Iterator[tuple[Names, Ints]]:
+        """The names of all of them and their last records, some of one kind at a time."""
         for first in range(0, len(self._keys), _AT_ONCE):
             places = first + np.flatnonzero(self._column("born")[first : first + _AT_ONCE] != _GONE)
             kinds = np.frombuffer(self._kinds, dtype=np.uint8)[places]
@@ -150,8 +169,10 @@ class ManyRecorded(Mapping[Drawn, Kept]):
                 some = places[kinds == code]
                 if len(some):
                     keys = [self._keys[at] for at in some.tolist()]
-                    born, block = (self._column(name)[some] for name in _NUMBERS[:2])
-                    yield Names(kind, keys, born, block), self.kept(some)
+                    born, block, last = (
+                        self._column(name)[some] for name in ("born", "block", "last_offset")
+                    )
+                    yield Names(kind, keys, born, block), last
 
     def places(self, names: Names) -> Ints:
         """Where each of these is, for `kept`; -1 where it is not there."""
@@ -172,8 +193,8 @@ class ManyRecorded(Mapping[Drawn, Kept]):
     def kept(self, places: Ints) -> ManyKept:
         """What was drawn in the releases at these places."""
         rest: Sequence[Rest] = [NOTHING] * len(places)
-        if self._rest:
-            rest = list(map(self._rest.get, places.tolist(), rest))
+        if self._texts or self._carried:
+            rest = list(map(self._rest, places.tolist()))
         value, first, last, in_force = (self._column(of)[places] for of in _NUMBERS[2:6])
         return ManyKept(value, first, last, in_force, rest)
 
@@ -199,7 +220,7 @@ class ManyRecorded(Mapping[Drawn, Kept]):
         at = self._place(name)
         if at != _END:
             self._columns["born"][at] = _GONE
-            self._rest.pop(at, None)
+            self._carried.pop(at, None)
             self._count -= 1
             if self._count < len(self._keys) // 2 - _SPARE:  # most of the columns is gone
                 self._close_up()
@@ -214,12 +235,52 @@ class ManyRecorded(Mapping[Drawn, Kept]):
             before.append(last)
             append(key if last == _END else known[last])
             self._last[key] = at
-        for column, of in zip(_NUMBERS, numbers, strict=False):  # all but `before`
+        for column, of in zip(_NUMBERS, numbers, strict=False):  # the first six
             self._columns[column].frombytes(of.astype(np.int64, copy=False).tobytes())
         self._kinds += kinds
-        if rest.count(NOTHING) < len(rest):
-            self._rest.update((at, of) for at, of in enumerate(rest, begin) if of is not NOTHING)
+        text = self._columns["text"]
+        if rest.count(NOTHING) == len(rest):
+            text.frombytes(np.full(len(rest), _NO_TEXT, dtype=np.int64).tobytes())
+        else:
+            text.extend(self._written(at, of) for at, of in enumerate(rest, begin))
         self._count += len(keys)
+
+    def _written(self, at: int, rest: Rest) -> int:
+        """Where the sums and the policy of one release are now, or `_NO_TEXT`."""
+        sums, policy, carried = rest
+        if carried is not None:
+            self._carried[at] = carried
+        shape = _Shape(
+            None if sums is None else len(sums.first),
+            sums is not None and sums.pairs,
+            None if policy is None else len(policy),
+        )
+        if shape == _PLAIN:
+            return _NO_TEXT
+        if shape not in self._shapes:
+            self._shapes.append(shape)
+        begin = len(self._texts)
+        self._texts.append(self._shapes.index(shape))
+        if sums is not None:
+            assert len(sums.first) == len(sums.second)
+            self._texts += sums.first + sums.second
+        self._texts += policy or b""
+        return begin
+
+    def _rest(self, at: int) -> Rest:
+        """What only some releases have."""
+        begin, carried = self._columns["text"][at], self._carried.get(at)
+        if begin == _NO_TEXT:
+            return NOTHING if carried is None else Rest(carried=carried)
+        width, pairs, policy = self._shapes[self._texts[begin]]
+        first, last = begin + 1 + (width or 0), begin + 1 + 2 * (width or 0)
+        sums = None
+        if width is not None:
+            one, other = self._texts[begin + 1 : first], self._texts[first:last]
+            sums = BlockSums(bytes(one), bytes(other), pairs)
+        return Rest(
+            sums, None if policy is None else bytes(self._texts[last : last + policy]), carried
+        )
 
     def _close_up(self) -> None:
         """Use no memory for those that are gone."""
@@ -228,7 +289,7 @@ class ManyRecorded(Mapping[Drawn, Kept]):
         left._append(
             [self._keys[at] for at in places.tolist()],
             np.frombuffer(self._kinds, dtype=np.uint8)[places].tobytes(),
-            [self._column(of)[places] for of in _NUMBERS[:-1]],
+            [self._column(of)[places] for of in _NUMBERS[:6]],
             self.kept(places).rest,
         )
         for slot in self.__slots__:
