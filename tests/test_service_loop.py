@@ -363,6 +363,25 @@ async def test_does_a_burst_of_releases_wait_for_its_commits() -> None:
 
 
 @running
+async def test_a_first_batch_is_bounded_by_the_bytes_that_it_may_draw() -> None:
+    """Before anything is known of a stream: each record may begin a key and end a block."""
+    room = Room([spec()], partitions=1)
+    most = 50
+    settings = replace(QUICK, most_waiting_bytes=most * spec().bytes_a_line, brake_seconds=60.0)
+    between: list[Lingering] = []
+
+    def around(transport: Transport) -> Transport:
+        between.append(Lingering(transport))
+        return between[0]
+
+    room.send("home", events(1500, keys=[f"key {n}".encode() for n in range(1500)]))
+    async with room.worker(settings=settings, around=around):
+        await room.until(room.is_read)
+    assert room.wrong() == []
+    assert most < max(between[0].published) <= 2 * most
+
+
+@running
 async def test_releases_that_wait_for_a_slow_commit_are_bounded_by_their_bytes() -> None:
     """Records are few and may all wait; what they draw may not. Then the partition goes on."""
     room = Room([spec()], partitions=1)

@@ -243,9 +243,11 @@ class Service:
         settings, clock = self._settings, self._around.clock
         gathered, timeout = 0, settings.poll_seconds
         appetites = [worker.appetite for worker in self._workers.values()]
+        at_once = [worker.most_records for worker in self._workers.values()]
+        most = min([settings.poll_records, *at_once])
         while gathered < min([settings.batch_records, *appetites]):
             begun = clock()
-            batches = await self._transport.poll(max_records=settings.poll_records, timeout=timeout)
+            batches = await self._transport.poll(max_records=most, timeout=timeout)
             self._observe("poll", clock() - begun)
             for records in batches:
                 worker = self._workers.get(records.partition)
@@ -255,7 +257,7 @@ class Service:
                 self._heard_at = clock()
             count = sum(len(records) for records in batches)
             gathered, timeout = gathered + count, 0.0
-            if count < settings.poll_records:
+            if count < most:
                 break
         self._look()
         for _ in range(_TURNS):

@@ -49,7 +49,11 @@ class Worker:
         self.partition = partition
         self.has_room = asyncio.Event()  # for more releases before the next commit
         self.has_room.set()
-        self.appetite = around.settings.batch_records  # records that draw about `most_drawn`
+        settings = around.settings
+        most_records = settings.most_waiting_bytes // spec.bytes_a_line
+        self.most_records = max(1, min(settings.batch_records, most_records))
+        """Most records of one batch: each may draw, and a line may have thousands of actions."""
+        self.appetite = self.most_records  # records that draw about `most_drawn`
         self._spec = spec
         self._around = around
         most = around.settings.most_drawn_bytes // spec.largest_value
@@ -79,7 +83,7 @@ class Worker:
     def apply(self) -> None:
         """Apply what was delivered; a failure is this partition's alone."""
         inbox, self._inbox = self._inbox, []
-        self.appetite = self._around.settings.batch_records
+        self.appetite = self.most_records
         if not inbox or self._work is None or self.life.failure is not None:
             return
         before = self._work.unrecorded
@@ -91,7 +95,8 @@ class Worker:
             if self._waiting(self._work) > 1:
                 self.life.pause()
             most, drawn = self._most_drawn, self._work.unrecorded
-            self.appetite = max(1, most * sum(map(len, inbox)) // max(1, drawn - before))
+            appetite = most * sum(map(len, inbox)) // max(1, drawn - before)
+            self.appetite = max(1, min(self.most_records, appetite))
             if drawn > most:
                 self.has_room.clear()
         self.life.stirred.set()

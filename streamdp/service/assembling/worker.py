@@ -36,7 +36,7 @@ class AssemblyWorker:
         self.partition = partition
         self.has_room = asyncio.Event()  # always set: a round takes all there is
         self.has_room.set()
-        self.appetite = around.settings.batch_records
+        self.appetite = self.most_records = around.settings.batch_records
         self._spec = spec
         self._around = around
         self.life = Life(partition, around, live=self._live, drop=self._drop)
