@@ -19,7 +19,7 @@ from streamdp.lab.replay.cells import parse_candidate, policy_learner
 from tests.support.command_line import run_command
 
 ASKED = ["--actions", "4", "--epsilon", "1", "--rate", "0.02", "--gap", "0.03"]
-BY_FORMULA = [*ASKED, "--learner", "policy_blocks"]  # the default has none
+BY_FORMULA = [*ASKED, "--learner", "policy_blocks"]
 
 
 def invoked(*arguments: str) -> Any:
@@ -27,6 +27,9 @@ def invoked(*arguments: str) -> Any:
 
 
 HELD_OUT = [
+    ("policy_following", 3, 0.05, 0.02, "1"),
+    ("policy_following", 7, 0.3, 0.12, "1/5"),
+    ("policy_following", 18, 0.05, 0.045, "1"),
     ("policy_blocks", 3, 0.03, 0.02, "1"),
     ("policy_blocks", 6, 0.3, 0.1, "1/4"),
     ("policy_blocks", 20, 0.05, 0.05, "1"),
@@ -117,6 +120,17 @@ def test_has_the_table_only_rates_that_can_be(arguments: list[str], said: str | 
         assert {line.split("|")[1].strip() for line in result.stdout.splitlines()[2:]} == {
             "0.3", "0.6"
         }  # fmt: skip
+
+
+def test_the_default_has_its_table_where_its_formula_holds() -> None:
+    """Not where the best action is nearly always rewarded."""
+    wish = Wish.of_clicks("policy_following", 4, 0.02, 0.03)
+    table = table_for(wish, Fraction(1))
+    assert table is not None
+    assert len(table.gaps) == 3
+    sure = Wish.of_clicks("policy_following", 4, 0.5, 0.4)
+    assert table_for(sure, Fraction(1)) is not None  # of half the gap
+    assert table_for(Wish.of_clicks("policy_following", 4, 0.7, 0.3), Fraction(1)) is None
 
 
 def test_is_the_plan_there_for_programs() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +26,7 @@ from streamdp.lab.planning import (
     plan_for,
 )
 from streamdp.lab.planning import as_json as planned
-from streamdp.lab.play import walks
+from streamdp.lab.play import Walk, walks
 from streamdp.lab.replay.cells import parse_candidate
 from streamdp.lab.replay.log import ArrayLog
 from streamdp.lab.replay.replaying import Question, replay_log, seeds_of
@@ -196,7 +197,8 @@ def test_does_a_plan_know_how_often_the_best_action_changes() -> None:
     assert often.result.winner.mean < 0.2 * often.result.placed[-1].mean
     more = change_plan(4000)
     lost = {placed.kind: placed.mean for placed in often.result.placed}
-    assert all(placed.mean > lost[placed.kind] for placed in more.result.placed)
+    follow = [placed for placed in more.result.placed if placed.kind != "growing blocks"]
+    assert all(placed.mean > lost[placed.kind] for placed in follow)
 
 
 @pytest.mark.parametrize("every", [500, 20_000, 1 << 16])
@@ -204,7 +206,7 @@ def test_does_the_best_action_last_as_long_as_was_said(every: int) -> None:
     """A change comes within half that time of each multiple of it, the last one maybe too late."""
     wish = Wish(parse_candidate("incumbent_leader"), 3, 0.2, 1 << 16, 1, 0.3)
     count = wish.horizon // every
-    begins = changing(wish, every).starts(wish.horizon)[1:]
+    begins = changing(wish, every, 0).starts(wish.horizon)[1:]
     asked = np.arange(1, count + 1) * every
     late = begins == wish.horizon
     assert (abs(begins - asked)[~late] <= every / 2 + 1).all()
@@ -353,3 +355,29 @@ def test_are_the_longer_versions_panels_and_comparators_judged(
     assert "AdaP-KLUCB loses no more than AdaP-UCB" in claimed
     advised = known["experts-long"](size)
     assert [finding.learner for finding in advised.findings][-1] == "batched_exp4:noise=cell"
+
+
+def test_the_interval_of_a_plan_covers_when_the_changes_come() -> None:
+    """Two seeds agree within five standard errors: those of runs with the same changes did not."""
+    wish = Wish(parse_candidate("remembering_leader"), 3, 0.3, 1 << 14)
+    first, other = (
+        plan_changes(replace(wish, seed=seed), Fraction(1), every=1 << 11) for seed in (1, 2)
+    )
+    regrets = {placed.kind: placed for placed in other.result.placed}
+    for placed in first.result.placed:
+        too = regrets[placed.kind]
+        off = abs(placed.mean - too.mean)
+        assert off < 5 * (placed.half**2 + too.half**2) ** 0.5 / 1.96
+    assert len(first.result.winner.final) == 12
+    assert first.runs % 12 == 0
+
+
+def test_a_plan_says_how_many_runs_keep_the_best_action() -> None:
+    """At any moment nine of ten may have it, and yet none of them always."""
+    best = np.ones((12, 10), dtype=np.float32)
+    best[np.arange(2, 12), np.arange(10)] = 0
+    kind = parse_candidate("remembering_leader").at(Fraction(1), actions=["a", "b"])
+    walk = Walk(kind, 4096, np.zeros((12, 10)), best, None, np.zeros((0, 1), dtype=np.int64))
+    assert walk.settled(shown=0.75, runs=0.9) == 1
+    assert walk.always(0.75, since=1) == 0.0
+    assert walk.always(0.75, since=int(walk.starts[7])) == 0.5

@@ -8,7 +8,8 @@ drift). The plan is a simulation of the shipped learner with seeded bits; it sta
 error, beside the theorem's bound, which always holds in such a world.
 
 The best action is **found** at the first slot from which on it is in force (a policy: is shown in
-at least three of four requests) in nine runs of ten.
+at least three of four requests) in nine runs of ten at any moment. These are not always the same
+runs: `always` is the share of those that never lose it again.
 
 With changes (`plan_changes`) the best action lasts a given number of slots on average; then another
 one, drawn evenly, becomes the best; the change comes anywhere within half that time before or
@@ -90,6 +91,10 @@ _SEARCHED = 8  # a step of a search takes such a part of the work: twice the sta
 _EPSILONS = (Fraction(1, 1000), Fraction(100))
 _STEPS = 11  # of bisection: two digits
 _MOST_CHANGES = 10_000
+_COURSES = 12
+"""Courses of changes that a plan's runs are shared among.
+
+The standard error is that of their means, so it covers when the changes come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +245,11 @@ class LearnerPlan:
         return None if self.settled is None else self.settled - 1
 
     @property
+    def always(self) -> float | None:
+        """The share of runs that show the best action in every block from then on."""
+        return None if self.settled is None else self.walk.always(SHOWN, since=self.settled)
+
+    @property
     def days(self) -> float | None:
         """The days that this takes, if the traffic is given."""
         traffic, events = self.wish.traffic, self.found_after
@@ -313,19 +323,15 @@ class ChangePlan:
 
     wish: Wish
     changes_every: int
-    changes: int  # within the horizon
+    changes: int  # that are to be expected within the horizon
     result: Result
     blocks: Mapping[str, int]  # of a key, by learner
+    runs: int  # that were simulated
 
     @property
     def epsilon(self) -> Epsilon:
         """The ε of an event."""
         return self.result.epsilon
-
-    @property
-    def runs(self) -> int:
-        """The number of simulated runs."""
-        return len(self.result.winner.final)
 
     def mean_loss(self, regret: float) -> float:
         """The mean loss of a slot, by the regret at the horizon."""
@@ -338,25 +344,30 @@ def plan_changes(wish: Wish, epsilon: Epsilon, *, every: int) -> ChangePlan:
     if every < 1 or count > _MOST_CHANGES:
         expected = f"{max(1, wish.horizon // _MOST_CHANGES)} or more"
         raise InvalidConfig("--changes-every", "slots", expected=expected, got=every)
-    world = changing(wish, every)
     compared = _compared(wish, epsilon)
     kinds = [wish.kind(epsilon, candidate=candidate) for candidate in compared.values()]
     effort = EFFORTS[wish.observes]
-    played = walks(
-        kinds,
-        world,
-        runs=wish.runs(kinds, effort.work // 2, effort.changing_runs),
-        horizon=wish.horizon,
-        seed=wish.seed,
-    )
+    runs = wish.runs(kinds, effort.work // 2, effort.changing_runs)
+    courses = min(runs, _COURSES if count else 1)
+    worlds = [changing(wish, every, course) for course in range(courses)]
+    played = [
+        walks(
+            kinds, world, runs=-(-runs // courses), horizon=wish.horizon, seed=wish.seed, number=at
+        )
+        for at, world in enumerate(worlds)
+    ]
     names = [(kind, candidate.text) for kind, candidate in compared.items()]
-    finals = {name: walk.regret for name, walk in zip(names, played, strict=True)}
+    regrets = [
+        np.stack(of) if count == 0 else np.array([walk.mean() for walk in of])
+        for of in zip(*([walk.regret for walk in course] for course in played), strict=True)
+    ]
+    finals = {name: regret.reshape(-1) for name, regret in zip(names, regrets, strict=True)}
     blocks = {
         text: kind.schedule.block_of(wish.horizon + 1)
         for (_, text), kind in zip(names, kinds, strict=True)
     }
-    changes = int((world.starts(wish.horizon)[1:] < wish.horizon).sum())
-    return ChangePlan(wish, every, changes, ranked(epsilon, finals), blocks)
+    runs = len(played[0][0].regret) * courses
+    return ChangePlan(wish, every, count, ranked(epsilon, finals), blocks, runs)
 
 
 def _compared(wish: Wish, epsilon: Epsilon) -> dict[str, Candidate]:
@@ -369,9 +380,12 @@ def _compared(wish: Wish, epsilon: Epsilon) -> dict[str, Candidate]:
     return {candidate.text: candidate for candidate in asked}
 
 
-def changing(wish: Wish, every: int) -> World:
-    """Another best action after each change; the last of them may come after the horizon."""
-    generator = default_rng(wish.seed)
+def changing(wish: Wish, every: int, course: int) -> World:
+    """Another best action after each change; the last of them may come after the horizon.
+
+    When they come, and which action is best, is drawn for each course anew.
+    """
+    generator = default_rng((wish.seed, course))
     shifts = generator.uniform(-0.5, 0.5, wish.horizon // every)
     best, later = 0, []
     for at, shift in enumerate(shifts.tolist(), start=1):
@@ -390,6 +404,7 @@ class Formula:
     least: float  # z of two actions
     with_log: float  # what z gains with ln K
     noise: float  # β
+    most_rate: float = 1.0  # of the best action: above it, floors decide and not noise
 
     def events(self, *, actions: int, rate: float, gap: float, epsilon: float) -> float:
         """About how many events of one key are needed.
@@ -407,6 +422,7 @@ class Formula:
 
 FORMULAS: Mapping[str, Formula] = MappingProxyType(
     {
+        "policy_following": Formula(least=1.45, with_log=0.58, noise=13.34, most_rate=0.75),
         "policy_blocks": Formula(least=1.9, with_log=0.57, noise=13.82),
         "policy_elimination": Formula(least=4.66, with_log=0.34, noise=25.76),
     }
@@ -433,7 +449,13 @@ def table_for(wish: Wish, epsilon: Epsilon) -> EventsTable | None:
     formula = FORMULAS.get(wish.candidate.text)
     if formula is None:
         return None
-    gaps = tuple(wish.gap * factor for factor in _TABLE_GAPS if wish.rate + wish.gap * factor <= 1)
+    gaps = tuple(
+        gap
+        for gap in (wish.gap * factor for factor in _TABLE_GAPS)
+        if wish.rate + gap <= formula.most_rate
+    )
+    if not gaps:
+        return None
     epsilons = tuple(
         sorted({*_TABLE_EPSILONS, epsilon_text(epsilon)}, key=lambda text: float(Fraction(text)))
     )
@@ -489,8 +511,9 @@ def as_json(plan: LearnerPlan) -> dict[str, Any]:
         "bound": None if bound is None else {"regret": bound.regret, "source": bound.source},
         "found_after": plan.found_after,
         "found_after_days": plan.days,
+        "found_for_good": plan.always,
         "found_after_by_formula": None
-        if formula is None
+        if formula is None or wish.rate + wish.gap > formula.most_rate
         else formula.events(
             actions=wish.actions, rate=wish.rate, gap=wish.gap, epsilon=float(plan.epsilon or inf)
         ),

@@ -316,6 +316,14 @@ class Walk:
         """The share of runs, block by block, that show the best action at least so often."""
         return np.asarray((self.best >= share).mean(axis=1))
 
+    def always(self, share: float, *, since: int) -> float:
+        """The share of runs that show the best action at least so often in each block from a slot.
+
+        Of those that do so at any one moment there are more.
+        """
+        later = self.best[np.searchsorted(self.starts, since) :]
+        return float((later >= share).all(axis=0).mean())
+
     def settled(self, *, shown: float, runs: float) -> int | None:
         """The first slot from which on enough runs show the best action; None: not at all."""
         away = np.flatnonzero(self.found(shown) < runs)

@@ -350,4 +350,15 @@ def _arrow_columns(path: Path, called: Names, watch: Watch) -> Columns:
             columns[name] += batch.column(theirs).to_pylist()
         done += batch.num_rows
         tell(done)
+    if path.suffix.lower() == CSV:  # one text makes texts of a whole column
+        for name in {*CONTENTS, PSCORE} & columns.keys():
+            columns[name] = [_number_in(value) for value in columns[name]]
     return columns
+
+
+def _number_in(value: Any) -> Any:
+    """The number that a text holds, or the text."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value

@@ -71,7 +71,7 @@ def summary(replay: FeedbackReplay) -> list[Statement]:
     said = [METHODS[replay.method]]
     shown = replay.rejected or replay.answers
     if replay.method != "service":
-        said.append(Statement("Best here", _best(shown)))
+        said.append(Statement("Best here", _best(_rivals(replay))))
     if replay.fixed is not None:
         said.append(Statement("The log itself", f"{interval(replay.fixed.logged)} a record."))
         said.append(_always(replay))
@@ -93,7 +93,13 @@ def lead(replay: FeedbackReplay) -> dict[str, str]:
     if replay.method == "service":
         worth, sure = METHODS["service"].about + ".", METHODS["service"].says
         return {"compared": compared, "worth": worth, "sure": sure}
-    known = [answer for answer in shown if enough(headline(answer))]
+    if replay.rejected:
+        met = np.mean([np.mean(answer.accepted) for answer in shown if answer.accepted is not None])
+        compared += (
+            f" Each learned from the records that show what it drew: {met:,.0f} of {log.slots:,},"
+            f" one in {len(replay.actions)}."
+        )
+    known = [answer for answer in _rivals(replay) if enough(headline(answer))]
     if not known:
         worth = "What they are worth is not known."
         sure = f"No candidate has {FEWEST:.0f} effective clicks: a longer log can tell."
@@ -114,10 +120,17 @@ def lead(replay: FeedbackReplay) -> dict[str, str]:
     near = [a for a in known if a is not best and headline(a).value >= reward.low]
     if near:
         sure += f" That it is the best is not known: {_names(near)} may be."
-    if len(known) < len(shown):
-        left = counted(len(shown) - len(known), "candidate")
-        sure += f" Not compared: {left} with too few clicks."
+    few = sum(not enough(headline(answer)) for answer in shown)
+    if few:
+        sure += f" Not compared: {counted(few, 'candidate')} with too few clicks."
     return {"compared": compared, "worth": worth, "sure": sure}
+
+
+def _rivals(replay: FeedbackReplay) -> list[FeedbackAnswer]:
+    """What is compared: the candidates at one ε, the middle one, and those without privacy."""
+    epsilons = sorted({of.cell.epsilon for of in replay.answers if of.cell.epsilon is not None})
+    one = (*epsilons[len(epsilons) // 2 :][:1], None)
+    return [of for of in replay.rejected or replay.answers if of.cell.epsilon in one]
 
 
 def _in_1000(reward: float) -> str:
