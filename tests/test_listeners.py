@@ -7,10 +7,12 @@ import errno
 import json
 import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from shutil import copy
 
 import pytest
+import uvloop
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -188,6 +190,30 @@ def test_a_changed_certificate_is_used_in_the_next_handshake(tmp_path: Path) -> 
         *["credentials_unusable"] * 2,
         "credentials_read",
     ]
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_tls_begins_with_what_has_come_before_the_connection_is_accepted(
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """As in a busy process: uvloop reads it before the handshake has begun."""
+    write_certificates(tmp_path)
+    pem, to_server = tmp_path / "server.pem", ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), to_server, server_hostname="x")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+
+    async def ask() -> bytes:
+        credentials = Credentials(Files("http", certificate=pem, key=pem))
+        async with listening(Observer(Topic(), Topic()), credentials=credentials) as address:
+            with socket.create_connection(address) as connection:
+                connection.sendall(to_server.read())
+                connection.setblocking(False)
+                async with asyncio.timeout(10):
+                    return await asyncio.get_running_loop().sock_recv(connection, 1)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert runner.run(ask()) == b"\x16"  # a record of a handshake
 
 
 def leaf(chain: Path) -> bytes:

@@ -137,6 +137,7 @@ class Connection(H11Protocol):
 
     async def _secure(self, context: ssl.SSLContext) -> None:
         """Shake hands; what the client sends meanwhile waits."""
+        self.loop.call_soon(self._hand_on)  # TLS reads nothing itself before that
         secured = None
         with suppress(OSError):  # no TLS, or not ours: the client knows by TLS's own alert
             secured = await self.loop.start_tls(self._socket, self, context, server_side=True)
@@ -145,6 +146,15 @@ class Connection(H11Protocol):
             return
         self._begin(secured)
         self._feed()
+
+    def _hand_on(self) -> None:
+        """Give TLS what came before it: uvloop reads as soon as there is a connection."""
+        tls = cast(asyncio.BufferedProtocol, self._socket.get_protocol())
+        while self._unread:
+            piece = self._unread[:MOST_HEAD_BYTES]
+            del self._unread[:MOST_HEAD_BYTES]
+            memoryview(tls.get_buffer(len(piece)))[: len(piece)] = piece
+            tls.buffer_updated(len(piece))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give the place back."""
