@@ -381,3 +381,11 @@ def test_a_plan_says_how_many_runs_keep_the_best_action() -> None:
     assert walk.settled(shown=0.75, runs=0.9) == 1
     assert walk.always(0.75, since=1) == 0.0
     assert walk.always(0.75, since=int(walk.starts[7])) == 0.5
+
+
+def test_no_name_is_broken_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    asked = ["--actions", "3", "--epsilon", "1", "--gap", "0.3", "--horizon", "512"]
+    shown = run_command(["plan", *asked, "--changes-every", "256"]).stdout
+    assert "capped blocks: incumbent_leader:schedule=geometric 5/2 to 512" in shown
+    assert "regret" in shown

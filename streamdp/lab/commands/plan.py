@@ -356,6 +356,7 @@ def _print_changes(plan: ChangePlan) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from streamdp.lab.commands._tables import add_columns, show
     from streamdp.lab.planning import changes_as_json
     from streamdp.lab.replay.cells import epsilon_text
     from streamdp.lab.replay.summary import number
@@ -370,8 +371,7 @@ def _print_changes(plan: ChangePlan) -> None:
         f" errors; {_world_text(wish)}. Regret: {lost} {side} the best action of each moment.",
     )
     mean, blocks = ("mean reward", "blocks") if feedback else ("mean loss", "votes")
-    for name in ("learner", "regret of a key", "in 1,000 slots", mean, blocks):
-        table.add_column(name, justify="left" if name == "learner" else "right", overflow="fold")
+    add_columns(table, ("learner", "regret of a key", "in 1,000 slots", mean, blocks))
     for row in report["learners"]:
         name = row["learner"] if feedback else f"{row['kind']}: {row['learner']}"
         table.add_row(
@@ -381,12 +381,11 @@ def _print_changes(plan: ChangePlan) -> None:
             f"{1 - row['mean_loss'] if feedback else row['mean_loss']:.4f}",
             f"{row['votes_of_a_key']:,}",
         )
-    console = Console()
-    console.print(table)
+    show(table)
     best = report["learners"][0]
     keys = f", {number(best['regret_of_all_keys'])} of {wish.keys:,} keys" * (wish.keys > 1)
     tied = f" It cannot be told from {', '.join(report['cannot_be_told_from'])}."
-    console.print(
+    Console().print(
         f"Recommended: {report['recommended']}, about {number(best['regret'])} {lost} of each key"
         f" {side} what was possible{keys};"
         f" choosing uniformly costs {number(wish.uniform)} of each."

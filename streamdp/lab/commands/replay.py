@@ -449,6 +449,7 @@ def _print(replay: Replay) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from streamdp.lab.commands._tables import add_columns, show
     from streamdp.lab.replay.cells import epsilon_text
     from streamdp.lab.replay.figures import settled_at, share_reached
     from streamdp.lab.replay.reported import lead
@@ -461,8 +462,9 @@ def _print(replay: Replay) -> None:
         " ± 1.96 standard errors; reached: the share of what that action gains over uniform choice."
         " Exact if the log holds every action's loss as it would have been.",
     )
-    for name in ("learner", "ε", "regret", "reached", "settled at slot", "charge of an event"):
-        table.add_column(name, justify="left" if name == "learner" else "right", overflow="fold")
+    add_columns(
+        table, ("learner", "ε", "regret", "reached", "settled at slot", "charge of an event")
+    )
     extra = [replay.leader, *([replay.running] if replay.running else [])]
     for answer in (*replay.answers, *(answer for answer in extra if answer not in replay.answers)):
         at = settled_at(answer, replay.base.points)
@@ -478,8 +480,8 @@ def _print(replay: Replay) -> None:
     table.add_row(
         "uniform choice", "0", number(float(replay.base.uniform_regret[-1])), "0%", "", "0"
     )
+    show(table)
     console = Console()
-    console.print(table)
     for sentence in lead(replay).values():
         console.print(sentence, highlight=False)
     for statement in summary(replay):
@@ -491,6 +493,7 @@ def _print_feedback(replay: FeedbackReplay) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from streamdp.lab.commands._tables import add_columns, show
     from streamdp.lab.offpolicy.statements import METHODS, charge_text, lead, summary
     from streamdp.lab.replay.cells import epsilon_text
     from streamdp.wire.unprotected import NOT_PRIVATE
@@ -500,13 +503,12 @@ def _print_feedback(replay: FeedbackReplay) -> None:
         caption=f"{NOT_PRIVATE}. {METHODS[replay.method].about}.",
     )
     head = _head(replay)
-    for name in ("learner", "ε", *head, "charge of an event"):
-        table.add_column(name, justify="left" if name == "learner" else "right", overflow="fold")
+    add_columns(table, ("learner", "ε", *head, "charge of an event"))
     for answer in replay.rejected or replay.answers:
         name, budget = answer.cell.name, epsilon_text(answer.cell.epsilon)
         table.add_row(name, budget, *_figures(answer, replay), charge_text(answer))
+    show(table)
     console = Console()
-    console.print(table)
     for sentence in lead(replay).values():
         console.print(sentence, highlight=False)
     for statement in summary(replay):

@@ -300,21 +300,18 @@ def _markdown(tables: Iterable[Table]) -> Iterator[str]:
 
 
 def _print_tables(tables: Iterable[Table]) -> None:
-    from rich.console import Console
     from rich.table import Table as Drawn
+
+    from streamdp.lab.commands._tables import add_columns, show
 
     for title, header, rows in tables:
         table = Drawn(title=title)
-        for name, cells in zip(header, zip(*rows, strict=True), strict=True):
-            if name in ("learner", "world"):  # names stay whole, numbers are folded at their ±
-                table.add_column(name, no_wrap=True, min_width=max(map(len, cells)))
-            else:
-                table.add_column(name, justify="right", overflow="fold")
+        add_columns(table, header, whole=("learner", "world"))
         for at, row in enumerate(rows):
             if header[0] in ("ε", "world") and at and row[0] != rows[at - 1][0]:
                 table.add_section()
             table.add_row(*row)
-        Console().print(table)
+        show(table)
 
 
 def _as_json(outcome: Outcome) -> dict[str, object]:
