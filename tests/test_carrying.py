@@ -226,7 +226,7 @@ def test_does_a_state_that_was_rolled_back_carry_nothing() -> None:
     """Its rows are older than what was published, so keys begin anew behind it."""
     store = store_of(leader())
     work = restore(store, stream(leader()))
-    work.absorb([work.read(store.records(0, 30))])
+    work.absorb(work.read(store.records(0, 30)))
     settle(store, work)
     old = dict(store.state)
     live(store, stream(leader()), 60)

@@ -51,10 +51,10 @@ def test_does_a_restart_go_on_whatever_is_left(
     store, second = store_of(made()), stream(made(), epoch=2)
     live(store, stream(made()), 6)
     work = restore(store, stream(made()))
-    work.absorb([work.read(store.records(6, 60))])
+    work.absorb(work.read(store.records(6, 60)))
     cut(store, work, times=2)
     work = restore(store, second)
-    work.absorb([work.read(store.records(60, 110))])
+    work.absorb(work.read(store.records(60, 110)))
     cut(store, work, times=1)
     for _ in range(12):
         cut(store, restore(store, second), times=1)
@@ -81,7 +81,7 @@ def test_is_no_earlier_learner_carried_wherever_a_cut_ends(
     monkeypatch.setattr(protocol, "_MOST_GONE", 0)
     for of, stop, saves in ((stream(leader()), 60, True), (second, 85, True), (second, 120, False)):
         work = restore(store, of)
-        work.absorb([work.read(store.records(work.engine.position, stop))])
+        work.absorb(work.read(store.records(work.engine.position, stop)))
         cut(store, work, times=2, saves=saves)
     while count < left:
         trial = deepcopy(store)
@@ -109,7 +109,7 @@ def test_does_the_newest_release_decide_where_no_row_is_saved(made: Callable[...
     store, second = store_of_many(made()), stream(made(MORE), epoch=2)
     work = restore(store, stream(made()))
     for stop, times in ((40, 1), (120, 2)):
-        work.absorb([work.read(store.records(work.engine.position, stop))])
+        work.absorb(work.read(store.records(work.engine.position, stop)))
         cut(store, work, times=times)
     live(store, second, 180)
     assert {line.mechanism for line in openings(store, 2).values()} == {"carried"}

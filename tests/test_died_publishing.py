@@ -235,7 +235,7 @@ def test_are_recorded_lines_read_strictly() -> None:
     assembly = LastCommit(0, {b"checkpoint": b"{}", b"counts 1:k": b"1"}, [b"line"])
     assert recorded_lines(assembly, "home") == [b"line"]
     work = restore(store := Store(events(6, keys=[b"k"])), spec())
-    work.absorb([work.read(store.records(0, 6))])
+    work.absorb(work.read(store.records(0, 6)))
     store.decide(work.cut(now=0, pace=Pace()).commit)
     lines = recorded_lines(LastCommit(0, store.state), "home")
     assert [line.last_offset for line in charging(lines)] == [0, 2, 5]
@@ -253,7 +253,7 @@ def test_are_recorded_lines_read_strictly() -> None:
 def test_is_a_row_of_a_state_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """A state of a million rows is looked through in one step, so only what waits is parsed."""
     work = restore(store := Store(events(6, keys=[b"k"])), spec())
-    work.absorb([work.read(store.records(0, 6))])
+    work.absorb(work.read(store.records(0, 6)))
     store.decide(work.cut(now=0, pace=Pace()).commit)
     rows = {Entries("home", 0).row(b"%d" % at, epoch=1): b"" for at in range(50)}
     parsed = list[bytes]()

@@ -21,6 +21,7 @@ from streamdp.wire.formats import Format
 from streamdp.wire.json_format import JsonFormat, short_decimals
 from streamdp.wire.nesting import MAX_NESTING, too_deep
 from streamdp.wire.raw_format import Float16Format, Float32Format, RawFormat
+from streamdp.wire.renewals import unchanged
 
 EXAMPLES = 25 * int(os.environ.get("STREAMDP_SOAK", "1"))
 """For each rule; so many catch every mutant below."""
@@ -405,6 +406,8 @@ class Mutant:
     name: str
 
     feedback = None
+    renewals, source = (), None
+    renewed = resumed = unchanged
 
     @property
     def actions(self) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ def test_does_no_cut_into_batches_change_who_leaves(made: Callable[..., Any]) ->
     store, of = of_two(made()), idles(made())
     work = restore(store, of)
     for start in range(0, store.end, 7):
-        work.absorb([work.read(store.records(start, min(store.end, start + 7)))])
+        work.absorb(work.read(store.records(start, min(store.end, start + 7))))
         store.decide(work.cut(now=start, pace=Pace()).commit)
     settle(store, work)
     assert folded(store, of) == []
@@ -143,11 +143,11 @@ def test_does_a_key_that_is_away_leave_memory_and_count_towards_the_limit() -> N
     store = dated(leader(), hours, keys)
     of = replace(idles(leader()), most_keys=5)
     work = restore(store, of)
-    work.absorb([work.read(store.records(0, 30))])
+    work.absorb(work.read(store.records(0, 30)))
     assert len(work.engine) == 3
-    work.absorb([work.read(store.records(30, 32))])
+    work.absorb(work.read(store.records(30, 32)))
     assert len(work.engine) == 1
-    work.absorb([work.read(store.records(32, 34))])
+    work.absorb(work.read(store.records(32, 34)))
     assert (len(work.engine), work.engine.slots_refused) == (3, 0)
     settle(store, work)
     tight = replace(of, most_keys=4)
@@ -373,7 +373,7 @@ def test_is_a_key_brought_back_under_its_old_born_caught(monkeypatch: pytest.Mon
     back = openings_of(other, b"fr")[1].born
     live(store, of, back)
     work = restore(store, of)
-    work.absorb([work.read(store.records(back, back + 9))])
+    work.absorb(work.read(store.records(back, back + 9)))
     monkeypatch.setattr(work.engine, "save", lambda *, most=None: [])
     for _ in range(2):
         store.decide(work.cut(now=0, pace=Pace()).commit)
@@ -401,7 +401,7 @@ def test_is_dropping_by_a_clock_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         store = of_two(leader())
         work = restore(store, of)
         for start in range(0, store.end, 40):
-            work.absorb([work.read(store.records(start, min(store.end, start + 40)))])
+            work.absorb(work.read(store.records(start, min(store.end, start + 40))))
         settle(store, work)
     assert folded(store, of) != []
 

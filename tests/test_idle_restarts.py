@@ -157,7 +157,7 @@ def test_does_no_cut_hold_more_rows_than_its_share_when_everybody_leaves(
     store = dated(made(), hours, [*keys, *keys, None, None, keys[7]])
     of, now = idles(made()), 0.0
     work, pace = restore(store, of), Pace(bytes_a_cut=5 * idles(made()).row_bytes)
-    work.absorb([work.read(store.records(0, 62))])
+    work.absorb(work.read(store.records(0, 62)))
     held = []
     while work.urgent or work.behind:
         now += 60
@@ -189,14 +189,14 @@ def test_do_keys_that_leave_go_on_where_idle_is_taken_out_before_they_are_saved(
     store = dated(leader(), hours, [*keys, *keys, None, None])
     of = idles(leader())
     work, pace = restore(store, of), Pace(bytes_a_cut=2 * of.row_bytes)
-    work.absorb([work.read(store.records(0, 20))])
+    work.absorb(work.read(store.records(0, 20)))
     for _ in range(cuts):
         store.decide(work.cut(now=0, pace=pace).commit)
     assert work.engine.rows > len(work.engine) == 1
     again = restore(store, replace(of, idle=None))
     assert {*again.engine._bank.keys} == {*keys, None}
     whole = restore(replace(store, state={}, ledger=[], actions=[], group=None), again.spec)
-    whole.absorb([whole.read(store.records(0, 20))])
+    whole.absorb(whole.read(store.records(0, 20)))
     assert sums(again.engine) == sums(whole.engine)
 
 
@@ -287,7 +287,7 @@ def test_does_time_stand_still_where_no_record_came() -> None:
     """Offsets without records say nothing: rows saved without a time would count as long gone."""
     store = of_two(leader())
     work = restore(store, idles(leader()))
-    work.absorb([work.read(Records(HOME, 0, [], [], [], 0, timestamps=[]))])
+    work.absorb(work.read(Records(HOME, 0, [], [], [], 0, timestamps=[])))
     assert work.engine.ages() is None
 
 
@@ -299,7 +299,7 @@ def test_does_a_long_key_that_is_away_come_back_where_the_limit_was_lowered() ->
     live(store, of, 11)
     lowered = replace(of, most_key_bytes=4)
     work = restore(store, lowered)
-    work.absorb([work.read(store.records(11, store.end))])
+    work.absorb(work.read(store.records(11, store.end)))
     assert work.keys_refused == 0
     assert work.engine.knows(b"a long key")
     assert not work.engine.knows(b"never seen")

@@ -29,9 +29,9 @@ from streamdp.service.metrics import Facts, ProcessMetrics
 from streamdp.service.status import Steps, status_of
 from streamdp.service.view import View
 from streamdp.testing.memory import MemoryTransport
-from streamdp.wire.registered.fields import Field
-from streamdp.wire.registered.formats import JSON_SCHEMA
-from streamdp.wire.registered.schemas import Schema, prefix
+from streamdp_adapters.registry.fields import Field
+from streamdp_adapters.registry.formats import JSON_SCHEMA, Reading
+from streamdp_adapters.registry.schemas import Schema, prefix
 from tests.support.assembling_group import SETTINGS, Group
 from tests.support.assembly_model import (
     GRACE,
@@ -103,7 +103,7 @@ class Life:
         """
         hand, log = Hand(), Lines()
         view, steps = View([], assemblies=[SPEC.name]), Steps(lambda: 0.0)
-        view.registries = [of.source for of in self.group.spec.readings if of is not None]
+        view.sources = [s for of in self.group.spec.contents if (s := of.source) is not None]
         transport = Slow(self.group.log, worker="lone")
         transport.hand = hand
 
@@ -141,7 +141,7 @@ class Life:
             "log": lines,
             "metrics": page,
             "status": status,
-            "registries": [repr(source.fetched) for source in view.registries],
+            "registries": [(of.subject, of.lost_at, of.faults()) for of in view.sources],
         }
 
     def _requests(self, begin: int) -> None:
@@ -235,7 +235,7 @@ BY_REGISTRY: dict[str, list[tuple[int, Value]]] = {
 def lived_by_registry(name: str) -> tuple[dict[str, object], list[Value]]:
     options = {"registry": "http://nowhere", "subject": "outcomes-value"}
     reading = JSON_SCHEMA.reading(Field("truth", "number"), options)
-    reading.source.fetched.schemas = (Schema(1, "JSON", "{}"),)
+    reading.registry.fetched.schemas = (Schema(1, "JSON", "{}"),)
     group = Group(spec=replace(SPEC_, outcomes=reading), partitions=1)
     life = Life(BY_REGISTRY[name], group=group)
     return asyncio.run(life.lived()), life.events()
@@ -261,11 +261,10 @@ def test_a_registry_that_unknown_schemas_silence_is_caught(monkeypatch: pytest.M
     honest = Contents.read
 
     def read(self: Contents, records: Records) -> Any:
-        if self._reading is not None and any(
-            of not in self._reading.readers
-            for of in (value[:5] for value in records.values if value)
-        ):
-            self._reading.source.fetched.lost_at = 1.0
+        for reading, part in [] if self._course is None else self._course.cut(records):
+            assert isinstance(reading, Reading)
+            if any(value and value[:5] not in reading.readers for value in part.values):
+                reading.registry.fetched.lost_at = 1.0
         return honest(self, records)
 
     monkeypatch.setattr(Contents, "read", read)

@@ -49,7 +49,7 @@ def go_on(store: Store, work: PartitionWork, stream: StreamSpec, *, cuts: int, t
     pace = Pace(records=chance.choice([5, 1000]), seconds=chance.choice([1.0, 99.0]))
     while work.engine.position < to:
         stop = min(to, work.engine.position + chance.choice([1, 2, 7, 40, 150]))
-        work.absorb([work.read(store.records(work.engine.position, stop))])
+        work.absorb(work.read(store.records(work.engine.position, stop)))
         for _ in range(chance.choice([0, 0, 1, 2])):
             now += chance.random()
             store.decide(work.cut(now=now, pace=pace).commit)
@@ -105,7 +105,7 @@ def test_is_a_line_that_counts_commits_found(monkeypatch: pytest.MonkeyPatch) ->
         commits, store = 0, Store(RECORDS)
         work = restore(store, STREAM)
         for stop in stops:
-            work.absorb([work.read(store.records(work.engine.position, stop))])
+            work.absorb(work.read(store.records(work.engine.position, stop)))
             store.decide(work.cut(now=0, pace=Pace()).commit)
         finish(store, work)
         return store.ledger

@@ -122,7 +122,7 @@ def test_is_every_unusable_record_set_aside_with_its_reason_and_in_order() -> No
 
 def absorb(at_work: PartitionWork, *parts: Records) -> None:
     """Read and apply records."""
-    at_work.absorb([at_work.read(part) for part in parts])
+    at_work.absorb([read for part in parts for read in at_work.read(part)])
 
 
 def test_is_a_frame_with_one_bad_row_set_aside_once() -> None:

@@ -6,8 +6,6 @@ import io
 import json
 import struct
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
 
 import fastavro
 import msgspec
@@ -20,17 +18,18 @@ from numpy.typing import NDArray
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
 from streamdp.ports import Partition, Records
-from streamdp.service.batches import decode, in_force
+from streamdp.service.batches import decoded, joined
+from streamdp.service.course import Course
 from streamdp.testing.formats import check_format
 from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import configure, factory_of
-from streamdp.wire.registered.fields import Field
-from streamdp.wire.registered.formats import (
+from streamdp.wire.renewals import MOST_RENEWAL_BYTES, Renewal
+from streamdp_adapters.registry.fields import Field
+from streamdp_adapters.registry.formats import (
     SchemaFactory,
     SchemaFormat,
-    as_json,
 )
-from streamdp.wire.registered.schemas import MOST_SCHEMA_BYTES, Held, Schema
+from streamdp_adapters.registry.schemas import Schema, held
 from tests.test_formats import nested
 
 ACTIONS = ["a", "b", "c"]
@@ -68,25 +67,23 @@ TEXTS = {"avro": DOUBLES, "protobuf": PROTO, "json_schema": "{}"}
 KINDS = {"avro": "AVRO", "protobuf": "PROTOBUF", "json_schema": "JSON"}
 
 
-def held(text: str, kind: str, *, number: int = 1, since: int = 0) -> Held:
-    return Held(id=number, kind=kind, text=text, since=since)
+def holds(text: str, kind: str, *, number: int = 1, since: int = 0) -> Renewal:
+    return held(Schema(number, kind, text), since=since)
 
 
 def losses(name: str, *texts: str, layout: str = "list") -> SchemaFormat:
     made = configure(name, actions=ACTIONS, options={**SOURCE, "layout": layout})
     assert isinstance(made, SchemaFormat)
-    schemas = [held(text, KINDS[name], number=at + 1) for at, text in enumerate(texts)]
-    return SchemaFormat(
-        actions=made.actions, reading=made.reading.holding(schemas), layout=made.layout
-    )
+    schemas = [holds(text, KINDS[name], number=at + 1) for at, text in enumerate(texts)]
+    return made.resumed(schemas) if texts else made
 
 
 def feedback(name: str, *texts: str) -> SchemaFormat:
     of = Feedback(tuple(ACTIONS), content="reward")
     made = configure(name, feedback=of, options=SOURCE)
     assert isinstance(made, SchemaFormat)
-    schemas = [held(text, KINDS[name], number=at + 1) for at, text in enumerate(texts)]
-    return replace(made, reading=made.reading.holding(schemas))
+    schemas = [holds(text, KINDS[name], number=at + 1) for at, text in enumerate(texts)]
+    return made.resumed(schemas) if texts else made
 
 
 def told(format_: SchemaFormat, values: list[bytes | None]) -> NDArray[np.float64]:
@@ -318,7 +315,7 @@ def test_a_number_that_vanishes_when_it_is_nothing_is_refused() -> None:
 
 
 def test_a_schema_too_long_for_the_state_is_refused() -> None:
-    text = DOUBLES[:-1] + " " * MOST_SCHEMA_BYTES + "}"
+    text = DOUBLES[:-1] + " " * MOST_RENEWAL_BYTES + "}"
     assert losses("avro").reading.fault(Schema(1, "AVRO", text)) == "too long for the state"
 
 
@@ -354,12 +351,12 @@ def test_protobuf_text_that_is_not_utf8_is_null(field: str) -> None:
     factory = factory_of("protobuf")
     assert isinstance(factory, SchemaFactory)
     reading = factory.reading(Field(field, content), SOURCE)  # type: ignore[arg-type]
-    reading = reading.holding([held(text, "PROTOBUF")])
+    reading = reading.resumed([holds(text, "PROTOBUF")])
 
     def told(*parts: bytes) -> bytes | None:
         said = inside % parts
         head = b"\0\0\0\0\1\0" + bytes([number << 3 | 2, len(said)])
-        return as_json(reading, [head + said], [0])[0]
+        return reading.as_json([head + said])[0]
 
     places = inside.count(b"%b")
     assert told(*[b"a"] * places) is not None
@@ -370,20 +367,23 @@ def test_protobuf_text_that_is_not_utf8_is_null(field: str) -> None:
         assert np.isnan(rows(losses("protobuf", text, layout="mapping"), value)).all()
 
 
-def test_a_schema_holds_from_its_position_on_and_never_before() -> None:
-    format_ = losses("avro")
+@pytest.mark.parametrize("start", [5, 6, 7])
+def test_a_schema_holds_from_its_position_on_and_never_before(start: int) -> None:
     value = record(DOUBLES, {"losses": [0, 0, 0]}, number=2)
     other = record(DOUBLES, {"losses": [1, 1, 1]})
-    format_ = SchemaFormat(
-        actions=format_.actions,
-        reading=format_.reading.holding(
-            [held(DOUBLES, "AVRO"), held(DOUBLES, "AVRO", number=2, since=7)]
-        ),
+    saved = [holds(DOUBLES, "AVRO"), holds(DOUBLES, "AVRO", number=2, since=7)]
+    course = Course(losses("avro"), saved)
+    offsets = range(start, start + 4)
+    records = Records(
+        Partition("home", 0), start, offsets, [b"k"] * 4, [value, other, value, value], start + 4
     )
-    for offsets in ([5, 6, 7, 8], [6, 7, 8, 9], [7, 8, 9, 10]):
-        values = in_force(format_, [value, other, value, value], offsets)
-        wanted = [None if at < 7 else value for at in offsets]
-        assert list(values) == [wanted[0], other, *wanted[2:]]
+    parts = list(course.cut(records))
+    read = [row for format_, part in parts for row in rows(format_, *part.values)]
+    assert read == [NULL if at < 7 else [0, 0, 0] for at in offsets[:1]] + [[1, 1, 1]] + [
+        NULL if at < 7 else [0, 0, 0] for at in offsets[2:]
+    ]
+    assert [part.start for _, part in parts] == sorted({start, 7})
+    assert [part.next_offset for _, part in parts][-1] == start + 4
 
 
 @pytest.mark.parametrize("of", ["losses", "a reward"])
@@ -391,25 +391,25 @@ def test_no_batch_reads_a_record_by_a_schema_that_did_not_hold_yet(of: str) -> N
     """It takes its slot as a null one, as it comes and again."""
     text = DOUBLES if of == "losses" else avro(("reward", "double"))
     made = losses("avro") if of == "losses" else feedback("avro")
-    reading = made.reading.holding([held(text, "AVRO", since=7)])
-    format_: Any = replace(made, reading=reading)
+    course = Course(made, [holds(text, "AVRO", since=7)])
     value = record(text, {"losses": [0, 0, 0], "reward": 1})
     records = Records(
         Partition("home", 0), 5, range(5, 10), [b"k"] * 5, [value] * 5, 10,
         headers=[[("streamdp-action", b"a")]] * 5, timestamps=[0] * 5,
     )  # fmt: skip
-    batch, _ = decode(format_, [records], most_key_bytes=None)
+    batch, _ = joined([decoded(*part) for part in course.cut(records)], most_key_bytes=None)
     assert batch.unusable is not None
     assert batch.unusable.tolist() == [True, True, False, False, False]
 
 
 def test_an_id_keeps_its_first_schema() -> None:
     reading = losses("avro", DOUBLES).reading
-    reading.source.fetched.schemas = (Schema(1, "AVRO", FLOATS), Schema(2, "AVRO", FLOATS))
-    renewed, new = reading.renewed(since=12)
-    assert [(of.id, of.text, of.since) for of in new] == [(2, FLOATS, 12)]
-    assert [of.text for of in renewed.log.held.values()] == [DOUBLES, FLOATS]
-    assert renewed.renewed(since=30) == (renewed, [])
+    reading.registry.fetched.schemas = (Schema(1, "AVRO", FLOATS), Schema(2, "AVRO", FLOATS))
+    renewed = reading.renewed(12)
+    assert [(of.number, of.content["text"], of.since) for of in renewed.renewals] == [
+        (1, DOUBLES, 0), (2, FLOATS, 12),
+    ]  # fmt: skip
+    assert renewed.renewed(30) is renewed
 
 
 CONTENTS: dict[str, tuple[str, str, str, object]] = {
@@ -439,13 +439,11 @@ def test_contents_of_requests_and_outcomes_become_their_json(case: str, name: st
     factory = factory_of(name)
     assert isinstance(factory, SchemaFactory)
     reading = factory.reading(Field(field, content), SOURCE)  # type: ignore[arg-type]
-    reading = reading.holding([held(text, KINDS[name], since=3)])
+    reading = reading.resumed([holds(text, KINDS[name], since=3)])
     value = reading.write(said)
     assert reading.explain(value) is None
-    early, unknown, good, none = as_json(
-        reading, [value, b"\0\0\0\0\7" + value[5:], value, None], [2, 3, 4, 5]
-    )
-    assert early is unknown is none is None
+    unknown, good, none = reading.as_json([b"\0\0\0\0\7" + value[5:], value, None])
+    assert unknown is none is None
     assert good is not None
     assert msgspec.json.decode(good) == {field: said}
 

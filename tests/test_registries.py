@@ -14,20 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import streamdp as sd
 from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost
 from streamdp.ports import Key, Records, Value
 from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.batches import DecodedRecords
 from streamdp.service.config import Configuration
+from streamdp.service.course import Course
 from streamdp.service.protocol import PartitionWork
-from streamdp.service.registries import (
-    Client,
-    fetch,
-    fetching,
-    reading_of,
-    with_schemas_of_now,
-)
+from streamdp.service.sources import asking, up_to_date
 from streamdp.service.spec import StreamSpec
 from streamdp.service.status import Steps, status_of
 from streamdp.service.view import View
@@ -37,14 +34,17 @@ from streamdp.testing.memory_log import MemoryLog
 from streamdp.wire.formats import configure
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
-from streamdp.wire.registered.fields import Field
-from streamdp.wire.registered.formats import AVRO, JSON_SCHEMA, SchemaFormat
-from streamdp.wire.registered.schemas import Schema, SchemaLog, prefix
+from streamdp.wire.renewals import Source
+from streamdp_adapters.registry.asking import Client
+from streamdp_adapters.registry.fields import Field
+from streamdp_adapters.registry.formats import AVRO, JSON_SCHEMA, Reading, SchemaFormat
+from streamdp_adapters.registry.schemas import Schema, held, prefix
 from tests.support.assembly_model import READS_REQUESTS, Logs, encode
 from tests.support.command_line import run_command
 from tests.support.lives import EARLY, LATE
 from tests.support.loops import rows
-from tests.support.neighbours import Course, differences, on_memory
+from tests.support.neighbours import Course as Neighbouring
+from tests.support.neighbours import differences, on_memory
 from tests.support.registry import Registry, registry
 from tests.support.services import Lines, Room
 from tests.support.shop_files import joined_shop
@@ -71,12 +71,18 @@ def avro_format(url: str = "http://nowhere", **more: object) -> SchemaFormat:
     return made
 
 
+def sources(stream: StreamSpec) -> list[Source]:
+    """What asks the registry of a stream."""
+    assert stream.format.source is not None
+    return [stream.format.source]
+
+
 def avro_spec(registry: Registry | None = None, *, refresh: float = 0.02) -> StreamSpec:
     format_ = avro_format(*([] if registry is None else [registry.url]))
-    source = replace(format_.reading.source, refresh=refresh)
+    kept = replace(format_.reading.registry, refresh=refresh)
     learner = sd.incumbent_leader(actions=ACTIONS, epsilon="50", schedule="capped 8")
     made = replace(spec(learner=learner), share=Fraction(50))
-    return replace(made, format=replace(format_, reading=replace(format_.reading, source=source)))
+    return replace(made, format=replace(format_, reading=replace(format_.reading, registry=kept)))
 
 
 def drawn(room: Room, stream: StreamSpec) -> list[object]:
@@ -104,7 +110,7 @@ def test_records_are_read_after_a_rebuild_as_they_were_read_first(
 def test_a_rebuild_that_reads_early_records_by_later_schemas_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(SchemaLog, "in_force", lambda log, values, offsets: values)
+    monkeypatch.setattr(Course, "cut", lambda course, records: [(course._values[-1], records)])
     got, expected = lives(monkeypatch)
     assert got != expected
 
@@ -123,7 +129,7 @@ def lives(monkeypatch: pytest.MonkeyPatch) -> tuple[list[object], list[object]]:
         (partition,) = room.partitions
         room.send("home", early)
         log = Lines()
-        async with fetching([reading_of(stream.format)], log), room.worker():
+        async with asking(sources(stream), log), room.worker():
             await room.until(lambda: room.position(partition) == len(early))
             kept.register("home-losses-value", WIDER, number=2)
             while len(log.of("schemas_fetched")) < 2:
@@ -133,10 +139,10 @@ def lives(monkeypatch: pytest.MonkeyPatch) -> tuple[list[object], list[object]]:
         kept.down = True
         again = avro_spec(kept)  # a new process, which fetches nothing
         room.specs = {"home": again}
-        async with fetching([reading_of(again.format)], log), room.worker():
+        async with asking(sources(again), log), room.worker():
             room.send("home", last)
             await room.until(lambda: room.position(partition) == len(early + late + last))
-        assert again.format.reading.source.fetched.schemas is None  # type: ignore[attr-defined]
+        assert again.format.reading.registry.fetched.schemas is None  # type: ignore[attr-defined]
         assert len(log.of("registry_lost")) == 1
         return drawn(room, again), room
 
@@ -159,7 +165,7 @@ def lives(monkeypatch: pytest.MonkeyPatch) -> tuple[list[object], list[object]]:
         kept.register("home-losses-value", EVENT, number=1)
         got, room = asyncio.run(lived(kept))
     state = room.log.state(avro_spec().topics, 0)
-    since = [json.loads(value)["since"] for place, value in state.items() if b'"schema"' in place]
+    since = [json.loads(value)["since"] for place, value in state.items() if b'"renewal"' in place]
     assert sorted(since) == [0, len(early)]
     return got, asyncio.run(in_json())
 
@@ -172,7 +178,7 @@ def test_without_any_schema_a_partition_waits() -> None:
             room = Room([stream], partitions=1)
             (partition,) = room.partitions
             room.send("home", [(b"fr", avro(0.1, 0.2, 0.9))])
-            async with fetching([reading_of(stream.format)], Lines()), room.worker() as worker:
+            async with asking(sources(stream), Lines()), room.worker() as worker:
                 while len(worker.log.of("partition_lost")) < 3:
                     await asyncio.sleep(0.005)
                 assert room.position(partition) == 0
@@ -189,14 +195,14 @@ def test_without_any_schema_a_partition_waits() -> None:
 # -- content causes no question ----------------------------------------------------------------
 
 
-class AvroCourse(Course):
+class AvroCourse(Neighbouring):
     """Neighbours whose records are Avro, with a schema that a timer has fetched."""
 
     @cached_property
     def layout(self) -> SchemaFormat:
         format_ = avro_format()
-        format_.reading.source.fetched.schemas = (Schema(1, "AVRO", json.dumps(EVENT)),)
-        return replace(format_, reading=format_.reading.renewed(since=0)[0])
+        format_.reading.registry.fetched.schemas = (Schema(1, "AVRO", json.dumps(EVENT)),)
+        return format_.renewed(0)
 
 
 CONTENTS: dict[str, Value] = {
@@ -219,7 +225,7 @@ def test_neighbours_are_the_same_to_the_byte(at: int, monkeypatch: pytest.Monkey
     plain = on_memory(course, at=at, content=first)
     for value in others if at == EARLY else others[1:2]:
         assert differences(plain, on_memory(course, at=at, content=value)) == []
-    assert course.layout.reading.source.fetched.lost_at is None  # which a metric shows
+    assert course.layout.reading.registry.fetched.lost_at is None  # which a metric shows
 
 
 def asked_for(content: Value) -> list[str]:
@@ -230,7 +236,7 @@ def asked_for(content: Value) -> list[str]:
         room = Room([stream], partitions=1)
         (partition,) = room.partitions
         log = Lines()
-        async with fetching([reading_of(stream.format)], log), room.worker():
+        async with asking(sources(stream), log), room.worker():
             for value in (avro(0, 0.5, 1), content, avro(1, 0.5, 0)):
                 room.send("home", [(b"fr", value)])
             await room.until(lambda: room.position(partition) == 3)
@@ -252,17 +258,17 @@ def test_a_reader_that_asks_for_unknown_ids_is_caught(monkeypatch: pytest.Monkey
     """As every other client of a registry does."""
     read = PartitionWork.read
 
-    def asking(self: PartitionWork, records: Records) -> Records:
+    def curious(self: PartitionWork, records: Records) -> list[DecodedRecords]:
         format_ = self.spec.format
         assert isinstance(format_, SchemaFormat)
         for value in records.values:
             if value is not None and value[:5] != prefix(1):
-                task = asyncio.ensure_future(fetch(format_.reading))
+                task = asyncio.ensure_future(format_.source.fetch())
                 tasks.append(task)
         return read(self, records)
 
     tasks: list[object] = []
-    monkeypatch.setattr(PartitionWork, "read", asking)
+    monkeypatch.setattr(PartitionWork, "read", curious)
     first, second, unknown, *_ = CONTENTS.values()
     assert asked_for(first) == asked_for(second)
     assert asked_for(unknown) != asked_for(first)
@@ -274,13 +280,13 @@ def test_how_long_a_registry_is_silent_is_shown_until_it_answers() -> None:
     async def lived(kept: Registry) -> tuple[float, float, float]:
         stream = avro_spec(kept)
         view = View([stream])
-        view.registries = [reading_of(stream.format).source]  # type: ignore[union-attr]
+        view.sources = sources(stream)
 
         def silent(*, ahead: float = 0.0) -> float:
             status = status_of(view, Steps(time.monotonic), now=time.monotonic() + ahead)
             return status.registries["home-losses-value"]
 
-        async with fetching([reading_of(stream.format)], log):
+        async with asking(view.sources, log):
             well = silent()
             kept.down = True
             while not log.of("registry_lost"):
@@ -329,7 +335,7 @@ def test_outcomes_in_avro_come_to_what_they_come_to_in_json() -> None:
     both = sorted([*rewards(numbers, number=1), *unknown], key=lambda record: record[0])
     options = {"registry": "http://nowhere", "subject": "outcomes-value"}
     reading = AVRO.reading(Field("reward", "number"), options)
-    reading.source.fetched.schemas = (Schema(1, "AVRO", json.dumps(REWARD)),)
+    reading.registry.fetched.schemas = (Schema(1, "AVRO", json.dumps(REWARD)),)
 
     def events(logs: Logs, **more: Any) -> list[Value]:
         spec = replace(SPEC, encode=encode, **more)
@@ -359,7 +365,7 @@ def test_an_assembly_s_schemas_hold_from_where_they_were_fetched_and_are_saved()
             for field in fields
         ]
         for reading in readings if known else []:
-            reading.source.fetched.schemas = tuple(Schema(of, "JSON", "{}") for of in known)
+            reading.registry.fetched.schemas = tuple(Schema(of, "JSON", "{}") for of in known)
         requests, outcomes = readings
         return replace(SPEC, recipe=READS_REQUESTS, requests=requests, outcomes=outcomes)
 
@@ -379,9 +385,9 @@ def test_an_assembly_s_schemas_hold_from_where_they_were_fetched_and_are_saved()
         held = [
             json.loads(value)
             for place, value in state.items()
-            if b"schema" in place and what in place
+            if b"renewal" in place and what in place
         ]
-        return sorted((schema["id"], schema["since"]) for schema in held)
+        return sorted((renewal["number"], renewal["since"]) for renewal in held)
 
     async def lived() -> None:
         first = process(1)
@@ -391,9 +397,9 @@ def test_an_assembly_s_schemas_hold_from_where_they_were_fetched_and_are_saved()
         request(b"early", 1, at=0)
         request(b"never", 2, at=0)
         await go_on(work, transport, 0)
-        for reading in first.readings:
-            assert reading is not None
-            reading.source.fetched.schemas = (Schema(1, "JSON", "{}"), Schema(2, "JSON", "{}"))
+        for reading in first.contents:
+            assert isinstance(reading, Reading)
+            reading.registry.fetched.schemas = (Schema(1, "JSON", "{}"), Schema(2, "JSON", "{}"))
         request(b"late", 2, at=600)
         await go_on(work, transport, 600)
         await go_on(work, transport, 1150)  # the first two leave, the third stays open
@@ -425,7 +431,7 @@ def test_a_password_is_sent_and_read_anew(tmp_path: Path) -> None:
     with registry() as kept:
         kept.register("home-losses-value", EVENT, number=1)
         format_ = avro_format(kept.url, user="shop", password_file=str(secret))
-        client = Client(format_.reading.source)
+        client = Client(format_.reading.registry)
         assert len(asyncio.run(client.schemas())) == 1
         secret.write_text("two")
         asyncio.run(client.schemas())
@@ -438,12 +444,12 @@ def test_a_certificate_is_checked(tmp_path: Path) -> None:
     with registry(tmp_path / "server.pem") as kept:
         kept.register("home-losses-value", EVENT, number=1)
         trusting = avro_format(kept.url, ca_file=str(tmp_path / "ca.pem"))
-        assert len(asyncio.run(Client(trusting.reading.source).schemas())) == 1
+        assert len(asyncio.run(Client(trusting.reading.registry).schemas())) == 1
         with pytest.raises(TransportLost, match="SSLCertVerificationError"):
-            asyncio.run(Client(avro_format(kept.url).reading.source).schemas())
+            asyncio.run(Client(avro_format(kept.url).reading.registry).schemas())
     nothing = avro_format("https://nowhere", ca_file=str(tmp_path / "none.pem"))
     with pytest.raises(InvalidConfig, match=r"format\.ca_file: cannot be read"):
-        Client(nothing.reading.source)
+        Client(nothing.reading.registry)
 
 
 ANSWERS: dict[str, Callable[[Registry], object]] = {
@@ -457,7 +463,7 @@ def test_another_answer_than_expected_is_an_outage(spoil: Callable[[Registry], o
     with registry() as kept:
         spoil(kept)
         with pytest.raises(TransportLost, match="registry of home-losses-value"):
-            asyncio.run(Client(avro_format(kept.url).reading.source).schemas())
+            asyncio.run(Client(avro_format(kept.url).reading.registry).schemas())
 
 
 @pytest.mark.parametrize("said", [b"", b"garbage", b"HTTP/1.0", b"x" * 100_000], ids=len)
@@ -472,7 +478,7 @@ def test_what_is_no_answer_of_http_is_an_outage(said: bytes) -> None:
 
         async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            await Client(avro_format(url).reading.source).schemas()
+            await Client(avro_format(url).reading.registry).schemas()
 
     with pytest.raises(TransportLost, match="registry of home-losses-value"):
         asyncio.run(asked())
@@ -482,13 +488,13 @@ def test_nobody_there_is_an_outage() -> None:
     with registry() as kept:
         url = kept.url
     with pytest.raises(TransportLost, match="does not answer"):
-        asyncio.run(Client(avro_format(url).reading.source).schemas())
+        asyncio.run(Client(avro_format(url).reading.registry).schemas())
 
 
 def test_a_schema_that_nothing_can_be_read_by_is_logged_once() -> None:
     async def lived(kept: Registry) -> Lines:
         log, stream = Lines(), avro_spec(kept)
-        async with fetching([reading_of(stream.format)], log):
+        async with asking(sources(stream), log):
             kept.subjects["home-losses-value"][0]["schema"] = '"string"'
             kept.register("home-losses-value", EVENT, number=2)
             while len(log.of("schemas_fetched")) < 2:
@@ -502,11 +508,12 @@ def test_a_schema_that_nothing_can_be_read_by_is_logged_once() -> None:
 
 
 def test_a_state_with_a_schema_that_is_none_halts() -> None:
-    from streamdp.wire.registered.schemas import Held
-
     reading = avro_format().reading
     with pytest.raises(StateMismatch, match="schemas that this version reads"):
-        reading.holding([Held(id=1, kind="AVRO", text="{", since=0)])
+        reading.resumed([held(Schema(1, "AVRO", "{"), since=0)])
+    for wrong in ({"what": "list"}, {"content": {"text": "{}"}}, {"number": 2**32}):
+        with pytest.raises(StateMismatch, match="a schema's kind and text"):
+            reading.resumed([structs.replace(held(Schema(1, "AVRO", "{}"), since=0), **wrong)])
 
 
 # -- configuration ---------------------------------------------------------------------------------
@@ -524,6 +531,7 @@ def test_a_subject_is_the_topics_unless_it_is_named(tmp_path: Path) -> None:
     outcomes = f"outcomes_format = {{ {REGISTRY} }}"
     (assembly,) = loaded(tmp_path, more=outcomes).assemblies()
     assert assembly.outcomes is not None
+    assert assembly.outcomes.source is not None
     assert assembly.outcomes.source.subject == "outcomes-value"
     assert assembly.settings["outcomes_format"] == "avro, subject outcomes-value"
     named = f'outcomes_format = {{ {REGISTRY}, subject = "said" }}'
@@ -646,8 +654,8 @@ def test_send_writes_requests_and_outcomes_by_their_schemas(tmp_path: Path) -> N
         configuration = Configuration.load(path, {})
         (assembly,) = configuration.assemblies()
         said: list[object] = []
-        for reading, topic in zip(assembly.readings, ("requests", "outcomes"), strict=True):
-            assert reading is not None
+        for reading, topic in zip(assembly.contents, ("requests", "outcomes"), strict=True):
+            assert isinstance(reading, Reading)
             ((*_, value),) = asyncio.run(rows(configuration.technology(), topic))
-            said.append(with_schemas_of_now(reading).content(value))
+            said.append(up_to_date(reading).content(value))
     assert said == [content, "x"]

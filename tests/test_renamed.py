@@ -133,7 +133,7 @@ def test_is_a_halt_foreseen_that_only_the_rebuild_is_sure_of(
     work, slow = restore(store, stream), Pace(records=10**6, seconds=10**6)
     for start, stop in ((0, 20), (20, 40), (40, 40)):
         if start < stop:
-            work.absorb([work.read(store.records(start, stop))])
+            work.absorb(work.read(store.records(start, stop)))
         store.decide(work.cut(now=0, pace=slow).commit)
     others = by_others(room, reading(last, "1/2"))
     restoring = Restoring(stream, Partition("home", 0), store.taken(), by_others=others)
@@ -161,7 +161,7 @@ def test_does_a_stream_halt_whose_waiting_releases_another_has_charged(epoch: in
     """
     stream, store = spec(), Store(events(6, keys=[b"k"]))  # blocks of 1, 2 and 3 slots: none open
     work = restore(store, stream)
-    work.absorb([work.read(store.records(0, 6))])
+    work.absorb(work.read(store.records(0, 6)))
     store.decide(work.cut(now=0, pace=Pace()).commit)
     other, later = by_others("0", reading(2, "1/2")), replace(stream, epoch=epoch)
     with pytest.raises(StateMismatch, match=r"raise the topic's budget; .*got 1/2, of which.*1/2:"):
@@ -176,7 +176,7 @@ def test_may_a_lower_budget_come_while_releases_wait(sibling: str) -> None:
     """Where nobody else charges the records it is lawful; where another does, it is not covered."""
     stream, store = spec(), Store(events(6, keys=[b"k"]))
     work = restore(store, stream)
-    work.absorb([work.read(store.records(0, 6))])
+    work.absorb(work.read(store.records(0, 6)))
     store.decide(work.cut(now=0, pace=Pace()).commit)
     cheaper = sd.incumbent_leader(actions=ACTIONS, epsilon="1/4", schedule="capped 3")
     later = replace(stream, epoch=2, learner=cheaper)
@@ -266,7 +266,7 @@ def test_does_a_lowered_sibling_count_with_what_it_charged_before(tmp_path: Path
     assert (history.room, history.charged(0, 0)) == (Fraction(1, 2), Fraction(1))
     stream, store = spec(), Store(events(6, keys=[b"k"]))
     work = restore(store, stream)
-    work.absorb([work.read(store.records(0, 6))])
+    work.absorb(work.read(store.records(0, 6)))
     store.decide(work.cut(now=0, pace=Pace()).commit)
     with pytest.raises(StateMismatch, match="raise the topic's budget"):
         restore(store, stream, by_others=history)

@@ -156,7 +156,7 @@ def test_the_product_imports_only_what_it_declares() -> None:
     beyond = {
         "lab": provided_by(extras["replay"] + extras["examples"]),
         "testing": provided_by(extras["test"] + extras["broker"]),
-        "wire/registered": provided_by(extras["registry"]),
+        "streamdp_adapters/registry": provided_by(extras["registry"]),
         "core/frames.py": provided_by(extras["frames"]),
         "serve/otlp.py": provided_by(extras["otel"]),
     }

@@ -95,10 +95,10 @@ def lived() -> tuple[Store, dict[bytes, bytes]]:
     """A store that has learned and published, and its state one step before."""
     store = Store(events(60))
     work = restore(store, STREAM)
-    work.absorb([work.read(store.records(0, 30))])
+    work.absorb(work.read(store.records(0, 30)))
     store.decide(work.cut(now=0, pace=Pace()).commit)
     before = dict(store.state)
-    work.absorb([work.read(store.records(30, 60))])
+    work.absorb(work.read(store.records(30, 60)))
     for _ in range(2):
         store.decide(work.cut(now=0, pace=Pace()).commit)
     return store, before

@@ -45,7 +45,7 @@ def lived(*, input_id: str | None, saved: str = "all") -> Store:
     """A store that has read forty records; its rows are saved, or lag behind."""
     store = Store(events(40), input_id=input_id)
     work = restore(store, STREAM)
-    work.absorb([work.read(store.records(0, 40))])
+    work.absorb(work.read(store.records(0, 40)))
     if saved == "all":
         finish(store, work)
     else:
@@ -140,7 +140,7 @@ def clicked(*, saved: str = "all") -> Store:
     """A feedback stream's store: only headers and timestamps tell its records apart."""
     store = Store(list(SAME), headers=shown(60)[1], made_at=1000)
     work = restore(store, CLICKS)
-    work.absorb([work.read(store.records(0, 40))])
+    work.absorb(work.read(store.records(0, 40)))
     if saved == "all":
         finish(store, work)
     else:

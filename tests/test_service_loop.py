@@ -26,6 +26,7 @@ from streamdp.ports import (
     Taken,
     Transport,
 )
+from streamdp.service.batches import DecodedRecords
 from streamdp.service.protocol import PartitionWork
 from streamdp.service.settings import OnHalt, Start
 from streamdp.service.view import Reason, Status
@@ -179,7 +180,7 @@ async def test_does_a_defect_in_reading_halt_its_partition_alone() -> None:
     """Records that cannot even be read as they come are one partition's trouble, and not told."""
     read = PartitionWork.read
 
-    def reading(self: PartitionWork, records: Records) -> Records:
+    def reading(self: PartitionWork, records: Records) -> list[DecodedRecords]:
         if self.partition == HOME0:
             raise ValueError("losses 0.25")
         return read(self, records)

@@ -42,7 +42,7 @@ def lived(stream: StreamSpec, *, commits: int) -> tuple[Store, list[dict[bytes, 
     store, states = Store(events(100)), []
     work = restore(store, stream)
     for number in range(commits):
-        work.absorb([work.read(store.records(number * 10, number * 10 + 10))])
+        work.absorb(work.read(store.records(number * 10, number * 10 + 10)))
         store.decide(work.cut(now=0, pace=Pace()).commit)
         states.append(dict(store.state))
     return store, states
@@ -170,7 +170,7 @@ def test_does_a_lowered_limit_release_no_block_again(limit: str) -> None:
     store = Store(events(60, keys=[b"long", b"longer"]))
     work = restore(store, stream)
     for stop in (20, 40):
-        work.absorb([work.read(store.records(work.engine.position, stop))])
+        work.absorb(work.read(store.records(work.engine.position, stop)))
         store.decide(work.cut(now=0, pace=Pace(bytes_a_cut=1)).commit)  # one row a cut
     work = restore(store, lowered)
     store.decide(work.cut(now=100, pace=Pace()).commit)
@@ -189,10 +189,10 @@ def test_does_whoever_has_a_learner_keep_it_under_a_lowered_limit(
     lowered = replace(stream, most_key_bytes=4)
     store = Store(events(60, keys=[b"fr", b"longer"]))
     work = restore(store, stream)
-    work.absorb([work.read(store.records(0, 20))])
+    work.absorb(work.read(store.records(0, 20)))
     store.decide(work.cut(now=0, pace=Pace()).commit)
     work = restore(store, lowered)
-    work.absorb([work.read(store.records(20, 40))])
+    work.absorb(work.read(store.records(20, 40)))
     store.decide(work.cut(now=0, pace=Pace(bytes_a_cut=1)).commit)
     again = restore(store, lowered)
     assert [again.engine.slots(key) for key in (b"fr", b"longer")] == [
@@ -209,7 +209,7 @@ def test_says_nothing_what_was_drawn_and_is_not_public() -> None:
     stream = spec(learner=sd.noisy_leader(actions=names, epsilon="1", noise="gumbel"))
     store = Store(events(10))
     work = restore(store, stream)
-    work.absorb([work.read(store.records(0, 10))])
+    work.absorb(work.read(store.records(0, 10)))
     cut = work.cut(now=0, pace=Pace())
     shown = repr([work, work._waiting, work._waiting.entries, cut, cut.commit, store.taken()])
     assert "secret" not in shown
@@ -221,7 +221,7 @@ def test_does_the_largest_value_count_the_longest_key() -> None:
     stream = spec(most_key_bytes=64)
     store = Store([(b"\x01" * 64, b"{}"), (b"\xff" * 64, b"{}")])
     work = restore(store, stream)
-    work.absorb([work.read(store.records(0, 2))])
+    work.absorb(work.read(store.records(0, 2)))
     commits = [work.cut(now=0, pace=Pace()).commit for _ in range(2)]
     sizes = [len(key) + len(value or b"") for commit in commits for key, value in commit.state]
     assert max(sizes) <= stream.largest_value

@@ -91,7 +91,6 @@ async def _look(
         there,
     )
     from streamdp.service.ledgers import Ledgers
-    from streamdp.service.registries import reading_of
 
     tools, published = technology.administrator(), technology.publications()
     try:
@@ -111,7 +110,7 @@ async def _look(
             if topics.output:
                 continue
             spec = configuration.spec(topics.stream, seeds=Seeds.ALLOWED)
-            looked += await schemas(reading_of(spec.format))
+            looked += await schemas(spec.format.source)
             looked += await partitions(tools, spec, ledgers.by_others)
             looked.append(await in_several_partitions(published, topics, epoch=spec.epoch))
             if sample is not None:
@@ -155,8 +154,8 @@ async def _assemblies(
     looked: list[Finding] = []
     for spec in configuration.assemblies():
         if spec.name in asked:
-            for reading in spec.readings:
-                looked += await schemas(reading)
+            for contents in spec.contents:
+                looked += await schemas(contents.source)
             looked += await partitions(tools, spec, ledgers.by_others)
             if sample is not None:
                 looked.append(await keys(tools, spec.topics, count=sample))

@@ -115,10 +115,10 @@ def send(
         elif as_it_is:
             records = (Sent(topics.input, default, line.rstrip(b"\r\n"), []) for line in source)
         else:
-            from streamdp.service.registries import with_schemas
+            from streamdp.service.sources import up_to_date
 
             with reaching():  # a format may need the schemas that it writes by
-                format_ = with_schemas(configuration.format(topics.stream))
+                format_ = up_to_date(configuration.format(topics.stream))
             records = _encoded(format_, topics.input, file, source, default, rows)
         counts = run(_sent(technology, topics, records, partition))
     count, outcomes = counts[topics.input], counts.get(topics.second_input)
@@ -188,14 +188,13 @@ def _of_assembly(
     key: bytes | None,
 ) -> Iterator[Sent]:
     """The requests and outcomes of a file as records, each topic's in its format."""
-    from streamdp.service.config.assembling import readings_of
-    from streamdp.service.registries import with_schemas_of_now
-    from streamdp.wire.registered.formats import from_json
+    from streamdp.service.config.assembling import contents_of
+    from streamdp.service.sources import up_to_date
 
     with reaching():
         writers = [
-            None if reading is None else with_schemas_of_now(reading)
-            for reading in readings_of(configuration, topics.stream)
+            None if contents is None else up_to_date(contents)
+            for contents in contents_of(configuration, topics.stream)
         ]
     table = configuration.tables.assemblies[topics.stream]
     read = loop_records(
@@ -207,7 +206,7 @@ def _of_assembly(
         own, value, headers = line.record
         writer = writers[line.outcome]
         if writer is not None and value is not None:
-            value = from_json(writer, value)
+            value = writer.from_json(value)
         return Sent(topics.second_input if line.outcome else topics.input, own, value, headers)
 
     return map(record, read)

@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 
 from streamdp.core.events import Batch, numbered
-from streamdp.ports import Key, Records, Value
+from streamdp.ports import Key, Records
 from streamdp.wire.decoded import Decoded
 from streamdp.wire.formats import Format
-from streamdp.wire.registered.formats import SchemaFormat
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -39,18 +38,10 @@ def decoded(format_: Format, records: Records, *, whole: bool = False) -> Decode
 
     A checkpoint remembers the last record. With `whole` all keep them, for a quarantine.
     """
-    values = in_force(format_, records.values, records.offsets)
     kept = {of.name: getattr(records, of.name) for of in fields(records)}
     if not whole:
         kept |= {"values": records.values[-1:], "headers": records.headers[-1:]}
-    return DecodedRecords(**kept, decoded=format_.decode(values, records.headers))
-
-
-def in_force(format_: object, values: Sequence[Value], offsets: Sequence[int]) -> Sequence[Value]:
-    """The values as a format reads them at these offsets; those of other formats as they are."""
-    if isinstance(format_, SchemaFormat):
-        return format_.reading.log.in_force(values, offsets)
-    return values
+    return DecodedRecords(**kept, decoded=format_.decode(records.values, records.headers))
 
 
 def joined(

@@ -26,7 +26,6 @@ from streamdp.ports import (
     Verdict,
 )
 from streamdp.service.charges_by_others import ChargesByOthers, ChargesByOthersOf
-from streamdp.service.registries import fetch
 from streamdp.service.spec import StreamSpec
 from streamdp.service.taking import (
     Opening,
@@ -43,7 +42,7 @@ from streamdp.wire.formats import Format
 from streamdp.wire.lines import ModeLine, key_bytes
 from streamdp.wire.published import decode_published
 from streamdp.wire.quarantined import read_quarantined
-from streamdp.wire.registered.formats import Reading
+from streamdp.wire.renewals import Source
 from streamdp.wire.unprotected import NOT_PRIVATE
 
 MOST_TOLD = 20
@@ -268,19 +267,18 @@ async def records(
     return [*findings, Finding(subject, verdict, f"{unusable} of {looked} records unusable")]
 
 
-async def schemas(reading: Reading | None) -> list[Finding]:
+async def schemas(source: Source | None) -> list[Finding]:
     """Whether a stream's registry answers, and which of its schemas can be read. Public."""
-    if reading is None:
+    if source is None:
         return []
-    subject = f"schemas of {reading.source.subject}"
+    subject = f"schemas of {source.subject}"
     try:
-        await fetch(reading)
+        await source.fetch()
     except TransportLost as error:
         return [Finding(subject, Verdict.PROBLEM, str(error))]
-    fetched = reading.source.fetched.schemas or ()
-    if not fetched:
+    faults = source.faults()
+    if not faults:
         return [Finding(subject, Verdict.PROBLEM, "the registry has none under this subject")]
-    faults = {schema.id: reading.fault(schema) for schema in fetched}
     findings = [
         Finding(f"{subject}: id {number}", Verdict.WARNING, f"its records are not used: {fault}")
         for number, fault in faults.items()

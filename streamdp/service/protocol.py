@@ -34,6 +34,7 @@ from streamdp.ports import Commit, Partition, Records, Taken
 from streamdp.service.batches import DecodedRecords, decoded, joined, newest_time
 from streamdp.service.carrying import carries
 from streamdp.service.charges_by_others import ChargesByOthers
+from streamdp.service.course import Course
 from streamdp.service.input_fingerprint import Newest, of_input
 from streamdp.service.saved_entries import SavedEntries
 from streamdp.service.settings import Pace
@@ -42,8 +43,7 @@ from streamdp.service.taking import Opening, check_alone, heritage_at, open_part
 from streamdp.wire.entries import Entries, release_entry
 from streamdp.wire.lines import ENDS_BLOCK
 from streamdp.wire.recording import Entry, record_all
-from streamdp.wire.registered.formats import SchemaFormat
-from streamdp.wire.registered.schemas import Held, encode_held
+from streamdp.wire.renewals import encode_renewal
 from streamdp.wire.state import (
     Checkpoint,
     EpochLearner,
@@ -93,10 +93,8 @@ class Restoring:
         entries.check_epoch()
         self.opening = open_partition(spec, partition, taken, by_others=by_others)
         self.spec = spec
-        self.format = spec.format
-        if isinstance(spec.format, SchemaFormat):
-            held = self.opening.saved.now.schemas if self.opening.goes_on else []
-            self.format = replace(spec.format, reading=spec.format.reading.resumed(held))
+        renewals = self.opening.saved.now.renewals if self.opening.goes_on else []
+        self.course = Course(spec.format, renewals)
         self._read = self.opening.point.low_water
         continues = self.opening.new_epoch is None
         saved = self.opening.saved
@@ -145,8 +143,8 @@ class Restoring:
         """
         check_goes_on(records, position=self._read)
         self._input_fingerprint.check(records)
-        read = decoded(self.format, records)
-        batch, _ = joined([read], most_key_bytes=None, idle=self.spec.idle)
+        read = [decoded(*part) for part in self.course.cut(records)]
+        batch, _ = joined(read, most_key_bytes=None, idle=self.spec.idle)
         self._rebuilding.feed(batch)
         self._read = records.next_offset
 
@@ -221,8 +219,7 @@ class PartitionWork:
         self._mark: bytes | None = None  # the ledger's line where an epoch begins
         self._first = not opening.goes_on or opening.adopts
         self._learner = learner  # what the epoch's rows mean, still to be written
-        self._format = restored.format
-        self._schemas: list[Held] = []  # that hold and are not saved yet
+        self._course = restored.course
         self._last_save: float | None = None
         self._adopt(restored)
         if opening.new_epoch is not None:
@@ -264,17 +261,15 @@ class PartitionWork:
                 else:
                     self._keep(key, mark)
 
-    def read(self, records: Records) -> DecodedRecords:
+    def read(self, records: Records) -> list[DecodedRecords]:
         """What must be kept of records until they are absorbed.
 
-        Schemas that a timer has fetched since hold from here on. Each cut that knows of these
-        records has them too.
+        What the format's source has learned since holds from here on. Each cut that knows of these
+        records has it too.
         """
-        if isinstance(self._format, SchemaFormat):
-            reading, new = self._format.reading.renewed(since=records.start)
-            self._format = replace(self._format, reading=reading)
-            self._schemas += new
-        return decoded(self._format, records, whole=self.spec.quarantine is not None)
+        self._course.renew(records.start)
+        whole = self.spec.quarantine is not None
+        return [decoded(*part, whole=whole) for part in self._course.cut(records)]
 
     def absorb(self, records: Sequence[DecodedRecords]) -> None:
         """Apply consecutive records; what is drawn waits for the next cut."""
@@ -393,10 +388,10 @@ class PartitionWork:
             learner = encode_learner(self._learner)
             entries.append((self._entries.learner(epoch=self._epoch), learner))
         entries += [
-            (self._entries.schema(held.id, epoch=self._epoch), encode_held(held))
-            for held in self._schemas
+            (self._entries.renewal(of.what, of.number, epoch=self._epoch), encode_renewal(of))
+            for of in self._course.unsaved()
         ]
-        self._learner, self._schemas = None, []
+        self._learner = None
         return entries
 
     def _let_go(self, publishing: _Waiting, saved: Set[Key]) -> None:

@@ -29,7 +29,7 @@ from streamdp.service.ledgers import Ledgers
 from streamdp.service.life import Observe
 from streamdp.service.loop import Service
 from streamdp.service.quarantine import quarantining
-from streamdp.service.registries import fetching, reading_of
+from streamdp.service.sources import asking
 from streamdp.service.spec import StreamSpec
 from streamdp.service.view import Reason, View
 
@@ -89,10 +89,10 @@ async def run_service(
         await stack.enter_async_context(
             quarantining([spec.quarantine for spec in specs], technology)
         )
-        readings = [reading_of(spec.format) for spec in specs]
-        readings += [reading for assembly in assemblies for reading in assembly.readings]
-        await stack.enter_async_context(fetching(readings, log))
-        view.registries = [reading.source for reading in readings if reading is not None]
+        formats = [spec.format for spec in specs]
+        contents = [of for assembly in assemblies for of in assembly.contents]
+        view.sources = [s for of in (*formats, *contents) if (s := of.source) is not None]
+        await stack.enter_async_context(asking(view.sources, log))
         listening = [await stack.enter_async_context(observer(running)) for observer in observers]
         settings = configuration.loop_settings()
         service = Service(

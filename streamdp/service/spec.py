@@ -25,8 +25,7 @@ from streamdp.service.settings import Start
 from streamdp.wire.entries import Entries
 from streamdp.wire.formats import Format
 from streamdp.wire.published import Lines
-from streamdp.wire.registered.formats import SchemaFormat
-from streamdp.wire.registered.schemas import MOST_SCHEMA_BYTES
+from streamdp.wire.renewals import MOST_RENEWAL_BYTES
 from streamdp.wire.state import (
     ESCAPED,
     LONG,
@@ -210,9 +209,9 @@ class StreamSpec:
         longest = Entries(self.name, LONG).row(long, epoch=max(self.epoch, latest))
         recorded = largest_recorded(self.lines, self.kind, key_bytes=self.most_key_bytes)
         largest = max(self.row_bytes + len(longest), recorded)
-        if isinstance(self.format, SchemaFormat):
-            key = Entries(self.name, LONG).schema(LONG, epoch=max(self.epoch, latest))
-            largest = max(largest, MOST_SCHEMA_BYTES + len(key))
+        if self.format.source is not None:
+            key = Entries(self.name, LONG).renewal("schema", LONG, epoch=max(self.epoch, latest))
+            largest = max(largest, MOST_RENEWAL_BYTES + len(key))
         learner = encode_learner(self.epoch_learner(carries=True))
         return max(largest, len(learner) + len(Entries(self.name, LONG).learner(epoch=LONG)))
 

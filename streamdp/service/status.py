@@ -172,8 +172,8 @@ def status_of(view: View, steps: Steps, *, now: float, started_at: float = 0.0) 
 def _silence(view: View, now: float) -> dict[str, float]:
     """How long the registry of each subject has not answered; 0 while it does."""
     silence: dict[str, float] = {}
-    for source in view.registries:
-        lost_at = source.fetched.lost_at
+    for source in view.sources:
+        lost_at = source.lost_at
         seconds = 0.0 if lost_at is None else now - lost_at
         silence[source.subject] = max(seconds, silence.get(source.subject, 0.0))
     return silence

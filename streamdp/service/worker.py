@@ -74,7 +74,7 @@ class Worker:
         if self._work is None or self.life.failure is not None:
             return
         try:
-            self._inbox.append(self._work.read(records))
+            self._inbox += self._work.read(records)
             self.life.stamp(records)
         except Exception as error:
             self.life.fail(error)

@@ -7,7 +7,7 @@ share a key, whatever is in names and record keys:
     ["home",0,"row",2,"fr"]              epoch, key: a saved learner (bytes of `core.snapshot`)
     ["home",0,"release",2,17,3,"action","fr"]    epoch, born, block, kind, key: a recorded release
     ["home",0,"learner",2]               epoch: what its rows mean, for later epochs
-    ["home",0,"schema",2,17]             epoch, id: a schema that records are read by
+    ["home",0,"renewal",2,"schema",17]   epoch, what, number: what records are read by from then on
 
 A record key that is not UTF-8 is `{"base64": "..."}`, the null key is null.
 """
@@ -35,7 +35,7 @@ _SHAPES: dict[str, tuple[type, ...]] = {
     "checkpoint": (),
     "row": (int, object),  # epoch, key
     "learner": (int,),  # epoch
-    "schema": (int, int),  # epoch, id
+    "renewal": (int, str, int),  # epoch, what, number
     "release": (int, int, int, str, object),  # epoch, born, block, kind, key
 }
 
@@ -64,9 +64,9 @@ class Entries:
         """The key of the entry that says what an epoch's rows mean."""
         return _encode([self.stream, self.partition, "learner", epoch])
 
-    def schema(self, number: int, *, epoch: int) -> bytes:
-        """The key of a schema that records are read by."""
-        return _encode([self.stream, self.partition, "schema", epoch, number])
+    def renewal(self, what: str, number: int, *, epoch: int) -> bytes:
+        """The key of what records are read by from a position on."""
+        return _encode([self.stream, self.partition, "renewal", epoch, what, number])
 
     def release(self, mark: bytes, key: Key) -> bytes:
         """The key of the recorded release with this mark."""

@@ -37,6 +37,7 @@ from streamdp.core.arrays import Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.wire.decoded import Decoded, Headers, Setting, Value
 from streamdp.wire.feedback import Feedback
+from streamdp.wire.renewals import Renewing
 
 GROUP = "streamdp.formats"
 
@@ -50,11 +51,12 @@ frame, and a row may null only itself.
 """
 
 
-class Format(Protocol):
+class Format(Renewing, Protocol):
     """Turns records into the columns of a batch and back, for one configured list of actions.
 
     A format reads losses of all actions (`losses`, n × K), or with `feedback` what was shown and
-    what came of it (`played` and `gain`).
+    what came of it (`played` and `gain`). One that reads all records alike has no `renewals`, and
+    `renewals.unchanged` for `renewed` and `resumed`.
     """
 
     @property
@@ -89,6 +91,26 @@ class Format(Protocol):
 
     def explain(self, value: Value) -> str | None:
         """Why a record is unusable, wholly or in part. NOT PRIVATE: for operators only."""
+
+
+Holds = Literal["number", "numbers", "numbers by name", "text", "texts", "texts by name"]
+"""What a field of requests or outcomes holds: one, several in order, or by an action's name."""
+
+
+class ContentFormat(Renewing, Protocol):
+    """Reads one field of requests or outcomes as JSON (`assembly.recipes`), and writes it.
+
+    A factory offers it by `contents(field=…, holds=…, options=…)`.
+    """
+
+    def settings(self) -> Mapping[str, Setting]:
+        """Everything that decides how a record is read: part of the configuration's digest."""
+
+    def as_json(self, values: Sequence[Value]) -> Sequence[Value]:
+        """Records as the JSON that says the same of the field; None where they are unusable."""
+
+    def from_json(self, content: bytes) -> bytes:
+        """The record that says of the field what a JSON text says."""
 
 
 class FormatFactory(Protocol):

@@ -57,6 +57,7 @@ from streamdp.wire.formats import (
     checked_rows,
 )
 from streamdp.wire.nesting import MAX_NESTING, SHORT, too_deep
+from streamdp.wire.renewals import unchanged
 
 T = TypeVar("T")
 Layout = Literal["list", "mapping"]
@@ -92,6 +93,9 @@ class JsonFormat:
     padding: Padding = "none"
     feedback: Feedback | None = None
     _rows: JsonRows = field(init=False, repr=False, compare=False)
+
+    renewals, source = (), None  # it reads all records alike
+    renewed = resumed = unchanged
 
     def __post_init__(self) -> None:
         """Check the options, and make the typed reader of events."""

@@ -41,6 +41,7 @@ from streamdp.wire.formats import (
     checked_rows,
     record_lengths,
 )
+from streamdp.wire.renewals import unchanged
 
 Scalar = Literal["float32", "float16"]
 
@@ -59,6 +60,9 @@ class RawFormat:
     frames: bool = False
     prefix: Prefix = "none"
     feedback: Feedback | None = None
+
+    renewals, source = (), None  # it reads all records alike
+    renewed = resumed = unchanged
 
     def __post_init__(self) -> None:
         """Check actions and options; a row of one number has no place for an action's name."""

@@ -63,7 +63,7 @@ from streamdp.wire.recorded import (
     lines_of,
     sealed,
 )
-from streamdp.wire.registered.schemas import Held, decode_held
+from streamdp.wire.renewals import Renewal, decode_renewal
 from streamdp.wire.state_version import MIN_READER, VERSION, Version, decoded
 
 LONG = 2**63 - 1
@@ -174,7 +174,7 @@ class EpochEntries:
     rows: dict[Key, bytes] = field(default_factory=dict, repr=False)
     loaded: Collection[Key] | None = field(default=None, repr=False)  # rows that are elsewhere
     releases: dict[Identity, Recorded] = field(default_factory=dict, repr=False)
-    schemas: list[Held] = field(default_factory=list)  # that records are read by
+    renewals: list[Renewal] = field(default_factory=list)  # by which records are read
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,8 +388,8 @@ def _put(
     """Read one entry of an epoch."""
     if what == "learner":
         into.learner = decode_learner(value, where=where)
-    elif what == "schema":
-        into.schemas.append(decode_held(value, where=where))
+    elif what == "renewal":
+        into.renewals.append(decode_renewal(value, where=where))
     elif what == "row":
         into.rows[read_key(rest[0], where=where)] = value
     else:

@@ -14,7 +14,6 @@ import argparse
 import json
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -28,8 +27,8 @@ from streamdp.core.events import Releases
 from streamdp.wire import configure, state
 from streamdp.wire.published import Lines, decode_ledger
 from streamdp.wire.recording import record_all
-from streamdp.wire.registered.formats import SchemaFormat
-from streamdp.wire.registered.schemas import Schema
+from streamdp_adapters.registry.formats import SchemaFormat
+from streamdp_adapters.registry.schemas import Schema
 
 POLL = 1000
 FRAME = 256
@@ -116,8 +115,8 @@ def registered(rounds: int) -> list[dict[str, Any]]:
             source = {"registry": "http://localhost", "subject": "feedback-value"}
             format_ = configure(name, actions=names, options=source)
             assert isinstance(format_, SchemaFormat)
-            format_.reading.source.fetched.schemas = (text,)
-            format_ = replace(format_, reading=format_.reading.renewed(since=0)[0])
+            format_.reading.registry.fetched.schemas = (text,)
+            format_ = format_.renewed(0)
             records = [format_.encode(row[None, :]) for row in losses]
             runs[name] = partial(format_.decode, records)
         table += _rows(f"registry, K = {K}", medians(runs, rounds=rounds), POLL, 0)

@@ -59,7 +59,7 @@ def skip_a_record() -> None:
     read = PartitionWork.read
     chance = random.Random(1)
 
-    def lossy(self: PartitionWork, records: Records) -> DecodedRecords:
+    def lossy(self: PartitionWork, records: Records) -> list[DecodedRecords]:
         return read(self, _thinned(records, chance))
 
     PartitionWork.read = lossy  # type: ignore[method-assign]

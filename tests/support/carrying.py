@@ -86,7 +86,7 @@ def live(store: Store, of: StreamSpec, stop: int) -> None:
     """Read up to here, publish everything."""
     work = restore(store, of)
     if work.engine.position < stop:
-        work.absorb([work.read(store.records(work.engine.position, stop))])
+        work.absorb(work.read(store.records(work.engine.position, stop)))
     settle(store, work)
 
 

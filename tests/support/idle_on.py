@@ -66,7 +66,7 @@ class Life:
             position = work.engine.position
             if position < taken.end_offset:
                 async for records in transport.read(HOME, position, taken.end_offset):
-                    work.absorb([work.read(records)])
+                    work.absorb(work.read(records))
                     self._note(records)
             await self._publish(transport, work, cuts)
         finally:

@@ -69,7 +69,7 @@ def counts_bad_records(patch: Patch) -> None:
     """A public counter of keys to which unusable contents are added."""
     read = PartitionWork.read
 
-    def counting(self: PartitionWork, records: Records) -> Records:
+    def counting(self: PartitionWork, records: Records) -> list[DecodedRecords]:
         bad = [self.spec.format.explain(value) is not None for value in records.values]
         self.keys_refused += sum(bad)
         return read(self, records)

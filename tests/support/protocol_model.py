@@ -112,7 +112,7 @@ def fold(store: Store, stream: StreamSpec, *, whole: str) -> list[str]:
 def finish(store: Store, work: PartitionWork) -> None:
     """Apply what is left and publish everything."""
     if work.engine.position < store.end:
-        work.absorb([work.read(store.records(work.engine.position, store.end))])
+        work.absorb(work.read(store.records(work.engine.position, store.end)))
     settle(store, work)
 
 
@@ -163,7 +163,7 @@ class Story:
                 case "absorb":
                     stop = min(store.end, work.engine.position + chance.randrange(1, self.piece))
                     if work.engine.position < stop:
-                        work.absorb([work.read(store.records(work.engine.position, stop))])
+                        work.absorb(work.read(store.records(work.engine.position, stop)))
                 case "cut" if pending is None and (work.urgent or work.behind):
                     pending = work.cut(now=now, pace=pace)
                 case "decide" if pending is not None:

@@ -21,7 +21,7 @@ from streamdp.lab.replay.log import wrong
 from streamdp.lab.replay.sources import ReadOptions
 from streamdp.lab.replay.sources.topics import addressed, records_of
 from streamdp.ports import Headers, Records, StreamTopics, Technology
-from streamdp.service.registries import with_schemas
+from streamdp.service.sources import up_to_date
 from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import Format, configure
 
@@ -49,7 +49,7 @@ def topic_log(
             "--actions and --content (reward or loss), as the stream's configuration has them"
         )
         raise wrong(name, "a topic does not name them", expected=expected, got="none")
-    format_ = with_schemas(configure(how.format, feedback=feedback, options=how.format_options))
+    format_ = up_to_date(configure(how.format, feedback=feedback, options=how.format_options))
     topics = StreamTopics(app="replay", stream=topic, input=topic, headers=True)
     with closing(records_of(technology, topics)) as batches:
         pieces = [_piece(records, format_, pscore) for records in batches]

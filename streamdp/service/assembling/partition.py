@@ -58,45 +58,43 @@ from streamdp.service.assembling.saved import (
     encode_point,
     entry_of,
     open_assembly,
-    schema_entry,
+    renewal_entry,
 )
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.charges_by_others import ALONE, ChargesByOthers
+from streamdp.service.course import Course
 from streamdp.service.life import Observe, unobserved
 from streamdp.service.protocol import check_goes_on
 from streamdp.wire.entries import POINT
+from streamdp.wire.formats import ContentFormat
 from streamdp.wire.lines import LEDGER_SCHEMA, Assembled, PersonsCap
 from streamdp.wire.published import encode_assembled
-from streamdp.wire.registered.formats import Reading, as_json
-from streamdp.wire.registered.schemas import Held, encode_held
+from streamdp.wire.renewals import Renewal, encode_renewal
 
 
 class Contents:
     """The contents of one topic's records in one partition."""
 
-    def __init__(self, what: str, reading: Reading | None, held: Sequence[Held]) -> None:
+    def __init__(self, what: str, format_: ContentFormat | None, saved: Sequence[Renewal]) -> None:
         self._what = what
-        self._reading = None if reading is None else reading.resumed(held)
-        self._unsaved: list[Held] = []
+        self._course = None if format_ is None else Course(format_, saved)
 
     def renew(self, *, since: int) -> None:
         """Let schemas that were fetched hold from the next record on, which has this offset."""
-        if self._reading is not None:
-            self._reading, new = self._reading.renewed(since=since)
-            self._unsaved += new
+        if self._course is not None:
+            self._course.renew(since)
 
     def read(self, records: Records) -> Sequence[Value]:
         """The records' values as JSON."""
-        if self._reading is None:
+        if self._course is None:
             return records.values
-        return as_json(self._reading, records.values, records.offsets)
+        parts = self._course.cut(records)
+        return [value for format_, part in parts for value in format_.as_json(part.values)]
 
     def unsaved(self, *, epoch: int) -> list[tuple[bytes, bytes]]:
         """The entries for the next commit."""
-        unsaved, self._unsaved = self._unsaved, []
-        return [
-            (schema_entry(self._what, held, epoch=epoch), encode_held(held)) for held in unsaved
-        ]
+        unsaved = [] if self._course is None else self._course.unsaved()
+        return [(renewal_entry(self._what, of, epoch=epoch), encode_renewal(of)) for of in unsaved]
 
 
 LONGEST_KEY = 65_536  # bytes: the most that `limits.most_key_bytes` may be
@@ -132,9 +130,9 @@ class PartitionAssembly:
             positions=self._opened.positions,
             persons=self._persons,
         )
-        held = self._opened.schemas
-        self._requests = Contents("requests", spec.requests, held.get("requests", ()))
-        self._outcomes = Contents("outcomes", spec.outcomes, held.get("outcomes", ()))
+        saved = self._opened.renewals
+        self._requests = Contents("requests", spec.requests, saved.get("requests", ()))
+        self._outcomes = Contents("outcomes", spec.outcomes, saved.get("outcomes", ()))
         self._stale = list(self._opened.stale)
         self._begins = self._opened.begins
         self._lines, self._declared = self._opened.lines, self._opened.declared

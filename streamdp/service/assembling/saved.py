@@ -45,11 +45,11 @@ from streamdp.service.taking import check_alone
 from streamdp.wire.entries import POINT
 from streamdp.wire.lines import Assembled
 from streamdp.wire.published import decode_assembled
-from streamdp.wire.registered.schemas import Held, decode_held
+from streamdp.wire.renewals import Renewal, decode_renewal
 
 COUNTS = b"counts"
 """What the keys of all counts begin with."""
-_SCHEMA = b"schema"
+_RENEWAL = b"renewal"
 VERSION = 1
 
 _Width = Annotated[str, msgspec.Meta(pattern="^[0-9]{20}$")]
@@ -83,16 +83,16 @@ class Opened:
     lines: int  # of the ledger
     declared: int
     inputs: Inputs
-    schemas: Mapping[str, list[Held]] = field(default_factory=dict)  # of requests and outcomes
+    renewals: Mapping[str, list[Renewal]] = field(default_factory=dict)  # of requests, outcomes
 
 
-def schema_entry(what: str, held: Held, *, epoch: int) -> bytes:
-    """The state's entry for a schema of `requests` or `outcomes`."""
-    return _schemas(epoch) + b"%b %d" % (what.encode(), held.id)
+def renewal_entry(topic: str, of: Renewal, *, epoch: int) -> bytes:
+    """The state's entry for what `requests` or `outcomes` are read by from a position on."""
+    return _renewals(epoch) + f"{topic} {of.what} {of.number}".encode()
 
 
-def _schemas(epoch: int) -> bytes:
-    return b"%b %d " % (_SCHEMA, epoch)
+def _renewals(epoch: int) -> bytes:
+    return b"%b %d " % (_RENEWAL, epoch)
 
 
 def entry_of(key: Key, *, epoch: int) -> bytes:
@@ -184,7 +184,7 @@ class _Found:
             for place, value in taken.state.items()
             if place == null or place.startswith(head)
         }
-        kept = tuple(_schemas(spec.epoch) + what + b" " for what in (b"requests", b"outcomes"))
+        kept = tuple(_renewals(spec.epoch) + what + b" " for what in (b"requests", b"outcomes"))
         stale = [
             place
             for place in _others(taken)
@@ -199,9 +199,9 @@ class _Found:
             lines=point.lines,
             declared=point.declared,
             inputs=inputs,
-            schemas={
+            renewals={
                 what: [
-                    decode_held(value, where=where)
+                    decode_renewal(value, where=where)
                     for place, value in taken.state.items()
                     if place.startswith(begin)
                 ]

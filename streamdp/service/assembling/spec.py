@@ -13,8 +13,8 @@ from streamdp.assembly.recipes import Recipe
 from streamdp.assembly.rules import Rules
 from streamdp.ports import StreamTopics
 from streamdp.service.settings import DIGEST, Start
-from streamdp.wire.registered.formats import Reading
-from streamdp.wire.registered.schemas import MOST_SCHEMA_BYTES
+from streamdp.wire.formats import ContentFormat
+from streamdp.wire.renewals import MOST_RENEWAL_BYTES
 
 _POINT_ROOM = 2048  # bytes that a checkpoint or a ledger line takes at most
 
@@ -31,8 +31,8 @@ class AssemblySpec:
     actions: tuple[str, ...] = field(repr=False)  # of the stream that reads the events
     epoch: int = 1
     cap: Cap | None = None
-    requests: Reading | None = None  # of requests' contents by a registry's schemas; None: JSON
-    outcomes: Reading | None = None
+    requests: ContentFormat | None = None  # of requests' contents; None: JSON
+    outcomes: ContentFormat | None = None
     most_open: int = 1_000_000
     """Requests that may wait for their deadline. At this number reading pauses until some left."""
     most_at_once: int = 1000
@@ -44,17 +44,17 @@ class AssemblySpec:
         return self.topics.stream
 
     @property
-    def readings(self) -> tuple[Reading | None, Reading | None]:
-        """What reads requests and outcomes."""
-        return self.requests, self.outcomes
+    def contents(self) -> list[ContentFormat]:
+        """What reads requests and outcomes, where that is not JSON."""
+        return [of for of in (self.requests, self.outcomes) if of is not None]
 
     @property
     def largest_value(self) -> int:
         """The most bytes that a value of a commit may have."""
         event = len(self.encode([NULL_LOSS] * self.recipe.gains))
         counts = Persons.largest(self.cap) if self.cap else 0
-        schemas = MOST_SCHEMA_BYTES + 64 if self.requests or self.outcomes else 0
-        return max(event, counts, schemas, _POINT_ROOM)
+        renewals = MOST_RENEWAL_BYTES + 64 if self.requests or self.outcomes else 0
+        return max(event, counts, renewals, _POINT_ROOM)
 
     @cached_property
     def settings(self) -> dict[str, str]:

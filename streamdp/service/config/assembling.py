@@ -29,9 +29,7 @@ from streamdp.ports import StreamTopics
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.config.pairs import wrong
 from streamdp.service.config.tables import FormatTable, options_for
-from streamdp.wire.formats import checked_names, configure, factory_of
-from streamdp.wire.registered.fields import Field
-from streamdp.wire.registered.formats import SOURCE, Reading, SchemaFactory
+from streamdp.wire.formats import ContentFormat, Holds, configure, factory_of
 
 if TYPE_CHECKING:
     from streamdp.service.config.configuration import Configuration
@@ -60,7 +58,7 @@ def spec_of(configuration: Configuration, name: str) -> AssemblySpec:
     recipe = _recipe(configuration, name)
     encode = _encoding(configuration, name)
     _check_one_length(configuration, name, recipe, encode)
-    requests, outcomes = readings_of(configuration, name)
+    requests, outcomes = contents_of(configuration, name)
     return AssemblySpec(
         topics=topics_of(configuration, name),
         rules=Rules(
@@ -82,45 +80,49 @@ def spec_of(configuration: Configuration, name: str) -> AssemblySpec:
     )
 
 
-_ASKED = {
-    "rankers": Field("items", "texts by name"),
-    "errors": Field("predictions", "numbers by name"),
+_Field = tuple[str, Holds]
+_ASKED: dict[str, _Field] = {
+    "rankers": ("items", "texts by name"),
+    "errors": ("predictions", "numbers by name"),
 }
-_SAID = {
-    "feedback": Field("reward", "number"),
-    "rankers": Field("item", "text"),
-    "categories": Field("categories", "texts"),
-    "errors": Field("truth", "number"),
+_SAID: dict[str, _Field] = {
+    "feedback": ("reward", "number"),
+    "rankers": ("item", "text"),
+    "categories": ("categories", "texts"),
+    "errors": ("truth", "number"),
 }
 """The fields that `recipes` reads, by mode."""
 
 
-def readings_of(configuration: Configuration, name: str) -> tuple[Reading | None, Reading | None]:
-    """What reads and writes requests and outcomes by a registry's schemas; None for JSON."""
+def contents_of(
+    configuration: Configuration, name: str
+) -> tuple[ContentFormat | None, ContentFormat | None]:
+    """What reads and writes requests and outcomes; None for JSON."""
     mode = configuration.tables.assemblies[name].mode
-    asked = _reading(configuration, name, "requests", _ASKED.get(mode))
-    return asked, _reading(configuration, name, "outcomes", _SAID[mode])
+    asked = _contents(configuration, name, "requests", _ASKED.get(mode))
+    return asked, _contents(configuration, name, "outcomes", _SAID[mode])
 
 
-def _reading(
-    configuration: Configuration, name: str, what: str, field: Field | None
-) -> Reading | None:
-    """What reads requests or outcomes by a registry's schemas; None for JSON."""
+def _contents(
+    configuration: Configuration, name: str, what: str, field: _Field | None
+) -> ContentFormat | None:
+    """What reads requests or outcomes; None for JSON."""
     table = configuration.tables.assemblies[name]
     format_: FormatTable = getattr(table, f"{what}_format")
     if format_.name == "json" and not format_.options:
         return None
     key = f"{what}_format"
-    factory = factory_of(format_.name)
-    if not isinstance(factory, SchemaFactory):
+    contents = getattr(factory_of(format_.name), "contents", None)
+    if contents is None:
         expected = "json without options, avro, protobuf or json_schema"
         raise wrong(configuration, name, key, "is not for contents", expected, format_.name)
     if field is None:
         problem = f"mode = {table.mode} reads no content of requests"
         raise wrong(configuration, name, key, problem, f"no {key}", format_.name)
     try:
-        checked_names(format_.options, where="format", known=SOURCE)
-        return factory.reading(field, options_for(format_, getattr(table, what)))
+        options = options_for(format_, getattr(table, what))
+        made: ContentFormat = contents(field=field[0], holds=field[1], options=options)
+        return made
     except InvalidConfig as error:
         place = configuration.place("assemblies", name, key)
         raise InvalidConfig(f"{place}{str(error).removeprefix('format')}") from None

@@ -25,7 +25,7 @@ from streamdp.lab.replay.clipping import decoded
 from streamdp.lab.replay.log import Portion, batch_of, wrong
 from streamdp.lab.replay.sources import ReadOptions
 from streamdp.ports import Administrator, Records, StreamTopics, Technology
-from streamdp.service.registries import with_schemas
+from streamdp.service.sources import up_to_date
 from streamdp.wire import formats
 
 GROUP = "streamdp.transports"
@@ -90,7 +90,7 @@ def topic_log(technology: Technology, topic: str, how: ReadOptions, *, name: str
     """The input topic of a technology that is open already."""
     if how.actions is None:
         raise wrong(name, "a topic does not name actions", expected="--actions", got="none")
-    wire = with_schemas(
+    wire = up_to_date(
         formats.configure(how.format, actions=how.actions, options=how.format_options)
     )
     topics = StreamTopics(app="replay", stream=topic, input=topic)

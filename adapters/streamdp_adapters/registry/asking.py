@@ -13,18 +13,15 @@ import asyncio
 import ssl
 import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from streamdp.core.errors import InvalidConfig, TransportLost
-from streamdp.service.event_log import EventLog
-from streamdp.wire.registered.formats import Reading, SchemaFormat
-from streamdp.wire.registered.schemas import MOST_SCHEMAS, Schema, Source
+from streamdp.wire.renewals import Log
+from streamdp_adapters.registry.schemas import MOST_SCHEMAS, Registry, Schema
 
 _SECONDS = 10.0  # for one question
 _MOST_BYTES = 4 << 20  # of an answer
@@ -46,22 +43,22 @@ class _Version(msgspec.Struct):
 class Client:
     """Asks one registry about one subject."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._where = f"registry of {source.subject}"
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._where = f"registry of {registry.subject}"
         self._versions: dict[int, Schema] = {}
-        parts = urlsplit(source.url)
+        parts = urlsplit(registry.url)
         self._host, self._path = parts.hostname or "", parts.path
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._netloc = parts.netloc
-        self._tls = _tls(source) if parts.scheme == "https" else None
+        self._tls = _tls(registry) if parts.scheme == "https" else None
 
     async def schemas(self) -> tuple[Schema, ...]:
         """All versions of the subject, the oldest first; none if there is no such subject.
 
         Raises `TransportLost` without an answer, or with another one than expected.
         """
-        subject = f"subjects/{quote(self._source.subject, safe='')}/versions"
+        subject = f"subjects/{quote(self._registry.subject, safe='')}/versions"
         try:
             async with asyncio.timeout(_SECONDS):
                 numbers = await self._asked(subject, list[int])
@@ -107,114 +104,82 @@ class Client:
 
     def _authorization(self) -> list[str]:
         """The header with the password, whose file is read anew for each question."""
-        source = self._source
-        if source.user is None or source.password_file is None:
+        registry = self._registry
+        if registry.user is None or registry.password_file is None:
             return []
-        secret = f"{source.user}:{source.password_file.read_text('utf-8').strip()}"
+        secret = f"{registry.user}:{registry.password_file.read_text('utf-8').strip()}"
         return [f"Authorization: Basic {b64encode(secret.encode()).decode()}"]
 
 
-def _tls(source: Source) -> ssl.SSLContext:
+def _tls(registry: Registry) -> ssl.SSLContext:
     try:
-        return ssl.create_default_context(cafile=source.ca_file)
+        return ssl.create_default_context(cafile=registry.ca_file)
     except (OSError, ssl.SSLError) as error:
-        expected, got = f"certificates in {source.ca_file}", type(error).__name__
+        expected, got = f"certificates in {registry.ca_file}", type(error).__name__
         raise InvalidConfig(
             "format.ca_file", "cannot be read", expected=expected, got=got
         ) from None
 
 
-def reading_of(format_: object) -> Reading | None:
-    """What a format reads by a registry's schemas; None for a format without a registry."""
-    return format_.reading if isinstance(format_, SchemaFormat) else None
+class Subject:
+    """A subject of a registry, kept fresh; logs what changes."""
 
-
-async def fetch(reading: Reading | None) -> None:
-    """Fetch a subject's schemas once, for a command; does nothing without a registry."""
-    if reading is not None:
-        reading.source.fetched.schemas = await Client(reading.source).schemas()
-
-
-def with_schemas(format_: T) -> T:
-    """A format with its registry's schemas of now, for commands that write or read a topic.
-
-    They are taken for all records, also for those that came before them.
-    """
-    if not isinstance(format_, SchemaFormat):
-        return format_
-    return replace(format_, reading=with_schemas_of_now(format_.reading))
-
-
-def with_schemas_of_now(reading: Reading) -> Reading:
-    """The same of what reads contents."""
-    asyncio.run(fetch(reading))
-    return reading.renewed(since=0)[0]
-
-
-@asynccontextmanager
-async def fetching(readings: Iterable[Reading | None], log: EventLog) -> AsyncIterator[None]:
-    """Fetch once, then by timer for as long as the block lasts. The first try may fail."""
-    async with AsyncExitStack() as stack:
-        timers = [_Timer(reading, log) for reading in readings if reading is not None]
-        await asyncio.gather(*(timer.turn() for timer in timers))
-        for timer in timers:
-            task = asyncio.create_task(timer.run(), name=f"schemas of {timer.subject}")
-            stack.push_async_callback(_ended, task)
-        yield
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
-
-
-class _Timer:
-    """Keeps one subject's schemas fresh; logs what changes."""
-
-    def __init__(self, reading: Reading, log: EventLog) -> None:
-        self._reading, self._log = reading, log
-        self._client = Client(reading.source)
+    def __init__(self, registry: Registry, fault: Callable[[Schema], str | None]) -> None:
+        """`fault`: why records of a schema cannot be read."""
+        self._registry, self._fault = registry, fault
+        self._client: Client | None = None  # a check of the configuration needs none
         self._known: dict[int, Schema] = {}
 
     @property
     def subject(self) -> str:
-        """The subject's name."""
-        return self._reading.source.subject
+        """Its name."""
+        return self._registry.subject
 
-    async def run(self) -> None:
-        """Fetch again and again."""
-        while True:
-            await asyncio.sleep(self._reading.source.refresh)
-            await self.turn()
+    @property
+    def refresh(self) -> float:
+        """Seconds between two questions."""
+        return self._registry.refresh
 
-    async def turn(self) -> None:
-        """Fetch once."""
-        source = self._reading.source
+    @property
+    def lost_at(self) -> float | None:
+        """The first question without an answer since."""
+        return self._registry.fetched.lost_at
+
+    async def fetch(self) -> None:
+        """Fetch the subject's schemas once."""
+        self._registry.fetched.schemas = await self._asked()
+
+    def faults(self) -> dict[int, str | None]:
+        """The schemas that were fetched, and why records of one cannot be read."""
+        return {of.id: self._fault(of) for of in self._registry.fetched.schemas or ()}
+
+    async def _asked(self) -> tuple[Schema, ...]:
+        self._client = self._client or Client(self._registry)
+        return await self._client.schemas()
+
+    async def turn(self, log: Log, /) -> None:
+        """Fetch once, and log what changes."""
+        fetched = self._registry.fetched
         try:
-            schemas = await self._client.schemas()
+            schemas = await self._asked()
         except TransportLost as error:
-            if source.fetched.lost_at is None:
-                self._log.warning("registry_lost", subject=self.subject, detail=str(error))
-                source.fetched.lost_at = time.monotonic()
+            if fetched.lost_at is None:
+                log.warning("registry_lost", subject=self.subject, detail=str(error))
+                fetched.lost_at = time.monotonic()
             return
-        source.fetched.lost_at = None
-        if schemas == source.fetched.schemas:
+        fetched.lost_at = None
+        if schemas == fetched.schemas:
             return
-        self._tell(schemas)
-        source.fetched.schemas = schemas
+        self._tell(schemas, log)
+        fetched.schemas = schemas
 
-    def _tell(self, schemas: Sequence[Schema]) -> None:
+    def _tell(self, schemas: Sequence[Schema], log: Log) -> None:
         """Log the new ones, those that no record can be read by, and ids that changed."""
         new = [schema for schema in schemas if schema.id not in self._known]
-        self._log.info(
-            "schemas_fetched", subject=self.subject, ids=sorted({schema.id for schema in new})
-        )
+        log.info("schemas_fetched", subject=self.subject, ids=sorted({schema.id for schema in new}))
         for schema in schemas:
-            fault = self._reading.fault(schema) if schema in new else None
+            fault = self._fault(schema) if schema in new else None
             if self._known.setdefault(schema.id, schema) != schema:
                 fault = "its id had another schema before, which it keeps"
             if fault is not None:
-                self._log.warning(
-                    "schema_unreadable", subject=self.subject, id=schema.id, detail=fault
-                )
+                log.warning("schema_unreadable", subject=self.subject, id=schema.id, detail=fault)

@@ -20,7 +20,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.wire.registered.fields import Field, Plain, Reader, UnreadableSchema, varint
+from streamdp_adapters.registry.fields import Field, Plain, Reader, UnreadableSchema, varint
 
 _WIDTHS = {"float": 4, "double": 8}
 _DEEPEST = 32  # places that name a message type

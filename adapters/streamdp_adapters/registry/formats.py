@@ -1,6 +1,6 @@
 """The formats `avro`, `protobuf` and `json_schema`: one field of each record, by its schema's id.
 
-A format knows the schemas that hold in one partition (`SchemaLog`). It is a value: a partition that
+A format knows the schemas that hold in one partition (`renewals`). It is a value: a partition that
 learns a schema goes on with another one (`renewed`). Without any, every record is unusable.
 """
 
@@ -26,6 +26,7 @@ from streamdp.core.errors import InvalidConfig, StateMismatch, TransportLost
 from streamdp.wire.decoded import Decoded, Headers, Setting, Value, checked_option
 from streamdp.wire.feedback import Feedback
 from streamdp.wire.formats import (
+    Holds,
     checked_actions,
     checked_names,
     checked_numbers,
@@ -44,16 +45,19 @@ from streamdp.wire.json_format import (
     short_decimals,
 )
 from streamdp.wire.nesting import SHORT, too_deep
-from streamdp.wire.registered.fields import Field, Reader, UnreadableSchema
-from streamdp.wire.registered.schemas import (
-    EMPTY,
+from streamdp.wire.renewals import Renewal
+from streamdp_adapters.registry.asking import Subject
+from streamdp_adapters.registry.fields import Field, Reader, UnreadableSchema
+from streamdp_adapters.registry.schemas import (
+    MOST_SCHEMAS,
     PREFIX,
-    Held,
+    Registry,
     Schema,
     SchemaKind,
-    SchemaLog,
-    Source,
     fits,
+    held,
+    prefix,
+    schema_of,
 )
 
 _NAMES: dict[SchemaKind, str] = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json_schema"}
@@ -66,52 +70,59 @@ class Reading:
     """Reads one field of the records of a subject, by the schemas that hold."""
 
     kind: SchemaKind
-    source: Source
+    registry: Registry
     field: Field
     actions: tuple[str, ...] = ()  # whose numbers are looked up by name
-    log: SchemaLog = EMPTY
-    seen: tuple[Schema, ...] | None = None  # of what was fetched, what the log has already
+    renewals: tuple[Renewal, ...] = ()  # the schemas that hold
+    seen: tuple[Schema, ...] | None = None  # of what was fetched, what is held already
     readers: Mapping[bytes, Reader] = dataclass_field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Make the reader of each schema."""
+        """Make the reader of each schema, by the first five bytes of its records."""
+        schemas = map(schema_of, self.renewals)
         try:
-            readers = {
-                start: _reader(held.kind, held.text, self) for start, held in self.log.held.items()
-            }
+            readers = {prefix(of.id): _reader(of.kind, of.text, self) for of in schemas}
         except UnreadableSchema as error:
             expected, got = "schemas that this version reads", str(error)
-            where = f"schemas of {self.source.subject}"
+            where = f"schemas of {self.registry.subject}"
             raise StateMismatch(where, "damaged", expected=expected, got=got) from None
         object.__setattr__(self, "readers", readers)
 
-    def holding(self, held: Sequence[Held]) -> Reading:
-        """With these schemas alone."""
-        return replace(self, log=SchemaLog.of(held), seen=None)
-
-    def resumed(self, held: Sequence[Held]) -> Reading:
+    def resumed(self, saved: Sequence[Renewal], /) -> Reading:
         """As a partition with these schemas goes on.
 
         If it holds none, the registry must have answered: without any, no record could ever be
         used.
         """
-        if not held and not self.source.fetched.schemas:
+        if not saved and not self.registry.fetched.schemas:
             raise TransportLost(
-                f"subject {self.source.subject}",
+                f"subject {self.registry.subject}",
                 "no schema is known yet",
                 expected="one in the state, or an answer of its registry that has one",
                 got="neither",
             )
-        return self.holding(held)
+        return replace(self, renewals=tuple(saved), seen=None)
 
-    def renewed(self, *, since: int) -> tuple[Reading, list[Held]]:
-        """With what was fetched since, which holds from a position on; and what is new of it."""
-        fetched = self.source.fetched.schemas
+    def renewed(self, since: int, /) -> Reading:
+        """With what was fetched since, from a position on; an id keeps its first schema.
+
+        Of unreadable schemas, and of too many, no record is ever used.
+        """
+        fetched = self.registry.fetched.schemas
         if fetched is None or fetched is self.seen:
-            return self, []
-        readable = [schema for schema in fetched if self.fault(schema) is None]
-        log, new = self.log.extended(readable, since=since)
-        return replace(self, log=log, seen=fetched), new
+            return self
+        new = [
+            held(schema, since=since)
+            for schema in fetched
+            if prefix(schema.id) not in self.readers and self.fault(schema) is None
+        ]
+        room = max(0, MOST_SCHEMAS - len(self.renewals))
+        return replace(self, renewals=(*self.renewals, *new[:room]), seen=fetched)
+
+    @property
+    def source(self) -> Subject:
+        """What asks the registry."""
+        return Subject(self.registry, self.fault)
 
     def fault(self, schema: Schema) -> str | None:
         """Why records of a schema cannot be read; None if they can. Public."""
@@ -245,7 +256,7 @@ class Reading:
         """A record with the newest schema that holds."""
         if not self.readers:
             raise InvalidConfig(
-                f"subject {self.source.subject}",
+                f"subject {self.registry.subject}",
                 "no schema to write with",
                 expected="one that was fetched from the registry",
                 got="none",
@@ -253,9 +264,23 @@ class Reading:
         newest = max(self.readers)
         return newest + self.readers[newest].write(content)
 
+    def as_json(self, values: Sequence[Value]) -> list[Value]:
+        """Records as the JSON that says the same of the field; None where they are unusable."""
+        if self.kind == "JSON":
+            known = self.readers
+            return [None if v is None or v[:PREFIX] not in known else v[PREFIX:] for v in values]
+        contents = map(self.content, values)
+        return [
+            None if of is None else msgspec.json.encode({self.field.name: of}) for of in contents
+        ]
+
+    def from_json(self, content: bytes) -> bytes:
+        """The record that says of the field what a JSON text says, by the newest schema."""
+        return self.write(msgspec.json.decode(content)[self.field.name])
+
     def explain(self, value: Value) -> str | None:
         """Why a record is unusable. NOT PRIVATE: for operators only."""
-        reading, _ = self.renewed(since=0)
+        reading = self.renewed(0)
         if value is None:
             return "no value"
         if len(value) < PREFIX or value[0] != 0:
@@ -270,7 +295,7 @@ class Reading:
 
     def settings(self) -> dict[str, Setting]:
         """What decides how a record is read, beside what the state holds."""
-        return {"name": _NAMES[self.kind], "subject": self.source.subject}
+        return {"name": _NAMES[self.kind], "subject": self.registry.subject}
 
 
 def _reader(kind: str, text: str, reading: Reading) -> Reader:
@@ -282,11 +307,11 @@ def _reader(kind: str, text: str, reading: Reading) -> Reader:
 @lru_cache(maxsize=1024)  # each partition has the same ones
 def _compiled(kind: SchemaKind, text: str, field: Field, actions: tuple[str, ...]) -> Reader:
     if kind == "AVRO":
-        from streamdp.wire.registered import avro
+        from streamdp_adapters.registry import avro
 
         return avro.reader_of(text, field)
     if kind == "PROTOBUF":
-        from streamdp.wire.registered import protobuf
+        from streamdp_adapters.registry import protobuf
 
         return protobuf.reader_of(text, field)
     return _json_reader(field, actions)
@@ -339,6 +364,25 @@ class SchemaFormat:
     feedback: Feedback | None = None
 
     @property
+    def renewals(self) -> Sequence[Renewal]:
+        """The schemas that hold."""
+        return self.reading.renewals
+
+    @property
+    def source(self) -> Subject:
+        """What asks the registry."""
+        return self.reading.source
+
+    def renewed(self, since: int, /) -> SchemaFormat:
+        """With what was fetched since, which holds from a position on."""
+        reading = self.reading.renewed(since)
+        return self if reading is self.reading else replace(self, reading=reading)
+
+    def resumed(self, saved: Sequence[Renewal], /) -> SchemaFormat:
+        """As a partition with these schemas goes on."""
+        return replace(self, reading=self.reading.resumed(saved))
+
+    @property
     def frames(self) -> bool:
         """False: a record is one slot."""
         return False
@@ -381,26 +425,9 @@ class SchemaFormat:
 
     def __repr__(self) -> str:
         """Show the format, the subject and the number of actions."""
-        source, name = self.reading.source, _NAMES[self.reading.kind]
+        registry, name = self.reading.registry, _NAMES[self.reading.kind]
         what = self.layout if self.feedback is None else self.feedback.content
-        return f"SchemaFormat({name}, {source.subject}, {what}, K={len(self.actions)})"
-
-
-def as_json(reading: Reading, values: Sequence[Value], offsets: Sequence[int]) -> list[Value]:
-    """Records as the JSON that says the same of the field; None where they are unusable."""
-    return [_json(reading, value) for value in reading.log.in_force(values, offsets)]
-
-
-def _json(reading: Reading, value: Value) -> Value:
-    if value is not None and reading.kind == "JSON":
-        return value[PREFIX:] if value[:PREFIX] in reading.readers else None
-    content = reading.content(value)
-    return None if content is None else msgspec.json.encode({reading.field.name: content})
-
-
-def from_json(reading: Reading, content: bytes) -> bytes:
-    """The record that says of the field what a JSON text says, by the newest schema."""
-    return reading.write(msgspec.json.decode(content)[reading.field.name])
+        return f"SchemaFormat({name}, {registry.subject}, {what}, K={len(self.actions)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,11 +463,16 @@ class SchemaFactory:
         reading = self.reading(content, options, actions=names)
         return SchemaFormat(actions=names, reading=reading, layout=layout)  # type: ignore[arg-type]
 
+    def contents(self, *, field: str, holds: Holds, options: Mapping[str, object]) -> Reading:
+        """What reads a field of requests or outcomes."""
+        checked_names(options, where="format", known=SOURCE)
+        return self.reading(Field(field, holds), options)
+
     def reading(
         self, field: Field, options: Mapping[str, object], *, actions: tuple[str, ...] = ()
     ) -> Reading:
         """What reads a field, from a table's options."""
-        reading = Reading(kind=self.kind, source=_source(options), field=field, actions=actions)
+        reading = Reading(kind=self.kind, registry=_registry(options), field=field, actions=actions)
         reading.check()
         return reading
 
@@ -450,7 +482,7 @@ PROTOBUF = SchemaFactory("PROTOBUF")
 JSON_SCHEMA = SchemaFactory("JSON")
 
 
-def _source(options: Mapping[str, object]) -> Source:
+def _registry(options: Mapping[str, object]) -> Registry:
     """Where schemas come from."""
     texts: dict[str, str | None] = {}
     for name in ("registry", "subject", "user", "password_file", "ca_file"):
@@ -480,7 +512,7 @@ def _source(options: Mapping[str, object]) -> Source:
         None if texts[n] is None else Path(str(texts[n])) for n in ("password_file", "ca_file")
     ]
     subject = str(texts["subject"])
-    return Source(url.rstrip("/"), subject, float(refresh), user, files[0], files[1])
+    return Registry(url.rstrip("/"), subject, float(refresh), user, files[0], files[1])
 
 
 def _reachable(parts: SplitResult) -> bool:

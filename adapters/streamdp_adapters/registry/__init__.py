@@ -4,7 +4,7 @@ A record begins with five bytes: a zero and the number (id) of its schema. They 
 so they are content, and **nothing may be asked, tried again or logged because of content**:
 
 1. The ids of one configured subject are fetched when the process starts and by a timer
-   (`service.registries`), never because of a record.
+   (`asking`, `streamdp.service.sources`), never because of a record.
 2. An id holds from a position of the partition on, the next record to be read when the service
    has fetched it. It is kept in the partition's trusted state with its schema and that position, so
    that a rebuild decodes every record as it was decoded the first time (`schemas`).

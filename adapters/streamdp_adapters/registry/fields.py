@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
 
-Content = Literal["number", "numbers", "numbers by name", "text", "texts", "texts by name"]
-"""What a field holds: one, several in order, or by the name of an action."""
+from streamdp.wire.formats import Holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +13,7 @@ class Field:
     """A field of a record."""
 
     name: str
-    content: Content
+    content: Holds
     count: int = 1  # of the numbers
 
 

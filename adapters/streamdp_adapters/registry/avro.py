@@ -20,7 +20,7 @@ import fastavro
 from fastavro.schema import parse_schema
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.wire.registered.fields import Field, Plain, Reader, UnreadableSchema, varint
+from streamdp_adapters.registry.fields import Field, Plain, Reader, UnreadableSchema, varint
 
 _WIDTHS = {"float": 4, "double": 8}
 _DEEPEST = 64  # types within types, far below any stack's depth

@@ -1,0 +1,88 @@
+"""What a partition is read by, and from which position on that is another value.
+
+Live, what a timer has fetched holds from the next records on (`renew`). A rebuild is given
+what the state holds and goes through the same values at the same positions.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from streamdp.ports import Records
+from streamdp.wire.renewals import Renewal, Renewing
+
+R = TypeVar("R", bound=Renewing)
+
+
+class Course(Generic[R]):
+    """The values of one partition, each from a position on."""
+
+    def __init__(self, configured: R, saved: Sequence[Renewal]) -> None:
+        """`configured` holds nothing; records before the first renewal are read by it."""
+        newest = configured.resumed(saved)
+        self._since = sorted({0, *(of.since for of in saved)})
+        self._values = [
+            newest if since == self._since[-1] else _at(configured, saved, since)
+            for since in self._since
+        ]
+        self._unsaved: list[Renewal] = []
+
+    def renew(self, since: int) -> None:
+        """Let what is known by now hold from the next record on, which has this offset."""
+        before = self._values[-1]
+        now = before.renewed(since)
+        self._unsaved += now.renewals[len(before.renewals) :]
+        if now is not before:
+            self._since.append(since)
+            self._values.append(now)
+
+    def cut(self, records: Records) -> Iterator[tuple[R, Records]]:
+        """The records in parts, each with what it is read by."""
+        first, last = (
+            max(0, bisect_right(self._since, position) - 1)
+            for position in (records.start, max(records.start, records.next_offset - 1))
+        )
+        for at in range(first, last + 1):
+            until = records.next_offset if at == last else self._since[at + 1]
+            yield self._values[at], _upto(records, until)
+            records = _from(records, until)
+
+    def unsaved(self) -> list[Renewal]:
+        """What the next commit has to save."""
+        unsaved, self._unsaved = self._unsaved, []
+        return unsaved
+
+
+def _at(configured: R, saved: Sequence[Renewal], since: int) -> R:
+    """What was in force at a position: nothing but the configuration before the first renewal."""
+    then = [of for of in saved if of.since <= since]
+    return configured.resumed(then) if then else configured
+
+
+def _upto(records: Records, position: int) -> Records:
+    """The records before a position."""
+    if position == records.next_offset:
+        return records
+    return _some(records, slice(0, bisect_left(records.offsets, position)), records.start, position)
+
+
+def _from(records: Records, position: int) -> Records:
+    """The records from a position on."""
+    some = slice(bisect_left(records.offsets, position), len(records))
+    return _some(records, some, position, records.next_offset)
+
+
+def _some(records: Records, some: slice, start: int, stop: int) -> Records:
+    return replace(
+        records,
+        start=start,
+        offsets=records.offsets[some],
+        keys=records.keys[some],
+        values=records.values[some],
+        headers=records.headers[some],
+        timestamps=records.timestamps[some],
+        next_offset=stop,
+    )
