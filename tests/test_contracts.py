@@ -22,7 +22,9 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.consumer.fetcher import FetchError, FetchResult
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from prometheus_client import CollectorRegistry, generate_latest
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from streamdp.serve.connections import Connection
 from streamdp.serve.families import gauge
 from streamdp_adapters.kafka.internals import with_pauses
 from tests.conftest import ROOT
@@ -47,7 +49,7 @@ MODULES = {
     "aiokafka.protocol.admin", "aiokafka.protocol.api", "aiokafka.protocol.fetch",
     "aiokafka.protocol.group", "aiokafka.protocol.metadata", "aiokafka.protocol.transaction",
     "aiokafka.protocol.types", "aiokafka.record.control_record",
-    "aiokafka.record.default_records", "aiokafka.record.util",
+    "aiokafka.record.default_records", "aiokafka.record.util", "uvicorn.protocols.http.h11_impl",
 }  # fmt: skip
 """Modules that a library does not document."""
 
@@ -125,7 +127,7 @@ def test_is_every_undocumented_module_listed() -> None:
     assert used - PUBLIC == MODULES
 
 
-@pytest.mark.parametrize("library", ["aiokafka"])
+@pytest.mark.parametrize("library", ["aiokafka", "uvicorn"])
 def test_is_a_library_whose_internals_are_touched_bounded(library: str) -> None:
     """To the series of releases that these tests have seen."""
     (wanted,) = [
@@ -138,6 +140,18 @@ def test_is_a_library_whose_internals_are_touched_bounded(library: str) -> None:
     assert re.fullmatch(rf"{library}>=0\.(\d+)(\.\d+)?,<0\.(\d+)", wanted), wanted
     ((lower, upper),) = re.findall(r"0\.(\d+)(?:\.\d+)?,<0\.(\d+)", wanted)
     assert int(upper) == int(lower) + 1
+
+
+# -- uvicorn -----------------------------------------------------------------------------------
+
+
+def test_does_the_protocol_still_have_what_our_connections_override_and_read() -> None:
+    """An override that nobody calls would bound nothing; what it does is in `test_listeners`."""
+    ours = {name for name, of in vars(Connection).items() if inspect.isfunction(of)}
+    assert {name for name in ours if name[0] != "_"} - {"cut"} <= vars(H11Protocol).keys()
+    made = inspect.getsource(H11Protocol.__init__)
+    for name in ("conn", "cycle", "flow", "loop", "scope", "transport"):
+        assert f"self.{name}" in made
 
 
 # -- prometheus-client -------------------------------------------------------------------------
