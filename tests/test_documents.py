@@ -59,7 +59,6 @@ def test_every_block_says_what_it_is(page: Path) -> None:
     text = page.read_text()
     assert text.count("\n```") == 2 * len(blocks(text))
     assert {block.language for block in blocks(text)} <= {
-        "go",
         "java",
         "js",
         "json",

@@ -4,11 +4,12 @@ A page is one story in an empty folder. By the language of its fenced blocks:
 
 toml    begins with ``# NAME.toml``: the file is written. Otherwise it is a fragment: laid over the
         page's first file it must be a valid configuration (or name entry points, for a package).
-sh      every command is run and must end with 0. `streamdp run`, `assemble`, `serve` and `watch`
-        stay, as in a terminal of their own, and are ended with the story; all but `watch` must then
-        have drained. So does a program that says `# stays`, from when it says that it is listening.
+sh      every command is run and must end with 0; a file that it names as `--config docs/NAME` is
+        there. `streamdp run`, `assemble`, `serve` and `watch` stay, as in a terminal of their own,
+        and are ended with the story; all but `watch` must then have drained. So does a program that
+        says `# stays`, from when it says that it is listening.
 java    begins with ``// NAME.java``: the file is written, and run with the clients of Kafka.
-js, go  begin with ``// NAME``: the file is written.
+js      begins with ``// NAME``: the file is written.
 python  begins with ``# NAME.py``: the file is written. Otherwise it is run.
 sql     begins with ``-- NAME.db``: asked of that file, read-only; there must be an answer.
 text    what one of the commands that stay, or the last one that did not, prints; `…` is anything.
@@ -80,7 +81,7 @@ class Block:
     @property
     def file(self) -> str | None:
         """The file that it is, by its first line."""
-        match = re.match(r"(?:#|--|//) ([\w.]+\.(?:toml|py|db|java|mjs|go))\n", self.text)
+        match = re.match(r"(?:#|--|//) ([\w.]+\.(?:toml|py|db|java|mjs))\n", self.text)
         return match and match[1]
 
 
@@ -97,9 +98,7 @@ def needs_broker(page: str) -> bool:
 
 def needs_programs(page: Path) -> list[str]:
     """The languages' own programs that a page's story runs."""
-    programs = {"js": "node", "go": "go"}
-    languages = {block.language for block in blocks(page.read_text())}
-    return [program for language, program in programs.items() if language in languages]
+    return ["node"] if any(block.language == "js" for block in blocks(page.read_text())) else []
 
 
 class Running:
@@ -194,6 +193,11 @@ class Story:
 
     def follow(self, page: str) -> None:
         """Do what the page says, then end what stays."""
+        for name in dict.fromkeys(re.findall(r"--config (docs/\S+)", page)):
+            text = self._said((ROOT / name).read_text())
+            (self.folder / name).parent.mkdir(exist_ok=True)
+            (self.folder / name).write_text(text)
+            self.first_file = self.first_file or tomllib.loads(text)
         try:
             for block in blocks(page):
                 getattr(self, f"_{block.language}")(Block(block.language, self._said(block.text)))
@@ -250,8 +254,6 @@ class Story:
     def _js(self, block: Block) -> None:
         assert block.file
         (self.folder / block.file).write_text(block.text)
-
-    _go = _js
 
     def _sql(self, block: Block) -> None:
         assert block.file
