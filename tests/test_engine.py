@@ -276,6 +276,9 @@ def test_are_lists_a_batch_and_the_same_one() -> None:
         for machine, null in zip(machines, (row, [0.5] * 3), strict=False):
             at = [machine.position, machine.position + 1]
             machine.apply_batch(Batch.of_losses([b"k", b"z"], [[0, 1, 0], null], at))
+            for rows in ([null], [null] * 2):  # also where no row fits
+                at = [machine.position] * len(rows)
+                machine.apply_batch(Batch.of_losses([b"k"] * len(rows), rows, at))
         assert machines[0].save() == machines[1].save()
     for wrong in ([0, 1], np.array([["0", "1"]]), None, "abc"):
         with pytest.raises(sd.InvalidConfig, match="losses: no table; expected a row of K"):

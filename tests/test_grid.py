@@ -204,3 +204,14 @@ def test_a_single_row_is_quantised_like_many(losses: list[float]) -> None:
     grid, null = quantise(row)
     alone, bad = Quantiser(len(losses)).single(row)
     assert (alone.tolist(), bad.tolist()) == (grid.tolist(), null.tolist())
+
+
+@pytest.mark.parametrize("bits", HOSTILE.view(np.uint32).tolist())
+def test_a_hostile_number_alone_is_quantised_without_a_warning(bits: int) -> None:
+    """Numpy warns of a NaN that signals: in a log, that would tell of one event's content."""
+    row = np.array([[bits, ONE_AS_BITS]], dtype=np.uint32).view(np.float32)
+    grid, null = quantise(row)
+    alone, bad = Quantiser(2).single(row)
+    assert (alone.tolist(), bad.tolist()) == (grid.tolist(), null.tolist())
+    again, _ = quantise(as_float32(row, actions=2))
+    assert again.tolist() == grid.tolist()

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import count
+from numbers import Real
 from typing import Any, NamedTuple, Protocol
 from warnings import warn
 
@@ -226,13 +227,9 @@ def _columns_of(
 
 
 def _table(losses: ArrayLike) -> NDArray[Any]:
-    """Rows as an array: of numbers if all are vectors of them, otherwise an object for each row."""
-    try:
-        table = np.asarray(losses)
-    except ValueError:  # uneven rows
-        table = np.empty(0, dtype=object)
-    if table.dtype.kind in "fiub" or not isinstance(losses, list | tuple):
-        return table
+    """Rows as an array; those of a list as an object for each row: its width is content too."""
+    if not isinstance(losses, list | tuple) or all(isinstance(row, Real) for row in losses):
+        return np.asarray(losses)
     table = np.empty(len(losses), dtype=object)
     for at, row in enumerate(losses):
         table[at] = row

@@ -49,12 +49,10 @@ def as_float32(losses: object, *, actions: int) -> NDArray[np.float32]:
         numbers = np.asarray(losses)
         if numbers.dtype.kind not in _NUMBERS:
             raise TypeError
-        if numbers.dtype.kind == "O" or numbers.dtype.itemsize > 8:
-            with np.errstate(over="ignore", invalid="ignore"):
-                numbers = numbers.astype(np.float64)
-        exact = numbers.astype(np.float64, copy=False)
-        clipped = np.minimum(np.maximum(exact, 0.0), 1.0)
-        rows = np.where(np.isfinite(exact), clipped, np.nan).astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):  # a warning would tell of content (P8)
+            exact = numbers.astype(np.float64, copy=False)
+            clipped = np.minimum(np.maximum(exact, 0.0), 1.0)
+            rows = np.where(np.isfinite(exact), clipped, np.nan).astype(np.float32)
     except (TypeError, ValueError, OverflowError):
         rows = np.empty((0,), dtype=np.float32)
     if rows.ndim == 1:
@@ -98,13 +96,20 @@ def as_vector(losses: object, *, actions: int) -> NDArray[np.float32]:
 def as_rows(losses: NDArray[Any], *, actions: int) -> NDArray[np.float32]:
     """The losses of many slots as rows of float32; refuse what is no table of rows.
 
-    An array of objects holds a row in each; one that does not fit becomes a row of NaN (P1).
+    An array of objects holds a row in each; one that does not fit becomes a row of NaN (P1). So do
+    all of them where none fits: a batch of one row must not be refused for what the row holds.
 
     >>> as_rows(np.array([[0.25, 0.5], [np.nan, 7]]), actions=2)
     array([[0.25, 0.5 ],
            [ nan, 1.  ]], dtype=float32)
     """
     if losses.dtype == object and losses.ndim == 1 and len(losses):
+        try:
+            table = np.asarray(losses.tolist())
+        except ValueError:  # uneven rows
+            table = losses
+        if table.dtype.kind in "fiub" and table.shape == (len(losses), actions):
+            return as_float32(table, actions=actions)
         rows = [as_float32(row, actions=actions) for row in losses]
         nothing = np.full((1, actions), np.nan, dtype=np.float32)
         return np.concatenate([row if len(row) == 1 else nothing for row in rows])
@@ -219,9 +224,10 @@ class Quantiser:
     def single(self, losses: NDArray[np.float32]) -> tuple[Ints, Bools]:
         """One row on the grid, and whether it was null: `shift` without what many rows need."""
         null = ~np.logical_and.reduce(np.isfinite(losses), axis=1)
-        shifted = np.minimum(np.maximum(losses + _EIGHT, _EIGHT), _NINE)
-        if null[0]:
-            shifted[:] = _NULL_SHIFTED
+        if null[0]:  # adding to a signalling NaN would make numpy warn, of content (P8)
+            shifted = np.full_like(losses, _NULL_SHIFTED)
+        else:
+            shifted = np.minimum(np.maximum(losses + _EIGHT, _EIGHT), _NINE)
         return (shifted.view(np.int32) - _EIGHT_AS_BITS).astype(np.int64), null
 
 
