@@ -440,6 +440,32 @@ def test_a_published_file_of_a_trusted_one_that_is_not_here_is_refused(
     asyncio.run(run())
 
 
+def test_a_trusted_file_from_before_a_stream_was_first_taken_halts_all_on_any_input(
+    tmp_path: Path,
+) -> None:
+    """`streamdp mode` has entered the stream there, and nobody knows what it read since."""
+
+    async def run() -> None:
+        chosen = settings(tmp_path)
+        two = replace(TOPICS, stream="two")
+        await (await joined(chosen, topics=two))[0].close()
+        tools = SqliteAdministrator(chosen)
+        await tools.announce(TOPICS, b"{}")
+        await tools.close()
+        shutil.copy(chosen.path, tmp_path / "old")
+        transport, _ = await joined(chosen)
+        await transport.take(AT)
+        await transport.commit(AT, step(1))
+        await transport.close()
+        shutil.copy(tmp_path / "old", chosen.path)
+        transport, _ = await joined(chosen, topics=two)
+        with pytest.raises(StateMismatch, match=r"home/0.*is ahead of the trusted file"):
+            await transport.take(Partition("two", 0))
+        await transport.close()
+
+    asyncio.run(run())
+
+
 def test_is_a_stream_s_number_another_stream_s_in_a_file_that_does_not_belong_here(
     tmp_path: Path,
 ) -> None:

@@ -118,14 +118,15 @@ class SqliteTransport:
         """Publish what was recorded for all streams in the file, also for those that are gone.
 
         Where the published file is ahead for a stream, nobody can tell what was charged after the
-        trusted file's last line: no stream may take the partitions that it read (`_take`).
+        trusted file's last line: no stream may take the partitions that it read (`_take`). If the
+        trusted file is from before its first take, nobody knows its input: then it is any.
         """
         pair, self._ahead = self._files(), {}
         for part in pair.trusted.parts():
             try:
                 pair.published.copy(pair.trusted, part.id)
             except StateMismatch as error:
-                for topic in filter(None, (part.topics.input, part.topics.second_input)):
+                for topic in (part.topics.input, part.topics.second_input or part.topics.input):
                     self._ahead[topic, part.number] = error
 
     # --- taking and committing --------------------------------------------------------------
@@ -157,7 +158,7 @@ class SqliteTransport:
         progress: Callable[[int], None] | None,
     ) -> tuple[Ownership, Taken]:
         pair, number = self._files(), partition.number
-        for topic in (topics.input, topics.second_input, topics.output):
+        for topic in ("", topics.input, topics.second_input, topics.output):
             if (topic, number) in self._ahead:
                 raise StateMismatch(str(self._ahead[topic, number]))
         pair.trusted.head(topics, number)  # refuses a missing partition
