@@ -569,6 +569,7 @@ CONTEXTS: dict[bytes, Context] = {
     b'{"device":"[[[{","x":' + DEEP + b',"age":44}': {"age": 44},
     b'{"device":"\\ud83d","age":44}': {"age": 44},
     b'{"device":"\xff","age":44}': {"age": 44},
+    b'{"device":"\t\n\0\x7f","age":44}': {"age": 44},
     b'{"\\ud83d":"phone","age":44}': {"age": 44},
     b'{"devcie":"phone","age":44}': {"age": 44},
     b'{"device":"phone","device":7,"age":44}': {"age": 44},

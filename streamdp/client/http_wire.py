@@ -194,10 +194,12 @@ def asked_of(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
 def _with_readable_contexts(body: bytes) -> bytes:
     """The same call, whose contexts have only what could be a level.
 
-    JSON that others write has NaN and 1e400, halves of characters, and any depth.
+    JSON that others write has NaN and 1e400, halves of characters, control characters, and any
+    depth.
     """
     try:
-        call = json.loads(pruned(body).decode(errors="surrogateescape"), parse_int=float)
+        text = pruned(body).decode(errors="surrogateescape")
+        call = json.loads(text, parse_int=float, strict=False)
     except ValueError:
         return body
     calls = call.get("requests") if isinstance(call, dict) else None
