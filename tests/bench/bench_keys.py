@@ -49,7 +49,7 @@ BASE_MB = 100
 BYTES_A_KEY = {"losses": 450, "feedback": 1450}
 """What a key may take while a process runs, all included."""
 PROCESS_MB = 400
-OWN_BYTES, BYTES_AN_ACTION = {"losses": 250, "feedback": 550}, {"losses": 16, "feedback": 176}
+OWN_BYTES, BYTES_AN_ACTION = {"losses": 250, "feedback": 300}, {"losses": 16, "feedback": 140}
 """A container's size, as in docs/operating.md: for the process; for a key, and for its actions."""
 MOST_PEAK, MOST_RESTART, MOST_COMMIT = 1.3, 0.4, 1.0
 """A restart's peak beside the running process and time beside `--before`; a commit's seconds."""
