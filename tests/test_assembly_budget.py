@@ -558,7 +558,7 @@ def test_a_key_is_added_up_once_however_many_lines_an_assembly_has(
     """Time is linear in lines: an event's charges are added up once, not for each line."""
     sums: list[object] = []
 
-    def counted(charges: object) -> Fraction:
+    def counted(charges: object, levels: object) -> Fraction:
         sums.append(charges)
         return HALF
 

@@ -5,7 +5,7 @@ The checks are functions that pass on the shipped ledger and fail on each broken
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -13,7 +13,7 @@ import pytest
 
 from streamdp.core.arrays import Ints
 from streamdp.core.errors import BudgetExceeded
-from streamdp.core.ledger import TopicCharge, topic_total
+from streamdp.core.ledger import TopicCharges, topic_total
 from streamdp.lab.papers.ledger import Ledger, Levels
 
 
@@ -86,39 +86,38 @@ def test_budgets_added_as_floats_are_caught(monkeypatch: pytest.MonkeyPatch) -> 
     assert not sums_are_exact()
 
 
-def streams_on_one_topic_add(total: Callable[[Iterable[TopicCharge]], Fraction]) -> bool:
+Total = Callable[[TopicCharges, Sequence[Fraction]], Fraction]
+
+
+def streams_on_one_topic_add(total: Total) -> bool:
     """Two streams and an estimate that read one record pay the sum; other records do not."""
-    lines = [
-        TopicCharge("events", 0, b"k", ("app", "home", 1, 0), 1, 8, 0, 90, Fraction(1)),
-        TopicCharge("events", 0, b"k", ("app", "home", 1, 0), 1, 8, 0, 90, Fraction(1, 4)),
-        TopicCharge("events", 0, b"k", ("other", "shadow", 1, 0), 1, 4, 40, 60, Fraction(1, 2)),
-        TopicCharge("events", 0, b"k", ("app", "home", 2, 91), 1, 4, 91, 99, Fraction(1)),
-        TopicCharge("events", 0, b"j", ("app", "home", 1, 3), 1, 8, 3, 80, Fraction(3, 2)),
-    ]
-    return total(lines) == Fraction(7, 4) and total(reversed(lines)) == Fraction(7, 4)
+    levels = [Fraction(1), Fraction(1, 4), Fraction(1, 2), Fraction(3, 2)]
+    charges = np.array(
+        [[0, 0, 90, 0], [0, 0, 90, 1], [0, 40, 60, 2], [0, 91, 99, 0], [1, 3, 80, 3]]
+    )
+    orders = (charges, charges[::-1])
+    return {total(TopicCharges(*of.T), levels) for of in orders} == {Fraction(7, 4)}
 
 
 def test_the_shipped_total_adds_over_streams() -> None:
     assert streams_on_one_topic_add(topic_total)
 
 
-def dearest_line(lines: Iterable[TopicCharge]) -> Fraction:
-    return max(line.epsilon for line in lines)
+def dearest_line(charges: TopicCharges, levels: Sequence[Fraction]) -> Fraction:
+    return max((levels[int(level)] for level in charges.level), default=Fraction(0))
 
 
-def dearest_stream(lines: Iterable[TopicCharge]) -> Fraction:
-    by_stream: dict[object, list[TopicCharge]] = {}
-    for line in lines:
-        by_stream.setdefault(line.learner, []).append(line)
-    return max(topic_total(charges) for charges in by_stream.values())
+def dearest_stream(charges: TopicCharges, levels: Sequence[Fraction]) -> Fraction:
+    streams = [np.array([0, 1]), np.array([2]), np.array([3]), np.array([4])]
+    return max(topic_total(charges.of(stream), levels) for stream in streams)
 
 
-def everything(lines: Iterable[TopicCharge]) -> Fraction:
-    return sum((line.epsilon for line in lines), Fraction(0))
+def everything(charges: TopicCharges, levels: Sequence[Fraction]) -> Fraction:
+    return sum((levels[level] for level in charges.level.tolist()), Fraction(0))
 
 
 @pytest.mark.parametrize("wrong", [dearest_line, dearest_stream, everything])
 def test_streams_on_one_topic_that_do_not_add_are_caught(
-    wrong: Callable[[Iterable[TopicCharge]], Fraction],
+    wrong: Total,
 ) -> None:
     assert not streams_on_one_topic_add(wrong)

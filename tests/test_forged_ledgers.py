@@ -57,6 +57,7 @@ class Site:
         verification.read_state(self.topics, self.state)
         if not self.topics.output:
             verification.read_published(self.topics, self.actions)
+            verification.read_all_published(self.topics)
         verification.read(self.topics, self.ledger)
         verification.finish()
         verification.verdicts({self.topics.input: Fraction(9)}, {})
@@ -166,6 +167,11 @@ def site(name: str) -> Site:
 def test_an_honest_ledger_verifies(name: str) -> None:
     assert site(name).violations() == []
     assert len(site(name).ledger) > 1
+    for of in site(name).specs:
+        verification = Verification()
+        verification.read(of.topics, site(name).ledger)
+        (verdict,) = verification.verdicts({of.topics.input: Fraction(9)}, {})
+        assert verdict.highest == of.charge
 
 
 def each(change: Callable[[Line], object]) -> Callable[[Lines, Lines], None]:
@@ -288,6 +294,15 @@ def of_this_stream_alone(ledger: Lines, actions: Lines) -> None:
             line["first_offset"] = line["last_offset"]
 
 
+def an_estimate_gone(ledger: Lines) -> None:
+    """An opening of a key that never was in place of an estimate."""
+    opening = next(line for _, line in ledger if line["kind"] == "opening")
+    at = max(at for at, (_, line) in enumerate(ledger) if line["kind"] == "block_regret")
+    line = ledger[at][1]
+    place = dict.fromkeys(("born", "first_offset", "last_offset"), line["last_offset"])
+    ledger[at] = b"x", {**opening, **place, "key": "x", "ordinal": line["ordinal"]}
+
+
 NOT_PRIVATE = "which is not private"
 FORGERIES: dict[str, tuple[str, Callable[[Lines, Lines], None], str]] = {
     "the newest epoch moved": ("epochs", each(into_another_epoch), "but the state of 3"),
@@ -298,8 +313,8 @@ FORGERIES: dict[str, tuple[str, Callable[[Lines, Lines], None], str]] = {
     "another topic id in the middle": ("losses", another_topic_id(9), "id topic 2, in earlier"),
     "another topic id": ("losses", another_topic_id(0), "topic id topic 2, in the state topic 1"),
     "several slots of one record": ("losses", one_record_a_block, "the configured format has no"),
-    "made-up keys": ("losses", made_up_keys("hidden"), "readers were not told of block"),
-    "a newest record gone": ("losses", loses_the_newest_record, "readers were not told of block"),
+    "made-up keys": ("losses", made_up_keys("hidden"), "readers were not told of the newest"),
+    "a newest record gone": ("losses", loses_the_newest_record, "readers were not told of the"),
     "other names of levels": (
         "contexts", only_shown(lambda line: line["context"].update(device=["fone"])),
         "policies are of",
@@ -312,7 +327,13 @@ FORGERIES: dict[str, tuple[str, Callable[[Lines, Lines], None], str]] = {
         "losses", charged(sets(mechanism="exponential")), "configured is permute_and_flip"
     ),
     "half the noise and half the charge": ("losses", charged(half_the_noise), "configured is 1/2"),
-    "estimates of other records": ("losses", of_this_stream_alone, "but the last that ended is"),
+    "estimates of other records": ("losses", of_this_stream_alone, "but the last that ended"),
+    "an estimate gone": (
+        "losses", lambda ledger, actions: an_estimate_gone(ledger), "has no block_regret"
+    ),
+    "made-up keys that were shown": (
+        "losses", made_up_keys("shown"), "keys have opened in epoch 1, but the state has 3"
+    ),
     "estimates of other slots": ("losses", each(estimates(start=1, stop=2)), "the last that ended"),
     "an estimate that is not configured": (
         "losses", each(estimates(kind="mean_loss")), "releases no 'mean_loss'"

@@ -16,14 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamdp.core.events import BlockSums, Release
+from streamdp.core.events import After, BlockSums, Carried, Release
 from streamdp.core.learners.feedback.policy_blocks import policy_blocks
 from streamdp.core.learners.feedback.policy_following import policy_following
-from streamdp.ports import Partition, Published
-from streamdp.service.verification import Compared, Verification
-from streamdp.wire.lines import Charge
-from streamdp.wire.published import decode_ledger
-from streamdp.wire.retracing import Retraced
+from streamdp.ports import Partition, Published, StreamTopics
+from streamdp.service.partition_lines import Compared
+from streamdp.service.verification import Verification
 from tests.golden_wire import FEEDBACK, SHOWN_FEEDBACK
 from tests.support.services import Room
 from tests.support.streams import ACTIONS, events, feedback_spec, shown, spec
@@ -258,10 +256,21 @@ def test_blocks_whose_length_depends_on_the_number_of_actions_are_judged_by_it(
         policy=bytes(4 * actions),
     )
 
+    carried = Carried(0, 14, After(0, 0, 14), bytes(16 * actions))
+    opening = replace(
+        SHOWN_FEEDBACK["opening"], start=start, stop=start, carried=carried, sums=None, policy=None
+    )
+
     def said(of: Release) -> list[str]:
-        line = decode_ledger(lines.ledger(of, ordinal=9))
-        assert isinstance(line, Charge)
-        return [text for text in Retraced().read(line) if "has the slots" in text]
+        verification = Verification()
+        verification.read(
+            StreamTopics("shop", lines.stream, lines.input),
+            [
+                Published(3, at, b"", lines.ledger(of, ordinal=9))
+                for at, of in enumerate((opening, of))
+            ],
+        )
+        return [text for text in verification.violations if "has the slots" in text]
 
     assert said(drawn) == []
     assert said(replace(drawn, stop=stop + 1))

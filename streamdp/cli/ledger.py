@@ -166,7 +166,7 @@ def verify(
     verification.finish()
     uncovered = verification.uncovered(_budgets(configurations)[0])
     verdicts = verification.verdicts(*_budgets(configurations), foreign=foreign)
-    violations = shortened(verification.violations)
+    violations = shortened(verification.violations, verification.unlisted)
     claims = verification.persons(_budgets(configurations)[1]) if persons else []
     held = {**asdict(verification.compared), "not_read": unread}
     ledgers = [topics.ledger for topics in retired]
@@ -242,9 +242,9 @@ async def _read_shown(
     async with closing(technology.publications()) as publications:
         for topics in streams:
             try:
-                verification.read_published(topics, ())
                 async for batch in publications.actions(topics, follow=False):
                     verification.read_published(topics, batch)
+                verification.read_all_published(topics)
             except InvalidConfig as error:
                 unread.append(f"{topics.actions}: {error}")
     return unread

@@ -19,7 +19,7 @@ from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.evidence.evidence import PublicRow
 from streamdp.core.evidence.policy import PARTS
 from streamdp.wire.lines import Charge
-from streamdp.wire.retracing import Method, Retraced
+from streamdp.wire.retracing import Learners, Method
 
 MOST_BLOCKS = 128
 """Most blocks of a key whose policies are computed: doubling blocks never reach it."""
@@ -85,12 +85,12 @@ class PolicyHistory:
         return self._computed
 
     def _points(self, actions: int, released: Sequence[bytes]) -> list[PolicyPoint]:
-        learner = Retraced(actions=actions)
-        faults = [*learner.read(self._opening)]
-        row, kind = learner.row(), Method.of(self._opening).kind(actions)
+        learners = Learners(Method.of(self._opening), actions=actions)
+        first = learners.begin(0, self._opening)
+        row, kind = learners.row(0), learners.method.kind(actions)
         every, last = -(-len(self._slots) // MOST_POINTS), len(released)
         wanted, points = {*range(0, last + 1, every), last}, []
-        if faults or kind is None:
+        if kind is None:
             return []
         lengths = np.diff(self._slots).tolist()
         for at, numbers in enumerate((b"", *released)):
@@ -100,7 +100,7 @@ class PolicyHistory:
                     return []
                 row.fold(drawn, lengths[at - 1])
             if at in wanted:
-                due = kind.schedule.lengths(np.array([learner.block + at]))
+                due = kind.schedule.lengths(np.array([first + at]))
                 shares = (row.in_force(int(due[0])) / PARTS).tolist()
                 chances = row.likely_best() if at == last else None
                 likely = None if chances is None else chances.tolist()

@@ -84,6 +84,11 @@ class AssembledRequests:
             self._claimed[app, name, line.input, cap.most if cap else None, slots] = None
         return wrong
 
+    def lines(self, app: str, name: str, partition: int) -> int:
+        """The ordinal of the newest line of a partition; 0 if there is none."""
+        part = self._parts.get((app, name, partition))
+        return part.lines[-1].ordinal if part else 0
+
     def declared(self) -> dict[tuple[str, int], int]:
         """How many requests may have become events of which topic and partition."""
         declared: defaultdict[tuple[str, int], int] = defaultdict(int)

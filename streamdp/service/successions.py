@@ -15,80 +15,61 @@ not show an action that was absent for an epoch and is back: what depends on it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from streamdp.core.arrays import Ints
-from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.events import OPENING, After
+from streamdp.core.errors import StateMismatch
+from streamdp.core.events import After
 from streamdp.core.evidence.carrying import carried_to
 from streamdp.core.evidence.evidence import STAYS_AWAY, Known
 from streamdp.core.kinds.names import MOST_ACTIONS
 from streamdp.wire.lines import CarriedOver, Carries, Charge
-from streamdp.wire.published import CARRIED
-from streamdp.wire.retracing import Method, Retraced, schedule_in
+from streamdp.wire.retracing import Learners, Method, schedule_in
 
 _UNKNOWN = -2
 """In place of an action's new number: it was gone in one epoch, and may be back."""
 
 
-@dataclass(slots=True)
-class Newest:
+class Newest(NamedTuple):
     """The newest learner of a key."""
 
     after: After
     length: int  # of the block before the one that is due
-    releases: Retraced = field(repr=False)
+    learners: Learners
+    row: int
+    said: int  # the action in force, as the newest line says; -1 where it says none
+    lost: bool  # whether nothing can be computed
+
+    def known(self, actions: int) -> Known | None:
+        """What the key may carry over, if it can be computed.
+
+        `actions`: how many there are, if no line has said so.
+        """
+        if self.said >= 0:
+            return Known(self.said)
+        return None if self.lost else self.learners.known(self.row, actions)
 
 
 @dataclass(slots=True)
 class Succession:
     """Follows the lines of one partition."""
 
-    epoch: int = 0
+    names: Mapping[tuple[int, int], str]  # of actions, by epoch and number
     carries: Carries | None = None
     _marks: list[tuple[int, Carries]] = field(default_factory=list)  # those that carry over
-    _keys: dict[object, Newest] = field(default_factory=dict)
-    _names: dict[tuple[int, int], str] = field(default_factory=dict)  # by epoch and number
 
     def begin(self, epoch: int, carries: Carries | None) -> None:
-        """Begin an epoch; forget the one before unless this epoch carries over."""
-        self.epoch, self.carries = epoch, carries
-        if carries is None:
-            self._keys, self._marks, self._names = {}, [], {}
-        else:
-            self._marks.append((epoch, carries))
+        """Begin an epoch."""
+        self.carries = carries
+        self._marks = [] if carries is None else [*self._marks, (epoch, carries)]
 
-    def read(self, line: Charge, releases: Retraced) -> Iterator[str]:
-        """Yield the faults of an opening; remember other lines.
-
-        `releases`: of the line's learner, up to this line.
-        """
-        key = line.identity.key
-        before = self._keys.get(key)
-        if isinstance(line.index, int) and isinstance(line.action, str):
-            self._names[line.epoch, line.index] = line.action
-        if line.kind == OPENING:
-            try:
-                yield from self._opened(line, before)
-            except (InvalidConfig, StateMismatch) as error:
-                yield f"an opening: {error}"
-            first, length = releases.block, 0
-            if isinstance(line.carried, CarriedOver) and first:
-                schedule = schedule_in(line.carried)
-                length = 0 if schedule is None else schedule.length_before(first)
-            self._keys[key] = Newest(After(line.epoch, line.born, first), length, releases)
-        elif before is not None:
-            before.after = before.after._replace(block=line.block + 1)
-            before.length = line.stop - line.start
-
-    def _opened(self, line: Charge, before: Newest | None) -> Iterator[str]:
+    def opened(self, line: Charge, before: Newest | None) -> Iterator[str]:
+        """Yield the faults of an opening."""
         carried = line.carried
-        if (line.mechanism == CARRIED) != isinstance(carried, CarriedOver):
-            yield f"an opening by {line.mechanism!r} that contradicts what it carries"
-            return
         if not isinstance(carried, CarriedOver):
             if before is not None and self._must_carry(line, before):
                 yield f"an opening that carries nothing over, where epoch {line.epoch} does"
@@ -118,8 +99,8 @@ class Succession:
         if method.learner is not None:
             actions = method.actions_of("history", len(carried.history or b"") // 8)
         expected, sure = self._expected(line, before, actions)
-        known = before.releases.known(actions or 2)
-        name = None if known is None else self._names.get((carried.after.epoch, known.action))
+        known = before.known(actions or 2)
+        name = None if known is None else self.names.get((carried.after.epoch, known.action))
         if isinstance(line.action, str) and name not in (None, line.action):
             yield f"action {line.action!r} carried over where {name!r} was in force"
         elif not sure:
@@ -142,20 +123,16 @@ class Succession:
 
         `actions`: how many the opening says there are.
         """
-        releases, epoch, same = (
-            before.releases,
-            before.after.epoch,
-            before.after.epoch == line.epoch,
-        )
+        epoch, same = before.after.epoch, before.after.epoch == line.epoch
         marks = [mark for at, mark in self._marks if at > epoch]
-        size = releases.actions or max(
+        size = before.learners.actions or max(
             (old + count for mark in marks[:1] for _, old, count in mark.kept),
             default=actions or 2,
         )
-        known = releases.known(size)
-        if known is None or releases.method is None:
+        known = before.known(size)
+        if known is None:
             return None, False
-        evidence, moves, sure = releases.method.evidence(size), None, True
+        evidence, moves, sure = before.learners.method.evidence(size), None, True
         if not same:
             moves = _moved(max(size, known.action + 1), marks)
             of_it = moves if evidence.adds_up else moves[[known.action]]

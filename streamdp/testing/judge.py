@@ -21,9 +21,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 from msgspec import UNSET
 
 from streamdp.core.engine import Engine
+from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import OPENING, Batch, Identity
 from streamdp.ports import Partition, Published
 from streamdp.wire.lines import (
@@ -37,7 +39,7 @@ from streamdp.wire.lines import (
     from_base64,
 )
 from streamdp.wire.published import Lines, decode_in_force, decode_ledger
-from streamdp.wire.retracing import Retraced
+from streamdp.wire.retracing import Learners, Method, released_by, released_with
 
 _PART_BYTES = 4  # of a policy for each action
 
@@ -133,18 +135,36 @@ def _policies(lines: Sequence[LedgerLine], records: Sequence[InForce]) -> Iterat
         for record in records
         if isinstance(record, PolicyLine)
     }
-    learners: defaultdict[Identity, Retraced] = defaultdict(Retraced)
+    tables: dict[tuple[int, Method], Learners] = {}
+    rows: dict[Identity, int] = {}
     for line in lines:
         if not isinstance(line, Charge) or line.learner is UNSET:
             continue
-        retraced = learners[line.identity._replace(block=0, kind="")]
-        yield from (f"{line.identity}: {wrong}" for wrong in retraced.read(line))
-        policy = policies.get(line.identity)
-        if policy is None or retraced.lost:
-            continue
-        computed = retraced.policy(len(policy) // _PART_BYTES)
-        if computed is None or computed.astype("<u4").tobytes() != policy:
-            yield f"{line.identity}: a policy that does not follow from the sums"
+        method, learner = Method.of(line), line.identity._replace(block=0, kind="")
+        learners = tables.setdefault((line.epoch, method), Learners(method))
+        row, due = rows.setdefault(learner, len(rows)), line.block + 1
+        try:
+            if line.kind == OPENING:
+                due = learners.begin(row, line)
+            else:
+                released, length = released_by(line, learners), line.stop - line.start
+                learners.folded(np.array([row]), released[None], np.array([length]))
+                kind = method.kind(learners.actions)
+                assert kind is not None
+                yield from (f"{line.identity}: {wrong}" for wrong in released_with(kind, line))
+                if (line.start, line.stop) != tuple(
+                    kind.schedule.starts(np.arange(line.block, line.block + 2))
+                ):
+                    yield f"{line.identity}: slots that are not its learner's"
+            policy = policies.get(line.identity)
+            if policy is None:
+                continue
+            learners.count("in_force", len(policy) // _PART_BYTES)
+            computed = learners.policies(np.array([row]), np.array([due]))
+            if computed[0].astype("<u4").tobytes() != policy:
+                yield f"{line.identity}: a policy that does not follow from the sums"
+        except (InvalidConfig, StateMismatch) as error:
+            yield f"{line.identity}: {error}"
 
 
 def _once(charges: Sequence[Charge], records: Sequence[InForce]) -> Iterator[str]:

@@ -2,9 +2,8 @@
 
 A line has what was drawn, and names how it counts: a memory of votes, or a learner with its
 options. What is in force is a function of these (`core.evidence`), so anybody who has the ledger
-arrives at the same bits. `Retraced` reads the lines of one learner (one key, epoch and birth) in
-their order, those of openings and of blocks' ends, and folds them like an engine, whatever the
-kind:
+arrives at the same bits. `Learners` folds the lines of openings and of blocks' ends like an engine,
+whatever the kind, many learners at once:
 
 1. All lines name the same memory or learner, and one that this version knows.
 2. Where a learner is named, ε, the noise's scale and the block's slots are those that it releases
@@ -20,17 +19,18 @@ there are; and this follows from how many numbers a line has.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from msgspec import UNSET
+from numpy.typing import NDArray
 
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Columns, Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch
-from streamdp.core.events import OPENING, SUMS
+from streamdp.core.events import SUMS, Carried
 from streamdp.core.evidence import NEWEST, named
 from streamdp.core.evidence.evidence import Known, PublicEvidence, PublicRow
 from streamdp.core.evidence.policy import Policy
@@ -118,122 +118,133 @@ def _numbers_of_few(method: Method) -> _Numbers:
     return _Numbers(len(kind.actions), width, row.in_force(1).size, history)
 
 
-class Retraced:
-    """Follows one learner's lines of openings and ends of blocks, in order."""
+class Learners:
+    """The public columns of learners that count alike, a row for each.
 
-    __slots__ = ("_opening", "_row", "_said", "actions", "block", "lost", "method")
+    Rows are the caller's numbers. How many actions there are may be known only when the first of
+    them has released something: until then nothing is known of any row, which is zeros.
+    """
 
-    def __init__(self, *, actions: int = 0) -> None:
-        self.method: Method | None = None
-        self.actions = actions  # 0 until lines say how many there are
-        self.block = 0  # the open one
-        self.lost = False  # whether nothing can be computed any more
-        self._opening: Charge | None = None
-        self._row: PublicRow | None = None
-        self._said: int | None = None  # the action in force, as the newest line says
+    __slots__ = ("_columns", "actions", "method")
 
-    def read(self, line: Charge) -> Iterator[str]:
-        """Read the next line; yield what is wrong with it, given those before it."""
-        method, opens = Method.of(line), line.kind == OPENING
-        self.method = self.method or method
-        if method != self.method:
-            what = "memory" if method.learner is None else "learner"
-            yield f"another {what} than before: {method}, not {self.method}"
-            return
-        self._said = line.says_in_force()
-        self.block = line.block + 1
-        if opens:
-            self._opening = line
-            self.block = line.carried.first_block if isinstance(line.carried, CarriedOver) else 0
-        self.lost = self.lost or self._opening is None
-        try:
-            released = line.released()
-            if released is not None and method.learner is not None:
-                self._count(method.actions_of("released", len(released)))
-            if not opens and (kind := method.kind(self.actions or 2)) is not None:
-                yield from _released_with(kind, line)
-                if self.actions:  # how long blocks are may depend on it
-                    yield from _in_slots_of(kind, line)
-            if opens and method.learner is not None and line.carried is not UNSET and not self.lost:
-                history = line.carried_over().history or b""
-                self._count(method.actions_of("history", len(history) // 8))
-            if released is not None:
-                yield from self._followed(line, method, released)
-            elif not (opens and method.learner is not None):
-                self.lost = True
-                yield f"block {line.block} does not say what was drawn"
-        except (InvalidConfig, StateMismatch) as error:
-            self.lost = True
-            yield f"block {line.block}: {error}"
+    def __init__(self, method: Method, *, actions: int = 0) -> None:
+        self.method = method
+        self.actions = actions  # 0 until something says how many there are
+        self._columns: dict[str, NDArray[Any]] = {}
 
-    def _followed(self, line: Charge, method: Method, released: Ints) -> Iterator[str]:
-        """Fold what was drawn, and compare with what follows."""
-        evidence = method.evidence(self.actions)
-        if wrong := evidence.wrong(released, line.stop - line.start):
-            raise StateMismatch(wrong)
-        if self.lost:
-            return
-        row = self.row()
-        if line.kind != OPENING:
-            row.fold(released, line.stop - line.start)
-        if not method.memory:
-            if line.in_force is not UNSET:
-                yield "names an action in force beside the vote, but no memory"
-        elif line.in_force is UNSET:
-            yield f"block {line.block} ({line.kind}) does not name vote and action in force"
-        elif (computed := int(row.in_force(0))) != line.in_force:
-            yield (
-                f"block {line.block}: the votes put action {computed} in force,"
-                f" but the line names {line.in_force}"
-            )
-
-    def _count(self, actions: int) -> None:
+    def count(self, what: Literal["released", "in_force", "history"], numbers: int) -> None:
+        """Note how many actions there are, by how many numbers something has."""
+        actions = self.method.actions_of(what, numbers)
         if self.actions not in (0, actions):
             got, expected = f"{actions} actions", f"{self.actions}, as before"
             raise StateMismatch("sums", "length", expected=expected, got=got)
         self.actions = actions
 
-    def row(self) -> PublicRow:
-        """The public columns after the newest line."""
-        if self._row is None:
-            self._row = self._opened(self.actions)
-        return self._row
+    @property
+    def evidence(self) -> PublicEvidence:
+        """What releases are evidence of."""
+        return self.method.evidence(self.actions)
 
-    def _opened(self, actions: int) -> PublicRow:
-        """The public columns of the learner when it opened, with so many actions."""
-        line, method = self._opening, self.method
-        assert line is not None
-        assert method is not None
+    def opened(self, rows: Ints, released: Ints) -> None:
+        """Begin rows with these openings; nothing is drawn where policies are in force."""
+        self._clear(rows)
+        if self.actions or self.method.learner is None:
+            self._put(rows, self.evidence.opened(released))
+
+    def resumed(self, rows: Ints, carried: Sequence[Carried], lengths: Ints) -> None:
+        """Begin rows, in blocks of these lengths, with what is carried."""
+        self._clear(rows)
+        self._put(rows, self.evidence.resumed(carried, lengths))
+
+    def begin(self, row: int, line: Charge) -> int:
+        """Begin a row with its opening; return its first block."""
+        rows = np.array([row])
         if line.carried is UNSET:
             drawn = line.released()
-            return PublicRow.opened(method.evidence(actions), _NOTHING if drawn is None else drawn)
+            self.opened(rows, np.zeros((1, 0), dtype=np.int64) if drawn is None else drawn[None])
+            return 0
         carried, schedule = line.carried_over(), schedule_in(line.carried)
+        if self.method.learner is not None:
+            self.count("history", len(carried.history or b"") // 8)
         length = 0  # `successions` reports a schedule that is none
         if schedule is not None:
             length = int(schedule.lengths(np.array([carried.block]))[0])
-        return PublicRow.resumed(method.evidence(actions), carried, length)
+        self.resumed(rows, [carried], np.array([length]))
+        return carried.block
 
-    def policy(self, parts: int) -> Policy | None:
-        """The policy in force after the newest line, of so many parts; None: unknowable."""
-        if self.lost or self.method is None or self.method.learner is None:
-            return None
-        self._count(self.method.actions_of("in_force", parts))
+    def folded(self, rows: Ints, released: Ints, lengths: Ints) -> None:
+        """Add the release of a block of each row."""
+        self._put(rows, self.evidence.fold(self._of(rows), released, lengths))
+
+    def in_force(self, rows: Ints, lengths: Ints) -> NDArray[Any]:
+        """What is in force during the next blocks of rows, which have these lengths."""
+        return self.evidence.in_force(self._of(rows), lengths)
+
+    def policies(self, rows: Ints, blocks: Ints) -> Policy:
+        """The policies in force during these blocks of rows."""
         kind = self.method.kind(self.actions)
-        assert kind is not None
-        length = int(kind.schedule.lengths(np.array([self.block]))[0])
-        policy: Policy = self.row().in_force(length)
-        return policy
+        if kind is None:
+            raise StateMismatch("votes put no policy in force")
+        policies: Policy = self.in_force(rows, kind.schedule.lengths(blocks))
+        return policies
 
-    def known(self, actions: int) -> Known | None:
-        """What the key may carry over, if it can be computed.
+    def known(self, row: int, actions: int) -> Known:
+        """What the key of a row may carry over; of `actions`, if nothing has said how many."""
+        of = self if self.actions else Learners(self.method, actions=actions)  # all rows are zeros
+        return next(of.evidence.known(of._of(np.array([row if self.actions else 0]))))
 
-        `actions`: how many there are, if no line has said so.
-        """
-        if self._said is not None:
-            return Known(self._said)
-        if self.lost or self._opening is None:
-            return None
-        return (self.row() if self.actions else self._opened(actions)).known()
+    def row(self, row: int) -> PublicRow:
+        """The public columns of one learner."""
+        return PublicRow(self.evidence, self._of(np.array([row])))
+
+    def _clear(self, rows: Ints) -> None:
+        if self._columns:
+            self._reach(int(rows.max(initial=0)))
+        for column in self._columns.values():
+            if column[rows].any():  # memory that nothing was written to takes no room
+                column[rows] = 0
+
+    def _of(self, rows: Ints) -> Columns:
+        self._reach(int(rows.max(initial=0)))
+        return {name: column[rows] for name, column in self._columns.items()}
+
+    def _put(self, rows: Ints, columns: Columns) -> None:
+        self._reach(int(rows.max(initial=0)))
+        for name, column in columns.items():
+            self._columns[name][rows] = column
+
+    def _reach(self, row: int) -> None:
+        """Make room, once there is anything to keep."""
+        for of in self.evidence.fields:
+            self._columns[of.name] = grown(
+                self._columns.get(of.name), row + 1, dtype=of.dtype, shape=of.shape
+            )
+
+
+def grown(
+    column: NDArray[Any] | None, rows: int, *, dtype: Any, shape: tuple[int, ...] = ()
+) -> NDArray[Any]:
+    """The column with room for so many rows; twice as many as before, if it was too short."""
+    if column is None:
+        return np.zeros((rows, *shape), dtype=dtype)
+    if rows <= len(column):
+        return column
+    longer = np.zeros((max(rows, 2 * len(column)), *shape), dtype=dtype)
+    if column.dtype.names or column.any():
+        longer[: len(column)] = column
+    return longer
+
+
+def released_by(line: Charge, learners: Learners) -> Ints:
+    """What a block released; `StateMismatch` if it is nothing that its learner can release."""
+    released = line.released()
+    if released is None:
+        raise StateMismatch("does not say what was drawn")
+    if learners.method.learner is not None:
+        learners.count("released", len(released))
+    if wrong := learners.evidence.wrong(released, line.stop - line.start):
+        raise StateMismatch(wrong)
+    return released
 
 
 def schedule_in(carried: CarriedOver) -> Schedule | None:
@@ -250,7 +261,7 @@ def _schedule(written: str) -> Schedule | None:
         return None
 
 
-def _released_with(kind: Kind, line: Charge) -> Iterator[str]:
+def released_with(kind: Kind, line: Charge) -> Iterator[str]:
     """Yield why this learner, of whatever number of actions, does not end a block like that."""
     charges = [of.epsilon for of in kind.releases if of.name == line.kind]
     if [line.charge] != charges:
@@ -260,13 +271,3 @@ def _released_with(kind: Kind, line: Charge) -> Iterator[str]:
     if line.scale is UNSET or Fraction(line.scale) != scale:
         got = "none" if line.scale is UNSET else line.scale
         yield f"block {line.block} has noise of scale {got}, its learner's is {scale}"
-
-
-def _in_slots_of(kind: Kind, line: Charge) -> Iterator[str]:
-    """Yield why this learner has no such block; how long its blocks are may depend on actions."""
-    start, stop = kind.schedule.start(line.block), kind.schedule.stop(line.block)
-    if (line.start, line.stop) != (start, stop):
-        yield (
-            f"block {line.block} has the slots [{line.start}, {line.stop}), its learner's"
-            f" [{start}, {stop})"
-        )

@@ -1,26 +1,120 @@
-"""How long `streamdp ledger verify` takes: `python -m tests.bench.bench_verify`.
+"""What `streamdp ledger verify` costs: `python -m tests.bench.bench_verify [--keys N]`.
 
-50,000 lines over 64 partitions of a stream whose events an assembly of 229 × 64 lines has made; the
-time is this process's own, reading of topics left out.
+A million keys of losses on SQLite, K = 10, each with an opening and a block: two million lines, as
+engine, writer and transport make them. Processor time and peak memory are the operating system's
+account of the command's own process. Then 50,000 lines over 64 partitions of a stream whose events
+an assembly of 229 × 64 lines has made; that time leaves reading of topics out.
 """
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import json
+import os
+import sys
+import tempfile
 from fractions import Fraction
+from pathlib import Path
 from time import process_time
 
-from streamdp.core.events import ACTION, OPENING, Identity, Release
-from streamdp.ports import Published, StreamTopics
+import numpy as np
+
+from streamdp.core.events import ACTION, OPENING, Batch, Identity, Release
+from streamdp.ports import Commit, Partition, Published, StreamTopics
+from streamdp.service.config import Configuration
 from streamdp.service.verification import Verification
+from streamdp.wire.entries import Entries
 from streamdp.wire.lines import Assembled
 from streamdp.wire.published import encode_assembled
+from streamdp.wire.recording import record_all
+from streamdp.wire.state import Checkpoint, encode_checkpoint
 from tests.support.good_ledger import LINES
+from tests.support.sqlite_pair import Ears
 
 PARTITIONS, LINES_OF_STREAM, LINES_OF_ASSEMBLY = 64, 50_000, 229
 KEYS = 20  # of a partition
+AT_ONCE = 20_000  # keys of a commit
+MOST_SECONDS, MOST_MB = 60, 500
 STREAM = StreamTopics("shop", "home", LINES.input)
 ASSEMBLY = StreamTopics("shop", "clicks", "requests", second_input="outcomes", output=LINES.input)
+
+
+CONFIGURATION = """
+app = "shop"
+[transport]
+kind = "sqlite"
+path = "{path}"
+[topics.losses]
+budget = "1"
+[streams.home]
+input = "losses"
+start = "earliest"
+actions = ["a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9"]
+limits = {{ most_keys = 10_000_000 }}
+[streams.home.learner]
+epsilon = "1/2"
+"""
+
+
+async def live(path: Path, keys: int) -> None:
+    """One slot of each key, recorded and published."""
+    configuration, place = Configuration.load(path, {}), Partition("home", 0)
+    spec, technology = configuration.spec("home"), configuration.technology()
+    tools = technology.administrator()
+    await tools.create([spec.topics], partitions=1)
+    await tools.close()
+    transport, engine, chance = (
+        technology.transport(worker="w"),
+        spec.engine(0),
+        np.random.default_rng(1),
+    )
+    await transport.join([spec.topics], Ears())
+    await transport.take(place)
+    lines = 0
+    for first in range(0, keys, AT_ONCE):
+        names = [b"key %d" % at for at in range(first, min(first + AT_ONCE, keys))]
+        losses, offsets = (
+            chance.random((len(names), 10), np.float32),
+            np.arange(first, first + len(names)),
+        )
+        releases = engine.apply_batch(Batch.of_losses(names, losses, offsets))
+        entries = record_all(releases, lines=spec.lines, ordinal=lines + 1)
+        lines += len(entries)
+        point = Checkpoint(
+            next_offset=engine.position, low_water=0, rows=engine.rows, commit_seq=1,
+            lines_recorded=lines, lines_published=lines, epoch=1, digest=spec.digest, partitions=1,
+            began_with=1,
+        )  # fmt: skip
+        await transport.commit(
+            place,
+            Commit(
+                next_offset=engine.position,
+                state=[(Entries("home", 0).checkpoint, encode_checkpoint(point))],
+                actions=[
+                    (entry.key, entry.action) for entry in entries if entry.action is not None
+                ],
+                ledger=[(entry.key, entry.ledger) for entry in entries],
+            ),
+        )
+    await transport.close()
+
+
+def a_million(keys: int) -> dict[str, object]:
+    """The command's cost, in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "streamdp.toml")
+        path.write_text(CONFIGURATION.format(path=Path(folder, "shop.db")))
+        asyncio.run(live(path, keys))
+        call = [sys.executable, "-m", "streamdp", "ledger", "verify", "--config", str(path)]
+        child = os.posix_spawn(sys.executable, call, {**os.environ})
+        _, status, used = os.wait4(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    cost, peak = used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+    return {
+        "keys": keys, "seconds of processor": round(cost, 1), "peak MiB": round(peak),
+        "kept": cost <= MOST_SECONDS and peak <= MOST_MB,
+    }  # fmt: skip
 
 
 def charges(number: int, count: int) -> list[Published]:
@@ -30,9 +124,11 @@ def charges(number: int, count: int) -> list[Published]:
         block, key = at // KEYS - 1, b"key %d" % (at % KEYS)
         opening = block < 0
         start, kind = (1, OPENING) if opening else (block + 1, ACTION)
+        record = max(0, block) * KEYS + at % KEYS
         release = Release(
             Identity("home", number, key, 1, at % KEYS, max(0, block), kind), value=0, start=start,
-            stop=1 if opening else start + 1, first_offset=at, last_offset=at,
+            stop=1 if opening else start + 1, first_offset=record,
+            last_offset=record,
             epsilon=Fraction(0) if opening else Fraction(1, 2),
         )  # fmt: skip
         value = LINES.ledger(release, ordinal=at + 1)
@@ -69,5 +165,8 @@ def seconds(lines: int) -> float:
 
 
 if __name__ == "__main__":
+    asked = argparse.ArgumentParser()
+    asked.add_argument("--keys", type=int, default=1_000_000)
+    print(json.dumps(a_million(asked.parse_args().keys)), flush=True)
     whole, half = seconds(LINES_OF_STREAM), seconds(LINES_OF_STREAM // 2)
     print(json.dumps({"lines": LINES_OF_STREAM, "seconds": whole, "of half as many": half}))

@@ -95,6 +95,7 @@ def verified(store: Store, of: StreamSpec) -> list[str]:
     verification = Verification(configured=[of])
     verification.read_state(of.topics, LastCommit(0, store.state))
     verification.read_published(of.topics, store.actions)
+    verification.read_all_published(of.topics)
     verification.read(of.topics, store.ledger)
     verification.finish()
     verification.verdicts({of.topics.input: of.charge}, {})

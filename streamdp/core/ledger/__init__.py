@@ -12,6 +12,6 @@
 """
 
 from streamdp.core.ledger.runs import Run
-from streamdp.core.ledger.topic import TopicCharge, topic_total
+from streamdp.core.ledger.topic import TopicCharges, topic_total
 
-__all__ = ["Run", "TopicCharge", "topic_total"]
+__all__ = ["Run", "TopicCharges", "topic_total"]

@@ -2,78 +2,71 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
+from math import lcm
 
-from streamdp.core.errors import StateMismatch
-from streamdp.core.ledger.runs import NOTHING, Run, added, highest
+import numpy as np
+
+from streamdp.core.arrays import Ints
+from streamdp.core.ledger.runs import NOTHING
+
+_MOST = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class TopicCharge:
-    """A charge as its ledger line states it: slots, the learner that numbered them, and records."""
+class TopicCharges:
+    """Charges on records of one topic, as columns.
 
-    topic: str
-    partition: int
-    key: bytes | None
-    learner: Hashable  # application, stream, epoch and born: what slot numbers belong to
-    start: int
-    stop: int
-    first_offset: int
-    last_offset: int
-    epsilon: Fraction
+    Each is of one *key* (a number for a partition and a key: a record has one), and of all records
+    that may lie between two offsets. Those that one learner charged for different slots must not
+    overlap; everything that overlaps adds up.
+    """
+
+    key: Ints
+    first: Ints
+    last: Ints
+    level: Ints  # its ε, as a place in a list
+
+    @classmethod
+    def joined(cls, several: Sequence[TopicCharges]) -> TopicCharges:
+        """All of them."""
+        nothing = np.zeros(0, dtype=np.int64)
+        columns = [
+            np.concatenate([nothing, *(getattr(charges, name) for charges in several)])
+            for name in cls.__slots__
+        ]
+        return cls(*columns)
+
+    def of(self, which: Ints) -> TopicCharges:
+        """Some of them."""
+        return TopicCharges(*(getattr(self, name)[which] for name in self.__slots__))
 
 
-def topic_total(charges: Iterable[TopicCharge]) -> Fraction:
-    """The most that one slot of any record pays, over all learners that read it.
+def topic_total(charges: TopicCharges, levels: Sequence[Fraction]) -> Fraction:
+    """The most that one slot of any record pays, exactly.
 
-    Why: a record has one key, so only charges of its key can concern it. Within one learner the
-    charges of a slot add up and different slots do not, although two consecutive blocks may share a
-    record (a frame with slots in both). Over learners, everything that may have read a record adds
-    up. The total is the maximum over keys: a long list may be cut by topic, partition and key.
-
-    >>> line = TopicCharge("t", 0, b"k", "one", 1, 8, 0, 99, Fraction(1, 2))
-    >>> other = TopicCharge("t", 0, b"k", "two", 1, 4, 50, 120, Fraction(1, 4))
-    >>> topic_total([line, other])
+    >>> of = TopicCharges(*np.array([[7, 7], [0, 50], [99, 120], [0, 1]]))
+    >>> topic_total(of, [Fraction(1, 2), Fraction(1, 4)])
     Fraction(3, 4)
     """
-    by_key: dict[Hashable, dict[Hashable, list[TopicCharge]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for charge in charges:
-        record = (charge.topic, charge.partition, charge.key)
-        by_key[record][charge.learner].append(charge)
-    return max(
-        (
-            run.epsilon
-            for learners in by_key.values()
-            for run in added(run for lines in learners.values() for run in highest(_slots(lines)))
-        ),
-        default=NOTHING,
-    )
-
-
-def _slots(lines: list[TopicCharge]) -> Iterator[Run]:
-    """The charges of one learner's slots, as runs of the *offsets* where their records may lie."""
-    starting = sorted(lines, key=lambda line: line.start, reverse=True)
-    edges = sorted({edge for line in lines for edge in (line.start, line.stop)})
-    covering: list[TopicCharge] = []
-    for start, _ in pairwise(edges):
-        while starting and starting[-1].start == start:
-            covering.append(starting.pop())
-        covering = [line for line in covering if line.stop > start]
-        if not covering:
-            continue
-        first = max(line.first_offset for line in covering)
-        last = min(line.last_offset for line in covering)
-        if first > last:
-            raise StateMismatch(
-                "ledger lines",
-                f"slot {start} is of two records",
-                expected="ranges of offsets that overlap",
-                got=f"one from {first}, one to {last}",
-            )
-        yield Run(first, last + 1, sum((line.epsilon for line in covering), NOTHING))
+    if not len(charges.key):
+        return NOTHING
+    used, level = np.unique(charges.level, return_inverse=True)
+    amounts = [levels[number] for number in used.tolist()]
+    unit = lcm(*(amount.denominator for amount in amounts))
+    units = [amount.numerator * (unit // amount.denominator) for amount in amounts]
+    small = max(units) < _MOST // len(level)
+    amount = np.array(units, dtype=np.int64 if small else object)[level]
+    highest = int(amount.max())
+    alone = np.bincount(charges.key)[charges.key] == 1
+    if alone.all():  # most topics have one reader, and each key one learner
+        return Fraction(highest, unit)
+    some = charges.of(np.flatnonzero(~alone))
+    amount = amount[~alone]
+    key, ends = np.tile(some.key, 2), np.repeat([True, False], len(some.key))
+    offset = np.concatenate([some.last + 1, some.first])
+    order = np.lexsort((~ends, offset, key))  # at one offset, ends come before beginnings
+    here = np.cumsum(np.concatenate([-amount, amount])[order])
+    return Fraction(max(highest, int(here.max())), unit)
