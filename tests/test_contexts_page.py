@@ -68,7 +68,7 @@ def drawn(of: StreamSpec) -> list[Release]:
     found: list[Release] = []
     for at in range(0, SHOWN, EVERY):
         cells = rng.choice(known, EVERY, p=np.array([0.3, 0.2, 0.1, 0.2, 0.1, 0.1]))
-        policy = machine.policy(b"home")
+        policy = machine.in_force(b"home")
         table = np.ones((12, 3)) if policy is None else policy.reshape(12, 3).astype(float)
         table /= table.sum(axis=1, keepdims=True)
         actions = (rng.random(EVERY)[:, None] > table.cumsum(axis=1)[cells]).sum(axis=1)

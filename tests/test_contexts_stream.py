@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import numpy as np
@@ -273,12 +273,36 @@ def test_a_stream_learns_what_is_best_in_each_cell() -> None:
     blocks = [release for release in releases if release.kind == SUMS]
     assert len(blocks) == 8  # of 800, 1600, 3200 and five times 6400 slots
     assert all(len(release.policy or b"") == 4 * len(ARMS) for release in blocks)
-    policy = machine.policy(b"home")
+    policy = machine.in_force(b"home")
     assert policy is not None
     table = policy.reshape(3, 4, 2)
     assert (table.sum(axis=2) == PARTS).all()
     assert (table[0, :, 0] > 0.9 * PARTS).all()
     assert (table[1, :, 1] > 0.9 * PARTS).all()
+    named = machine.policy(b"home", {"device": "desktop", "age": 31})
+    assert named == dict(zip(("boots", "coats"), table[1, 1] / PARTS, strict=True))
+    assert machine.policy(b"home", {}) == dict(
+        zip(("boots", "coats"), table[2, 3] / PARTS, strict=True)
+    )
+    assert machine.policy(b"nobody", {}) is None
+
+
+@pytest.mark.parametrize("context", [None, {"devise": "phone"}, "device=phone"])
+def test_a_call_without_the_declared_fields_is_refused(context: Any) -> None:
+    """A mistake of code: nothing is charged. What a field holds refuses nothing."""
+    machine = Engine(
+        stream="clicks", partition=0, learner=learner(), budget="1/2",
+        randomness=SeededRandomness(1),
+    )  # fmt: skip
+    with pytest.raises(InvalidConfig, match=r"context: of other fields; expected .*device, age"):
+        machine.observe(b"home", action="boots", reward=1, context=context)
+    with pytest.raises(InvalidConfig, match="context: of other fields"):
+        machine.policy(b"home", context)
+    with pytest.raises(InvalidConfig, match="action: unknown; expected boots, coats, or None"):
+        machine.observe(b"home", action=ARMS[0], reward=1, context={})
+    assert machine.position == 0
+    machine.observe(b"home", action="boots", reward=1, context={"device": [], "age": float("nan")})
+    assert machine.position == 1
 
 
 # -- the client ----------------------------------------------------------------------------------

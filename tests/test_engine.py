@@ -254,6 +254,10 @@ def test_is_a_loss_that_no_observation_can_have_refused(loss: Any) -> None:
     for name in names:
         with pytest.raises(sd.InvalidConfig, match="action: no name; expected text, or None"):
             machine.observe(b"k", action=name, loss=0.5)
+    with pytest.raises(sd.InvalidConfig, match=r"action: unknown; expected a, b.*, or None, got"):
+        machine.observe(b"k", action="z", loss=0.5)
+    with pytest.raises(sd.InvalidConfig, match="context: of a learner without contexts"):
+        machine.observe(b"k", action="a", loss=0.5, context={})
     assert (len(machine), machine.position) == (0, 0)
     for number in (0.5, 1, True, Fraction(1, 2), np.float32(1), np.array(0.5), None, np.nan):
         machine.observe(b"k", action="a", loss=number)  # type: ignore[arg-type]

@@ -77,7 +77,9 @@ def test_rows_of_feedback_are_slots(frame: Callable[[Any], Any]) -> None:
     expected = [
         release
         for action, click in zip(shown_actions, clicks, strict=True)
-        for release in by_hand.observe(b"fr", action=action, reward=click)
+        for release in by_hand.observe(
+            b"fr", action=None if action == "c" else action, reward=click
+        )
     ]
     assert releases == expected
     losses = frame({**rows, "click": [0.0, None, 0.0, 1.0]})
@@ -102,8 +104,14 @@ def test_columns_of_contexts_are_cells(frame: Callable[[Any], Any]) -> None:
         frame(rows), key="key", action="shown", actions=ACTIONS, reward="click", contexts=FIELDS,
         context={"age": "years"},
     )  # fmt: skip
-    levels = [{"device": "phone", "age": 3}, {"device": "1", "age": 70}, {}]
-    cells = [FIELDS.cell(of) for of in levels]
+    levels: list[dict[str, object]] = [
+        {"device": "phone", "age": 3}, {"device": 1, "age": "70"}, {"device": "fridge"},
+    ]  # fmt: skip
+    cells = [
+        FIELDS.cell({"device": "phone", "age": 3}),
+        FIELDS.cell({"device": "1", "age": 70}),
+        11,
+    ]
     assert batch.content["played"].tolist() == [
         2 * cells[0],
         2 * cells[1] + 1,
@@ -114,10 +122,10 @@ def test_columns_of_contexts_are_cells(frame: Callable[[Any], Any]) -> None:
         engine(sd.policy_contexts(actions=FIELDS.arms(("a", "b")), epsilon="1", context=FIELDS))
         for _ in range(2)
     )
-    arms = [*(by_hand.kind.actions[arm] for arm in batch.content["played"][:3]), "c"]
+    called = zip(["a", "b", "b", None], rows["click"], [*levels, {}], strict=True)
     expected = [
-        release for arm, click in zip(arms, rows["click"], strict=True)
-        for release in by_hand.observe(b"fr", action=arm, reward=click)
+        release for action, click, of in called
+        for release in by_hand.observe(b"fr", action=action, reward=click, context=of)
     ]  # fmt: skip
     assert list(machine.apply_batch(batch)) == expected
 

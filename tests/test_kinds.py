@@ -62,7 +62,7 @@ def answers(machine: sd.Engine) -> list[Any]:
     """What is in force for each key."""
     if machine.kind.evidence.answers == "action":
         return [machine.action(key) for key in KEYS]
-    policies = [machine.policy(key) for key in KEYS]
+    policies = [machine.in_force(key) for key in KEYS]
     return [None if policy is None else policy.tolist() for policy in policies]
 
 

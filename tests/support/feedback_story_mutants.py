@@ -352,7 +352,7 @@ def drops_only_keys_whose_open_sums_are_small(patch: pytest.MonkeyPatch) -> None
 @story("what is in force does not follow from the releases")
 def answers_by_open_sums(patch: pytest.MonkeyPatch) -> None:
     """What a client is told follows from sums without noise; what is released does not."""
-    in_force = Engine.policy
+    in_force = Engine.in_force
 
     def answering(self: Engine, key: Key) -> Policy | None:
         policy, row = in_force(self, key), self._bank.row(key)
@@ -362,7 +362,7 @@ def answers_by_open_sums(patch: pytest.MonkeyPatch) -> None:
         best[self._bank.private["sums"][row].argmax()] = PARTS
         return best
 
-    patch.setattr(Engine, "policy", answering)
+    patch.setattr(Engine, "in_force", answering)
 
 
 @story("it says another charge than the kind's")

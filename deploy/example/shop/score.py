@@ -19,9 +19,8 @@ from itertools import pairwise
 
 import streamdp as sd
 from streamdp.core.evidence.contexts import Contexts
-from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 
-from .world import FIXED, SHELVES, Product, Visit, best, reward
+from .world import FIXED, SHELVES, Product, Segment, Visit, best, reward
 
 WAYS = ("shop", "fixed", "without privacy", "best")
 NOT_PRIVATE = "NOT PRIVATE"
@@ -31,10 +30,8 @@ class WithoutPrivacy:
     """The shop's learner at ε = 1,000, with the shop's own delay."""
 
     def __init__(self, contexts: Contexts, *, delay: float, seed: int) -> None:
-        self._contexts, shelves = contexts, tuple(SHELVES)
-        self._arms = contexts.arms(shelves)
-        learner = FEEDBACK_RECIPES["policy_contexts"](
-            actions=self._arms, epsilon="1000", context=contexts
+        learner = sd.policy_contexts(
+            actions=contexts.arms(tuple(SHELVES)), epsilon="1000", context=contexts
         )
         self._engine = sd.Engine(
             stream="without-privacy", partition=0, learner=learner, budget="1000",
@@ -42,24 +39,22 @@ class WithoutPrivacy:
         )  # fmt: skip
         self._delay = delay
         self._chance = random.Random(seed)  # noqa: S311  # a simulation, no secret
-        self._policy: list[int] | None = None
-        self._later: deque[tuple[float, int, float]] = deque()
+        self._policies: dict[str, dict[str, float] | None] = {}  # since the latest release
+        self._later: deque[tuple[float, Segment, str, float]] = deque()
 
     def show(self, visit: Visit, *, now: float) -> str:
         """Choose a shelf for a visitor, and learn the outcome when the window has passed."""
         while self._later and self._later[0][0] <= now:
-            _, arm, value = self._later.popleft()
-            if self._engine.observe(b"home", action=self._arms[arm], loss=1.0 - value):
-                policy = self._engine.policy(b"home")
-                self._policy = None if policy is None else policy.tolist()
-        shelves = list(SHELVES)
-        first = self._contexts.cell(visit.segment.context) * len(shelves)
-        shelf = FIXED
-        if self._policy is not None:
-            weights = self._policy[first : first + len(shelves)]
-            (shelf,) = self._chance.choices(shelves, weights)
-        heard = now + self._delay, first + shelves.index(shelf), reward(visit.would_buy[shelf])
-        self._later.append(heard)
+            _, segment, shelf, value = self._later.popleft()
+            if self._engine.observe(b"home", action=shelf, reward=value, context=segment.context):
+                self._policies.clear()
+        segment = visit.segment
+        if segment.name not in self._policies:
+            self._policies[segment.name] = self._engine.policy(b"home", segment.context)
+        policy, shelf = self._policies[segment.name], FIXED
+        if policy is not None:
+            (shelf,) = self._chance.choices(list(policy), list(policy.values()))
+        self._later.append((now + self._delay, segment, shelf, reward(visit.would_buy[shelf])))
         return shelf
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Collection, Mapping, Sized
+from itertools import islice
 from operator import index
 from types import UnionType
 from warnings import warn
 
 from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.evidence.contexts import Contexts, level
 
 _MOST = 2**63 - 1
+_MOST_NAMED = 20  # actions in a message
 
 
 def check_learner(learner: object, kinds: type | UnionType, *, recipe: str) -> None:
@@ -36,10 +39,27 @@ def check_place(stream: object, *, partition: object, epoch: object) -> None:
             raise _wrong(name, "no number", "a whole number, at least 0", repr(number))
 
 
-def check_action(action: object) -> None:
-    """Refuse a name of another type than the names of actions: it would never be one of them."""
+def check_action(action: object, actions: Collection[str] | None = None) -> None:
+    """Refuse a name of another type than the names of actions, or that is none of `actions`."""
     if action is not None and not isinstance(action, str):
         raise _wrong("action", "no name", "text, or None", type(action).__name__)
+    if action is not None and actions is not None and action not in actions:
+        expected = f"{', '.join(islice(actions, _MOST_NAMED))}{' …' * (len(actions) > _MOST_NAMED)}"
+        raise _wrong("action", "unknown", f"{expected}, or None", "another text")
+
+
+def cell_of(context: object, contexts: Contexts | None) -> int:
+    """The cell of a context; refuse fields that are not declared, never what a field holds."""
+    if contexts is None:
+        if context is not None:
+            expected = "none; a learner with contexts is one of `Contexts.arms(actions)`"
+            raise _wrong("context", "of a learner without contexts", expected, "a context")
+        return 0
+    if not isinstance(context, Mapping) or not context.keys() <= contexts.declared:
+        expected = f"a mapping of {', '.join(contexts.names)}; each may be left out"
+        got = "another field" if isinstance(context, Mapping) else type(context).__name__
+        raise _wrong("context", "of other fields", expected, got)
+    return contexts.cell({name: level(value) for name, value in context.items()})
 
 
 def check_choice(choice: object, kind: type) -> None:

@@ -21,7 +21,7 @@ moved on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence, Set
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence, Set
 from fractions import Fraction
 from itertools import islice
 from types import EllipsisType
@@ -33,6 +33,7 @@ from streamdp.core.arrays import Bools, Columns, Ints
 from streamdp.core.bank import CLEAN, Bank, Gathered
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.engine.arguments import (
+    cell_of,
     check_action,
     check_offset,
     check_place,
@@ -54,8 +55,8 @@ from streamdp.core.events import (
     Releases,
 )
 from streamdp.core.evidence.carrying import Passage
-from streamdp.core.evidence.evidence import Known
-from streamdp.core.evidence.policy import Policy
+from streamdp.core.evidence.evidence import InForce, Known
+from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import as_single, as_vector, centred_gain
 from streamdp.core.kinds.kind import Kind, tariff
 from streamdp.core.randomness import Randomness
@@ -117,7 +118,10 @@ class Engine:
         kind = learner.with_estimates(estimates)
         self.stream, self.partition, self.epoch, self.limit = stream, partition, epoch, limit
         self.learner, self.kind = learner, kind
-        self._arms = {name: arm for arm, name in enumerate(kind.actions)}
+        contexts = kind.contexts
+        shown = None if contexts is None else contexts.actions(kind.actions)
+        self._contexts = None if shown is None else contexts
+        self._shown = {name: at for at, name in enumerate(shown or kind.actions)}  # in a cell
         self.position = 0
         self.slots_refused = 0
         self.layout = snapshot.row_layout(kind, epoch=epoch)
@@ -180,18 +184,24 @@ class Engine:
         action: str | None,
         loss: float | EllipsisType | None = ...,
         reward: float | EllipsisType | None = ...,
+        context: Mapping[str, object] | None = None,
         offset: int | None = None,
     ) -> Releases:
         """One slot of a feedback stream: `action` was shown and had this loss in [0, 1].
 
         Or this reward, which is 1 − loss: give one of the two. A number outside [0, 1] is clipped,
         since whether it lies outside is content. A loss that is None or not a finite number teaches
-        nothing about the action; an action that is None or unknown teaches nothing at all. Either
-        way the slot is taken (P1). A name that is no text, and a loss of a type that is no number,
-        are mistakes in the call and refused.
+        nothing about the action; an action that is None teaches nothing at all. Either way the slot
+        is taken (P1). An action that is none of the learner's, and a loss of a type that is no
+        number, are mistakes in the call and refused: give None for an action from outside that you
+        do not know.
+
+        A learner with contexts needs `context`, a mapping of fields to values, and `action` is one
+        of those in a cell. Whatever is no level of a field, or is left out, is its level `other`.
         """
-        check_action(action)
-        arm = self._arms.get(action, NO_ARM) if action else NO_ARM
+        check_action(action, self._shown)
+        cell = cell_of(context, self._contexts)
+        arm = NO_ARM if action is None else cell * len(self._shown) + self._shown[action]
         content: Content = {
             "played": np.array([arm], dtype=np.int32),
             "gain": np.array([centred_gain(_loss(loss, reward))], dtype=np.int64),
@@ -382,32 +392,43 @@ class Engine:
 
     # -- what is in force ------------------------------------------------------------------------
 
-    def policy(self, key: Key) -> Policy | None:
-        """The policy in force for a key of a feedback stream; None if it has no learner."""
-        check_keys([key])
+    def policy(
+        self, key: Key, context: Mapping[str, object] | None = None
+    ) -> dict[str, float] | None:
+        """How likely each action is, by the policy in force for a key of a feedback stream.
+
+        None if the key has no learner. A learner with contexts needs one, as in `observe`. Computed
+        at each call: keep it until the key's next release.
+        """
         if self._evidence.answers != "policy":
             raise InvalidConfig(
                 "policy", "of a stream of losses", expected="action(key)", got="policy"
             )
-        return self._in_force(key)
+        many, cell = len(self._shown), cell_of(context, self._contexts)
+        parts = self.in_force(key)
+        if parts is None:
+            return None
+        of_cell = parts[cell * many : (cell + 1) * many] / PARTS
+        return dict(zip(self._shown, of_cell.tolist(), strict=True))
 
     def action(self, key: Key) -> str | None:
         """The action in force for a key; None if it has no learner."""
-        check_keys([key])
         if self._evidence.answers != "action":
             raise InvalidConfig(
                 "action", "of a feedback stream", expected="policy(key)", got="action"
             )
-        number = self._in_force(key)
+        number = self.in_force(key)
         return None if number is None else self.learner.actions[int(number)]
 
-    def _in_force(self, key: Key) -> Policy | None:
+    def in_force(self, key: Key) -> InForce | None:
+        """What releases say: the number of an action, or a policy, in parts of 2²⁴ of each arm."""
+        check_keys([key])
         row = self._bank.row(key)
         if row is None:
             return None
         rows = np.array([row])
         lengths = self.kind.schedule.lengths(self._bank.block[rows])
-        in_force: Policy = self._evidence.in_force(Gathered(self._bank.public, rows), lengths)[0]
+        in_force: InForce = self._evidence.in_force(Gathered(self._bank.public, rows), lengths)[0]
         return in_force
 
     def slots(self, key: Key) -> int:

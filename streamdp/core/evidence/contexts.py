@@ -246,6 +246,17 @@ class Contexts:
         """The names of all arms: the levels of a cell, then the action."""
         return _arms(self, actions)
 
+    def actions(self, arms: tuple[str, ...]) -> tuple[str, ...] | None:
+        """The actions that `arms` names these for; None if it names none of them so.
+
+        >>> fields = Contexts.read({"device": ["phone"]})
+        >>> fields.actions(fields.arms(("a", "b"))), fields.actions(("a", "b"))
+        (('a', 'b'), None)
+        """
+        first = "".join(f"{field}={level};" for field, level in self.levels(0).items())
+        actions = tuple(arm.removeprefix(first) for arm in arms[: len(arms) // self.cells])
+        return actions if self.arms(actions) == arms else None
+
     def levels(self, cell: int) -> dict[str, str]:
         """The names of a cell's levels."""
         steps = [place[3] for place in self._places]

@@ -42,6 +42,7 @@ from streamdp.core.arrays import Columns, Field, Floats, Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.events import OPENING, SUMS, Batch, BlockSums, FeedbackColumns
 from streamdp.core.evidence.context_model import ContextModel
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.evidence.policies import ReleasedSums
@@ -128,6 +129,12 @@ class PolicyLearner:
                 got=[estimate.name for estimate in estimates],
             )
         return self
+
+    @property
+    def contexts(self) -> Contexts | None:
+        """The fields of its contexts, if it has any."""
+        table = isinstance(self.rule, ContextModel)
+        return Contexts.read(dict(self.options)["context"]) if table else None
 
     @property
     def parts(self) -> Ints | None:

@@ -29,6 +29,7 @@ import numpy as np
 from streamdp.core.arrays import Bools, Columns, Field, Floats, Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Batch, BlockSums
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.evidence import InForce, PublicEvidence
 from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.kinds.estimates import Estimate
@@ -122,6 +123,10 @@ class Kind(Protocol):
     @property
     def played(self) -> str | None:
         """Where a record's action stands, `header` or `value`; None where all losses are seen."""
+
+    @property
+    def contexts(self) -> Contexts | None:
+        """The fields of its contexts, by which its actions are named; None: it has none."""
 
     @property
     def fields(self) -> tuple[Field, ...]:

@@ -212,6 +212,11 @@ class Leader:
         """Nowhere: all losses are seen."""
         return None
 
+    @property
+    def contexts(self) -> None:
+        """None."""
+        return None
+
     # -- as a kind -------------------------------------------------------------------------------
 
     @property
