@@ -63,7 +63,7 @@ class Passage:
         """The new number of each old action; None where the learner is the same.
 
         >>> from streamdp.core.learners.incumbent_leader import incumbent_leader
-        >>> old, new = (incumbent_leader(actions=of, epsilon=1) for of in ("abc", ["c", "a", "n"]))
+        >>> old, new = (incumbent_leader(actions=of, epsilon=1) for of in map(list, ("abc", "can")))
         >>> Passage(old, new).moves
         array([ 1, -1,  0])
         """
