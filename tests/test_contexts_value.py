@@ -14,7 +14,7 @@ import pytest
 
 from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.evidence.context_value import Tables, Value, value_as_shown, value_of
+from streamdp.core.evidence.context_value import Tables, Value, forward, value_as_shown, value_of
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policies import told
 from streamdp.core.evidence.policy_posterior import NoiseVariance
@@ -30,6 +30,7 @@ from tests.test_contexts_page import FIELDS, drawn, rewards, spec
 RUNS = 300
 LEAST = 263  # of 300 within an interval of 95 %: fewer with a probability below 10⁻⁶
 SHAPE = (4, 3)
+TWO = Contexts.read({"f1": ["1", "2", "3"], "f2": ["1", "2"]})
 
 
 class Logs(NamedTuple):
@@ -52,13 +53,12 @@ class Logs(NamedTuple):
 @lru_cache
 def logs(played: str = "header", *, slots: int = 1 << 15) -> Logs:
     """A learner with 12 cells and 4 actions shows what its own releases led to."""
-    fields = Contexts.read({"f1": ["1", "2", "3"], "f2": ["1", "2"]})
     learner = FEEDBACK_RECIPES["policy_contexts"](
-        actions=fields.arms(("a", "b", "c", "d")), context=fields, epsilon="1", played=played,
+        actions=TWO.arms(("a", "b", "c", "d")), context=TWO, epsilon="1", played=played,
         schedule="geometric 2",
     )  # fmt: skip
     rng = np.random.default_rng(20261127)
-    rates = np.clip(0.05 + 0.03 * rng.standard_normal((RUNS, fields.cells, 4)), 0.005, 0.5)
+    rates = np.clip(0.05 + 0.03 * rng.standard_normal((RUNS, TWO.cells, 4)), 0.005, 0.5)
     shows = TableShows(rates, shares_of(SHAPE), learner, (3, 1))
     released, policies = [], []
     for step in steps(learner, shows, RunBits.of(3, range(RUNS)), horizon=slots):
@@ -117,6 +117,28 @@ def test_intervals_hold_as_often_as_they_say(setting: Setting) -> None:
         widths += sum(value.reward.high - value.reward.low for value, truth in found) / 2
     assert held >= LEAST
     assert abs(off) < 0.17 * widths  # a tenth, and four deviations of a mean of 300
+
+
+def test_the_best_actions_by_each_field_hold_all_at_once() -> None:
+    """Rewards, and what they are more than was shown in the same blocks."""
+    of, held = logs(), np.zeros(2)
+    everyone = np.zeros(12, dtype=int)
+    alike = [everyone, np.arange(12) // 3, np.arange(12) % 3, np.arange(12)]
+    for run, tables in enumerate(of.tables):
+        found = forward(tables, dict(enumerate(of.policies[run])), TWO)
+        assert found is not None
+        later, right = tables.since(found.since), np.ones(2, dtype=bool)
+        as_shown = float((later.shown.sum(axis=0) * of.rates[run]).sum()) / later.events
+        for (shows, value), cells in zip(found.best.values(), alike, strict=True):
+            truth, lift = of.truth(run, np.eye(4)[shows[cells]]), value.lift
+            assert lift is not None
+            right &= (
+                value.reward.low <= truth <= value.reward.high,
+                lift.low <= truth - as_shown <= lift.high,
+            )
+        held += right
+    assert (held >= LEAST).all(), held
+    assert forward(tables.until(1), {0: of.policies[0, 0]}, TWO) is None
 
 
 def test_a_rule_looks_better_on_the_blocks_that_it_was_chosen_by() -> None:
@@ -257,7 +279,7 @@ def test_the_command_says_what_policies_are_worth(shop: Path, streamdp: Streamdp
     assert found["the policy of the first 14 blocks"]["mean_reward"] == pytest.approx(
         0.25, abs=0.02
     )
-    assert found["the best actions of the first 14 blocks"]["since_block"] == 14
+    assert found["the best action for each device of the first 14 blocks"]["since_block"] == 14
     assert found[str(rules)]["more_than_shown"]["high"] > 0
     text = streamdp("worth", "--config", str(shop), "--key", "home")
     assert "Of 15 blocks with 32,767 events (public):" in text.out

@@ -14,9 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig, StateMismatch
+from streamdp.core.evidence.context_value import Tables
 from streamdp.core.evidence.evidence import PublicRow
+from streamdp.core.evidence.policies import ReleasedSums, told
 from streamdp.core.evidence.policy import PARTS
 from streamdp.wire.lines import Charge
 from streamdp.wire.retracing import Learners, Method
@@ -83,6 +85,26 @@ class PolicyHistory:
             except (InvalidConfig, StateMismatch):  # the ledger is read, not trusted
                 self._released, self._computed = None, []
         return self._computed
+
+    def tables(self, cells: int, actions: int) -> tuple[Tables, dict[int, Floats]] | None:
+        """What each block released, and policies by the number of blocks that led to them.
+
+        None where nothing can be added up, or where a table in parts says nothing of a cell.
+        """
+        points, released = self.points(cells * actions), self.released()
+        if not points or released is None or self.newest is None:
+            return None
+        evidence = self.newest.evidence
+        if not isinstance(evidence, ReleasedSums) or evidence.parts > 1:
+            return None
+        sums = told(released, pairs=evidence.pairs)
+        gains, shown = (of.reshape(-1, cells, actions) for of in sums)
+        policies = {
+            point.blocks: np.reshape(point.shares, (cells, actions))
+            for point in points
+            if point.blocks < len(released)
+        }
+        return Tables(gains, shown, evidence.noise), policies
 
     def _points(self, actions: int, released: Sequence[bytes]) -> list[PolicyPoint]:
         learners = Learners(Method.of(self._opening), actions=actions)

@@ -7,6 +7,7 @@ noise.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from fractions import Fraction
 from math import isnan
 from typing import Any
@@ -19,6 +20,7 @@ from streamdp.client.http_wire import in_force, written_key
 from streamdp.core.arrays import Floats
 from streamdp.core.evidence.context_fields import by_field
 from streamdp.core.evidence.context_model import ContextModel
+from streamdp.core.evidence.context_value import Value, forward
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.evidence.policies import ReleasedSums, told
@@ -29,7 +31,7 @@ from streamdp.serve.about import NO_FALLBACK, About
 from streamdp.serve.history import KeyHistory, NoisyMean, StreamReleases
 from streamdp.serve.knowledge import Knowledge
 from streamdp.serve.metrics import mode_of
-from streamdp.serve.policy_history import PolicyPoint
+from streamdp.serve.policy_history import PolicyHistory, PolicyPoint
 
 CONFIDENCE = 0.95
 """The confidence of an experiment's intervals: for all arms and all looks together."""
@@ -250,38 +252,72 @@ def _by_field(
     if not known.any():
         return weights, None
     if kept.by_field[0] != blocks:  # the model takes up to 40 ms
-        kept.by_field = blocks, _fields(contexts, rule, known, shown, policies[-1])
+        kept.by_field = blocks, _fields(contexts, rule, known, weights, kept)
     return weights, kept.by_field[1]
 
 
 def _fields(
-    contexts: Contexts, rule: ContextModel, known: Floats, shown: Floats, newest: PolicyPoint
+    contexts: Contexts, rule: ContextModel, known: Floats, weights: Floats, kept: PolicyHistory
 ) -> dict[str, Any]:
-    """The table field by field, by the model of these histories."""
+    """The table field by field, by the model of these histories; and what rules are worth."""
     means, deviations = (of[0] for of in rule.posterior(known))
+    shares = kept.points(means.size)[-1].shares
     found = by_field(
         contexts.shape,
-        shown=shown,
-        policy=np.array(newest.shares),
+        shown=weights,
+        policy=np.array(shares),
         rewards=np.clip(0.5 + means, 0.0, 1.0),
         deviations=deviations,
     )
     return {
-        "all_fields": found.matters,
-        "policy": found.policy.tolist(),
+        "worth": _worth(contexts, kept, *means.shape),
+        "policy": _overall(shares, weights),
         "fields": [
             {
                 "name": declared.name,
                 "levels": list(declared.names),
-                "matters": of.matters,
                 "traffic": of.traffic.tolist(),
                 "policy": of.policy.tolist(),
                 "reward": of.rewards.tolist(),
                 "low": np.clip(of.rewards - of.reach, 0, 1).tolist(),
                 "high": np.clip(of.rewards + of.reach, 0, 1).tolist(),
             }
-            for declared, of in zip(contexts.fields, found.fields, strict=True)
+            for declared, of in zip(contexts.fields, found, strict=True)
         ],
+    }
+
+
+def _worth(
+    contexts: Contexts, kept: PolicyHistory, cells: int, actions: int
+) -> dict[str, Any] | None:
+    """How much more rules earn than what was shown, by blocks that they were not chosen by.
+
+    These are the numbers of ``streamdp worth``. None where it knows no difference within blocks:
+    with noisy counts, of a table in parts, and of too few blocks.
+    """
+    tables = kept.tables(cells, actions)
+    later = None if tables is None else forward(*tables, contexts)
+    if tables is None or later is None or later.policy.lift is None:
+        return None
+    return {
+        "since_block": later.since,
+        "last_block": tables[0].blocks - 1,
+        "policy": _valued(later.policy),
+        "best": {
+            whom: {"shows": shows.tolist(), **_valued(value)}
+            for whom, (shows, value) in later.best.items()
+        },
+    }
+
+
+def _valued(value: Value) -> dict[str, Any]:
+    """The value of a policy, by the names of ``streamdp worth --json``."""
+    return {
+        "mean_reward": value.reward.mean,
+        "low": value.reward.low,
+        "high": value.reward.high,
+        "more_than_shown": None if value.lift is None else asdict(value.lift),
+        "unknown": value.unknown,
     }
 
 

@@ -11,7 +11,7 @@ was shown there is a sample of what would have been. Three things keep its inter
 *A rule is valued by blocks that it was not chosen by* (`Tables.since`). A table that is the best of
 its kind on some numbers looks better on them than it is. Every second block would not do: how often
 it showed an action follows from the sums of the others. So a rule that was fitted on the blocks
-before b is valued on those from b on. Where several actions are compared, `among` makes their
+before b is valued on those from b on (`forward`). Where several are compared, `among` makes their
 intervals hold all at once.
 
 *Shows follow from earlier rewards.* An action that was unlucky is shown less, so a plain mean of
@@ -36,15 +36,18 @@ it, and `Value.unknown` says how much it is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import log, sqrt
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Bools, Floats
+from streamdp.core.arrays import Bools, Floats, Ints
 from streamdp.core.errors import InvalidConfig
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy_posterior import NoiseVariance
 
 _FEW = 8.0
@@ -99,22 +102,28 @@ class Tables:
         after = of_blocks[::-1].cumsum()[::-1] / max(self.events, 1.0)
         return int(np.abs(after - 0.5).argmin()) if self.blocks else 0
 
-    def best(self) -> Floats:
+    def best(self, alike: Ints | None = None) -> Floats:
         """The rule that shows in each cell what earned most there: cells × actions.
 
-        A mean of few shows is drawn towards what the action earned everywhere.
+        A mean of few shows is drawn towards what the action earned everywhere. Cells of one number
+        in `alike` show the same action: what earned most in their mixture.
 
         >>> shown = np.array([[[50.0, 50.0], [0.0, 0.0], [50.0, 50.0]]])
         >>> gains = np.array([[[10.0, 20.0], [0.0, 0.0], [25.0, -10.0]]])
         >>> Tables(gains, shown, NoiseVariance(0.0)).best().argmax(axis=1)
         array([1, 0, 0])
+        >>> Tables(gains, shown, NoiseVariance(0.0)).best(np.array([0, 0, 0])).argmax(axis=1)
+        array([0, 0, 0])
         """
         count, gains = np.maximum(self.shown.sum(axis=0), 0.0), self.gains.sum(axis=0)
         overall = gains.sum(axis=0) / np.maximum(count.sum(axis=0), 1.0)
         few = _PRIOR + _least(self.total_noise)
-        best: Floats = np.eye(count.shape[1])[
-            ((gains + few * overall) / (count + few)).argmax(axis=1)
-        ]
+        earned = (gains + few * overall) / (count + few)
+        if alike is not None:
+            mixture = np.zeros((int(alike.max()) + 1, count.shape[1]))
+            np.add.at(mixture, alike, (1.0 + count.sum(axis=1, keepdims=True)) * earned)
+            earned = mixture[alike]
+        best: Floats = np.eye(count.shape[1])[earned.argmax(axis=1)]
         return best
 
 
@@ -170,6 +179,39 @@ def value_of(policy: Floats, tables: Tables, *, among: int = 1) -> Value:
     if tables.noise.on_counts:
         return _pooled(policy, tables, reach)
     return _by_block(policy, tables, reach, among)
+
+
+class Forward(NamedTuple):
+    """What the blocks before one led to, valued by those from it on."""
+
+    since: int
+    policy: Value
+    best: Mapping[str, tuple[Ints, Value]]  # by who gets one action: which; all hold at once
+
+
+def forward(
+    tables: Tables, policies: Mapping[int, Floats], contexts: Contexts | None
+) -> Forward | None:
+    """The policy and the best actions of about half of all events; None: there is no such block.
+
+    `policies` are those that blocks led to, by how many these were.
+    """
+    since = min(policies, key=lambda block: abs(block - tables.half()))
+    if not since:
+        return None
+    first, later, cells = tables.until(since), tables.since(since), tables.shown.shape[1]
+    alike = {"everybody": np.zeros(cells, dtype=np.int64)}
+    if contexts is not None:
+        levels = np.unravel_index(np.arange(cells), contexts.shape)
+        alike |= {f"each {of.name}": at for of, at in zip(contexts.fields, levels, strict=True)}
+    if len(alike) > 2:
+        alike["each combination"] = np.arange(cells)
+    best = {}
+    for whom, numbers in alike.items():
+        rule, of_each = first.best(numbers), np.unique(numbers, return_index=True)[1]
+        value = value_of(rule, later, among=len(alike))
+        best[whom] = rule[of_each].argmax(axis=1), value
+    return Forward(since, value_of(policies[since], later), best)
 
 
 def _by_block(policy: Floats, tables: Tables, reach: float, among: int) -> Value:

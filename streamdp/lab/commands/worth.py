@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -27,7 +27,7 @@ from streamdp.cli.common import (
 
 if TYPE_CHECKING:
     from streamdp.core.arrays import Floats
-    from streamdp.core.evidence.context_value import Tables, Value
+    from streamdp.core.evidence.context_value import Forward, Tables, Value
     from streamdp.core.evidence.contexts import Contexts
     from streamdp.ports import StreamTopics, Technology
     from streamdp.serve.history import StreamReleases
@@ -69,13 +69,16 @@ def worth(
 
     Of what was shown, each action for everybody, and the files: the mean reward (1 − loss), and how
     much more that is than what was shown. Intervals of 95 % hold as long as the world does not
-    change; those of single actions hold all at once.
+    change; those of single actions hold all at once, and so do those of the best actions.
 
     A rule looks better than it is on the blocks that it was chosen by. So the policy and the best
-    actions of the first half of all events are valued by the other half.
+    actions (for everybody, of each level of a field, of each combination) of the first half of all
+    events are valued by the other half.
 
     Example: streamdp worth --stream banners --key home --policy phones-boots.json --since 12
     """
+    from streamdp.core.evidence.context_value import forward
+
     configuration = load(config)
     topics = chosen(configuration, stream)
     contexts, actions = _table(configuration, topics.stream)
@@ -86,7 +89,8 @@ def worth(
     technology = opened(configuration, single_broker)
     releases = wait_for(lambda: _releases(technology, topics, key))
     tables, policies = _tables(configuration, topics.stream, releases, key)
-    _tell(_rows(tables, policies, actions, asked, since or 0), tables, as_json=as_json)
+    rows = _rows(tables, forward(tables, policies, contexts), actions, asked, since or 0)
+    _tell(rows, tables, as_json=as_json)
 
 
 class Row(NamedTuple):
@@ -99,7 +103,7 @@ class Row(NamedTuple):
 
 def _rows(
     tables: Tables,
-    policies: Mapping[int, Floats],
+    later: Forward | None,
     actions: Sequence[str],
     asked: Sequence[tuple[str, Floats]],
     since: int,
@@ -118,13 +122,11 @@ def _rows(
     for name, one in zip(actions, np.eye(count), strict=True):
         everywhere = np.tile(one, (cells, 1))
         yield Row(f"{word(name)} for everybody", 0, value_of(everywhere, tables, among=count))
-    half = min(policies, key=lambda block: abs(block - tables.half()))
-    first, later = tables.until(half), tables.since(half)
-    if half:
-        yield Row(f"the policy of the first {half} blocks", half, value_of(policies[half], later))
-        yield Row(
-            f"the best actions of the first {half} blocks", half, value_of(first.best(), later)
-        )
+    if later is not None:
+        blocks = f"of the first {later.since} blocks"
+        yield Row(f"the policy {blocks}", later.since, later.policy)
+        for whom, (_, value) in later.best.items():
+            yield Row(f"the best action for {whom} {blocks}", later.since, value)
     for name, table in asked:
         yield Row(name, since, value_of(table, tables.since(since)))
 
@@ -159,11 +161,7 @@ def _tables(
     configuration: Configuration, stream: str, releases: StreamReleases, key: str
 ) -> tuple[Tables, dict[int, Floats]]:
     """The released tables of the key's newest learner, and its policies by their first block."""
-    import numpy as np
-
     from streamdp.core.errors import InvalidConfig
-    from streamdp.core.evidence.context_value import Tables
-    from streamdp.core.evidence.policies import told
     from streamdp.core.kinds.feedback import PolicyLearner
 
     learner, table = configuration.learner(stream), configuration.stream(stream)
@@ -181,24 +179,17 @@ def _tables(
             expected='a stream with the whole table: interactions = "all"',
             got=f"{len(learner.parts)} parts",
         )
+    count = len(configuration.actions(stream))
     kept = None if history is None else history.policies
-    points = [] if kept is None else list(kept.points(len(learner.actions)))
-    released = None if kept is None else kept.released()
-    if not points or released is None:
+    found = None if kept is None else kept.tables(len(learner.actions) // count, count)
+    if found is None:
         raise InvalidConfig(
             f"key {word(key)}",
             "its releases cannot be added up",
             expected="published blocks of the configured epoch, at most 128",
             got="no such learner" if history is None else f"{history.blocks} blocks",
         )
-    shape = -1, len(learner.actions) // (count := len(configuration.actions(stream))), count
-    gains, shown = (of.reshape(shape) for of in told(released, pairs=learner.pairs))
-    policies = {
-        point.blocks: np.reshape(point.shares, shape[1:])
-        for point in points
-        if point.blocks < len(released)
-    }
-    return Tables(gains, shown, learner.noise), policies
+    return found
 
 
 def _read(path: Path, contexts: Contexts | None, actions: list[str]) -> Floats:
