@@ -386,6 +386,24 @@ def test_a_schema_holds_from_its_position_on_and_never_before(start: int) -> Non
     assert [part.next_offset for _, part in parts][-1] == start + 4
 
 
+def test_what_is_learned_before_a_saved_renewal_holds_is_read_again_the_same() -> None:
+    """A renewal is saved with records that were read ahead; a restart begins before them."""
+    saved = [holds(DOUBLES, "AVRO"), holds(DOUBLES, "AVRO", number=2, since=7)]
+    values = [record(DOUBLES, {"losses": [1, 0, 1]}, number=3 - at % 3) for at in range(6)]
+    records = Records(Partition("home", 0), 5, range(5, 11), [b"k"] * 6, values, 11)
+
+    def read(course: Course[SchemaFormat]) -> list[list[float]]:
+        return [row for format_, part in course.cut(records) for row in rows(format_, *part.values)]
+
+    made = losses("avro")
+    live = Course(made, saved)
+    made.reading.registry.fetched.schemas = (Schema(3, "AVRO", DOUBLES),)
+    live.renew(5)
+    (new,) = live.unsaved()
+    assert read(live) == read(Course(made, [*saved, new]))
+    assert NULL not in read(live)[2:]
+
+
 @pytest.mark.parametrize("of", ["losses", "a reward"])
 def test_no_batch_reads_a_record_by_a_schema_that_did_not_hold_yet(of: str) -> None:
     """It takes its slot as a null one, as it comes and again."""

@@ -31,8 +31,12 @@ class Course(Generic[R]):
         self._unsaved: list[Renewal] = []
 
     def renew(self, since: int) -> None:
-        """Let what is known by now hold from the next record on, which has this offset."""
-        before = self._values[-1]
+        """Let what is known by now hold from the next record on, which has this offset.
+
+        Never before what the state holds: that may begin further on, with records that were read
+        before a restart and were not applied.
+        """
+        since, before = max(since, self._since[-1]), self._values[-1]
         now = before.renewed(since)
         self._unsaved += now.renewals[len(before.renewals) :]
         if now is not before:
