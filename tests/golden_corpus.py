@@ -327,7 +327,7 @@ def state(run: Run) -> list[Any]:
     engine: sd.Engine = run.engine
     ages = engine.ages()
     at = [engine.position, engine.low_water(), engine.open_since(), engine.rows, len(engine)]
-    answers = engine.action if run.story.observes == "losses" else engine.policy
+    answers = engine.action if run.story.observes == "losses" else engine.in_force
     force = [answers(key) for key in KEYS]
     shown = [of.tolist() if isinstance(of, np.ndarray) else of for of in force]
     slots = [[engine.slots(key), engine.knows(key)] for key in KEYS]
