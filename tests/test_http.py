@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from openapi_spec_validator import validate
 
 from streamdp.core.errors import TransportLost
+from streamdp.serve import connections
 from streamdp.serve.about import NO_FALLBACK
 from streamdp.serve.access import Bucket
 from streamdp.serve.app import description, status_page
@@ -540,6 +541,26 @@ def test_whoever_owes_something_is_cut_in_time(
                     await asyncio.sleep(0.01)
             assert (begin == BODY) == (refused[Refusal.SLOW] == 0)
             writer.transport.abort()
+
+    asyncio.run(ask())
+
+
+def test_a_connection_is_kept_for_a_time_between_two_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Then it is closed; nothing was owed, so nothing is counted."""
+    monkeypatch.setattr(connections, "KEEP_ALIVE_SECONDS", 0.3)
+
+    async def ask() -> None:
+        async with observer() as made, listening(made, SLOW) as address:
+            reader, writer = await asyncio.open_connection(*address)
+            async with asyncio.timeout(10):
+                for _ in range(2):
+                    writer.write(HEALTH + b"\r\n")
+                    await reader.readuntil(b"alive\n")
+                assert await reader.read() == b""
+            assert not made.knowledge.traffic.refused
+            writer.close()
 
     asyncio.run(ask())
 

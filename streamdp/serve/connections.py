@@ -1,8 +1,8 @@
 """The connections of a listener: uvicorn's, for clients that may be slow, silent or many.
 
-1. A client that owes something has `request_seconds` for it: handshake and head, the rest of a body
-   that was answered early, the taking of an answer. The application bounds other bodies
-   (`asgi.body_of`), uvicorn the time between two requests.
+1. A client that owes something has `request_seconds` for it, and at most an eighth more: handshake
+   and head, the rest of a body that was answered early, the taking of an answer. The application
+   bounds other bodies (`asgi.body_of`). Between two requests it has `KEEP_ALIVE_SECONDS`.
 2. While more than `most_connections` requests are being answered, further ones are answered 503,
    but never probes and metrics. A client that owes something keeps nobody out: if every place is
    taken, a new connection gets that of the client that has owed for longest, or else of one that
@@ -23,7 +23,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import Enum
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any, cast
 
 import h11
@@ -33,6 +33,7 @@ from streamdp.serve.access import METRICS, PROBES, REWARDS
 from streamdp.serve.asgi import App, Receive, Refused, Scope, Send
 from streamdp.serve.traffic import Refusal, Traffic
 
+KEEP_ALIVE_SECONDS = 30
 MOST_HEAD_BYTES = 16 << 10
 
 MORE_PLACES = 16
@@ -59,8 +60,9 @@ class Places:
         self.most, self.seconds = most, seconds
         self._traffic = traffic
         self._open = set[Connection]()
-        self._owed = dict[Connection, None]()  # who has owed for longest is first
-        self._idle = dict[Connection, None]()
+        self._owed = dict[Connection, float]()  # since when: who has owed for longest is first
+        self._idle = dict[Connection, float]()
+        self._looks = False  # whether it will look for those that are late
 
     def around(self, app: App) -> App:
         """The application, which answers only probes while too many requests are answered."""
@@ -90,24 +92,43 @@ class Places:
                 return
             last.cut(Refusal.CROWDED)
         self._open.add(new)
+        if not self._looks:
+            self._look(new.loop)
 
     def turns(self, connection: Connection, turn: Turn) -> None:
         """Note whom a connection waits for."""
         self._owed.pop(connection, None)
         self._idle.pop(connection, None)
-        if turn in (Turn.OWED, Turn.BODY):
-            self._owed[connection] = None
-        elif turn is Turn.IDLE:
-            self._idle[connection] = None
+        if turn is Turn.IDLE:
+            self._idle[connection] = connection.loop.time()
+        elif turn is not Turn.OURS:
+            self._owed[connection] = connection.loop.time()
 
     def leave(self, connection: Connection) -> None:
         """Take a connection's place back."""
         self.turns(connection, Turn.OURS)
         self._open.discard(connection)
 
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End what is late, again and again while there are connections."""
+        for connection in _until(self._owed, loop.time() - self.seconds):
+            if connection.turn is Turn.OWED:
+                connection.cut(Refusal.SLOW)
+        for connection in _until(self._idle, loop.time() - KEEP_ALIVE_SECONDS):
+            connection.timeout_keep_alive_handler()
+        self._looks = bool(self._open)
+        if self._looks:
+            loop.call_later(self.seconds / 8, self._look, loop)
+
+
+def _until(since: dict[Connection, float], when: float) -> list[Connection]:
+    return list(takewhile(lambda connection: since[connection] <= when, since))
+
 
 class Connection(H11Protocol):
     """One connection: uvicorn's protocol on top of ours."""
+
+    conn: _Strict
 
     def __init__(
         self, *, places: Places, tls: Callable[[], ssl.SSLContext | None], **of_uvicorn: Any
@@ -115,9 +136,8 @@ class Connection(H11Protocol):
         super().__init__(**of_uvicorn)
         self.conn = _Strict(h11.SERVER, MOST_HEAD_BYTES)
         self._places, self._tls = places, tls
-        self._unread = bytearray()
-        self._at: tuple[Turn, object] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._unread = b""
+        self.turn = Turn.OURS
         self._begun = self._gone = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -151,8 +171,7 @@ class Connection(H11Protocol):
         """Give TLS what came before it: uvloop reads as soon as there is a connection."""
         tls = cast(asyncio.BufferedProtocol, self._socket.get_protocol())
         while self._unread:
-            piece = self._unread[:MOST_HEAD_BYTES]
-            del self._unread[:MOST_HEAD_BYTES]
+            piece, self._unread = self._unread[:MOST_HEAD_BYTES], self._unread[MOST_HEAD_BYTES:]
             memoryview(tls.get_buffer(len(piece)))[: len(piece)] = piece
             tls.buffer_updated(len(piece))
 
@@ -164,18 +183,22 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand on what may be read now."""
-        alone = self._begun and not self._unread and len(data) <= MOST_HEAD_BYTES
-        if alone and self.conn.their_state in _READS and not self.transport.is_closing():
-            super().data_received(data)  # as most requests come
-            self._settle()
-            return
         self._unread += data
         if self._begun:
             self._feed()
 
     def on_response_complete(self) -> None:
-        """Go on with what came behind the request."""
-        super().on_response_complete()
+        """Go on with what came behind the request; uvicorn would set a timer here."""
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.conn.our_state is self.conn.their_state is h11.DONE:
+                self.conn.start_next_cycle()
+                self.conn.empty = not self.conn.trailing_data[0]
+                if not self.conn.empty:
+                    self.handle_events()
+                elif not self._unread:
+                    self._note(Turn.IDLE)  # as most requests end
+                    return
         self._feed()
 
     def timeout_keep_alive_handler(self) -> None:
@@ -213,25 +236,19 @@ class Connection(H11Protocol):
             if self.conn.their_state not in _READS:
                 self.flow.pause_reading()  # until it is answered
                 break
-            piece = bytes(self._unread[:MOST_HEAD_BYTES])
-            del self._unread[:MOST_HEAD_BYTES]
-            super().data_received(piece)
+            piece, self._unread = self._unread[:MOST_HEAD_BYTES], self._unread[MOST_HEAD_BYTES:]
+            self.conn.receive_data(piece)
+            self.handle_events()
         self._settle()
 
     def _settle(self) -> None:
-        """Note whom it waits for; a client that owes something has a bounded time for it."""
-        if self._gone:
-            return
-        turn, answered = self._turn(), self.cycle
-        if (turn, answered) == self._at:
-            return
-        self._at = turn, answered
-        self._places.turns(self, turn)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if turn is Turn.OWED:
-            self._timer = self.loop.call_later(self._places.seconds, self.cut, Refusal.SLOW)
+        """See whom it waits for."""
+        self._note(self._turn())
+
+    def _note(self, turn: Turn) -> None:
+        if turn is not self.turn and not self._gone:
+            self.turn = turn
+            self._places.turns(self, turn)
 
     def _turn(self) -> Turn:
         if not self._begun or self.transport.is_closing():
@@ -252,18 +269,25 @@ class Connection(H11Protocol):
     def _leave(self) -> None:
         self._gone = True
         self._places.leave(self)
-        if self._timer is not None:
-            self._timer.cancel()
 
 
 class _Strict(h11.Connection):
     """h11 without its leniency about the ends of lines, and with the exact size of a head."""
 
+    empty = True  # whether its buffer is known to be
+    _plain = True  # whether no head or trailer in it can break the rules
+
+    def receive_data(self, data: bytes) -> None:
+        """Take at most a head's worth of bytes."""
+        self._plain = self.empty and data.count(b"\n") == data.count(b"\r\n")
+        self.empty = False
+        super().receive_data(data)
+
     def next_event(self) -> Any:
         """The next event; a head or a trailer that breaks the rules is refused."""
-        before = self.trailing_data[0] if self.their_state in _READS else b""
-        if not before:
+        if self._plain:
             return super().next_event()
+        before = self.trailing_data[0]
         event = super().next_event()
         if isinstance(event, _BOUNDED):
             read = before[: len(before) - len(self.trailing_data[0])]

@@ -1,8 +1,7 @@
 """Listens: uvicorn, by its documented options, on a socket of ours.
 
-Between two requests a connection is kept for `KEEP_ALIVE_SECONDS`. uvicorn has no time limit for a
-client that never finishes a head, a handshake or the reading of its answer, and refuses everybody
-while there are many of those: `connections` does both.
+uvicorn has no time limit for a client that never finishes a head, a handshake or the reading of its
+answer, and refuses everybody while there are many of those: `connections` does both.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from streamdp.serve.connections import Connection, Places
 from streamdp.serve.credentials import Credentials
 from streamdp.serve.traffic import Traffic
 
-KEEP_ALIVE_SECONDS = 30
 _BACKLOG = 2048
 _CLOSING_SECONDS = 2
 
@@ -81,7 +79,6 @@ def server_of(
             proxy_headers=False,
             server_header=False,
             backlog=min(_BACKLOG, limits.most_connections),  # accepted at once, before any is cut
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=_CLOSING_SECONDS,
         )
     )
