@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import UNIT
-from streamdp.lab.commands._contexts import verdict
+from streamdp.lab.commands._contexts import compared, verdict
 from streamdp.lab.context_worlds import WORLDS, Table, TableShows, as_json, learned, shares_of
 from tests.support.command_line import run_command
 from tests.test_contexts_stream import SHOP
@@ -129,6 +130,34 @@ def test_a_stream_is_planned_with_its_own_table(tmp_path: Path) -> None:
     assert planned["interactions"] == "none"
     refused = run_command([*asked, "--context", "3,4"])
     assert "the stream has its own" in str(refused.exception) + refused.output
+
+
+def test_fields_apart_are_considered_beside_the_whole_table() -> None:
+    """With few events they do better where nothing matters; traffic turns events into days."""
+    table = replace(TABLE, shape=(3, 3), slots=4000, traffic=1000)
+    assert {name: of.numbers for name, of in table.learners().items()} == {
+        "with": 18, "without": 2, "apart": 12,
+    }  # fmt: skip
+    assert "apart" not in replace(table, interactions="none").learners()
+    nothing = next(learned(table))
+    assert nothing.apart is not None
+    assert nothing.best is nothing.apart
+    assert nothing.apart.regret < nothing.contexts.regret - 1
+    assert compared(table, [nothing]) == (
+        "Over 4,000 events of a key (about 4 days), where what is best depends on"
+        f' nothing, interactions = "none" loses less ({nothing.contexts} % whole,'
+        f" {nothing.apart} % with none)."
+    )
+    alike = replace(nothing, apart=nothing.contexts)
+    assert "on nothing, no difference is clear" in compared(replace(table, traffic=None), [alike])
+    asked = ["--actions", "2", "--epsilon", "1", "--rate", "0.2", "--gap", "0.2"]
+    clicks = [*CLICKS[:3], "2,2", "--horizon", "500", "--traffic"]
+    said = run("plan", *clicks, "250", *asked)
+    assert "Over 500 events of a key (about 2 days)" in said
+    (planned,) = json.loads(run("plan", *clicks, "250", "--json", *asked))
+    assert planned["events_a_day"] == 250
+    assert planned["worlds"][0]["interactions_none"]["regret_percent"] > 0
+    assert run_command(["plan", *clicks, "0", *asked]).exit_code != 0
 
 
 @pytest.mark.parametrize("more", [["--learner", "policy_blocks"], ["--keys", "3"]])

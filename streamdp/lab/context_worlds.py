@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import inf
 from types import MappingProxyType
 from typing import Any
 
@@ -28,7 +29,7 @@ from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds.feedback import PolicyLearner
-from streamdp.core.learners.feedback import FEEDBACK_RECIPES
+from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
 from streamdp.core.learners.feedback.learner import DEFAULT_FEEDBACK_RECIPE
 from streamdp.core.learners.feedback.policy_contexts import NAME
 from streamdp.lab.play import RunBits, steps
@@ -88,12 +89,16 @@ class Table:
     played: str = "header"
     interactions: str = "all"  # or the parts of the table, of fields named f1, f2, …
     own: PolicyLearner | None = None  # a stream's own learner with contexts, as it is
+    traffic: float | None = None  # events of one key in a day
 
     def __post_init__(self) -> None:
         """Refuse rewards that cannot be."""
         if not (self.gap > 0 and self.rate >= 0 and self.rate + self.gap <= 1):
             expected, got = "0 ≤ rate, 0 < gap, rate + gap ≤ 1", f"{self.rate} and {self.gap}"
             raise InvalidConfig("--rate, --gap", "no rates", expected=expected, got=got)
+        if self.traffic is not None and not 0 < self.traffic < inf:
+            expected = "events a day, above 0"
+            raise InvalidConfig("--traffic", "no number", expected=expected, got=self.traffic)
 
     @classmethod
     def read(cls, text: str, where: str = "--context") -> Shape:
@@ -133,21 +138,25 @@ class Table:
         return int(np.clip(_WORK // (int(np.prod(self.shape)) * self.actions), *_RUNS))
 
     def learners(self) -> dict[str, PolicyLearner]:
-        """With contexts and without."""
+        """With contexts and without; and each field by itself, beside a table of several."""
         fields = {f"f{n}": list(map(str, range(1, size))) for n, size in enumerate(self.shape, 1)}
         contexts = Contexts.read(fields)
         names = tuple(str(action) for action in range(self.actions))
         options = {"epsilon": self.epsilon, "played": self.played}
-        return {
-            "with": self.own
-            or FEEDBACK_RECIPES[NAME](
-                actions=contexts.arms(names),
-                context=contexts,
-                interactions=self.interactions,
-                **options,
-            ),
+        made = self.own or FEEDBACK_RECIPES[NAME](
+            actions=contexts.arms(names),
+            context=contexts,
+            interactions=self.interactions,
+            **options,
+        )
+        found = {
+            "with": made,
             "without": FEEDBACK_RECIPES[DEFAULT_FEEDBACK_RECIPE](actions=names, **options),
         }
+        if self.interactions == "all" and len(self.shape) > 1:
+            config = {**made.to_config(), "interactions": "none"}
+            found["apart"] = feedback_learner_of(config, actions=made.actions)
+        return found
 
     def worlds(self) -> list[str]:
         """Those that differ from each other with so many fields."""
@@ -179,11 +188,18 @@ class Learned:
     world: str
     contexts: Course
     without: Course
+    apart: Course | None = None  # `interactions = "none"`, where the asked table is the whole one
+
+    @property
+    def best(self) -> Course:
+        """With contexts, the better one of the tables that were simulated."""
+        tables = [of for of in (self.contexts, self.apart) if of is not None]
+        return min(tables, key=lambda of: of.regret)
 
     @property
     def worth(self) -> bool:
         """Whether contexts lose clearly less than none."""
-        return self.contexts.regret < _WORTH * self.without.regret
+        return self.best.regret < _WORTH * self.without.regret
 
 
 def learned(
@@ -282,6 +298,7 @@ def as_json(table: Table, found: Iterable[Learned]) -> dict[str, object]:
         "played": table.played,
         "interactions": table.interactions,
         "events": table.slots,
+        "events_a_day": table.traffic,
         "runs": table.runs,
         "worlds": [
             {
@@ -290,6 +307,13 @@ def as_json(table: Table, found: Iterable[Learned]) -> dict[str, object]:
                 "regret_percent": of.contexts.regret,
                 "standard_error": of.contexts.error,
                 "without_contexts_percent": of.without.regret,
+                "interactions_none": None
+                if of.apart is None
+                else {
+                    "learned_after": of.apart.learned,
+                    "regret_percent": of.apart.regret,
+                    "standard_error": of.apart.error,
+                },
                 "worth_it": of.worth,
             }
             for of in found

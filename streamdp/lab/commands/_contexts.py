@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from math import hypot
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,6 +45,8 @@ def show(tables: Sequence[Table], *, as_json: bool) -> None:
     for table, worlds in found:
         _print(table, worlds)
         typer.echo(verdict(worlds))
+        if any(of.apart is not None for of in worlds):
+            typer.echo(compared(table, worlds))
 
 
 def verdict(worlds: Iterable[Learned]) -> str:
@@ -55,6 +58,31 @@ def verdict(worlds: Iterable[Learned]) -> str:
         f"Contexts are not worth it where what is best depends on {' or on '.join(idle)}:"
         " so many events teach as much without."
     )
+
+
+def compared(table: Table, worlds: Iterable[Learned]) -> str:
+    """Whether the whole table or each field by itself does better, world by world."""
+    says = []
+    for of in worlds:
+        if of.apart is not None:
+            whole, apart = of.contexts, of.apart
+            which = "the whole table" if whole.regret < apart.regret else 'interactions = "none"'
+            clear = abs(whole.regret - apart.regret) > 2 * hypot(whole.error, apart.error)
+            better = f"{which} loses less" if clear else "no difference is clear"
+            says.append(f"on {of.world}, {better} ({whole} % whole, {apart} % with none)")
+    return (
+        f"Over {table.slots:,} events of a key{_days(table, table.slots)}, where what is best"
+        f" depends {'; '.join(says)}."
+    )
+
+
+def _days(table: Table, events: int) -> str:
+    """How long so many events take, after a space, where the traffic is given."""
+    from streamdp.lab.commands.plan import days_text
+
+    if table.traffic is None:
+        return ""
+    return f" ({days_text(events / table.traffic)})"
 
 
 def _print(table: Table, worlds: Iterable[Learned]) -> None:
@@ -69,9 +97,18 @@ def _print(table: Table, worlds: Iterable[Learned]) -> None:
         f" {table.rate:g}. Mean of {table.runs} runs of {table.slots:,} events. Learned: nine runs"
         " of ten lose at most a quarter of what uniform play loses.",
     )
-    for name in ("the best action depends on", "learned after", "regret, %", "without contexts, %"):
+    worlds = list(worlds)
+    both = any(of.apart is not None for of in worlds)
+    none = ["learned with none", "with none, %"] if both else []
+    for name in (
+        "the best action depends on", "learned after", "regret, %", *none, "without contexts, %",
+    ):  # fmt: skip
         drawn.add_column(name, justify="left" if name.startswith("the") else "right")
     for of in worlds:
-        after = "–" if of.contexts.learned is None else f"{of.contexts.learned:,}"
-        drawn.add_row(of.world, after, str(of.contexts), str(of.without))
+        columns = []
+        for course in (of.contexts, of.apart):
+            if course is not None:
+                at = course.learned
+                columns += ["–" if at is None else f"{at:,}{_days(table, at)}", str(course)]
+        drawn.add_row(of.world, *columns, str(of.without))
     Console().print(drawn)

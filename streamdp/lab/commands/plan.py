@@ -152,11 +152,12 @@ def plan(
 
         if own is not None and context is not None:
             raise _refused("--context", expected="none: the stream has its own", got=context)
-        given = {"--learner": learner, "--changes-every": changes_every, "--traffic": traffic}
+        given: dict[str, object] = {"--learner": learner, "--changes-every": changes_every}
         for name, value in given.items() | {("--keys", None if keys == 1 else keys)}:
             if value is not None:
                 raise _refused(name, expected="no --context with it", got=str(value))
         of_all: dict[str, Any] = {"rate": rate or 0.0, "gap": gap, "slots": horizon, "seed": seed}
+        of_all["traffic"] = traffic
         if own is not None:
             table = Table.of_stream(own, **of_all)
         else:
