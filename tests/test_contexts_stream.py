@@ -248,6 +248,8 @@ def test_a_learner_of_other_arms_than_the_table_has_is_refused(count: int) -> No
 def test_two_arms_stand_for_any_number() -> None:
     """Who reads a ledger asks a learner of two arms for its noise and its numbers an arm."""
     two = FEEDBACK_RECIPES["policy_contexts"](actions=["0", "1"], epsilon="1/2", context=FIELDS)
+    assert str(learner()).endswith(") of 2 actions in 12 contexts")
+    assert str(two).endswith(") of 2 actions")
     assert (two.charge, two.sums_scale) == (learner().charge, learner().sums_scale)
     assert two.policy(two.nothing_known(1), np.zeros(1, np.int64)).tolist() == [[PARTS // 2] * 2]
     with pytest.raises(InvalidConfig, match="another table"):

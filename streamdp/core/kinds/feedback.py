@@ -203,7 +203,10 @@ class PolicyLearner:
     def __str__(self) -> str:
         """One line for tables and logs."""
         options = ", ".join(f"{name}={value}" for name, value in self.options)
-        return f"{self.recipe}({options}) of {len(self.actions)} actions"
+        rule, many = self.rule, len(self.actions)
+        cells = many // rule.actions if isinstance(rule, ContextModel) else 1
+        of = f"{many // cells} actions" + (f" in {cells} contexts" if cells > 1 else "")
+        return f"{self.recipe}({options}) of {of}"
 
     @property
     def mechanism(self) -> str:
