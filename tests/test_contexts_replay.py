@@ -19,16 +19,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from streamdp.core.arrays import Floats
+from streamdp.core.engine import Engine
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import SUMS
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import PolicyLearner
+from streamdp.core.randomness import SeededRandomness
 from streamdp.lab.offpolicy.answers import FeedbackCell, cells_of, of_kind
 from streamdp.lab.offpolicy.files import open_file
 from streamdp.lab.offpolicy.fold import fold
 from streamdp.lab.offpolicy.log import Piece, ShownLog, joined
+from streamdp.lab.offpolicy.policies import coins_of, drawn
 from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_shown
 from streamdp.lab.offpolicy.rejection import reject
 from streamdp.lab.offpolicy.topics import topic_log
@@ -271,7 +275,7 @@ def test_without_fields_contexts_are_refused() -> None:
 
 
 def test_the_command_reads_fields_from_the_configuration(tmp_path: Path) -> None:
-    """The same figures by columns, JSON and configuration; losses of all have no contexts."""
+    """The same figures by columns, JSON and configuration."""
     log, levels = made_up(400, seed=4, draws=(0.7, 0.3)), FIELDS.levels
     rows = [
         {"action": ACTIONS[action], "reward": reward, "pscore": pscore, **levels(cell)}
@@ -305,3 +309,98 @@ def test_a_topic_needs_the_levels() -> None:
          "--actions", "a,b", "--context", "device"],
     )  # fmt: skip
     assert "a topic has no columns" in result.output + str(result.exception)
+
+
+def losses_of_all(slots: int, *, seed: int) -> tuple[list[dict[str, Any]], Floats, list[int]]:
+    """Rows, their losses and cells: phones like boots, all others coats; some null, some unknown.
+
+    Each action is best as often.
+    """
+    rng = np.random.default_rng(seed)
+    of_levels = [{"device": "phone", "country": "fr"}, {"device": "phone", "country": "nowhere"},
+                 {"device": "fridge", "country": "fr"}, {"country": None}]  # fmt: skip
+    levels = [of_levels[at] for at in rng.integers(0, 4, slots)]
+    cells = [FIELDS.cell(of) for of in levels]
+    best = np.array(cells) // 2
+    losses = (rng.random((slots, 2)) < np.where(best[:, None] == [0, 1], 0.2, 0.8)).astype(float)
+    losses[::17] = np.nan
+    rows = [
+        {"device": None, "country": None, **of, **dict(zip(ACTIONS, row, strict=True))}
+        for of, row in zip(levels, losses.tolist(), strict=True)
+    ]
+    return rows, np.where(np.isnan(losses), 0.5, losses), cells
+
+
+def slow_regret(
+    cell: FeedbackCell, losses: Floats, cells: Sequence[int], *, seed: int
+) -> tuple[float, int]:
+    """The regret of the shipped engine, told event by event what came of what it drew."""
+    learner, lost = cell.learner, 0.0
+    engine = Engine(
+        stream="replay", partition=0, learner=learner, budget=learner.charge,
+        randomness=SeededRandomness(seed), epoch=1,
+    )  # fmt: skip
+    (coins,) = coins_of(Bench((seed,)))
+    policy = learner.policy(learner.nothing_known(1), np.zeros(1, np.int64))[0].reshape(-1, 2)
+    releases = 0
+    for row, at, coin in zip(losses, cells, coins.integers(0, PARTS, len(cells)), strict=True):
+        of = at if len(policy) > 1 else 0
+        lost += float(policy[of] @ row) / PARTS
+        action = int(drawn(policy[of][None], np.zeros(1, np.int64), np.array([coin]))[0])
+        context = FIELDS.levels(at) if len(policy) > 1 else None
+        told = engine.observe(
+            None, action=ACTIONS[action], loss=float(row[action]), context=context
+        )
+        for release in told:
+            if release.kind == SUMS:
+                made = policy_of(release.policy or b"", actions=2, cells=len(policy))
+                policy, releases = np.reshape(made, policy.shape), releases + 1
+    return lost - float(losses.sum(axis=0).min()), releases
+
+
+def test_losses_of_all_actions_are_played_by_cell(tmp_path: Path) -> None:
+    """Regret under each seed is that of the engine in a slow loop; a learner of cells and one in
+    parts have less than one that sees no contexts. Columns of losses and lists say the same."""
+    rows, losses, cells = losses_of_all(600, seed=6)
+    lines = [
+        {"losses": None if np.isnan(row["coats"]) else {name: row[name] for name in ACTIONS}}
+        | {name: row[name] for name in FIELDS.names}
+        for row in rows
+    ]
+    paths = written(tmp_path / "log.parquet", rows), written(tmp_path / "log.ndjson", lines)
+    often = "policy_contexts:schedule=capped 64"
+    texts = (often, f"{often}:interactions=none", "policy_following")
+    asked = ["--observes", "feedback", "--epsilon", "1", "--seeds", "2", "--learners"]
+    figures = []
+    for path in paths:
+        options = [*asked, ",".join(texts), "--context", str(FIELDS), "--json", "-"]
+        result = run_command(["replay", str(path), *options])
+        assert result.exit_code == 0, result.output
+        figures.append(json.loads(result.stdout))
+    found = figures[0]
+    assert found["method"] == "exact"
+    assert found["cells"] == figures[1]["cells"]
+    regrets = [answer["regret_by_seed"] for answer in found["cells"]]
+    for cell, of_seeds in zip(policies_of(*texts), regrets, strict=True):
+        slow = [slow_regret(cell, losses, cells, seed=seed) for seed in range(2)]
+        assert min(releases for _, releases in slow) > 3
+        assert of_seeds == pytest.approx([regret for regret, _ in slow], abs=1e-3)
+    within, parts, without = np.mean(regrets, axis=1)
+    assert max(within, parts) < -30 < without
+    of_cells = [losses[np.array(cells) == of].sum(axis=0) for of in range(FIELDS.cells)]
+    best = 1 - np.min(of_cells, axis=1).sum() / len(rows)
+    assert found["best_of_cells_reward"] == pytest.approx(best, abs=1e-6)
+    assert found["best_fixed_reward"] == pytest.approx(1 - losses.mean(axis=0).min(), abs=1e-6)
+    assert found["uniform_reward"] == pytest.approx(1 - losses.mean(), abs=1e-6)
+    table = run_command(
+        ["replay", str(paths[0]), *asked, often, "--context", "place=country,device"]
+    )
+    assert table.exit_code == 0, table.exception
+    assert "the best action of each cell" in " ".join(table.output.split())
+
+
+def test_a_file_without_columns_has_no_contexts(tmp_path: Path) -> None:
+    path = tmp_path / "log.npy"
+    np.save(path, np.zeros((40, 2), dtype=np.float32))
+    result = run_command(["replay", str(path), "--observes", "feedback", "--context", "device"])
+    assert "no contexts" in result.output + str(result.exception)

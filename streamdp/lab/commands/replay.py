@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -383,14 +383,15 @@ def _replayed(
 ) -> FeedbackReplay:
     """Replay a log of shown actions, or one of the losses of all."""
     from streamdp.core.errors import InvalidConfig
-    from streamdp.lab.offpolicy.files import CSV, holds_feedback, open_file
+    from streamdp.lab.offpolicy.files import CSV, PSCORE, holds_feedback, open_cells, open_file
     from streamdp.lab.offpolicy.question import replay_losses, replay_shown, seconds_for
     from streamdp.lab.offpolicy.topics import open_topic
     from streamdp.lab.replay.replaying import WORTH_SAYING, duration
     from streamdp.lab.replay.sources import open_log
 
     path, feedback, names = Path(log), shown.feedback(how.actions), shown.names
-    chosen = shown.columns is not None or path.suffix.lower() == CSV
+    of_fields = () if shown.fields is None else names_of(shown.fields)
+    chosen = bool(names.keys() - {PSCORE, *of_fields}) or path.suffix.lower() == CSV
     if path.is_file() and (chosen or holds_feedback(path, names)):
         read = open_file(path, how, names=names, fields=shown.fields, watch=watch)
         return replay_shown(read, asked, watch=watch)
@@ -400,14 +401,15 @@ def _replayed(
     if asked.logged != "auto":
         what = "holds the losses of all actions, and no draws"
         raise InvalidConfig(log, what, expected="no --logged", got=f"--logged {asked.logged}")
-    if shown.fields is not None:
-        what = "holds the losses of all actions, and no contexts"
-        raise InvalidConfig(log, what, expected="no --context", got="--context")
+    within = None
+    if shown.fields is not None and path.is_file():
+        within, beside = open_cells(path, how, shown.fields, names, watch)
+        how = replace(how, beside=beside)
     losses = open_log(log, how)
-    seconds = seconds_for(losses, asked)
+    seconds = seconds_for(losses, asked, within)
     if seconds >= WORTH_SAYING:
         typer.echo(f"every slot is drawn for every seed: {duration(seconds)}", err=True)
-    return replay_losses(losses, asked, watch=watch)
+    return replay_losses(losses, asked, watch=watch, within=within)
 
 
 def reading(

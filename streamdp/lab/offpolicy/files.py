@@ -30,7 +30,14 @@ from numpy.typing import NDArray
 from streamdp.core.events import NO_ARM, Key
 from streamdp.core.evidence.contexts import OTHER, Contexts, level
 from streamdp.core.grid import as_float32, centred_gains
-from streamdp.lab.offpolicy.log import Piece, ShownLog, arms_of, joined, with_positions
+from streamdp.lab.offpolicy.log import (
+    Piece,
+    ShownLog,
+    SlotCells,
+    arms_of,
+    joined,
+    with_positions,
+)
 from streamdp.lab.replay.log import numbered_actions, wrong
 from streamdp.lab.replay.sources import ReadOptions, need_pyarrow
 from streamdp.lab.replay.stages import Watch, unwatched
@@ -77,21 +84,43 @@ def open_file(
     watch: Watch = unwatched,
 ) -> ShownLog:
     """The log in a file."""
-    kind = path.suffix.lower()
     called = {name: names.get(name, name) for name in COLUMNS}
     if fields is not None:
-        of_fields = _names_of(fields)
-        called |= {CONTEXT: CONTEXT, **{_OF_FIELD + of: names.get(of, of) for of in of_fields}}
-    table = (
-        _lines(path, how, called, watch) if kind in LINES else _arrow_columns(path, called, watch)
-    )
+        called |= _called(fields, names)
+    table = _read(path, how, called, watch)
     content = _content(str(path), table, called)
-    where = _Where(str(path), "line" if kind in LINES else "row", table.get("line"))
+    row = "line" if path.suffix.lower() in LINES else "row"
+    where = _Where(str(path), row, table.get("line"))
     actions = _actions(table[ACTION], how, where)
     contexts = None if fields is None else _declared(fields, table, called, where)
     return joined(
         str(path), actions, _pieces(table, actions, content, contexts, how, where), contexts
     )
+
+
+def open_cells(
+    path: Path, how: ReadOptions, fields: Contexts | tuple[str, ...], names: Names, watch: Watch
+) -> tuple[SlotCells, tuple[str, ...]]:
+    """The cell of each row of a file of losses, and the columns that say them."""
+    if path.suffix.lower() not in (*LINES, ".parquet", ".arrow", ".feather", ".ipc"):
+        expected = ".ndjson, .jsonl, .parquet, .arrow or .feather: they have columns"
+        raise wrong(str(path), "no contexts", expected=expected, got=path.suffix or "no ending")
+    called = _called(fields, names)
+    table = _read(path, how, called, watch)
+    contexts = _declared(fields, table, called, _Where(str(path), "row", None))
+    rows = len(next(column for name, column in table.items() if name in called))
+    return SlotCells(contexts, _cells(contexts, table, rows)), tuple(called.values())
+
+
+def _called(fields: Contexts | tuple[str, ...], names: Names) -> dict[str, str]:
+    """What a file calls the columns of contexts, by our names."""
+    return {CONTEXT: CONTEXT, **{_OF_FIELD + of: names.get(of, of) for of in _names_of(fields)}}
+
+
+def _read(path: Path, how: ReadOptions, called: Names, watch: Watch) -> Columns:
+    if path.suffix.lower() in LINES:
+        return _lines(path, how, called, watch)
+    return _arrow_columns(path, called, watch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,12 +90,10 @@ class ShownLog:
 
     def overall(self, row: int, policies: Floats) -> Floats:
         """Policies of one key (n × arms) over its cells, weighted by how often each occurred."""
+        if self.cells == 1:
+            return policies
         mine = self.cell[(self.row == row) & (self.played != NO_ARM)]
-        counts = np.bincount(mine, minlength=self.cells)
-        shares = counts / counts.sum() if len(mine) else np.full(self.cells, 1 / self.cells)
-        apart = np.reshape(policies, (len(policies), self.cells, -1))
-        mean: Floats = np.einsum("c,nca->na", shares, apart)
-        return mean if self.cells > 1 else policies
+        return over_cells(policies, np.bincount(mine, minlength=self.cells))
 
     @property
     def slots(self) -> int:
@@ -169,6 +167,22 @@ class ShownLog:
     def __repr__(self) -> str:
         """Show the size, never the content."""
         return f"ShownLog({self.name}, {self.slots} slots of {len(self.learners)} keys)"
+
+
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class SlotCells:
+    """The contexts of a log of the losses of all actions: the cell of each slot, in its order."""
+
+    contexts: Contexts
+    of_slots: Ints
+
+
+def over_cells(policies: Floats, counts: Ints) -> Floats:
+    """Policies of arms (n × arms) over cells that occurred so often: n × actions."""
+    cells = len(counts)
+    shares = counts / counts.sum() if counts.any() else np.full(cells, 1 / cells)
+    mean: Floats = np.einsum("c,nca->na", shares, policies.reshape(len(policies), cells, -1))
+    return mean
 
 
 def joined(

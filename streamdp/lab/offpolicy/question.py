@@ -34,7 +34,7 @@ from streamdp.lab.offpolicy.answers import (
     of_kind,
 )
 from streamdp.lab.offpolicy.fold import fold
-from streamdp.lab.offpolicy.log import ShownLog
+from streamdp.lab.offpolicy.log import ShownLog, SlotCells
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.replay.cells import Epsilon
 from streamdp.lab.replay.cuts import Bench
@@ -116,6 +116,7 @@ class FeedbackReplay:
     rejected: tuple[FeedbackAnswer, ...] = ()  # uniform draws: learners as if run live
     fixed: weighted.Fixed | None = None  # the value of single actions
     best: float | None = None  # losses of all actions: the mean reward of the best fixed one
+    best_of_cells: float | None = None  # with contexts: that of each cell's best
     uniform: float | None = None  # and that of uniform play
     releases: tuple[tuple[FeedbackCell, int, tuple[Release, ...]], ...] = ()  # of a service
 
@@ -130,9 +131,9 @@ RELEASED_A_SECOND = 2e4
 OFTEN = ("hybrid_ucb", "converted")
 
 
-def seconds_for(log: Log, question: FeedbackQuestion) -> float:
+def seconds_for(log: Log, question: FeedbackQuestion, within: SlotCells | None = None) -> float:
     """About how many seconds a log of losses takes."""
-    cells = cells_of(question.learners, question.epsilons, actions=log.actions)
+    cells = _cells_within(log, question, within)
     seconds_a_slot = sum(
         1 / (RELEASED_A_SECOND if cell.learner.recipe in OFTEN else DRAWN_A_SECOND)
         for cell in cells
@@ -140,17 +141,28 @@ def seconds_for(log: Log, question: FeedbackQuestion) -> float:
     return log.slots * len(question.seeds) * seconds_a_slot
 
 
+def _cells_within(
+    log: Log, question: FeedbackQuestion, within: SlotCells | None
+) -> tuple[AnyCell, ...]:
+    contexts = None if within is None else within.contexts
+    return cells_of(question.learners, question.epsilons, actions=log.actions, contexts=contexts)
+
+
 def replay_losses(
-    log: Log, question: FeedbackQuestion, *, watch: Watch = unwatched
+    log: Log,
+    question: FeedbackQuestion,
+    *,
+    watch: Watch = unwatched,
+    within: SlotCells | None = None,
 ) -> FeedbackReplay:
-    """Play a log of the losses of all actions as feedback."""
-    cells = cells_of(question.learners, question.epsilons, actions=log.actions)
+    """Play a log of the losses of all actions as feedback, maybe with contexts."""
+    cells = _cells_within(log, question, within)
     policies, phases = of_kind(cells, PolicyLearner), of_kind(cells, Bandit)
-    keys, answers = exact.play(log, policies, question.bench, watch)
+    keys, answers = exact.play(log, policies, question.bench, watch, within)
     answers += phased.play_phases(log, phases, question.bench, keys, watch)
     watched = int(keys.counts.argmax())
     key, partition = keys.rows.keys[watched], keys.rows.partitions[watched]
-    totals = keys.totals / (1 << 20)
+    totals, lost = keys.totals / (1 << 20), float(keys.lost.min(axis=2).sum()) / (1 << 20)
     return FeedbackReplay(
         log=log.name,
         actions=log.actions,
@@ -159,6 +171,7 @@ def replay_losses(
         findings=LogFindings(keys.slots, len(keys.rows), key_text(key, partition)),
         answers=_in_order(answers, cells),
         best=1 - float(totals.min(axis=1).sum()) / keys.slots,
+        best_of_cells=None if within is None else 1 - lost / keys.slots,
         uniform=1 - float(totals.mean(axis=1).sum()) / keys.slots,
     )
 

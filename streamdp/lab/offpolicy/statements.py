@@ -78,7 +78,13 @@ def summary(replay: FeedbackReplay) -> list[Statement]:
         said += list(_doubts(shown))
     if replay.best is not None and replay.uniform is not None:
         means = f"the best fixed action of each key {replay.best:.4g}, uniform play"
-        said.append(Statement("Yardsticks", f"A record's reward: {means} {replay.uniform:.4g}."))
+        text = f"A record's reward: {means} {replay.uniform:.4g}."
+        if replay.best_of_cells is not None:
+            text = (
+                f"{text[:-1]}, the best action of each cell {replay.best_of_cells:.4g}. Regret is"
+                " against the best fixed action: below 0, contexts won more than any such action."
+            )
+        said.append(Statement("Yardsticks", text))
     said += list(_counted(replay))
     return said
 
@@ -108,9 +114,11 @@ def lead(replay: FeedbackReplay) -> dict[str, str]:
     reward = headline(best)
     worth = f"{best.cell} has the highest reward: {_in_1000(reward.value)} in 1,000 records"
     if replay.best is not None and replay.uniform is not None:
+        of_cells = replay.best_of_cells
         worth += (
-            f", where the best fixed action of each key has {_in_1000(replay.best)} and uniform"
-            f" play {_in_1000(replay.uniform)}."
+            f", where the best fixed action of each key has {_in_1000(replay.best)}"
+            f"{'' if of_cells is None else f', the best of each cell {_in_1000(of_cells)},'}"
+            f" and uniform play {_in_1000(replay.uniform)}."
         )
     elif replay.fixed is not None:
         worth += f", where the log's own draws have {_in_1000(replay.fixed.logged.value)}."
@@ -299,6 +307,8 @@ def as_json(replay: FeedbackReplay) -> dict[str, object]:
         }
     if replay.best is not None:
         facts["best_fixed_reward"], facts["uniform_reward"] = replay.best, replay.uniform
+    if replay.best_of_cells is not None:
+        facts["best_of_cells_reward"] = replay.best_of_cells
     if replay.releases:
         facts["releases"] = [
             {

@@ -37,12 +37,13 @@ class ReadOptions:
     """How to read a log, as far as the log itself does not say.
 
     `actions` names the coordinates. `on_bad` says what an unusable row of a file is: an error, or a
-    null loss as it would be live. `format` and `format_options` are a topic's wire format;
-    `settings` go to its transport.
+    null loss as it would be live. `beside` names columns that are no actions. `format` and
+    `format_options` are a topic's wire format; `settings` go to its transport.
     """
 
     actions: tuple[str, ...] | None = None
     on_bad: OnBad = "refuse"
+    beside: tuple[str, ...] = ()
     format: str = "json"
     format_options: Mapping[str, object] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)

@@ -2,8 +2,9 @@
 
 Columns with a fixed meaning: `losses` (lists of K numbers), `key` (text or bytes; null is the null
 key), `offset` and `partition` (whole numbers), `ts` and `event_id` (ignored). Without `losses`,
-every other column of numbers is an action. The actions of a list column are in the schema's
-metadata under `streamdp.actions`, a JSON list; otherwise they are numbered.
+every other column of numbers is an action, unless it has a field of contexts. The actions of a list
+column are in the schema's metadata under `streamdp.actions`, a JSON list; otherwise they are
+numbered.
 
 A null list is an intended null loss, as is a row of nulls or NaN throughout. A list of another
 length, or a row with some numbers missing or infinite, is an error, or with `on_bad = "null"` a
@@ -218,7 +219,7 @@ def _layout(schema: Any, how: ReadOptions, *, path: Path) -> _Layout:
             raise wrong(f"{where}: {name}", "wrong type", expected=expected, got=kind)
     if LOSSES in schema.names:
         return _Layout(_list_actions(schema, how, path=path), (LOSSES,), beside)
-    named = tuple(name for name in schema.names if name not in RESERVED)
+    named = tuple(name for name in schema.names if name not in (*RESERVED, *how.beside))
     for name in named:
         kind = schema.field(name).type
         if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
