@@ -13,12 +13,14 @@ import scipy
 from streamdp.core.engine import Engine
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import SUMS, Identity, Key, Release
+from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.randomness import SeededRandomness
 from streamdp.lab.offpolicy.answers import FeedbackCell, cells_of, of_kind
 from streamdp.lab.offpolicy.exact import play
 from streamdp.lab.offpolicy.fold import fold, release_as_json
+from streamdp.lab.offpolicy.log import SlotCells
 from streamdp.lab.offpolicy.policies import coins_of, drawn
 from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_shown
 from streamdp.lab.offpolicy.rejection import reject
@@ -96,16 +98,21 @@ def test_is_an_exact_replay_the_engine_on_what_was_drawn(cell: FeedbackCell) -> 
 
 
 def test_does_it_matter_how_a_log_of_losses_is_cut() -> None:
-    """Keys over two partitions, read in pieces of 13 rows and of 577: the same regrets."""
+    """Keys over two partitions, read in pieces of 13 rows and of 577: the same regrets, with
+    contexts as well."""
     chance = np.random.default_rng(3)
     losses = chance.random((900, 4)).astype(np.float32)
     keys = [[b"a", b"b", None][at] for at in chance.integers(0, 3, 900).tolist()]
     partitions = np.sort(chance.integers(0, 2, 900))
-    cells = of_kind(cells_of(TEXTS[:3], (HALF,), actions=("a", "b", "c", "d")), PolicyLearner)
+    contexts = Contexts.read({"device": ["phone", "desktop"]})
+    within = SlotCells(contexts, chance.integers(0, contexts.cells, 900))
+    texts = (*TEXTS[:3], "policy_contexts:schedule=capped 32")
+    grid = cells_of(texts, (HALF,), actions=("a", "b", "c", "d"), contexts=contexts)
+    cells = of_kind(grid, PolicyLearner)
     regrets = []
     for step in (577, 13):
         log_keys, answers = play(
-            Pieces(losses, keys, partitions, step=step), cells, Bench((1, 2, 3))
+            Pieces(losses, keys, partitions, step=step), cells, Bench((1, 2, 3)), within=within
         )
         assert log_keys.slots == 900
         regrets.append([answer.regret for answer in answers])
