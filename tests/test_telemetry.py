@@ -26,7 +26,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.serve import otlp
 from streamdp.serve.asgi import App
 from streamdp.serve.otlp import Telemetry
-from streamdp.service.batches import decode
+from streamdp.service.batches import joined
 from streamdp.service.telemetry import ENDPOINT, exporter
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
@@ -236,12 +236,12 @@ def test_a_span_for_an_unusable_record_would_be_caught(
     telling: list[Telemetry] = []
 
     def traced(*given: Any, **named: Any) -> Any:
-        batch, refused = decode(*given, **named)
+        batch, refused = joined(*given, **named)
         if not np.isfinite(batch.content["losses"]).all():
             telling[-1].observe("poll", 0.0)
         return batch, refused
 
-    monkeypatch.setattr("streamdp.service.protocol.decode", traced)
+    monkeypatch.setattr("streamdp.service.protocol.joined", traced)
     one = seen(collector, PLAIN, telling=telling.append)
     other = seen(collector, NEIGHBOURS["garbage"], telling=telling.append)
     assert one["spans"] != other["spans"]
