@@ -308,6 +308,7 @@ FORGERIES: dict[str, tuple[str, Callable[[Lines, Lines], None], str]] = {
     "the newest epoch moved": ("epochs", each(into_another_epoch), "but the state of 3"),
     "the only epoch moved": ("losses", each(first_into_another_epoch), "but the state of 1"),
     "the only epoch renumbered": ("losses", each(sets(epoch=7)), "but the state of 1"),
+    "the only epoch renumbered below": ("losses", each(sets(epoch=0)), "but the state of 1"),
     "an earlier epoch renumbered": ("epochs", each(another_first_epoch), "epoch 2 follows 1, of"),
     "a learner's birth moved": ("losses", each(another_birth), "but its learner was born at"),
     "another topic id in the middle": ("losses", another_topic_id(9), "id topic 2, in earlier"),

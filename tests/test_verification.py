@@ -117,6 +117,19 @@ def test_do_the_charges_of_applications_add_up_where_records_meet() -> None:
     assert highest((HOME, GOOD), (other, german)) == Fraction(1, 2)
 
 
+@pytest.mark.parametrize("charges", [("1/2", "3/4"), ("3/4", "1/2"), ("3/4", "3/4")])
+def test_two_blocks_that_share_a_frame_do_not_add(charges: tuple[str, str]) -> None:
+    """The frame at offset 3 has the last slots of one block and the first of the next."""
+    one, other = charges
+    shared = (
+        opening(),
+        line(0, 1, 2, first=0, last=3, epsilon=one),
+        line(1, 2, 4, first=3, last=5, epsilon=other),
+    )
+    assert highest((HOME, shared)) == Fraction(3, 4)
+    assert highest((HOME, shared), (replace(HOME, app="search"), GOOD)) == Fraction(5, 4)
+
+
 def test_does_an_estimate_add_to_its_block() -> None:
     """The action's charge and the estimate's are of the same slots."""
     verification = Verification()
