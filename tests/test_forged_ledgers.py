@@ -174,6 +174,16 @@ def test_an_honest_ledger_verifies(name: str) -> None:
         assert verdict.highest == of.charge
 
 
+def test_of_many_records_that_were_not_compacted_the_newest_are_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of each key; that one is gone is found all the same."""
+    monkeypatch.setattr("streamdp.service.partition_lines.MOST_COMPARED", 4)
+    assert site("losses").violations() == []
+    (violation,) = site("losses").forged(loses_the_newest_record).violations()
+    assert "readers were not told of the newest" in violation
+
+
 def each(change: Callable[[Line], object]) -> Callable[[Lines, Lines], None]:
     """Change each line of ledger and actions."""
 

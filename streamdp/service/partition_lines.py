@@ -259,6 +259,7 @@ class PartitionLines:
         self._succession = Succession(self._names)
         self._runs: list[TopicCharges] = []
         self._records: list[Table] = []  # of the actions topic, as they were read
+        self._room = MOST_COMPARED
         self._shown: Table = np.zeros(0, _RECORD)  # the same, by key
         self._strays: list[Table] = []  # those that have no line
         self._texts: dict[str, int] = {}  # names in them
@@ -284,10 +285,11 @@ class PartitionLines:
                 *prints,
             ))  # fmt: skip
         self._records.append(np.array(records, _RECORD))
-        if sum(map(len, self._records)) > 2 * MOST_COMPARED:
+        if sum(map(len, self._records)) > self._room:
             every = np.concatenate(self._records)
             _, newest = np.unique(every["row"][::-1], return_index=True)
             self._records = [every[np.sort(len(every) - 1 - newest)]]
+            self._room = max(MOST_COMPARED, 2 * len(newest))
 
     def _by_key(self) -> None:
         """Lay the records of the actions topic out by key."""
