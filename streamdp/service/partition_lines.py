@@ -248,7 +248,7 @@ class PartitionLines:
         self._tell = tell
         self._position = 0  # the epoch's first record
         self._last = -1  # the latest record in any line
-        self._openings = 0  # in this epoch
+        self._opened = 0  # keys, in this epoch
         self._rows: Table = np.zeros(0, _ROW)
         self._sort_of: dict[tuple[object, ...], int] = {}
         self._sorts: list[_Sort] = []
@@ -335,7 +335,7 @@ class PartitionLines:
         if line.next_offset <= self._last:
             begins = f"epoch {line.epoch} begins at {line.next_offset}"
             self._tell(at, f"{begins}, but {self._last} was read")
-        self._epoch, self._position, self._openings = line.epoch, line.next_offset, 0
+        self._epoch, self._position, self._opened = line.epoch, line.next_offset, 0
         carries = None if line.carries is UNSET else line.carries
         self._succession.begin(line.epoch, carries)
         if carries is None:
@@ -589,7 +589,9 @@ class PartitionLines:
         for at in np.flatnonzero(opens & (old["opened"] | batch["carried"])).tolist():
             self._succeeds(int(batch["at"][at]), lines[at], old[at])
         if self._reached is not None:
-            self._openings += int((opens & (batch["ordinal"] <= self._reached.recorded)).sum())
+            again = old["opened"] & (old["epoch"] == batch["epoch"])  # its key went idle meanwhile
+            here = opens & (batch["ordinal"] <= self._reached.recorded)
+            self._opened += int((here & ~again).sum())
         new = self._settled(batch["row"], self._rows[batch["row"]], closes=opens)
         for name in ("epoch", "born", "start", "stop", "first_offset", "last_offset"):
             new[name] = batch[name]
@@ -806,7 +808,7 @@ class PartitionLines:
         self._by_key()
         reached, rows, keys = self._reached, self._rows, list(self._keys)
         if reached is not None and reached.published == reached.recorded:
-            opened, least = self._openings, "at least " if reached.away else ""
+            opened, least = self._opened, "at least " if reached.away else ""
             if opened < reached.rows or (opened > reached.rows and not reached.away):
                 keys_are = f"{opened} keys have opened in epoch {reached.epoch}"
                 yield f"{keys_are}, but the state has {least}{reached.rows}"
