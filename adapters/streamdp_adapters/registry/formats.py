@@ -85,7 +85,9 @@ class Reading:
         except UnreadableSchema as error:
             expected, got = "schemas that this version reads", str(error)
             where = f"schemas of {self.registry.subject}"
-            raise StateMismatch(where, "damaged", expected=expected, got=got) from None
+            raise StateMismatch(
+                where, "a saved schema is unreadable", expected=expected, got=got
+            ) from None
         object.__setattr__(self, "readers", readers)
 
     def resumed(self, saved: Sequence[Renewal], /) -> Reading:

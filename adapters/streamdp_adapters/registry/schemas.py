@@ -66,8 +66,9 @@ def schema_of(renewal: Renewal) -> Schema:
     """The schema that a state holds."""
     content = renewal.content
     if renewal.what != SCHEMA or content.keys() != {"kind", "text"} or renewal.number >= 2**32:
-        where, got = f"{renewal.what} {renewal.number}", sorted(content)
-        raise StateMismatch(where, "damaged", expected="a schema's kind and text", got=got)
+        where, what = f"{renewal.what} {renewal.number}", "a saved schema is unreadable"
+        expected, got = "a schema's kind and text", sorted(content)
+        raise StateMismatch(where, what, expected=expected, got=got)
     return Schema(renewal.number, content["kind"], content["text"])
 
 
