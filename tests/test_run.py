@@ -331,7 +331,7 @@ def test_is_a_wrong_configuration_told_in_one_line(shop: Shop) -> None:
         " state begins, got nothing",
         f"streamdp: {shop.path}: streams.home.begin: unknown key; expected one of input, start,"
         " observes, feedback, context, actions, actions_file, learner, estimates, format, epoch,"
-        " partition_epochs, idle, carry, mode,"
+        " partition_epochs, idle, carry,"
         " fallback_action, gap, quarantine, limits, seed, got begin",
     ]
     assert not (shop.path.parent / "shop.db").exists()
@@ -414,9 +414,9 @@ def test_is_a_port_in_use_an_end_that_may_be_tried_again(shop: Shop) -> None:
         with shop.run(environment={"STREAMDP__OPERATIONS__LISTEN": address}) as process:
             assert process.ended() == 3
     (entry,) = process.said("failed")
-    assert f"operations.listen: cannot listen; expected a free address, got {address}" in str(
-        entry["detail"]
-    )
+    detail = str(entry["detail"])
+    assert detail.startswith("operations.listen: cannot listen; expected a free address: each")
+    assert f"STREAMDP__OPERATIONS__LISTEN, got {address}" in detail
     unit = (ROOT / "deploy" / "systemd" / "streamdp.service").read_text()
     (kept,) = re.findall(r"^RestartPreventExitStatus=(.*)$", unit, re.MULTILINE)
     assert "3" not in kept.split()
