@@ -188,3 +188,11 @@ def test_a_stream_that_could_charge_beyond_its_share_does_not_start() -> None:
             stream="s", partition=0, learner=learner, budget="7/10", estimates=[ESTIMATE],
             randomness=sd.SystemRandomness(),
         )  # fmt: skip
+
+
+def test_nothing_is_charged_before_a_block_ends_and_to_a_key_that_is_not_there() -> None:
+    machine = engine()
+    assert machine.ledger.highest() == 0
+    slots(machine, 1)
+    assert machine.ledger.spent(b"other", slot=1) == 0
+    assert machine.ledger.spent(b"0", slot=1) == Fraction(1, 2)

@@ -182,6 +182,15 @@ def test_intervals_hold_where_counts_are_noisy(slots: int) -> None:
     assert (held >= LEAST).all(), held
 
 
+def test_without_contexts_a_policy_is_valued_beside_one_action_for_everybody() -> None:
+    shown = np.full((8, 1, 2), 100.0)
+    of = Tables(shown * [0.1, -0.1], shown, NoiseVariance(0.0))
+    found = forward(of, {4: np.array([[0.5, 0.5]])}, None)
+    assert found is not None
+    assert list(found.best) == ["everybody"]
+    assert found.since == 4
+
+
 def test_nothing_known_is_said_to_be_unknown() -> None:
     """An action that was never shown may earn anything; rare cells are pooled, and counted."""
     shown = np.array([[[900.0, 0.0], [90.0, 10.0]]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamdp.core.errors import OTHER_TOPICS, beyond
+from streamdp.core.errors import OTHER_TOPICS, Unexpanded, beyond
 
 
 def test_does_a_short_second_input_s_error_say_the_way_out_and_no_offset() -> None:
@@ -11,3 +11,9 @@ def test_does_a_short_second_input_s_error_say_the_way_out_and_no_offset() -> No
     assert text.startswith("partition clicks/0: second input: was truncated or replaced; ")
     assert OTHER_TOPICS in text
     assert [sign for sign in text if sign.isdigit()] == ["0"]
+
+
+def test_a_topic_that_lacks_partitions_is_named_with_its_command() -> None:
+    error = Unexpanded("home/3", "shop.home.actions", expected=4, got=2)
+    assert "streamdp topics expand --partitions 4; expected 4, got 2" in str(error).replace("`", "")
+    assert error.topic == "shop.home.actions"
