@@ -113,17 +113,15 @@ def learned(place: Place) -> None:
 
 
 OVERCHARGES = """
-from streamdp.core.engine.charging import Ends
+from dataclasses import replace
+from streamdp.core.engine import machine
 
-rightly = Ends.pay
-def short(self, charged):
-    rightly(self, charged)
-    charged[self.rows] -= 1
-Ends.pay = short
+rightly = machine.ends_of
+machine.ends_of = lambda planned, *rest: rightly(replace(planned, begin=planned.begin + 1), *rest)
 from streamdp.cli import main
 main()
 """
-"""A service whose next block would charge a slot once more."""
+"""A service whose first block would charge a slot before the first that is not paid."""
 
 
 def test_is_a_refused_charge_seen_and_nothing_drawn(tmp_path: Path) -> None:
