@@ -116,6 +116,31 @@ def test_does_the_newest_release_decide_where_no_row_is_saved(made: Callable[...
     assert verified(store, second) == []
 
 
+@pytest.mark.parametrize("made", ALL)
+def test_a_third_epoch_carries_what_the_recorded_openings_of_the_second_carried(
+    made: Callable[..., Any],
+) -> None:
+    """It was killed when it had recorded releases and had not saved the rows of their keys."""
+    second, third = (stream(made(MORE), epoch=epoch) for epoch in (2, 3))
+    killed, whole = store_of_many(made()), store_of_many(made())
+    for store in (killed, whole):
+        live(store, stream(made()), 60)
+    live(whole, second, 120)
+    work = restore(killed, second)
+    for stop in (62, 120):  # one row is saved at each cut
+        work.absorb(work.read(killed.records(work.engine.position, stop)))
+        cut(killed, work, times=1)
+    assert [sum(b'"row",2' in place for place in of.state) for of in (killed, whole)] == [2, 5]
+    kept = list[dict[Any, Any]]()
+    for store in (killed, whole):
+        live(store, third, 180)
+        assert verified(store, third) == []
+        opened = openings(store, 3)
+        assert {line.mechanism for line in opened.values()} == {"carried"}
+        kept.append({key: line.carried for key, line in opened.items()})
+    assert kept[0] == kept[1]
+
+
 @pytest.mark.parametrize("restarts", [True, False])
 @pytest.mark.parametrize("made", ALL)
 def test_does_a_key_from_before_idle_carry_over(made: Callable[..., Any], restarts: bool) -> None:
