@@ -12,12 +12,13 @@ import asyncio
 import inspect
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from importlib import import_module
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
+from aiokafka import AIOKafkaConsumer
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.consumer.fetcher import FetchError, FetchResult
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
@@ -26,7 +27,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from streamdp.serve.connections import Connection
 from streamdp.serve.families import gauge
+from streamdp_adapters.kafka.client_errors import start
 from streamdp_adapters.kafka.internals import with_pauses
+from streamdp_adapters.kafka.settings import KafkaSettings
 from tests.conftest import ROOT
 
 TOUCHED = {
@@ -252,6 +255,43 @@ def test_a_connection_that_stands_waits_for_no_other_of_its_broker(node: Node) -
         assert not any(await asyncio.gather(*fails))
 
     asyncio.run(asked())
+
+
+def test_a_start_that_is_cancelled_closes_its_first_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that answers nothing; the client itself forgets the connection and leaves it open.
+
+    Without `start` it still does so: then ours is not needed any more.
+    """
+    opened = list[list[str]]()
+
+    async def connect(host: str, port: int, **more: object) -> object:
+        done = list[str]()
+        opened.append(done)
+
+        async def send(request: object) -> NoReturn:
+            done.append("asked")
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        return SimpleNamespace(send=send, close=lambda: done.append("closed"))
+
+    async def cancelled(start: Callable[[AIOKafkaConsumer], Awaitable[None]]) -> list[str]:
+        consumer = AIOKafkaConsumer(bootstrap_servers="127.0.0.1:1")
+        starting = asyncio.ensure_future(start(consumer))
+        while not opened or not opened[-1]:
+            await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await consumer.stop()
+        return opened.pop()
+
+    monkeypatch.setattr("aiokafka.client.create_conn", connect)
+    settings = KafkaSettings("127.0.0.1:1")
+    assert asyncio.run(cancelled(lambda consumer: start(consumer, settings))) == ["asked", "closed"]
+    assert asyncio.run(cancelled(lambda consumer: consumer.start())) == ["asked"]
 
 
 def test_a_topic_that_is_gone_is_asked_for_ever_more_rarely() -> None:

@@ -45,6 +45,7 @@ from streamdp_adapters.kafka.internals import (
     abandon_producer,
     abort,
     client_of,
+    close_first_connection,
     knows_a_broker,
     with_pauses,
 )
@@ -183,6 +184,7 @@ async def start(client: Startable, settings: KafkaSettings) -> None:
         if isinstance(client, AIOKafkaConsumer) and not knows_a_broker(client):
             raise kafka.NodeNotReadyError("no broker is known")
     except BaseException as error:
+        close_first_connection(error)
         await stop(client)
         if isinstance(error, _UNCONNECTED):
             await reach(settings)

@@ -62,6 +62,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -168,6 +169,18 @@ def abort(connection: AIOKafkaConnection) -> bool:
 
 
 # -- connections -----------------------------------------------------------------------------------
+
+
+def close_first_connection(error: BaseException) -> None:
+    """Close the connection with which a client began, if this error ended its beginning.
+
+    The client keeps it in a variable alone until the broker has answered, and closes it after some
+    errors, but not where it is cancelled.
+    """
+    for frame, _ in walk_tb(error.__traceback__):
+        connection = frame.f_locals.get("bootstrap_conn")
+        if connection is not None:
+            connection.close()
 
 
 def with_pauses(client: AIOKafkaClient) -> None:
