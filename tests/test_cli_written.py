@@ -27,7 +27,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the work was begun")
 
     for name in (
-        "streamdp.lab.replay.sources.open_log",
+        "streamdp.lab.logs.open_log",
         "streamdp.lab.replay.datasets.load",
         "streamdp.lab.simulation.simulate",
         "streamdp.lab.papers.claims.claims",

@@ -28,17 +28,17 @@ from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.randomness import SeededRandomness
+from streamdp.lab.logs import ReadOptions
+from streamdp.lab.logs.shown import Piece, ShownLog, joined
+from streamdp.lab.logs.shown_files import open_file
+from streamdp.lab.logs.shown_topics import topic_log
 from streamdp.lab.offpolicy.answers import FeedbackCell, cells_of, of_kind
-from streamdp.lab.offpolicy.files import open_file
 from streamdp.lab.offpolicy.fold import fold
-from streamdp.lab.offpolicy.log import Piece, ShownLog, joined
 from streamdp.lab.offpolicy.policies import coins_of, drawn
 from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_shown
 from streamdp.lab.offpolicy.rejection import reject
-from streamdp.lab.offpolicy.topics import topic_log
 from streamdp.lab.offpolicy.weighted import weigh
 from streamdp.lab.replay.cuts import Bench
-from streamdp.lab.replay.sources import ReadOptions
 from streamdp.testing.faults import FaultPlan
 from streamdp.testing.memory import MemoryTechnology
 from streamdp.wire.lines import Charge, PolicyLine, from_base64

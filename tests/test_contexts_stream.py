@@ -29,8 +29,8 @@ from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.grid import UNIT
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.randomness import SeededRandomness
-from streamdp.lab.offpolicy.topics import topic_log
-from streamdp.lab.replay.sources import ReadOptions
+from streamdp.lab.logs import ReadOptions
+from streamdp.lab.logs.shown_topics import topic_log
 from streamdp.ports import Headers, Partition, Published, Records, StreamTopics, Verdict
 from streamdp.serve.asgi import Refused
 from streamdp.serve.lookups import check_public

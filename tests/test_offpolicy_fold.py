@@ -17,20 +17,20 @@ from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.randomness import SeededRandomness
+from streamdp.lab.logs import ReadOptions
+from streamdp.lab.logs.log import ArrayLog
+from streamdp.lab.logs.shown import SlotCells
+from streamdp.lab.logs.shown_topics import topic_log
 from streamdp.lab.offpolicy.answers import FeedbackCell, cells_of, of_kind
 from streamdp.lab.offpolicy.exact import play
 from streamdp.lab.offpolicy.fold import fold, release_as_json
-from streamdp.lab.offpolicy.log import SlotCells
 from streamdp.lab.offpolicy.policies import coins_of, drawn
 from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_shown
 from streamdp.lab.offpolicy.rejection import reject
 from streamdp.lab.offpolicy.statements import summary
-from streamdp.lab.offpolicy.topics import topic_log
 from streamdp.lab.offpolicy.weighted import weigh
 from streamdp.lab.replay.cells import parse_candidates
 from streamdp.lab.replay.cuts import Bench
-from streamdp.lab.replay.log import ArrayLog
-from streamdp.lab.replay.sources import ReadOptions
 from streamdp.lab.simulation import SimulationSize, simulate
 from streamdp.lab.worlds import World
 from streamdp.ports import Partition

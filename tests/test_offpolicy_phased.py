@@ -11,6 +11,8 @@ import pytest
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.randomness import SeededRandomness
+from streamdp.lab.logs import ReadOptions, open_log
+from streamdp.lab.logs.log import ArrayLog
 from streamdp.lab.offpolicy import phased
 from streamdp.lab.offpolicy.phased import KeyRecords
 from streamdp.lab.offpolicy.question import (
@@ -26,8 +28,6 @@ from streamdp.lab.papers.bandit import BanditEngine
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.papers.play import BanditRun, regret_of, simulate_bandit, steady
 from streamdp.lab.replay.cells import parse_candidate
-from streamdp.lab.replay.log import ArrayLog
-from streamdp.lab.replay.sources import ReadOptions, open_log
 from tests.support.command_line import run_command
 from tests.support.shown_logs import ACTIONS, MEANS, made_up
 

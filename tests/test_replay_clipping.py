@@ -16,13 +16,13 @@ import pytest
 
 from streamdp.cli._events import events
 from streamdp.core.errors import InvalidConfig
+from streamdp.lab.logs import ReadOptions, open_log
+from streamdp.lab.logs.converting import convert
+from streamdp.lab.logs.log import ArrayLog
+from streamdp.lab.logs.sending import send_log
 from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
-from streamdp.lab.replay.converting import convert
-from streamdp.lab.replay.log import ArrayLog
 from streamdp.lab.replay.replaying import Question, Replay, replay_log, seeds_of
 from streamdp.lab.replay.reported import as_json
-from streamdp.lab.replay.sending import send_log
-from streamdp.lab.replay.sources import ReadOptions, open_log
 from streamdp.lab.replay.summary import summary
 from streamdp.ports import StreamTopics
 from streamdp_adapters.sqlite import Sqlite

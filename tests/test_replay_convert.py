@@ -16,9 +16,9 @@ import pytest
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.lab.commands._progress import watching
+from streamdp.lab.logs.converting import convert
+from streamdp.lab.logs.sending import send_log
 from streamdp.lab.replay import ReadOptions, open_log
-from streamdp.lab.replay.converting import convert
-from streamdp.lab.replay.sending import send_log
 from tests.support.command_line import run_command
 from tests.support.replayed import Pieces, logged, made_up
 
@@ -117,7 +117,7 @@ def test_every_row_is_in_the_topic_once(
     tmp_path: Path, portion: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many records are handed over at once; nulls are records without a value."""
-    monkeypatch.setattr("streamdp.lab.replay.sending._RECORDS", portion)
+    monkeypatch.setattr("streamdp.lab.logs.sending._RECORDS", portion)
     made = made_up(400, seed=8, keys=3)
     log = Pieces(np.clip(made.losses, 0, 1), made.keys, actions=NAMED)
     address, how = f"sqlite:{tmp_path / 'home.db'}#clicks", ReadOptions(actions=NAMED)

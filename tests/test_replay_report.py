@@ -14,8 +14,9 @@ import pytest
 
 from streamdp.core.learners.leader import DEFAULT_RECIPE
 from streamdp.lab.commands.replay import USUAL
+from streamdp.lab.logs.converting import convert
+from streamdp.lab.logs.log import ArrayLog
 from streamdp.lab.replay.cells import parse_candidates, parse_epsilons
-from streamdp.lab.replay.converting import convert
 from streamdp.lab.replay.figures import (
     bounds,
     settled_at,
@@ -23,7 +24,6 @@ from streamdp.lab.replay.figures import (
     timeline,
 )
 from streamdp.lab.replay.following import Result, contests, stretch_ends
-from streamdp.lab.replay.log import ArrayLog
 from streamdp.lab.replay.replaying import Question, Replay, costs, replay_log, seeds_of
 from streamdp.lab.replay.reported import as_json, lead
 from streamdp.lab.replay.summary import _paid, middle, number, summary

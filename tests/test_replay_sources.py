@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamdp.core.errors import InvalidConfig
+from streamdp.lab.logs.converting import convert
+from streamdp.lab.logs.log import ArrayLog
+from streamdp.lab.logs.sending import send_log
 from streamdp.lab.replay import ReadOptions, open_log
-from streamdp.lab.replay.converting import convert
-from streamdp.lab.replay.log import ArrayLog
-from streamdp.lab.replay.sending import send_log
 from tests.support.replayed import Pieces, logged, made_up
 
 NAMED = ("left", "right", "up", "down")
@@ -68,9 +68,9 @@ def test_a_log_is_the_same_in_portions_of_any_size(
     convert(made, tmp_path / f"log{ending}")
     log = open_log(tmp_path / f"log{ending}")
     whole = logged(log)
-    monkeypatch.setattr("streamdp.lab.replay.sources.numpy_files.PORTION_BYTES", 300 * 16)
-    monkeypatch.setattr("streamdp.lab.replay.sources.arrow_files._PORTION_ROWS", 300)
-    monkeypatch.setattr("streamdp.lab.replay.sources.ndjson._LINES", 300)
+    monkeypatch.setattr("streamdp.lab.logs.arrays.PORTION_BYTES", 300 * 16)
+    monkeypatch.setattr("streamdp.lab.logs.table._PORTION_ROWS", 300)
+    monkeypatch.setattr("streamdp.lab.logs.lines._LINES", 300)
     assert len(list(log.portions())) == 4
     assert logged(log) == whole == logged(made)
 
@@ -324,7 +324,7 @@ def test_without_pyarrow_the_error_names_the_extra(
 ) -> None:
     """It comes with an extra; without it the other kinds still work."""
     (tmp_path / "log.parquet").write_text("x")
-    monkeypatch.setattr("streamdp.lab.replay.sources.find_spec", lambda name: None)
+    monkeypatch.setattr("streamdp.lab.logs.find_spec", lambda name: None)
     with pytest.raises(InvalidConfig, match=r"needs pyarrow; expected the extra `replay`"):
         open_log(tmp_path / "log.parquet")
     with pytest.raises(InvalidConfig, match="needs pyarrow"):

@@ -20,6 +20,7 @@ from streamdp.core.evidence.experiment import Arms
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.kinds.kind import Kind
 from streamdp.lab.baselines import Baseline
+from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy.policies import experiment_of
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.papers.play import WorldLosses, simulate_bandit
@@ -27,7 +28,6 @@ from streamdp.lab.play import First, Walk, ends_of, sees_all_losses, walks
 from streamdp.lab.replay.cells import Candidate, Epsilon, crossed, epsilon_text
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.spread import standard_error
-from streamdp.lab.replay.stages import Watch, unwatched
 from streamdp.lab.worlds import World
 
 _WORST = 100  # the worst 1 % are one run in so many

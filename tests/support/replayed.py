@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 import streamdp as sd
 from streamdp.core.events import Key
+from streamdp.lab.logs.chunks import chunks
+from streamdp.lab.logs.log import Columns, Log, Portion, portions_of
 from streamdp.lab.replay.cells import (
     Cell,
     cells_of,
@@ -18,10 +20,8 @@ from streamdp.lab.replay.cells import (
     redraws,
     schedules_of,
 )
-from streamdp.lab.replay.chunks import chunks
 from streamdp.lab.replay.cuts import Bench, CutPlan, report_points
 from streamdp.lab.replay.grid import play
-from streamdp.lab.replay.log import Columns, Log, Portion, portions_of
 from streamdp.lab.replay.summing import Summed, sum_log
 
 ACTIONS = ("a", "b", "c", "d")

@@ -10,7 +10,7 @@ import numpy as np
 from streamdp.core.arrays import Floats
 from streamdp.core.events import Key
 from streamdp.core.grid import UNIT
-from streamdp.lab.offpolicy.log import Piece, ShownLog, joined
+from streamdp.lab.logs.shown import Piece, ShownLog, joined
 
 ACTIONS = ("a", "b", "c")
 MEANS = np.array([0.2, 0.5, 0.35])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from streamdp.lab.replay.stages import Watch
+    from streamdp.lab.logs.stages import Watch
 
 
 @contextmanager

@@ -26,9 +26,9 @@ def datasets(
 ) -> None:
     """Make a log from real data; without a name, list the data sets."""
     from streamdp.lab.commands._written import check_places
-    from streamdp.lab.replay.converting import convert
+    from streamdp.lab.logs.converting import convert
+    from streamdp.lab.logs.log import ArrayLog
     from streamdp.lab.replay.datasets import NAMES, load
-    from streamdp.lab.replay.log import ArrayLog
 
     if name is None:
         for known, about in NAMES.items():

@@ -12,12 +12,12 @@ import typer
 
 if TYPE_CHECKING:
     from streamdp.core.evidence.contexts import Contexts
+    from streamdp.lab.logs import ReadOptions
+    from streamdp.lab.logs.shown_files import Fields
+    from streamdp.lab.logs.stages import Watch
     from streamdp.lab.offpolicy.answers import FeedbackAnswer
-    from streamdp.lab.offpolicy.files import Fields
     from streamdp.lab.offpolicy.question import FeedbackQuestion, FeedbackReplay
     from streamdp.lab.replay.replaying import Question, Replay
-    from streamdp.lab.replay.sources import ReadOptions
-    from streamdp.lab.replay.stages import Watch
     from streamdp.wire.feedback import Feedback
 
 Observes = Literal["losses", "feedback"]
@@ -206,9 +206,9 @@ class Answer:
 
 def _of_losses(log: str, asked: Question, how: ReadOptions) -> Answer:
     from streamdp.lab.commands._progress import watching
+    from streamdp.lab.logs import open_log
     from streamdp.lab.replay.replaying import costs, replay_log
     from streamdp.lab.replay.reported import as_json
-    from streamdp.lab.replay.sources import open_log
 
     source = open_log(log, how)
     for cost in costs(source, asked):
@@ -232,7 +232,7 @@ def _of_feedback(
 def check_observes(log: str, observes: str, names: Mapping[str, str]) -> Observes:
     """What is observed; refuse shown actions that would be read as losses of all."""
     from streamdp.core.errors import InvalidConfig
-    from streamdp.lab.offpolicy.files import holds_feedback
+    from streamdp.lab.logs.shown_files import holds_feedback
 
     if observes not in ("losses", "feedback"):
         expected = "losses | feedback"
@@ -249,7 +249,7 @@ def _check_of_use(
 ) -> None:
     """Refuse options that change nothing in this kind of replay."""
     from streamdp.lab.commands._of_use import refuse_useless
-    from streamdp.lab.replay.sending import is_topic
+    from streamdp.lab.logs.sending import is_topic
 
     feedback, topic = observes == "feedback", is_topic(log) and not Path(log).exists()
     shown = "--observes feedback"
@@ -363,7 +363,7 @@ def read_columns(columns: str | None, pscore: str, fields: Sequence[str] = ()) -
     {'reward': 'click', 'pscore': 'p'}
     """
     from streamdp.core.errors import InvalidConfig
-    from streamdp.lab.offpolicy.files import COLUMNS, PSCORE
+    from streamdp.lab.logs.shown_files import COLUMNS, PSCORE
 
     names = {} if pscore == PSCORE else {PSCORE: pscore}
     for pair in (columns or "").split(",") if columns is not None else ():
@@ -383,11 +383,11 @@ def _replayed(
 ) -> FeedbackReplay:
     """Replay a log of shown actions, or one of the losses of all."""
     from streamdp.core.errors import InvalidConfig
-    from streamdp.lab.offpolicy.files import CSV, PSCORE, holds_feedback, open_cells, open_file
+    from streamdp.lab.logs import open_log
+    from streamdp.lab.logs.shown_files import CSV, PSCORE, holds_feedback, open_cells, open_file
+    from streamdp.lab.logs.shown_topics import open_topic
     from streamdp.lab.offpolicy.question import replay_losses, replay_shown, seconds_for
-    from streamdp.lab.offpolicy.topics import open_topic
     from streamdp.lab.replay.replaying import WORTH_SAYING, duration
-    from streamdp.lab.replay.sources import open_log
 
     path, feedback, names = Path(log), shown.feedback(how.actions), shown.names
     of_fields = () if shown.fields is None else names_of(shown.fields)
@@ -417,7 +417,7 @@ def reading(
 ) -> ReadOptions:
     """How to read a log, by the options that all commands on logs share."""
     from streamdp.core.errors import InvalidConfig
-    from streamdp.lab.replay.sources import ReadOptions
+    from streamdp.lab.logs import ReadOptions
 
     if on_bad not in ("refuse", "null"):
         raise InvalidConfig("--on-bad", "unknown", expected="refuse | null", got=on_bad)

@@ -26,14 +26,14 @@ from streamdp.core.arrays import Floats, Ints
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT, quantise
 from streamdp.core.segments import group
+from streamdp.lab.logs.log import Log, Portion
+from streamdp.lab.logs.shown import SlotCells, over_cells
+from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCell, charge_of, ends_of
 from streamdp.lab.offpolicy.estimators import MeanReward
-from streamdp.lab.offpolicy.log import SlotCells, over_cells
 from streamdp.lab.offpolicy.policies import Runs, coins_of, drawn
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.cuts import Bench, Rows
-from streamdp.lab.replay.log import Log, Portion
-from streamdp.lab.replay.stages import Watch, unwatched
 
 _AT_ONCE = 1 << 21  # slots × (seeds + actions)
 

@@ -17,7 +17,7 @@ from streamdp.core.engine import Engine
 from streamdp.core.events import Release
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.core.randomness import SeededRandomness
-from streamdp.lab.offpolicy.log import ShownLog
+from streamdp.lab.logs.shown import ShownLog
 from streamdp.wire.published import key_fields
 
 

@@ -27,17 +27,17 @@ from numpy.random import Generator, default_rng  # noqa: TID251 - plays of a rep
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.grid import UNIT
+from streamdp.lab.logs.log import Log
+from streamdp.lab.logs.shown import ShownLog
+from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCharge, PhasedCell
 from streamdp.lab.offpolicy.estimators import MeanReward
 from streamdp.lab.offpolicy.exact import LogKeys, slots_in_order
-from streamdp.lab.offpolicy.log import ShownLog
 from streamdp.lab.offpolicy.rejection import POINTS, Met, answer_of
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.papers.play import BanditRun, WrittenLosses
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.cuts import Bench
-from streamdp.lab.replay.log import Log
-from streamdp.lab.replay.stages import Watch, unwatched
 
 _AT_ONCE = 1 << 21  # losses
 

@@ -25,6 +25,9 @@ from numpy.typing import NDArray
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Release
 from streamdp.core.learners.feedback import PolicyLearner
+from streamdp.lab.logs.log import Log, key_text
+from streamdp.lab.logs.shown import ShownLog, SlotCells
+from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy import exact, phased, rejection, weighted
 from streamdp.lab.offpolicy.answers import (
     AnyCell,
@@ -34,13 +37,10 @@ from streamdp.lab.offpolicy.answers import (
     of_kind,
 )
 from streamdp.lab.offpolicy.fold import fold
-from streamdp.lab.offpolicy.log import ShownLog, SlotCells
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.replay.cells import Epsilon
 from streamdp.lab.replay.cuts import Bench
-from streamdp.lab.replay.log import Log, key_text
 from streamdp.lab.replay.spread import standard_error
-from streamdp.lab.replay.stages import Watch, unwatched
 
 Logged = Literal["auto", "propensities", "uniform", "service"]
 LOGGED: tuple[Logged, ...] = ("auto", "propensities", "uniform", "service")

@@ -21,6 +21,8 @@ import numpy as np
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.evidence.experiment import Arms
 from streamdp.core.evidence.policy import PARTS
+from streamdp.lab.logs.shown import ShownLog
+from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy.answers import (
     AnyCell,
     FeedbackAnswer,
@@ -30,11 +32,9 @@ from streamdp.lab.offpolicy.answers import (
 )
 from streamdp.lab.offpolicy.estimators import MeanReward
 from streamdp.lab.offpolicy.likelihood import WeightedRecords
-from streamdp.lab.offpolicy.log import ShownLog
 from streamdp.lab.offpolicy.policies import Runs, coins_of, drawn
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.cuts import Bench
-from streamdp.lab.replay.stages import Watch, unwatched
 
 POINTS = 200  # of a curve
 

@@ -25,6 +25,8 @@ from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.schedule import Schedule
+from streamdp.lab.logs.shown import ShownLog
+from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.offpolicy.answers import FeedbackAnswer, FeedbackCell, charge_of, ends_of
 from streamdp.lab.offpolicy.estimators import (
     MeanReward,
@@ -33,11 +35,9 @@ from streamdp.lab.offpolicy.estimators import (
     Sums,
     value_of,
 )
-from streamdp.lab.offpolicy.log import ShownLog
 from streamdp.lab.offpolicy.policies import Runs
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.cuts import Bench
-from streamdp.lab.replay.stages import Watch, unwatched
 
 _MOST_CELLS = 1 << 25  # blocks × actions of all keys
 

@@ -8,8 +8,8 @@ of actions that were not played are guesses.
 Everything that replay computes is NOT PRIVATE: it reads the log itself.
 """
 
-from streamdp.lab.replay.log import Log, Portion
-from streamdp.lab.replay.sources import ReadOptions, open_log
+from streamdp.lab.logs import ReadOptions, open_log
+from streamdp.lab.logs.log import Log, Portion
 
 __all__ = ["Log", "Portion", "ReadOptions", "open_log"]
 """`replay_log` is in `streamdp.lab.replay.replaying`."""

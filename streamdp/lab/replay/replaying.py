@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
+from streamdp.lab.logs.log import Log
+from streamdp.lab.logs.stages import Watch, unwatched
 from streamdp.lab.replay.cells import (
     BASELINE,
     RUNNING,
@@ -34,10 +36,8 @@ from streamdp.lab.replay.curves import Baselines, Curves, baselines, curves
 from streamdp.lab.replay.cuts import Bench, CutPlan, report_points
 from streamdp.lab.replay.following import Contest, Result, contests, could_differ, result_of
 from streamdp.lab.replay.grid import holds
-from streamdp.lab.replay.log import Log
 from streamdp.lab.replay.running import follow
 from streamdp.lab.replay.spread import standard_error
-from streamdp.lab.replay.stages import Watch, unwatched
 from streamdp.lab.replay.summing import Summed, sum_log
 
 SMALL_LOG = 20_000_000

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from streamdp.lab.logs.log import key_text
 from streamdp.lab.replay import following
 from streamdp.lab.replay.cells import epsilon_option, epsilon_text
 from streamdp.lab.replay.course import BAND
@@ -22,7 +23,6 @@ from streamdp.lab.replay.figures import (
     share_reached,
     timeline,
 )
-from streamdp.lab.replay.log import key_text
 from streamdp.lab.replay.replaying import Replay, ReplayAnswer
 from streamdp.lab.replay.summary import (
     best_without_privacy,

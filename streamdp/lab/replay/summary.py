@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from streamdp.core.arrays import Floats
+from streamdp.lab.logs.clipping import repaired
 from streamdp.lab.replay.cells import RUNNING, epsilon_text
-from streamdp.lab.replay.clipping import repaired
 from streamdp.lab.replay.figures import Z, gap, per_thousand, settled_at, share_reached
 from streamdp.lab.replay.following import Result, contests, could_differ, half_interval
 from streamdp.lab.replay.replaying import Replay, ReplayAnswer

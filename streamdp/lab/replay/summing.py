@@ -41,9 +41,9 @@ from streamdp.core.grid import Quantiser, grid_sums
 from streamdp.core.kinds.losses import resampled
 from streamdp.core.randomness import Purpose
 from streamdp.core.segments import Adder, Grouped, group
-from streamdp.lab.replay.clipping import rows_outside
+from streamdp.lab.logs.clipping import rows_outside
+from streamdp.lab.logs.log import Log, Portion
 from streamdp.lab.replay.cuts import Bench, CutPlan, Rows
-from streamdp.lab.replay.log import Log, Portion
 from streamdp.lab.replay.store import CutStore, CutSums, code
 
 _EIGHT = np.float32(8)

@@ -25,7 +25,7 @@ from typing import Literal
 import numpy as np
 
 from streamdp.core.arrays import Floats
-from streamdp.lab.replay.stages import Watch, unwatched
+from streamdp.lab.logs.stages import Watch, unwatched
 
 Verdict = Literal["reproduced", "not reproduced", "open"]
 

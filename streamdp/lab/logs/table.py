@@ -31,7 +31,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from streamdp.core.events import Key
-from streamdp.lab.replay.log import (
+from streamdp.lab.logs import ReadOptions
+from streamdp.lab.logs.log import (
     Columns,
     FileLog,
     Log,
@@ -45,7 +46,6 @@ from streamdp.lab.replay.log import (
     portions_of_numbers,
     wrong,
 )
-from streamdp.lab.replay.sources import ReadOptions
 
 LOSSES, KEY, OFFSET, PARTITION = "losses", "key", "offset", "partition"
 RESERVED = (LOSSES, KEY, OFFSET, PARTITION, "ts", "event_id")

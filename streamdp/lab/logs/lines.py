@@ -22,8 +22,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.lab.replay.clipping import decoded
-from streamdp.lab.replay.log import (
+from streamdp.lab.logs import ReadOptions
+from streamdp.lab.logs.clipping import decoded
+from streamdp.lab.logs.log import (
     Columns,
     FileLog,
     Log,
@@ -34,7 +35,6 @@ from streamdp.lab.replay.log import (
     portions_of,
     wrong,
 )
-from streamdp.lab.replay.sources import ReadOptions
 from streamdp.wire.json_format import JsonFormat
 
 _LINES = 1 << 13  # a portion

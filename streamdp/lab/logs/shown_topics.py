@@ -15,11 +15,11 @@ from contextlib import closing
 import numpy as np
 
 from streamdp.core.arrays import Floats
-from streamdp.lab.offpolicy.files import PSCORE
-from streamdp.lab.offpolicy.log import Piece, ShownLog, joined
-from streamdp.lab.replay.log import wrong
-from streamdp.lab.replay.sources import ReadOptions
-from streamdp.lab.replay.sources.topics import addressed, records_of
+from streamdp.lab.logs import ReadOptions
+from streamdp.lab.logs.log import wrong
+from streamdp.lab.logs.shown import Piece, ShownLog, joined
+from streamdp.lab.logs.shown_files import PSCORE
+from streamdp.lab.logs.topics import addressed, records_of
 from streamdp.ports import Headers, Records, StreamTopics, Technology
 from streamdp.service.sources import up_to_date
 from streamdp.wire.feedback import Feedback

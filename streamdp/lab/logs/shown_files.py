@@ -30,7 +30,9 @@ from numpy.typing import NDArray
 from streamdp.core.events import NO_ARM, Key
 from streamdp.core.evidence.contexts import OTHER, Contexts, level
 from streamdp.core.grid import as_float32, centred_gains
-from streamdp.lab.offpolicy.log import (
+from streamdp.lab.logs import ReadOptions, need_pyarrow
+from streamdp.lab.logs.log import numbered_actions, wrong
+from streamdp.lab.logs.shown import (
     Piece,
     ShownLog,
     SlotCells,
@@ -38,9 +40,7 @@ from streamdp.lab.offpolicy.log import (
     joined,
     with_positions,
 )
-from streamdp.lab.replay.log import numbered_actions, wrong
-from streamdp.lab.replay.sources import ReadOptions, need_pyarrow
-from streamdp.lab.replay.stages import Watch, unwatched
+from streamdp.lab.logs.stages import Watch, unwatched
 
 LINES, CSV = (".ndjson", ".jsonl"), ".csv"
 
@@ -351,7 +351,7 @@ def _check_kind(values: Sequence[Any], kinds: tuple[type, ...], name: str, where
 
 def _arrow_names(path: Path) -> list[str]:
     need_pyarrow(str(path))
-    from streamdp.lab.replay.sources.arrow_files import schema_of
+    from streamdp.lab.logs.table import schema_of
 
     if path.suffix.lower() == CSV:
         with path.open(newline="", encoding="utf-8", errors="replace") as file:
@@ -362,7 +362,7 @@ def _arrow_names(path: Path) -> list[str]:
 
 def _arrow_columns(path: Path, called: Names, watch: Watch) -> Columns:
     """The columns that the file has, by our names."""
-    from streamdp.lab.replay.sources.arrow_files import batches_of, batches_of_csv, schema_of
+    from streamdp.lab.logs.table import batches_of, batches_of_csv, schema_of
 
     there = _arrow_names(path)
     named = {name: theirs for name, theirs in called.items() if theirs in there}

@@ -1,4 +1,4 @@
-"""Append a log to a topic: the reverse of `sources.topics`.
+"""Append a log to a topic: the reverse of `topics`.
 
 Rows are sent in order, each as a record in the topic's wire format, with its key and to its
 partition; a null loss becomes a record without a value, which is a null loss live. Offsets are the
@@ -13,11 +13,11 @@ import asyncio
 from collections.abc import Callable
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.lab.replay.chunks import chunks
-from streamdp.lab.replay.converting import Written
-from streamdp.lab.replay.log import Log
-from streamdp.lab.replay.sources import ReadOptions
-from streamdp.lab.replay.sources.topics import ADDRESS, addressed
+from streamdp.lab.logs import ReadOptions
+from streamdp.lab.logs.chunks import chunks
+from streamdp.lab.logs.converting import Written
+from streamdp.lab.logs.log import Log
+from streamdp.lab.logs.topics import ADDRESS, addressed
 from streamdp.ports import StreamTopics, closing
 from streamdp.wire import formats
 

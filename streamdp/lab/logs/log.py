@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Batch, Key
-from streamdp.lab.replay.clipping import narrowed
+from streamdp.lab.logs.clipping import narrowed
 
 OnBad = Literal["refuse", "null"]
 """What an unusable row of a file is: an error, or a null loss as it would be live."""

@@ -21,9 +21,9 @@ import numpy as np
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Batch
-from streamdp.lab.replay.clipping import decoded
-from streamdp.lab.replay.log import Portion, batch_of, wrong
-from streamdp.lab.replay.sources import ReadOptions
+from streamdp.lab.logs import ReadOptions
+from streamdp.lab.logs.clipping import decoded
+from streamdp.lab.logs.log import Portion, batch_of, wrong
 from streamdp.ports import Administrator, Records, StreamTopics, Technology
 from streamdp.service.sources import up_to_date
 from streamdp.wire import formats

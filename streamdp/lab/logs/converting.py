@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 
 from streamdp.cli.writing import check_writable, writing
 from streamdp.core.errors import InvalidConfig
-from streamdp.lab.replay.chunks import Chunk, chunks, nulls
-from streamdp.lab.replay.log import Log, numbered_actions
-from streamdp.lab.replay.sources import need_pyarrow
+from streamdp.lab.logs import need_pyarrow
+from streamdp.lab.logs.chunks import Chunk, chunks, nulls
+from streamdp.lab.logs.log import Log, numbered_actions
 from streamdp.wire.json_format import short_decimals
 
 _NUMBERS_AT_ONCE = 1 << 15  # of lines: an array operation for many, and they stay in the cache

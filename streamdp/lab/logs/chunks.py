@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamdp.core.events import Key
-from streamdp.lab.replay.clipping import rows_outside
-from streamdp.lab.replay.log import Portion
+from streamdp.lab.logs.clipping import rows_outside
+from streamdp.lab.logs.log import Portion
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,17 +17,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.lab.replay.log import Log, OnBad
+from streamdp.lab.logs.log import Log, OnBad
 
 ENDINGS: Mapping[str, str] = {
-    ".ndjson": "ndjson",
-    ".jsonl": "ndjson",
-    ".npy": "numpy_files",
-    ".npz": "numpy_files",
-    ".parquet": "arrow_files",
-    ".arrow": "arrow_files",
-    ".feather": "arrow_files",
-    ".ipc": "arrow_files",
+    ".ndjson": "lines",
+    ".jsonl": "lines",
+    ".npy": "arrays",
+    ".npz": "arrays",
+    ".parquet": "table",
+    ".arrow": "table",
+    ".feather": "table",
+    ".ipc": "table",
 }
 """The module that reads each file ending; each has a function `open_file`."""
 
@@ -55,7 +55,7 @@ def open_log(source: str | Path, reading: ReadOptions | None = None) -> Log:
     text = str(source)
     technology, colon, address = text.partition(":")
     if colon and technology.isidentifier() and not Path(text).exists():
-        from streamdp.lab.replay.sources.topics import open_topic
+        from streamdp.lab.logs.topics import open_topic
 
         return open_topic(technology, address, how)
     path = Path(source)
@@ -66,7 +66,7 @@ def open_log(source: str | Path, reading: ReadOptions | None = None) -> Log:
         )
     if not path.is_file():
         raise InvalidConfig(text, "cannot be read", expected="a file", got="none there")
-    if module == "arrow_files":
+    if module == "table":
         need_pyarrow(text)
     reader: Callable[[Path, ReadOptions], Log] = import_module(f"{__name__}.{module}").open_file
     log: Log = reader(path, how)

@@ -23,7 +23,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from streamdp.core.events import Key
-from streamdp.lab.replay.log import (
+from streamdp.lab.logs import ReadOptions
+from streamdp.lab.logs.log import (
     PORTION_BYTES,
     Columns,
     FileLog,
@@ -38,7 +39,6 @@ from streamdp.lab.replay.log import (
     portions_of_numbers,
     wrong,
 )
-from streamdp.lab.replay.sources import ReadOptions
 
 _CONVERTED_BYTES = 1 << 22
 """Bytes of losses in a portion that has to be converted: the copies are in float64."""
