@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from streamdp.core.errors import (
 )
 from streamdp.ports import Commit, Partition, Published, Records, StreamTopics, Technology, Verdict
 from streamdp.testing.transport import CHECKS, PAIRED_CHECKS, Check
-from streamdp_adapters.sqlite import Settings, Sqlite
+from streamdp_adapters.sqlite import Settings, Sqlite, SqliteAdministrator
 from tests.support.sqlite_pair import AT, TOPICS, joined, ledger, send, settings, step
 
 
@@ -238,6 +239,46 @@ def test_actions_are_kept_latest_only_or_all(tmp_path: Path) -> None:
     assert [(r.key, r.value) for r in latest] == [(None, b"null 3"), (b"k", b"again")]
     assert len(everything) == 9
     assert latest == [record for record in everything if record.offset in {6, 8}]
+
+
+def test_a_stream_s_own_record_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    """Also where the actions of keys all stay: both files hold one, and a reader reads one."""
+
+    async def run() -> list[bytes]:
+        chosen = settings(tmp_path, actions="all")
+        await (await joined(chosen))[0].close()
+        tools, reader = SqliteAdministrator(chosen), Sqlite(chosen).publications()
+        for line in (b"fallback", b"live"):
+            await tools.announce(TOPICS, line)
+        await tools.close()
+        batches = [batch async for batch in reader.actions(TOPICS, follow=False)]
+        await reader.close()
+        return [record.value for batch in batches for record in batch]
+
+    assert asyncio.run(run()) == [b"live"]
+
+
+def test_a_stream_that_is_taken_for_another_input_keeps_the_records_of_its_own(
+    tmp_path: Path,
+) -> None:
+    """The service refuses it then; another stream on its input must not trim what it needs."""
+
+    async def run() -> int:
+        chosen, two = settings(tmp_path, retain=0), replace(TOPICS, stream="two")
+        await send(chosen, [(b"k", b"%d" % i) for i in range(50)])
+        transport, ears = await joined(chosen)
+        await transport.take(AT)
+        await transport.commit(AT, step(10, low_water=10))
+        await transport.join([replace(TOPICS, input="others"), two], ears)
+        await transport.take(AT)
+        await transport.take(Partition("two", 0))
+        await transport.commit(Partition("two", 0), step(40, low_water=40))
+        await transport.join([TOPICS], ears)
+        taken = await transport.take(AT)
+        await transport.close()
+        return taken.first_offset
+
+    assert asyncio.run(run()) == 10
 
 
 def test_records_come_soon(tmp_path: Path) -> None:

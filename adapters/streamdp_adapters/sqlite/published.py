@@ -165,18 +165,21 @@ def ledger_line(file: sqlite3.Connection, at: int) -> bytes | None:
 def append(
     file: sqlite3.Connection, table: str, part: int, rows: Sequence[Row], history: str
 ) -> None:
-    """Add rows; with `history` ``"latest"`` an action takes the place of its key's earlier ones."""
+    """Add rows.
+
+    With `history` ``"latest"`` an action takes the place of its key's earlier ones; the stream's
+    own record always does.
+    """
     if table == LEDGER:
         file.executemany("INSERT INTO ledger VALUES (?, ?, ?)", rows)
         return
     file.executemany(
         "INSERT INTO action VALUES (?, ?, ?, ?)", [(at, part, *record) for at, *record in rows]
     )
-    if history == "latest":
-        file.executemany(
-            "DELETE FROM action WHERE part = ? AND key IS ? AND id < ?",
-            [(part, key, at) for at, key, _ in rows],
-        )
+    file.executemany(
+        "DELETE FROM action WHERE part = ? AND key IS ? AND id < ?",
+        [(part, key, at) for at, key, _ in rows if history == "latest" or key == MODE_KEY],
+    )
 
 
 class PublishedReader:

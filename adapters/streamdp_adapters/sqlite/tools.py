@@ -27,13 +27,7 @@ from streamdp.ports import (
 from streamdp_adapters.sqlite.files import Desk, need, open_file, open_to_read
 from streamdp_adapters.sqlite.looking import Looker
 from streamdp_adapters.sqlite.pairing import FilePair, open_pair
-from streamdp_adapters.sqlite.published import (
-    ACTIONS,
-    LEDGER,
-    MODE_KEY,
-    PUBLISHED,
-    PublishedReader,
-)
+from streamdp_adapters.sqlite.published import ACTIONS, LEDGER, PUBLISHED, PublishedReader
 from streamdp_adapters.sqlite.settings import INTERVAL, Settings
 from streamdp_adapters.sqlite.transport import READ_BATCH, as_taken, need_input
 from streamdp_adapters.sqlite.trusted import TRUSTED
@@ -254,7 +248,7 @@ class SqliteAdministrator:
 
     def _announce(self, stream: StreamTopics, line: bytes) -> None:
         pair = self._to_look_into()
-        pair.published.copy(pair.trusted, pair.trusted.announce(stream, line, key=MODE_KEY))
+        pair.published.copy(pair.trusted, pair.trusted.announce(stream, line))
 
     async def peek(
         self, stream: StreamTopics, partition: int, *, entries: LiveEntries | None = None

@@ -23,6 +23,7 @@ from streamdp_adapters.sqlite.files import WIDTH, FileKind, reading, writing
 from streamdp_adapters.sqlite.published import (
     ACTIONS,
     LEDGER,
+    MODE_KEY,
     SCHEMA,
     TABLES,
     Known,
@@ -164,13 +165,20 @@ class TrustedFile:
     # --- owners and commits -----------------------------------------------------------------
 
     def claim(self, topics: StreamTopics, number: int, worker: str) -> Ownership:
-        """Fence every earlier owner."""
+        """Fence every earlier owner.
+
+        A partition that was committed keeps the names of its inputs, and so the records that it
+        needs, until the next commit: the taker may find that they are not those it was taken for.
+        """
         with writing(self._connection, self._path) as file:
             part = _enter(file, topics, number)
+            file.execute(
+                "UPDATE part SET topic = ?, beside = ? WHERE id = ? AND position IS NULL",
+                (topics.input, topics.second_input, part),
+            )
             (owner,) = file.execute(
-                "UPDATE part SET owner = owner + 1, worker = ?, topic = ?, beside = ?"
-                " WHERE id = ? RETURNING owner",
-                (worker, topics.input, topics.second_input, part),
+                "UPDATE part SET owner = owner + 1, worker = ? WHERE id = ? RETURNING owner",
+                (worker, part),
             ).fetchone()
             return Ownership(part, owner, worker)
 
@@ -192,9 +200,12 @@ class TrustedFile:
                 rows = [(at, *record) for at, record in enumerate(records, start)]
                 append(file, table, owner.part, rows, self._history)
             file.execute(
-                "UPDATE part SET position = ?, remark = ?, low_water = coalesce(?, low_water),"
+                "UPDATE part SET topic = ?, beside = ?, position = ?, remark = ?,"
+                " low_water = coalesce(?, low_water),"
                 " beside_position = coalesce(?, beside_position) WHERE id = ?",
                 (
+                    topics.input,
+                    topics.second_input,
                     commit.next_offset,
                     commit.remark,
                     commit.low_water,
@@ -208,12 +219,12 @@ class TrustedFile:
             for topic in filter(None, (topics.input, topics.second_input)):
                 _trim(file, topic, number, retain)
 
-    def announce(self, topics: StreamTopics, line: bytes, *, key: str) -> int:
+    def announce(self, topics: StreamTopics, line: bytes) -> int:
         """Replace the stream's own record among the actions of partition 0; return the part."""
         with writing(self._connection, self._path) as file:
             part = _enter(file, topics, 0)
             at = last_row(file, ACTIONS, part) + 1
-            append(file, ACTIONS, part, [(at, key, line)], "latest")
+            append(file, ACTIONS, part, [(at, MODE_KEY, line)], self._history)
             return part
 
     def head(self, topics: StreamTopics, number: int) -> Head:
