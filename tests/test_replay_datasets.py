@@ -15,49 +15,9 @@ import numpy as np
 import pytest
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.lab.replay.datasets import NAMES, Dataset, load
+from streamdp.lab.datasets import Dataset, load
 
 pytestmark = pytest.mark.slow
-
-GENRES = "unknown|0\nAction|1\nComedy|2\n\n"
-FILMS = "1|Up (2009)|x||y|0|0|1\n2|Dôwn|x||y|0|1|1\n3|Nowhere|||z|1|0|0\n"
-RATINGS = "9\t1\t5\t30\n8\t2\t4\t10\n7\t3\t3\t20\n6\t3\t5\t20\n"
-
-
-def _folder(tmp_path: Path, **changed: str) -> Path:
-    """A made-up excerpt in the layout of MovieLens-100K."""
-    files = {"u.genre": GENRES, "u.item": FILMS, "u.data": RATINGS}
-    for name, content in (
-        files | {key.replace("_", "."): text for key, text in changed.items()}
-    ).items():
-        (tmp_path / name).write_text(content, encoding="latin-1")
-    return tmp_path
-
-
-def test_is_a_rating_a_slot_of_its_own(tmp_path: Path) -> None:
-    """In the order of time; a genre hits if the film has it and at least four stars."""
-    data = load("movielens", folder=_folder(tmp_path))
-    assert data.actions == ("unknown", "Action", "Comedy")
-    assert data.losses.tolist() == [[1, 0, 0], [1, 1, 1], [0, 1, 1], [1, 1, 0]]
-    assert "no redistribution" in data.licence
-
-
-@pytest.mark.parametrize(
-    ("changed", "expected"),
-    [
-        ({"u_data": "9\t1\t5\n"}, r"u\.data: line 1: wrong form; expected four whole numbers"),
-        ({"u_data": "9\t4\t5\t1\n"}, r"u\.data: line 1: .*a film of u\.item"),
-        ({"u_item": "1|Up|x||y|0|1\n"}, r"u\.item: line 1: .*5 columns and 3 flags"),
-        ({"u_genre": "unknown\n"}, r"u\.genre: line 1: .*name\|number"),
-        ({"u_genre": "a|0\nb|2\n"}, r"u\.genre: .*numbered from 0"),
-        ({"u_data": ""}, r"u\.data: line 1: .*an empty file"),
-    ],
-)
-def test_is_a_folder_that_is_none_refused(
-    tmp_path: Path, changed: dict[str, str], expected: str
-) -> None:
-    with pytest.raises(InvalidConfig, match=expected):
-        load("movielens", folder=_folder(tmp_path, **changed))
 
 
 @pytest.mark.parametrize(
@@ -127,18 +87,6 @@ def _hours() -> dict[tuple[int, ...], dict[tuple[str, str], list[bool]]]:
     return {tuple(map(int, parts)): hour for parts, hour in hours.items()}
 
 
-def test_are_digits_the_errors_of_frozen_models() -> None:
-    data = load("digits")
-    assert data.losses.shape == (1497, 11)
-    assert set(np.unique(data.losses)) == {0.0, 1.0}
-    means = dict(zip(data.actions, data.losses.mean(axis=0).tolist(), strict=True))
-    assert means["majority"] > 0.8
-    assert means["nearest neighbour"] < 0.15
-
-
-def test_are_data_without_name_or_folder_refused() -> None:
-    assert set(NAMES) == {"flights", "carriers", "movielens", "digits"}
-    with pytest.raises(InvalidConfig, match="unknown"):
+def test_an_unknown_data_set_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="flights, carriers, got iris"):
         load("iris")
-    with pytest.raises(InvalidConfig, match="--folder"):
-        load("movielens")

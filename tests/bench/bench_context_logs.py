@@ -25,12 +25,12 @@ from streamdp.core.arrays import Floats, Ints
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
+from streamdp.lab.datasets import columns
 from streamdp.lab.logs import ReadOptions
 from streamdp.lab.logs.shown_files import open_file
 from streamdp.lab.offpolicy.question import FeedbackQuestion, replay_shown
 from streamdp.lab.offpolicy.statements import headline, interval, lead
 from streamdp.lab.replay.cells import parse_epsilons
-from streamdp.lab.replay.datasets.flights import columns
 from tests.bench.bench_contexts import learned
 
 FIELDS = Contexts.read(

