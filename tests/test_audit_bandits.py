@@ -15,8 +15,7 @@ import pytest
 from streamdp.core.arrays import Ints
 from streamdp.core.errors import BudgetExceeded, InvalidConfig
 from streamdp.core.randomness import Purpose, SeededRandomness
-from streamdp.lab.audit import audit_bandit
-from streamdp.lab.audit.bandits import exposure, noise_follows_its_law
+from streamdp.lab.papers.audit import audit_bandit, exposure, noise_follows_its_law
 from streamdp.lab.papers.bandit import BanditEngine, BanditRelease, on_grid
 from streamdp.lab.papers.experts import ExpertChoice, ExpertEngine
 from streamdp.lab.papers.learners import (

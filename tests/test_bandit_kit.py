@@ -11,7 +11,7 @@ import pytest
 
 from streamdp.core.arrays import Ints
 from streamdp.core.learners.leader import read_actions
-from streamdp.lab.kits.bandits import check_bandit
+from streamdp.lab.papers.kit import check_bandit
 from streamdp.lab.papers.learners import BANDIT_RECIPES, Bandit, Chance, bandit_recipe
 from streamdp.lab.papers.learners.phases import ArmPhases, PhaseCourse, best, constant
 

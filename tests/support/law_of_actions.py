@@ -1,6 +1,6 @@
 """The exact law of a bandit learner's *actions*: the second line behind the audit of its releases.
 
-Releases are what is protected, and they are audited first (`streamdp.lab.audit.bandits`). Actions
+Releases are what is protected, and they are audited first (`streamdp.lab.papers.audit`). Actions
 follow from them, so they can only tell less; but where a learner is played by an index, seven slots
 of actions already tell almost all of ε, so halving the noise shows in what is played.
 

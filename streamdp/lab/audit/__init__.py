@@ -13,15 +13,14 @@ There are four layers; `audit_kind` runs those that need no service, for any kin
 4. *Non-interference* (`interference`): only charged releases depend on content.
 
 `neighbours` holds what differs by kind: contents, what each adds, and the laws of releases.
-`flaws_of_choosing` looks at how requests draw from policies (`choosing`); `audit_bandit` is for the
-papers' learners whose phases end by an arm's count (`bandits`).
+`flaws_of_choosing` looks at how requests draw from policies (`choosing`). The papers' learners
+whose phases end by an arm's count have an audit of their own (`lab.papers.audit`).
 
 A verdict allows `TOLERANCE` for rounding. Broken variants in `tests/test_audit_*.py` show what the
 audit catches.
 """
 
 from streamdp.lab.audit.around import Around
-from streamdp.lab.audit.bandits import audit_bandit
 from streamdp.lab.audit.blackbox import CONFIDENCE, EpsilonBound, lower_bound, pairs
 from streamdp.lab.audit.choosing import flaws_of_choosing
 from streamdp.lab.audit.interference import leaks
@@ -45,7 +44,6 @@ __all__ = [
     "Chi2",
     "EpsilonBound",
     "Memo",
-    "audit_bandit",
     "audit_kind",
     "first_failure",
     "flaws_of_choosing",

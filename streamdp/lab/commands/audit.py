@@ -114,8 +114,9 @@ def _of_recipes(
     from streamdp.core.evidence.contexts import Contexts
     from streamdp.core.learners import learner_of
     from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
-    from streamdp.lab.audit import Memo, audit_bandit
+    from streamdp.lab.audit import Memo
     from streamdp.lab.commands._black_box import seen_from_outside
+    from streamdp.lab.papers.audit import audit_bandit
     from streamdp.lab.papers.learners import BANDIT_RECIPES, bandit_of
 
     memo = Memo()

@@ -1,1 +1,1 @@
-"""Conformance kits that audit what they are given: learners, selections, the papers' learners."""
+"""Conformance kits that audit what they are given: learners and selections."""

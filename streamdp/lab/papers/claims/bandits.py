@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from streamdp.core.arrays import Floats
-from streamdp.lab.audit.bandits import exposure
+from streamdp.lab.papers.audit import exposure
 from streamdp.lab.papers.claims import (
     ClaimResult,
     Curve,

@@ -9,8 +9,8 @@ The promises, in the order in which they are checked:
 2. *Plays* are actions of the learner, asked twice the same.
 3. *Content.* Unusable content is the loss 1/2.
 4. *Determinism.* The same seed gives the same plays and releases.
-5. *The audit* (`streamdp.lab.audit.audit_bandit`) finds nothing: parts, accounts, charges, and what
-   may depend on content.
+5. *The audit* (`streamdp.lab.papers.audit`) finds nothing: parts, accounts, charges, and what may
+   depend on content.
 
 A failure is an `AssertionError` that names the broken promise.
 """
@@ -18,8 +18,8 @@ A failure is an `AssertionError` that names the broken promise.
 from __future__ import annotations
 
 from streamdp.core.randomness import SeededRandomness
-from streamdp.lab.audit import audit_bandit
 from streamdp.lab.kits.kinds import require
+from streamdp.lab.papers.audit import audit_bandit
 from streamdp.lab.papers.bandit import BanditEngine, BanditRelease
 from streamdp.lab.papers.learners import BANDIT_RECIPES, Bandit, bandit_of
 
