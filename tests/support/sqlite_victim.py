@@ -27,7 +27,6 @@ from streamdp.ports import Commit, Partition, StreamTopics, Taken
 from streamdp.testing.faults import Kill
 from streamdp_adapters.sqlite import Settings, SqliteProducer, SqliteTransport
 from streamdp_adapters.sqlite import files as sqlite_files
-from streamdp_adapters.sqlite.files import writing
 from streamdp_adapters.sqlite.lock import Release
 from streamdp_adapters.sqlite.published import LEDGER, append, last_row
 from streamdp_adapters.sqlite.settings import RETAIN
@@ -86,7 +85,7 @@ def break_promise(name: str) -> None:
             commit: Commit,
         ) -> None:
             pair = self._files()
-            with writing(pair.published._connection, pair.published._path) as file:
+            with pair.published.writing() as file:
                 start = last_row(file, LEDGER, owner.part) + 1
                 rows = [(at, *line) for at, line in enumerate(commit.ledger, start)]
                 append(file, LEDGER, owner.part, rows, "latest")

@@ -17,12 +17,13 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial, wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from streamdp.core.errors import (
     DiskFull,
@@ -33,6 +34,8 @@ from streamdp.core.errors import (
 )
 
 T = TypeVar("T")
+A = TypeVar("A", bound="_AtDesk")
+P = ParamSpec("P")
 
 BUSY = 5.0  # seconds to wait for another connection's transaction; ours take milliseconds
 CLOSING = 10.0  # seconds that closing may take: more than one wait for a busy file
@@ -133,64 +136,78 @@ def _opening(path: Path) -> Iterator[None]:
         raise mapped(error, path) from error
 
 
-@contextmanager
-def writing(connection: sqlite3.Connection, path: Path) -> Iterator[sqlite3.Connection]:
-    """One writing transaction: committed at the end, rolled back if anything is raised."""
-    with translated(path):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield connection
-            connection.execute("COMMIT")
-        except BaseException:
-            _roll_back(connection)
-            raise
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A connection to a file, and the file's path. One thread only."""
+
+    connection: sqlite3.Connection
+    path: Path
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One writing transaction: committed at the end, rolled back if anything is raised."""
+        with translated(self.path):
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self.connection
+                self.connection.execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """One reading transaction: all of it is as of one moment."""
+        with translated(self.path):
+            self.connection.execute("BEGIN")
+            try:
+                yield self.connection
+            finally:
+                self._roll_back()
+
+    def _roll_back(self) -> None:
+        with suppress(sqlite3.Error):  # report the error that led here
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
 
 
-@contextmanager
-def reading(connection: sqlite3.Connection, path: Path) -> Iterator[sqlite3.Connection]:
-    """One reading transaction: all of it is as of one moment."""
-    with translated(path):
-        connection.execute("BEGIN")
-        try:
-            yield connection
-        finally:
-            _roll_back(connection)
-
-
-def _roll_back(connection: sqlite3.Connection) -> None:
-    with suppress(sqlite3.Error):  # report the error that led here
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-
-
-def open_file(path: Path, kind: FileKind) -> sqlite3.Connection:
-    """A writing connection to a file of this kind; creates a missing file."""
+def open_file(path: Path, kind: FileKind) -> OpenFile:
+    """A file of this kind, to write to; creates a missing one."""
     _make(path, kind)
-    with _opening(path):
-        place = path.absolute()  # a bare `file:x` or `:memory:` would mean something else to SQLite
-        connection = sqlite3.connect(place, BUSY, isolation_level=None, check_same_thread=False)
-        try:
-            _prepare(connection, path, kind)
-        except BaseException:
-            connection.close()
-            raise
-    return connection
+    # A bare `file:x` or `:memory:` would mean something else to SQLite.
+    return _opened(str(path.absolute()), path, kind, _prepare)
 
 
-def open_to_read(path: Path, kind: FileKind) -> sqlite3.Connection:
-    """A read-only connection to a file of this kind; the file must exist."""
+def open_to_read(path: Path, kind: FileKind) -> OpenFile:
+    """A file of this kind, to read alone; it must exist."""
     need(path, kind)
+    return _opened(f"{path.absolute().as_uri()}?mode=ro", path, kind, _check_kind)
+
+
+def _opened(
+    place: str, path: Path, kind: FileKind, prepare: Callable[[OpenFile, FileKind], None]
+) -> OpenFile:
     with _opening(path):
-        uri = f"{path.absolute().as_uri()}?mode=ro"
-        connection = sqlite3.connect(
-            uri, BUSY, isolation_level=None, check_same_thread=False, uri=True
+        file = OpenFile(
+            sqlite3.connect(
+                place,
+                BUSY,
+                isolation_level=None,
+                check_same_thread=False,
+                uri=place.startswith("file:"),
+            ),
+            path,
         )
         try:
-            _check_kind(connection, path, kind)
+            prepare(file, kind)
         except BaseException:
-            connection.close()
+            file.close()
             raise
-    return connection
+    return file
 
 
 def need(path: Path, kind: FileKind) -> None:
@@ -228,7 +245,8 @@ def _make(path: Path, kind: FileKind) -> None:
         os.close(folder)
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
+def _prepare(file: OpenFile, kind: FileKind) -> None:
+    connection = file.connection
     connection.execute("PRAGMA secure_delete = ON")
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute("PRAGMA trusted_schema = OFF")
@@ -237,17 +255,14 @@ def _prepare(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None
     connection.execute("PRAGMA fullfsync = ON")
     connection.execute("PRAGMA checkpoint_fullfsync = ON")
     connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT}")
-    with writing(connection, path):
-        if _pragma(connection, "application_id") == 0 and not _tables(connection):
-            _execute_all(connection, kind.schema)
+    with file.writing():
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if _pragma(connection, "application_id") == 0 and not tables:
+            for statement in kind.schema.split(";"):
+                connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {kind.application_id}")
             connection.execute(f"PRAGMA user_version = {kind.version}")
-    _check_kind(connection, path, kind)
-
-
-def _execute_all(connection: sqlite3.Connection, statements: str) -> None:
-    for statement in statements.split(";"):
-        connection.execute(statement)
+    _check_kind(file, kind)
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
@@ -265,27 +280,23 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             return
 
 
-def _check_kind(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
-    if (mark := _pragma(connection, "application_id")) != kind.application_id:
+def _check_kind(file: OpenFile, kind: FileKind) -> None:
+    if (mark := _pragma(file.connection, "application_id")) != kind.application_id:
         raise InvalidConfig(
-            f"{path}",
+            f"{file.path}",
             "is another kind of file",
             expected=f"{kind.name}, marked {kind.application_id:#x}",
             got=f"a file marked {mark:#x}",
         )
-    version = _pragma(connection, "user_version")
+    version = _pragma(file.connection, "user_version")
     if version != kind.version:
         raise StateMismatch(
-            f"{path}", "unknown version of the file", expected=kind.version, got=version
+            f"{file.path}", "unknown version of the file", expected=kind.version, got=version
         )
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
-
-
-def _tables(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
 
 
 class Desk:
@@ -314,3 +325,19 @@ class Desk:
         self._open = False
         self._pool.shutdown(wait=False)
         await asyncio.wait([work], timeout=CLOSING)
+
+
+class _AtDesk(Protocol):
+    desk: Desk
+
+
+def at_desk(
+    work: Callable[Concatenate[A, P], T],
+) -> Callable[Concatenate[A, P], Coroutine[Any, Any, T]]:
+    """A method whose work its object's desk does."""
+
+    @wraps(work)
+    async def done(self: A, /, *arguments: P.args, **more: P.kwargs) -> T:
+        return await self.desk.run(partial(work, self, *arguments, **more))
+
+    return done

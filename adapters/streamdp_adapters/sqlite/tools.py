@@ -15,7 +15,6 @@ from streamdp.ports import (
     Key,
     LastCommit,
     LiveEntries,
-    Partition,
     Published,
     Records,
     StreamTopics,
@@ -24,12 +23,12 @@ from streamdp.ports import (
     Verdict,
     check_bytes,
 )
-from streamdp_adapters.sqlite.files import Desk, need, open_file, open_to_read
-from streamdp_adapters.sqlite.looking import Looker
+from streamdp_adapters.sqlite import looking, published
+from streamdp_adapters.sqlite.files import Desk, OpenFile, at_desk, need, open_file, open_to_read
 from streamdp_adapters.sqlite.pairing import FilePair, open_pair
-from streamdp_adapters.sqlite.published import ACTIONS, LEDGER, PUBLISHED, PublishedReader
+from streamdp_adapters.sqlite.published import ACTIONS, LEDGER, PUBLISHED
 from streamdp_adapters.sqlite.settings import INTERVAL, Settings
-from streamdp_adapters.sqlite.transport import READ_BATCH, as_taken, need_input
+from streamdp_adapters.sqlite.transport import need_input
 from streamdp_adapters.sqlite.trusted import TRUSTED
 
 LITTLE_ROOM = 1 << 30  # bytes of free disk below which a check warns
@@ -40,8 +39,8 @@ class SqlitePublications:
 
     def __init__(self, settings: Settings) -> None:
         self._path = settings.published
-        self._desk = Desk("streamdp-sqlite-read")
-        self._reader: PublishedReader | None = None
+        self.desk = Desk("streamdp-sqlite-read")
+        self._opened: OpenFile | None = None
 
     def actions(self, stream: StreamTopics, *, follow: bool) -> AsyncIterator[Sequence[Published]]:
         """Every action record that is kept."""
@@ -56,47 +55,41 @@ class SqlitePublications:
     async def _records(
         self, table: str, stream: StreamTopics, *, follow: bool, newest: int | None = None
     ) -> AsyncIterator[Sequence[Published]]:
-        if self._reader is None:
-            self._reader = await self._desk.run(self._open)
-        starts: dict[int, int] = {}
-        if newest is not None:
-            starts = await self._desk.run(partial(self._reader.late, stream, newest))
-        while pages := await self._desk.run(partial(self._pages, table, stream, starts)):
+        starts = {} if newest is None else await self._late(stream, newest)
+        while pages := await self._pages(table, stream, starts):
             for page in pages:
                 yield page
         if not follow:
             return
         yield ()
         while True:
-            for page in await self._desk.run(partial(self._pages, table, stream, starts)):
+            for page in await self._pages(table, stream, starts):
                 yield page
             await asyncio.sleep(INTERVAL)
 
-    async def ledgers(self, app: str) -> Sequence[StreamTopics]:
+    @at_desk
+    def ledgers(self, app: str) -> Sequence[StreamTopics]:
         """The ledgers of all applications in this file."""
-        if self._reader is None:
-            self._reader = await self._desk.run(self._open)
-        return await self._desk.run(self._reader.streams)
+        return published.streams(self._file())
 
-    def _open(self) -> PublishedReader:
-        return PublishedReader(open_to_read(self._path, PUBLISHED), self._path)
+    @at_desk
+    def _late(self, stream: StreamTopics, newest: int) -> dict[int, int]:
+        return published.late(self._file(), stream, newest)
 
+    @at_desk
     def _pages(
         self, table: str, stream: StreamTopics, starts: dict[int, int]
     ) -> list[list[Published]]:
-        """The next page of each partition that has one."""
-        assert self._reader is not None
-        pages = []
-        for number, part in self._reader.parts(stream).items():
-            page = self._reader.page(table, number, part, starts.get(number, 0))
-            if page:
-                starts[number] = page[-1].offset + 1
-                pages.append(page)
-        return pages
+        return published.pages(self._file(), table, stream, starts)
+
+    def _file(self) -> OpenFile:
+        if self._opened is None:
+            self._opened = open_to_read(self._path, PUBLISHED)
+        return self._opened
 
     async def close(self) -> None:
         """Close the file."""
-        await self._desk.close(lambda: self._reader.close() if self._reader else None)
+        await self.desk.close(lambda: self._opened.close() if self._opened else None)
 
 
 class SqliteProducer:
@@ -105,10 +98,11 @@ class SqliteProducer:
     def __init__(self, settings: Settings, *, kept: int | None = None) -> None:
         self._settings = settings
         self._kept = kept  # of the newest records of each partition
-        self._desk = Desk("streamdp-sqlite-send")
+        self.desk = Desk("streamdp-sqlite-send")
         self._pair: FilePair | None = None
 
-    async def send(
+    @at_desk
+    def send(
         self,
         topic: str,
         records: Sequence[tuple[Key, Value]],
@@ -118,15 +112,6 @@ class SqliteProducer:
     ) -> None:
         """Append all records or, if it raises, none."""
         check_bytes(topic, records, headers)
-        await self._desk.run(partial(self._send, topic, records, headers, partition))
-
-    def _send(
-        self,
-        topic: str,
-        records: Sequence[tuple[Key, Value]],
-        headers: Sequence[Headers] | None,
-        partition: int | None,
-    ) -> None:
         if self._pair is None:
             self._pair = open_pair(self._settings)
         need_input(self._pair, self._settings, topic)
@@ -134,7 +119,7 @@ class SqliteProducer:
 
     async def close(self) -> None:
         """Finish what has begun and close the files."""
-        await self._desk.close(lambda: self._pair.close() if self._pair else None)
+        await self.desk.close(lambda: self._pair.close() if self._pair else None)
 
 
 class SqliteAdministrator:
@@ -142,18 +127,14 @@ class SqliteAdministrator:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._desk = Desk("streamdp-sqlite-admin")
+        self.desk = Desk("streamdp-sqlite-admin")
         self._pair: FilePair | None = None
 
-    async def create(
-        self, streams: Sequence[StreamTopics], *, partitions: int
-    ) -> Sequence[Finding]:
+    @at_desk
+    def create(self, streams: Sequence[StreamTopics], *, partitions: int) -> Sequence[Finding]:
         """Create missing inputs and quarantines."""
         if partitions < 1:
             raise InvalidConfig("partitions", "too few", expected="≥ 1", got=partitions)
-        return await self._desk.run(partial(self._create, streams, partitions))
-
-    def _create(self, streams: Sequence[StreamTopics], partitions: int) -> list[Finding]:
         there = {name: len(self._files().trusted.heads(name)) for name in _names(streams)}
         made = self._grow([name for name in there if not there[name]], partitions)
         kept = [
@@ -167,11 +148,10 @@ class SqliteAdministrator:
         """Nothing to correct: no setting of a file makes take-overs slow."""
         return await self.check(streams)
 
-    async def expand(
-        self, streams: Sequence[StreamTopics], *, partitions: int
-    ) -> Sequence[Finding]:
+    @at_desk
+    def expand(self, streams: Sequence[StreamTopics], *, partitions: int) -> Sequence[Finding]:
         """Give the inputs more partitions; never fewer."""
-        return await self._desk.run(partial(self._grow, _names(streams), partitions))
+        return self._grow(_names(streams), partitions)
 
     def _grow(self, names: Sequence[str], partitions: int) -> list[Finding]:
         findings = []
@@ -183,15 +163,15 @@ class SqliteAdministrator:
             )
         return findings
 
-    async def check(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
+    @at_desk
+    def check(self, streams: Sequence[StreamTopics]) -> Sequence[Finding]:
         """Check that the inputs exist and the disk has room; create nothing."""
-        return await self._desk.run(partial(self._check, streams))
-
-    def _check(self, streams: Sequence[StreamTopics]) -> list[Finding]:
         for path in (self._settings.path, self._settings.published):
             if not path.exists():
                 return [Finding(f"{path}", Verdict.PROBLEM, "there is no such file: create it")]
-        findings = [self._room()]
+        free = shutil.disk_usage(self._settings.path.absolute().parent).free
+        verdict = Verdict.GOOD if free >= LITTLE_ROOM else Verdict.WARNING
+        findings = [Finding(f"{self._settings.path}: disk", verdict, f"{free >> 20} MiB free")]
         for topic in _names(streams):
             there = len(self._files().trusted.heads(topic))
             findings.append(
@@ -203,22 +183,15 @@ class SqliteAdministrator:
             )
         return findings
 
-    def _room(self) -> Finding:
-        free = shutil.disk_usage(self._settings.path.absolute().parent).free
-        verdict = Verdict.GOOD if free >= LITTLE_ROOM else Verdict.WARNING
-        return Finding(f"{self._settings.path}: disk", verdict, f"{free >> 20} MiB free")
-
     def commands(self, streams: Sequence[StreamTopics], *, partitions: int) -> str:
         """A comment: there are no commands of another tool, streamdp creates its own files."""
         return f"# SQLite: `streamdp topics create` makes {self._settings.path} and what is in it"
 
-    async def probe(
+    @at_desk
+    def probe(
         self, streams: Sequence[StreamTopics], *, written: Sequence[str] = ()
     ) -> Sequence[Finding]:
         """Whether both files can be opened, written to and trusted."""
-        return await self._desk.run(self._probe)
-
-    def _probe(self) -> list[Finding]:
         findings = []
         for path, kind in ((self._settings.path, TRUSTED), (self._settings.published, PUBLISHED)):
             if not path.exists():
@@ -234,79 +207,68 @@ class SqliteAdministrator:
                 findings.append(Finding(f"{path}", Verdict.GOOD, kind.name))
         if {finding.verdict for finding in findings} == {Verdict.GOOD}:
             pair = self._files()
-            for part in pair.trusted.parts():
+            for part in pair.parts():
                 try:
-                    pair.published.check(pair.trusted, part.id)
+                    pair.check(part)
                 except StateMismatch as error:
                     subject = f"partition {part.topics.stream}/{part.number}"
                     findings.append(Finding(subject, Verdict.PROBLEM, str(error)))
         return findings
 
-    async def announce(self, stream: StreamTopics, line: bytes) -> None:
+    @at_desk
+    def announce(self, stream: StreamTopics, line: bytes) -> None:
         """Replace the stream's own record among the actions of partition 0."""
-        await self._desk.run(partial(self._announce, stream, line))
-
-    def _announce(self, stream: StreamTopics, line: bytes) -> None:
         pair = self._to_look_into()
-        pair.published.copy(pair.trusted, pair.trusted.announce(stream, line))
+        pair.copy(pair.trusted.announce(stream, line))
 
-    async def peek(
+    @at_desk
+    def peek(
         self, stream: StreamTopics, partition: int, *, entries: LiveEntries | None = None
     ) -> Taken:
         """Read a partition's durable state without fencing its owner."""
-        return await self._desk.run(partial(self._peek, stream, partition, entries))
-
-    def _peek(self, stream: StreamTopics, number: int, entries: LiveEntries | None) -> Taken:
-        return as_taken(self._to_look_into().trusted.durable(stream, number, entries=entries))
+        return self._to_look_into().trusted.durable(stream, partition, entries=entries)
 
     async def last_commits(
         self, stream: StreamTopics, *, marks: Callable[[int], Collection[bytes]]
     ) -> AsyncIterator[LastCommit]:
         """The whole state, and the ledger lines that are not published yet."""
-        pair = await self._desk.run(self._to_look_into)
-        for number in await self._desk.run(partial(pair.trusted.partitions, stream)):
-            yield await self._desk.run(partial(self._last_commit, stream, number))
+        for number in await self._partitions(stream):
+            yield await self._last_commit(stream, number)
 
+    @at_desk
+    def _partitions(self, stream: StreamTopics) -> list[int]:
+        return self._to_look_into().trusted.partitions(stream)
+
+    @at_desk
     def _last_commit(self, stream: StreamTopics, number: int) -> LastCommit:
         pair = self._to_look_into()
-        published = pair.published.last_ledger_row(stream, number)
+        published = pair.last_published(stream, number)
         return pair.trusted.last_commit(stream, number, published=published)
 
-    async def newest(self, stream: StreamTopics, *, count: int) -> Sequence[Records]:
+    @at_desk
+    def newest(self, stream: StreamTopics, *, count: int) -> Sequence[Records]:
         """The last records of each partition. NOT PRIVATE."""
-        return await self._desk.run(partial(self._newest, stream, count))
-
-    def _newest(self, stream: StreamTopics, count: int) -> list[Records]:
-        total = len(self._to_look_into().trusted.heads(stream.input))
-        looker = Looker(open_file(self._settings.path, TRUSTED), self._settings.path)
-        try:
-            share = -(-count // max(1, total))
-            parts = [Partition(stream.stream, number) for number in range(total)]
-            newest = [looker.newest(stream, part, share) for part in parts]
-        finally:
-            looker.close()
-        return [records for records in newest if records]
+        return looking.newest(self._to_look_into().trusted.file, stream, count)
 
     async def history(
         self, stream: StreamTopics, *, after: Mapping[int, int]
     ) -> AsyncIterator[Records]:
         """The whole input, batch by batch, from the trusted file alone. NOT PRIVATE."""
-        path = self._settings.path
-        need(path, TRUSTED)
-        looker = await self._desk.run(lambda: Looker(open_file(path, TRUSTED), path))
+        need(self._settings.path, TRUSTED)
+        file = await self.desk.run(partial(open_file, self._settings.path, TRUSTED))
         try:
-            heads = await self._desk.run(partial(looker.heads, stream))
+            heads = await self.desk.run(partial(looking.heads, file, stream))
             for partition, head in sorted(heads.items()):
                 start = max(head.first, after.get(partition.number, 0))
-                look = partial(looker.range, stream, partition)
+                look = partial(looking.stretch, file, stream, partition)
                 while start < head.next:
-                    records = await self._desk.run(partial(look, start, head.next, READ_BATCH))
+                    records = await self.desk.run(partial(look, start, head.next))
                     if not records:
                         break
                     yield records
                     start = records.next_offset
         finally:
-            await self._desk.run(looker.close)
+            await self.desk.run(file.close)
 
     def _files(self) -> FilePair:
         if self._pair is None:
@@ -320,7 +282,7 @@ class SqliteAdministrator:
 
     async def close(self) -> None:
         """Close the files."""
-        await self._desk.close(lambda: self._pair.close() if self._pair else None)
+        await self.desk.close(lambda: self._pair.close() if self._pair else None)
 
 
 def _names(streams: Sequence[StreamTopics]) -> list[str]:

@@ -47,12 +47,20 @@ from streamdp.ports import (
     check_paired,
     no_fault,
 )
-from streamdp_adapters.sqlite.files import Desk, open_file
+from streamdp_adapters.sqlite import looking
+from streamdp_adapters.sqlite.files import Desk, OpenFile, open_file
 from streamdp_adapters.sqlite.lock import Lock, Release, locked
-from streamdp_adapters.sqlite.looking import Looker, Sight
+from streamdp_adapters.sqlite.looking import Sight
 from streamdp_adapters.sqlite.pairing import FilePair, open_pair
 from streamdp_adapters.sqlite.settings import INTERVAL, Settings
-from streamdp_adapters.sqlite.trusted import TRUSTED, Durable, Head, Ownership, fenced, missing
+from streamdp_adapters.sqlite.trusted import (
+    TRUSTED,
+    Head,
+    Ownership,
+    TakenPart,
+    fenced,
+    missing,
+)
 
 STEPS = (
     "take: fenced",
@@ -63,7 +71,6 @@ STEPS = (
     "commit: published",
 )
 LARGEST_VALUE = 64 << 20  # bytes; SQLite's own limit is a billion
-READ_BATCH = 2000  # records that `read` hands over at once
 
 
 class SqliteTransport:
@@ -80,7 +87,7 @@ class SqliteTransport:
         self._writing = Desk("streamdp-sqlite-write")
         self._looking = Desk("streamdp-sqlite-look")
         self._pair: FilePair | None = None
-        self._looker: Looker | None = None
+        self._looked_at: OpenFile | None = None
         self._listener: Listener | None = None
         self._topics: dict[str, StreamTopics] = {}
         self._heads: dict[Partition, Head] = {}
@@ -95,9 +102,9 @@ class SqliteTransport:
         """Open and lock the files, check the inputs, and assign every partition."""
         check_names(streams)
         pair = await self._writing.run(self._open)
-        if self._looker is None:
-            path = self._settings.path
-            self._looker = await self._looking.run(lambda: Looker(open_file(path, TRUSTED), path))
+        if self._looked_at is None:
+            opening = partial(open_file, self._settings.path, TRUSTED)
+            self._looked_at = await self._looking.run(opening)
         for topics in streams:
             await self._writing.run(partial(need_topics, pair, self._settings, topics))
         self._topics = {topics.stream: topics for topics in streams}
@@ -122,9 +129,9 @@ class SqliteTransport:
         trusted file is from before its first take, nobody knows its input: then it is any.
         """
         pair, self._ahead = self._files(), {}
-        for part in pair.trusted.parts():
+        for part in pair.parts():
             try:
-                pair.published.copy(pair.trusted, part.id)
+                pair.copy(part)
             except StateMismatch as error:
                 for topic in (part.topics.input, part.topics.second_input or part.topics.input):
                     self._ahead[topic, part.number] = error
@@ -161,15 +168,13 @@ class SqliteTransport:
         for topic in ("", topics.input, topics.second_input, topics.output):
             if (topic, number) in self._ahead:
                 raise StateMismatch(str(self._ahead[topic, number]))
-        pair.trusted.head(topics, number)  # refuses a missing partition
         owner = pair.trusted.claim(topics, number, self._worker)
         self._reached("take: fenced", partition)
-        pair.published.copy(pair.trusted, owner.part)
+        pair.copy(TakenPart(topics, number, owner.part))
         self._reached("take: copied", partition)
-        durable = pair.trusted.durable(
+        return owner, pair.trusted.durable(
             topics, number, owner=owner, entries=entries, progress=progress
         )
-        return owner, as_taken(durable)
 
     async def confirm(self, partition: Partition) -> None:
         """Check in the trusted file that this process still owns the partition."""
@@ -217,7 +222,7 @@ class SqliteTransport:
         pair.trusted.record(topics, partition.number, owner, commit, retain=self._settings.retain)
         self._reached("commit: recorded", partition)
         if commit.actions or commit.ledger:
-            pair.published.copy(pair.trusted, owner.part)
+            pair.copy(TakenPart(topics, partition.number, owner.part))
             self._reached("commit: published", partition)
 
     # --- input ------------------------------------------------------------------------------
@@ -225,9 +230,9 @@ class SqliteTransport:
     async def read(self, partition: Partition, start: int, stop: int) -> AsyncIterator[Records]:
         """The input again, batch by batch."""
         topics = self._stream(partition)
-        look = partial(self._open_looker().range, topics, partition)
+        look = partial(looking.stretch, self._file(), topics, partition)
         while True:
-            records = await self._looking.run(partial(look, start, stop, READ_BATCH))
+            records = await self._looking.run(partial(look, start, stop))
             if not records:
                 return
             yield records
@@ -236,12 +241,14 @@ class SqliteTransport:
     async def end_now(self, partition: Partition) -> int:
         """The end of the first input."""
         topics = self._stream(partition)
-        return (await self._looking.run(partial(self._open_looker().heads, topics)))[partition].next
+        return (await self._looking.run(partial(looking.heads, self._file(), topics)))[
+            partition
+        ].next
 
     async def stop_second_input(self, partition: Partition, start: int, *, timestamp: int) -> int:
         """The offset at which the second input is no longer older than this."""
         topics = self._stream(partition)
-        look = partial(self._open_looker().since, topics, partition.number, start, timestamp)
+        look = partial(looking.since, self._file(), topics, partition.number, start, timestamp)
         return await self._looking.run(look)
 
     async def read_second_input(
@@ -249,9 +256,10 @@ class SqliteTransport:
     ) -> AsyncIterator[Records]:
         """The second input, batch by batch."""
         topics = self._stream(partition)
-        look = partial(self._open_looker().range, as_input(topics), partition, every=False)
+        topics = replace(topics, input=topics.second_input, headers=True)
+        look = partial(looking.stretch, self._file(), topics, partition, every=False)
         while start < stop:
-            records = await self._looking.run(partial(look, start, stop, READ_BATCH))
+            records = await self._looking.run(partial(look, start, stop))
             if records.next_offset <= start:
                 return
             yield records
@@ -287,7 +295,9 @@ class SqliteTransport:
 
     async def _look(self, positions: dict[Partition, int], limit: int) -> Sight:
         streams = tuple(self._topics.values())
-        return await self._looking.run(partial(self._open_looker().look, streams, positions, limit))
+        return await self._looking.run(
+            partial(looking.look, self._file(), streams, positions, limit)
+        )
 
     def _deliver(self, asked: dict[Partition, int], sight: Sight) -> list[Records]:
         """The records of partitions that are still resumed; runs in the caller's step."""
@@ -355,7 +365,7 @@ class SqliteTransport:
         """Close everything within a bounded time; finish work that has begun."""
         for partition in {*self._owned, *self._in_flight, *self._positions}:
             self._forget(partition)
-        await self._looking.close(lambda: self._looker.close() if self._looker else None)
+        await self._looking.close(lambda: self._looked_at.close() if self._looked_at else None)
         await self._writing.close(self._give_up)
 
     def _give_up(self) -> None:
@@ -377,10 +387,11 @@ class SqliteTransport:
         self._in_flight.pop(partition, None)
         self._positions.pop(partition, None)
 
-    def _open_looker(self) -> Looker:
-        if self._looker is None:
+    def _file(self) -> OpenFile:
+        """The trusted file, as it is looked at while commits go on."""
+        if self._looked_at is None:
             raise _not_joined()
-        return self._looker
+        return self._looked_at
 
     def _files(self) -> FilePair:
         if self._pair is None:
@@ -406,11 +417,6 @@ def need_topics(pair: FilePair, settings: Settings, topics: StreamTopics) -> Non
         check_paired(topics, counts)
 
 
-def as_input(topics: StreamTopics) -> StreamTopics:
-    """The second input in the form of a first one, with its headers."""
-    return replace(topics, input=topics.second_input, headers=True)
-
-
 def need_input(pair: FilePair, settings: Settings, topic: str) -> int:
     """The partitions of an input; create or refuse a missing one."""
     there = len(pair.trusted.heads(topic))
@@ -420,23 +426,6 @@ def need_input(pair: FilePair, settings: Settings, topic: str) -> int:
         raise missing(topic)
     pair.trusted.create(topic, settings.partitions)
     return settings.partitions
-
-
-def as_taken(durable: Durable) -> Taken:
-    """What the trusted file knows of a partition."""
-    return Taken(
-        state=durable.state,
-        first_offset=durable.head.first,
-        end_offset=durable.head.next,
-        group_offset=durable.position,
-        last_ledger_line=durable.last_ledger_line,
-        partitions=durable.partitions,
-        remarks=durable.remarks,
-        owner=durable.worker,
-        second_input_first=durable.second_input.first if durable.second_input else 0,
-        second_input_end=durable.second_input.next if durable.second_input else 0,
-        second_input_offset=durable.beside_position,
-    )
 
 
 def check_sizes(partition: Partition, commit: Commit) -> None:

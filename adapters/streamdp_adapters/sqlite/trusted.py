@@ -10,26 +10,34 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from zlib import crc32
 
 import msgspec
 
 from streamdp.core.errors import Fenced, InvalidConfig
-from streamdp.ports import Commit, Headers, Key, LastCommit, LiveEntries, StreamTopics, Value
-from streamdp_adapters.sqlite.files import WIDTH, FileKind, reading, writing
+from streamdp.ports import (
+    Commit,
+    Headers,
+    Key,
+    LastCommit,
+    LiveEntries,
+    StreamTopics,
+    Taken,
+    Value,
+)
+from streamdp_adapters.sqlite.files import WIDTH, FileKind, OpenFile
 from streamdp_adapters.sqlite.published import (
     ACTIONS,
     LEDGER,
     MODE_KEY,
     SCHEMA,
     TABLES,
-    Known,
     append,
     last_row,
     ledger_line,
+    parts_of,
 )
 from streamdp_adapters.sqlite.published import Row as PublishedRow
 
@@ -89,39 +97,21 @@ class Ownership:
     worker: str
 
 
-@dataclass(frozen=True, slots=True)
-class Durable:
-    """What the trusted file holds of a partition of a stream."""
-
-    state: Mapping[bytes, bytes] = field(repr=False)
-    head: Head
-    position: int | None
-    partitions: int
-    remarks: Mapping[int, str]
-    worker: str | None = None  # the worker that took it last
-    second_input: Head | None = None  # of the second input, if there is one
-    beside_position: int | None = None
-    last_ledger_line: bytes | None = field(default=None, repr=False)
-
-
 class TrustedFile:
     """The transactions on the trusted file. One thread only.
 
     With `history` ``"all"`` superseded actions stay; with ``"latest"`` they are deleted.
     """
 
-    def __init__(
-        self, connection: sqlite3.Connection, path: Path, *, history: str = "latest"
-    ) -> None:
-        self._connection = connection
-        self._path = path
+    def __init__(self, file: OpenFile, *, history: str = "latest") -> None:
+        self.file = file
         self._history = history
 
     # --- topics and input -------------------------------------------------------------------
 
     def create(self, topic: str, partitions: int) -> int:
         """Create missing partitions; return how many there were."""
-        with writing(self._connection, self._path) as file:
+        with self.file.writing() as file:
             before = len(heads_of(file, topic))
             file.executemany(
                 "INSERT INTO input (topic, number, first, next) VALUES (?, ?, 0, 0)",
@@ -131,7 +121,7 @@ class TrustedFile:
 
     def heads(self, topic: str) -> list[Head]:
         """The partitions of an input, in order; empty if there is no such input."""
-        with reading(self._connection, self._path) as file:
+        with self.file.reading() as file:
             return heads_of(file, topic)
 
     def append(
@@ -148,7 +138,7 @@ class TrustedFile:
         Their timestamp is the present time. With `kept`, records older than the `kept` newest ones
         are deleted from the partitions that get records.
         """
-        with writing(self._connection, self._path) as file:
+        with self.file.writing() as file:
             heads = heads_of(file, topic)
             if partition is not None:
                 _check_number(topic, heads, partition)
@@ -165,12 +155,13 @@ class TrustedFile:
     # --- owners and commits -----------------------------------------------------------------
 
     def claim(self, topics: StreamTopics, number: int, worker: str) -> Ownership:
-        """Fence every earlier owner.
+        """Fence every earlier owner; refuse a partition that is not there.
 
         A partition that was committed keeps the names of its inputs, and so the records that it
         needs, until the next commit: the taker may find that they are not those it was taken for.
         """
-        with writing(self._connection, self._path) as file:
+        with self.file.writing() as file:
+            _check_number(topics.input, heads_of(file, topics.input), number)
             part = _enter(file, topics, number)
             file.execute(
                 "UPDATE part SET topic = ?, beside = ? WHERE id = ? AND position IS NULL",
@@ -192,7 +183,7 @@ class TrustedFile:
         retain: int,
     ) -> None:
         """Record one commit, with what it publishes."""
-        with writing(self._connection, self._path) as file:
+        with self.file.writing() as file:
             _check_owner(file, topics, number, owner)
             _write_state(file, owner.part, commit)
             for table, records in ((ACTIONS, commit.actions), (LEDGER, commit.ledger)):
@@ -219,19 +210,13 @@ class TrustedFile:
             for topic in filter(None, (topics.input, topics.second_input)):
                 _trim(file, topic, number, retain)
 
-    def announce(self, topics: StreamTopics, line: bytes) -> int:
-        """Replace the stream's own record among the actions of partition 0; return the part."""
-        with writing(self._connection, self._path) as file:
+    def announce(self, topics: StreamTopics, line: bytes) -> TakenPart:
+        """Replace the stream's own record among the actions of partition 0; return that."""
+        with self.file.writing() as file:
             part = _enter(file, topics, 0)
             at = last_row(file, ACTIONS, part) + 1
             append(file, ACTIONS, part, [(at, MODE_KEY, line)], self._history)
-            return part
-
-    def head(self, topics: StreamTopics, number: int) -> Head:
-        """One partition of a stream's input; refuse one that is not there."""
-        heads = self.heads(topics.input)
-        _check_number(topics.input, heads, number)
-        return heads[number]
+            return TakenPart(topics, 0, part)
 
     def durable(
         self,
@@ -241,9 +226,9 @@ class TrustedFile:
         owner: Ownership | None = None,
         entries: LiveEntries | None = None,
         progress: Callable[[int], None] | None = None,
-    ) -> Durable:
+    ) -> Taken:
         """A partition's durable state in one read transaction; with `owner`, only for it."""
-        with reading(self._connection, self._path) as file:
+        with self.file.reading() as file:
             if owner is not None:
                 _check_owner(file, topics, number, owner)
             heads = heads_of(file, topics.input)
@@ -253,7 +238,7 @@ class TrustedFile:
                 " WHERE app = ? AND stream = ? AND number = ?",
                 (topics.app, topics.stream, number),
             ).fetchone()
-            part, position, worker, read = row or (None, None, None, None)
+            part, position, worker, second_position = row or (None, None, None, None)
             state, count = LiveEntries() if entries is None else entries, 0
             rows = file.execute("SELECT key, value FROM state WHERE part = ? ORDER BY key", (part,))
             while some := rows.fetchmany(_READ_AT_ONCE):
@@ -266,26 +251,26 @@ class TrustedFile:
                 " WHERE app = ? AND stream = ? AND position IS NOT NULL",
                 (topics.app, topics.stream),
             )
-            known = dict(remarks.fetchall())
-            second_input = (
-                heads_of(file, topics.second_input)[number] if topics.second_input else None
-            )
-            line = None if part is None else ledger_line(file, last_row(file, LEDGER, part))
-            return Durable(
-                state,
-                heads[number],
-                position,
-                len(heads),
-                known,
-                worker or None,
-                second_input,
-                read,
-                line,
+            second = heads_of(file, topics.second_input)[number] if topics.second_input else None
+            return Taken(
+                state=state,
+                first_offset=heads[number].first,
+                end_offset=heads[number].next,
+                group_offset=position,
+                last_ledger_line=None
+                if part is None
+                else ledger_line(file, last_row(file, LEDGER, part)),
+                partitions=len(heads),
+                remarks=dict(remarks.fetchall()),
+                owner=worker or None,
+                second_input_first=second.first if second else 0,
+                second_input_end=second.next if second else 0,
+                second_input_offset=second_position,
             )
 
     def parts(self) -> list[TakenPart]:
         """Each partition of each stream that was ever taken, gone streams included."""
-        with reading(self._connection, self._path) as file:
+        with self.file.reading() as file:
             rows = file.execute(
                 "SELECT app, stream, topic, beside, number, id FROM part"
                 " ORDER BY app, stream, number"
@@ -297,20 +282,13 @@ class TrustedFile:
 
     def partitions(self, topics: StreamTopics) -> list[int]:
         """The partitions of a stream that were ever taken."""
-        with reading(self._connection, self._path) as file:
-            rows = file.execute(
-                "SELECT number FROM part WHERE app = ? AND stream = ? ORDER BY number",
-                (topics.app, topics.stream),
-            ).fetchall()
-        return [number for (number,) in rows]
+        with self.file.reading() as file:
+            return list(parts_of(file, topics))
 
     def last_commit(self, topics: StreamTopics, number: int, *, published: int) -> LastCommit:
         """A partition's state, and its ledger lines behind the row number that is published."""
-        with reading(self._connection, self._path) as file:
-            (part,) = file.execute(
-                "SELECT id FROM part WHERE app = ? AND stream = ? AND number = ?",
-                (topics.app, topics.stream, number),
-            ).fetchone()
+        with self.file.reading() as file:
+            part = parts_of(file, topics)[number]
             state = file.execute("SELECT key, value FROM state WHERE part = ?", (part,)).fetchall()
             lines = file.execute(
                 "SELECT value FROM ledger WHERE id > ? AND id < ? ORDER BY id",
@@ -320,24 +298,21 @@ class TrustedFile:
 
     def confirm(self, topics: StreamTopics, number: int, owner: Ownership) -> None:
         """Refuse an owner that was fenced."""
-        with reading(self._connection, self._path) as file:
+        with self.file.reading() as file:
             _check_owner(file, topics, number, owner)
 
     # --- what the published file copies -----------------------------------------------------
 
-    def known(self, part: int, *, ledger_row: int) -> Known:
-        """The partition of this id, and one of its ledger rows."""
-        with reading(self._connection, self._path) as file:
-            app, stream, number = file.execute(
-                "SELECT app, stream, number FROM part WHERE id = ?", (part,)
-            ).fetchone()
+    def known(self, part: int, *, ledger_row: int) -> tuple[dict[str, int], bytes | None]:
+        """The number of a partition's newest row in each table, and one of its ledger rows."""
+        with self.file.reading() as file:
             last = {table: last_row(file, table, part) for table in TABLES}
-            return Known((app, stream, number), last, ledger_line(file, ledger_row))
+            return last, ledger_line(file, ledger_row)
 
     def later(self, table: str, part: int, after: int) -> Iterator[list[PublishedRow]]:
         """A partition's rows behind this number, in order, some at a time."""
         while True:
-            with reading(self._connection, self._path) as file:
+            with self.file.reading() as file:
                 rows = file.execute(
                     f"SELECT id, key, value FROM {table} WHERE id > ? AND id < ?"  # noqa: S608
                     " ORDER BY id LIMIT ?",
@@ -350,22 +325,18 @@ class TrustedFile:
             after = rows[-1][0]
 
     def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
+        """Close the file."""
+        self.file.close()
 
 
 def _enter(file: sqlite3.Connection, topics: StreamTopics, number: int) -> int:
     """The id of a stream's partition, which is given to it once."""
-    name = (topics.app, topics.stream, number)
     file.execute(
         "INSERT OR IGNORE INTO part (app, stream, number, topic, owner, worker)"
         " VALUES (?, ?, ?, '', 0, '')",
-        name,
+        (topics.app, topics.stream, number),
     )
-    (part,) = file.execute(
-        "SELECT id FROM part WHERE app = ? AND stream = ? AND number = ?", name
-    ).fetchone()
-    return int(part)
+    return parts_of(file, topics)[number]
 
 
 def heads_of(file: sqlite3.Connection, topic: str) -> list[Head]:
