@@ -124,7 +124,7 @@ def test_does_a_feedback_stream_get_what_it_reads(tmp_path: Path, content: str) 
     configuration = feedback(tmp_path, f'content = "{content}"')
     (spec,) = configuration.assemblies()
     assert spec.recipe == Rewards()
-    format_ = configuration.format("home")
+    format_ = configuration.streams["home"].format()
     assert format_.feedback is not None
     read = format_.decode([spec.encode([0.25])], [[]])
     assert read.content["gain"].tolist() == [UNIT // 4]
@@ -170,7 +170,7 @@ def test_is_the_cap_s_secret_read_from_its_file(tmp_path: Path) -> None:
         ('combine = "max"', "", "assemblies.clicks.combine: missing; expected how several"),
         ('combine = "max"', 'combine = "max"\ndefault_loss = 2', "default_loss: not usable"),
         ('combine = "max"', 'combine = "max"\nwindows = 2', "windows: unknown key; expected win"),
-        ("[topics.requests]", "[topics.others]", 'topics."requests": no budget for the requests'),
+        ("[topics.requests]", "[topics.others]", 'topics.requests: no budget for the requests'),
         ('outcomes = "outcomes"', 'outcomes = "requests"', "holds the requests of this assembly"),
         ('outcomes = "outcomes"', 'outcomes = "feedback"', "outcomes: a stream reads the outcomes"),
         ('requests = "requests"', 'requests = "feedback"', "holds the requests of an assembly"),
@@ -223,9 +223,7 @@ BOTH = (second("trial", topic="more", epsilon='"1/4"'), '[topics.more]\nbudget =
 def test_do_all_topics_of_one_pair_share_its_budget(tmp_path: Path) -> None:
     """Two assemblies of the same requests: each topic is within its budget, the sum is not."""
     message = refused(tmp_path, assembly("views", stream="trial"), *BOTH)
-    assert (
-        'topics."requests".budget: streams may charge a request with its outcomes more' in message
-    )
+    assert "topics.requests.budget: streams may charge a request with its outcomes more" in message
     assert "expected a total of at most 1/2, got 3/4" in message
     assert "events of clicks in feedback 1/2; events of views in more 1/4" in message
 
@@ -278,7 +276,7 @@ def test_does_what_others_charge_count(tmp_path: Path) -> None:
 def test_does_a_budget_of_the_outcomes_bind_too(tmp_path: Path) -> None:
     """Where one is written."""
     message = refused(tmp_path, '[topics.outcomes]\nbudget = "1/4"')
-    assert 'topics."outcomes".budget' in message
+    assert "topics.outcomes.budget" in message
 
 
 def test_is_one_input_written_by_one_assembly(tmp_path: Path) -> None:

@@ -252,9 +252,7 @@ def test_is_a_wrong_configuration_exit_code_2(shop: Path, streamdp: Streamdp) ->
     shop.write_text(shop.read_text().replace('budget = "3/4"', 'budget = "1/4"'))
     result = streamdp("check", "-c", str(shop))
     assert (result.code, result.out) == (2, "")
-    assert result.err.startswith(
-        f'streamdp: {shop}: topics."losses".budget: the topic\'s streams may'
-    )
+    assert result.err.startswith(f"streamdp: {shop}: topics.losses.budget: the topic's streams may")
     assert streamdp("check", "-c", "nowhere.toml").code == 2
     assert streamdp("check", "--no-such-option").code == 2
 

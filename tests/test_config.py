@@ -81,7 +81,7 @@ def test_is_a_small_configuration_resolved(tmp_path: Path) -> None:
         (('["a", "b", "c"]', '["a", "b"]\nformat = "xml"'), "home.format.name: unknown form"),
         (('["a", "b", "c"]', '["a", "b"]\nformat = {name = "json", layout = "x"}'),
          "streams.home.format.layout: not allowed"),
-        (('input = "feedback"', 'input = "clicks"'), 'topics."clicks": no budget for the input'),
+        (('input = "feedback"', 'input = "clicks"'), 'topics.clicks: no budget for the input'),
         (('input = "feedback"', "input = 3"), "streams.home.input: not usable; expected string"),
         (('budget = "1"', 'budget = "1"\npartitions = true'),
          "topics.feedback.partitions: not usable; expected a number, got true"),
@@ -172,6 +172,12 @@ def test_is_everything_wrong_told_at_once(tmp_path: Path) -> None:
     assert len(message.splitlines()) == 4
     assert "log.level" in message
     assert "service.pace" in message
+    both = second("trial", more='actions_file = "names"\n[streams.trial.context]\nhour = ["am"]')
+    message = refused(shop(tmp_path, both, instead=('["a", "b", "c"]', '["a", "b"]\nepoch = 0')))
+    assert [line.partition(": ")[2].split(";")[0] for line in message.splitlines()] == [
+        "streams.home.epoch: not usable",
+        "streams.trial.actions: needs one list",
+    ]
 
 
 def test_is_what_is_no_toml_refused_without_quoting_it(tmp_path: Path) -> None:
@@ -217,7 +223,7 @@ def test_do_the_streams_of_a_topic_share_its_budget(tmp_path: Path) -> None:
     """P11: trials and estimates count; the message lists every share, exactly."""
     estimates = '[[streams.trial.estimates]]\nname = "mean_loss"\nepsilon = "1/3"\nmin_length = 9'
     message = refused(shop(tmp_path, second("trial"), estimates))
-    assert 'topics."feedback".budget' in message
+    assert "topics.feedback.budget" in message
     assert "expected a total of at most 1, got 13/12" in message
     assert "home 1/2 (action 1/2)" in message
     assert "trial 7/12 (action 1/4 + mean_loss 1/3)" in message
@@ -267,7 +273,7 @@ def test_is_an_input_refused_that_is_derived(tmp_path: Path, name: str) -> None:
 
 def test_is_a_stream_s_name_one_that_topics_can_have(tmp_path: Path) -> None:
     """Names part the derived topics, so they have no dot."""
-    assert "streams.a.b" in refused(shop(tmp_path, second('"a.b"')))
+    assert 'streams."a.b"' in refused(shop(tmp_path, second('"a.b"')))
 
 
 def test_is_an_estimate_given_once(tmp_path: Path) -> None:
@@ -294,7 +300,7 @@ def test_are_actions_read_from_a_file(tmp_path: Path) -> None:
     names = tmp_path / "actions.txt"
     names.write_text("a\nb c\nü\n")
     path = shop(tmp_path, instead=('actions = ["a", "b", "c"]', f'actions_file = "{names}"'))
-    assert Configuration.load(path, {}).actions("home") == ["a", "b c", "ü"]
+    assert Configuration.load(path, {}).streams["home"].actions == ["a", "b c", "ü"]
     names.write_text("a\n\nb\n")
     assert "streams.home.actions: not names" in refused(path)
 
@@ -312,10 +318,10 @@ def test_does_the_environment_override_the_file(tmp_path: Path) -> None:
         "STREAMDP_STRICT": "not ours",
     }
     configuration = Configuration.load(path, environment)
-    assert (configuration.app, configuration.stream("home").epoch) == ("store", 3)
+    assert (configuration.app, configuration.streams["home"].table.epoch) == ("store", 3)
     assert configuration.spec("home").charge == Fraction(1, 3)
-    assert not configuration.stream("front-page").carry
-    assert configuration.actions("front-page") == ["p", "q", "r"]
+    assert not configuration.streams["front-page"].table.carry
+    assert configuration.streams["front-page"].actions == ["p", "q", "r"]
     assert configuration.loop_settings().pace.seconds == 7.5
 
 
@@ -352,6 +358,8 @@ def test_is_a_wrong_variable_named(tmp_path: Path, variable: str, value: str, sa
             "1/4",
             ": the topic's streams may charge a record",
         ),
+        ("STREAMS__HOME__CONTEXT", '{hour = ["am", "pm"]}', ": only of streams that observe feed"),
+        ("STREAMS__HOME__LIMITS__MEMORY", "9999999", ": only of streams with contexts"),
         ("TRANSPORT__KIND", "rabbit", ": unknown; expected kafka or sqlite, got rabbit"),
         ("TRANSPORT__PUBLISHED", "shop.db", ": is the trusted file"),
         ("TRANSPORT", '{kind = "kafka"}', ": transport.bootstrap: missing"),

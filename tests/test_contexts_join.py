@@ -216,7 +216,7 @@ def test_every_probability_fits_the_width() -> None:
 
 
 def test_send_writes_what_the_client_writes(tmp_path: Path) -> None:
-    feedback = shop(tmp_path).feedback("clicks")
+    feedback = shop(tmp_path).streams["clicks"].feedback
     choice = drawn({"device": "phone", "age": 44})
     line = {"key": "home", "request": "r-1", "action": choice.action, "pscore": choice.probability}
     for context in ({"device": "phone", "age": 44}, "device=phone;age=18..65"):
@@ -250,7 +250,7 @@ def replace_release(choice: Answer) -> Answer:
 def spec_of(folder: Path, text: str = JSON) -> tuple[AssemblySpec, Format]:
     configuration = shop(folder, text)
     (spec,) = configuration.assemblies()
-    format_ = configuration.format("clicks")
+    format_ = configuration.streams["clicks"].format()
     assert format_.feedback is not None
     return spec, format_
 

@@ -514,7 +514,7 @@ def test_what_send_writes_is_observed_in_its_cell(
     sent = streamdp("send", str(tmp_path / name), "-c", str(configuration.path), *asked)
     assert sent.out == f"{count} records sent to shown\n", sent
     reading = ReadOptions(actions=ACTIONS, format=form, format_options=options)
-    feedback = configuration.feedback("clicks")
+    feedback = configuration.streams["clicks"].feedback
     log = topic_log(configuration.technology(), "shown", reading, feedback, name="shown")
     cells = [FIELDS.cell({"device": "phone", "age": 70}), FIELDS.cell({})]
     assert log.played.tolist() == [2 * cells[0], 2 * cells[1] + 1]
@@ -579,7 +579,8 @@ def test_interactions_are_written_as_a_list_or_as_text(tmp_path: Path) -> None:
         folder = tmp_path / str(at)
         folder.mkdir()
         options = f'epsilon = "1/2"\ninteractions = {written}'
-        made.append(shop(folder, instead=('epsilon = "1/2"', options)).learner("clicks"))
+        configuration = shop(folder, instead=('epsilon = "1/2"', options))
+        made.append(configuration.streams["clicks"].learner)
     assert made[0].digest() == made[1].digest()
 
 

@@ -124,8 +124,8 @@ def test_does_learning_without_privacy_hear_of_sales_no_sooner_than_the_shop() -
 def test_is_the_configuration_right_and_the_shop_s_own() -> None:
     configuration = Configuration.load(EXAMPLE / "streamdp.toml", environment={})
     assert delay_of(configuration) == 3.0
-    assert tuple(configuration.actions(STREAM)) == tuple(SHELVES)
-    assert configuration.contexts(STREAM) == CONTEXTS
+    assert tuple(configuration.streams[STREAM].actions) == tuple(SHELVES)
+    assert configuration.streams[STREAM].contexts == CONTEXTS
     table = configuration.tables.assemblies[ASSEMBLY]
     assert (table.requests, table.outcomes, table.default_loss) == (*TOPICS, 1.0)
 

@@ -27,7 +27,7 @@ def test_what_is_configured_is_what_runs(tmp_path: Path) -> None:
     assert spec.format.feedback is not None
     assert spec.learner.recipe == "policy_following"
     assert spec.topics.headers
-    assert (spec.charge, configuration.shares("clicks")) == (
+    assert (spec.charge, configuration.streams["clicks"].shares) == (
         Fraction(1, 2),
         {"sums": Fraction(1, 2)},
     )

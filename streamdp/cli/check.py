@@ -150,17 +150,18 @@ def _topics(configuration: Configuration) -> list[dict[str, Any]]:
 
 def _stream(configuration: Configuration, spec: StreamSpec) -> dict[str, Any]:
     """The public facts of one stream."""
+    stream = configuration.streams[spec.name]
     return {
         "stream": spec.name,
         "input": spec.topics.input,
         "epoch": spec.epoch,
         "partition_epochs": {str(n): epoch for n, epoch in sorted(spec.partition_epochs.items())},
         "start": spec.start.value,
-        "actions": len(configuration.actions(spec.name)),
+        "actions": len(stream.actions),
         "context": _table(configuration, spec),
         "learner": str(spec.learner),
         "format": dict(spec.format.settings()),
-        "charges": {kind: str(share) for kind, share in configuration.shares(spec.name).items()},
+        "charges": {kind: str(share) for kind, share in stream.shares.items()},
         "charge": str(spec.charge),
         "digest": spec.digest,
         "row_bytes": spec.row_bytes,
@@ -222,7 +223,7 @@ def _table(configuration: Configuration, spec: StreamSpec) -> dict[str, Any] | N
     """The size of a table of contexts, and what is promised of them."""
     from streamdp.core.kinds.feedback import PolicyLearner
 
-    contexts, learner = configuration.contexts(spec.name), spec.learner
+    contexts, learner = configuration.streams[spec.name].contexts, spec.learner
     if contexts is None:
         return None
     assert isinstance(learner, PolicyLearner)

@@ -112,13 +112,12 @@ def chosen(configuration: Configuration, stream: str | None) -> StreamTopics:
 def chosen_assembly(configuration: Configuration, assembly: str) -> StreamTopics:
     """The topics of a named assembly."""
     from streamdp.core.errors import InvalidConfig
-    from streamdp.service.config.assembling import topics_of
 
-    known = configuration.tables.assemblies
+    known = {topics.stream: topics for topics in configuration.assembly_topics()}
     if assembly not in known:
         expected = " or ".join(known) or "a table [assemblies.NAME]"
         raise InvalidConfig("--assembly", "unknown", expected=expected, got=assembly)
-    return topics_of(configuration, assembly)
+    return known[assembly]
 
 
 def narrowed(configuration: Configuration, stream: str | None) -> list[StreamTopics]:

@@ -70,7 +70,7 @@ def mode(
         return
     used = "each key's own action" if live else "the fallback action"
     typer.echo(f"{topics.stream}: {f'since {since} ' if since else ''}all readers use {used}")
-    if not live and configuration.stream(topics.stream).fallback_action is None:
+    if not live and configuration.streams[topics.stream].table.fallback_action is None:
         typer.echo(
             "the configuration has no fallback_action: look-ups over HTTP answer 404", err=True
         )

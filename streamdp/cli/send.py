@@ -118,7 +118,7 @@ def send(
             from streamdp.service.sources import up_to_date
 
             with reaching():  # a format may need the schemas that it writes by
-                format_ = up_to_date(configuration.format(topics.stream))
+                format_ = up_to_date(configuration.streams[topics.stream].format())
             records = _encoded(format_, topics.input, file, source, default, rows)
         counts = run(_sent(technology, topics, records, partition))
     count, outcomes = counts[topics.input], counts.get(topics.second_input)
@@ -191,16 +191,15 @@ def _of_assembly(
     from streamdp.service.config.assembling import contents_of
     from streamdp.service.sources import up_to_date
 
+    table = configuration.tables.assemblies[topics.stream]
     with reaching():
         writers = [
-            None if contents is None else up_to_date(contents)
-            for contents in contents_of(configuration, topics.stream)
+            None if contents is None else up_to_date(contents) for contents in contents_of(table)
         ]
-    table = configuration.tables.assemblies[topics.stream]
+    stream = configuration.streams[table.stream]
     read = loop_records(
-        file, source, mode=table.mode, actions=configuration.actions(table.stream),
-        key=key, feedback=configuration.feedback(table.stream),
-    )  # fmt: skip
+        file, source, mode=table.mode, actions=stream.actions, key=key, feedback=stream.feedback
+    )
 
     def record(line: Line) -> Sent:
         own, value, headers = line.record

@@ -21,6 +21,8 @@ has that name begins behind the offsets that were charged before. The way out, w
 is said in one place, here.
 """
 
+from __future__ import annotations
+
 from typing import overload
 
 OTHER_TOPIC = (
@@ -60,13 +62,26 @@ class StreamdpError(Exception):
         got: object = "",
     ) -> None:
         """Make the message of where, what, expected and got; or take a whole one."""
-        if what is not None:
-            where = complaint(where, what, expected=expected, got=got)
-        super().__init__(where)
+        if what is None:
+            self.where, self.problem = "", where
+            super().__init__(where)
+        else:
+            self.where, self.problem = where, f"{what}; expected {expected}, got {got}"
+            super().__init__(complaint(where, what, expected=expected, got=got))
 
 
 class InvalidConfig(StreamdpError, ValueError):
     """A configuration or an argument is wrong; the user must change it, nothing was done."""
+
+    def at(self, where: str) -> InvalidConfig:
+        """The same problem, said of another place: for callers that know where a value stood.
+
+        >>> InvalidConfig("epsilon", "not exact", expected="text", got="float").at("a.toml: e")
+        InvalidConfig('a.toml: e: not exact; expected text, got float')
+        """
+        moved = InvalidConfig(f"{where}: {self.problem}")
+        moved.where, moved.problem = where, self.problem
+        return moved
 
 
 class BudgetExceeded(StreamdpError):

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from streamdp.service.config.pairs import Way, connected
+from streamdp.service.config.budgets import Way, connected
 from streamdp.wire.lines import Assembled, PersonsCap
 
 

@@ -18,7 +18,6 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from functools import partial
 
 from streamdp.core.errors import InvalidConfig
@@ -69,7 +68,7 @@ class Ledgers:
         if left is None:
             return by_others
         return replace(
-            by_others, room=min(by_others.room, left - _charge(self._configuration, name))
+            by_others, room=min(by_others.room, left - self._configuration.streams[name].charge)
         )
 
     async def _pairs(self, topic: str | None) -> PairChargesByOthers:
@@ -91,27 +90,27 @@ class Ledgers:
         return by_others
 
     async def _of_stream(self, stream: str, scope: Scope) -> ChargesByOthers:
-        configuration, own = self._configuration, self._configuration.stream(stream)
-        table = configuration.tables.topics[own.input]
+        configuration, own = self._configuration, self._configuration.streams[stream]
+        topic = own.table.input
+        table = configuration.tables.topics[topic]
         siblings = {
-            topics.ledger: _charge(configuration, topics.stream)
-            for topics in configuration.topics()
-            if topics.input == own.input and topics.stream != stream
+            other.topics.ledger: other.charge
+            for name, other in configuration.streams.items()
+            if other.table.input == topic and name != stream
         }
-        mine = StreamTopics(configuration.app, stream, own.input).ledger
         readings: list[EpochReading] = []
         input_ids: Mapping[int, str] = {}
         async with self._turn:
             for topics in await self._list():
-                if topics.ledger == mine:
+                if topics.ledger == own.topics.ledger:
                     if scope is Scope.LOST:
-                        input_ids = (await self._tally(topics)).input_ids(own.input)
+                        input_ids = (await self._tally(topics)).input_ids(topic)
                     continue
                 if scope is not Scope.EARLIER or self._may_have_charged_more(topics):
-                    readings += (await self._tally(topics)).readings(own.input)
+                    readings += (await self._tally(topics)).readings(topic)
         return ChargesByOthers(
             app=configuration.app,
-            room=table.budget - _charge(configuration, stream),
+            room=table.budget - own.charge,
             elsewhere=table.elsewhere,
             configured=siblings,
             readings=tuple(readings),
@@ -141,7 +140,7 @@ class Ledgers:
             return True
         if topics.stream in self._configuration.tables.assemblies:
             return False  # an assembly charges nothing by itself
-        table = self._configuration.stream(topics.stream)
+        table = self._configuration.streams[topics.stream].table
         return max(table.epoch, *table.partition_epochs.values(), 1) > 1
 
     def _is_retired(self, topics: StreamTopics) -> bool:
@@ -197,8 +196,3 @@ class Ledgers:
             self._ledger_alone.add(ledger)
             if self._log is not None:
                 self._log.warning("past_without_state", ledger=ledger)
-
-
-def _charge(configuration: Configuration, stream: str) -> Fraction:
-    """What a stream charges an event, estimates included."""
-    return sum(configuration.shares(stream).values(), Fraction(0))

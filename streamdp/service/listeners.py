@@ -178,12 +178,12 @@ def abouts_of(configuration: Configuration) -> list[About]:
 
 def about_of(configuration: Configuration, name: str) -> About:
     """A stream's public configuration; it loads no engine, and a seed is only displayed."""
-    table = configuration.stream(name)
-    (topics,) = (topics for topics in configuration.topics() if topics.stream == name)
+    stream = configuration.streams[name]
+    table = stream.table
     return About(
-        topics=topics,
-        learner=configuration.learner(name),
-        estimates=configuration.estimates(name),
+        topics=stream.topics,
+        learner=stream.learner,
+        estimates=stream.estimates,
         budget=configuration.tables.topics[table.input].budget,
         epoch=table.epoch,
         seeded=table.seed is not None,
@@ -191,6 +191,6 @@ def about_of(configuration: Configuration, name: str) -> About:
         partition_epochs=table.partition_epochs,
         gap=table.gap,
         salt=table.feedback.salt if table.feedback else "",
-        contexts=configuration.contexts(name),
-        shown=tuple(configuration.actions(name)),
+        contexts=stream.contexts,
+        shown=tuple(stream.actions),
     )

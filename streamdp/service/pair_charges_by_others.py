@@ -24,7 +24,7 @@ from fractions import Fraction
 
 from streamdp.service.charges_by_others import ChargesByOthers, Claim, EpochReading, Tally
 from streamdp.service.config import Configuration
-from streamdp.service.config.pairs import Way, connected, event_charge, way_of
+from streamdp.service.config.budgets import Way, connected, event_charge, way_of
 
 NONE = Fraction(0)
 
@@ -35,6 +35,7 @@ class PairChargesByOthers:
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
         self._tables = configuration.tables
+        self._streams = configuration.streams
         self._claims: list[Claim] = []
         self._tallies: list[Tally] = []
 
@@ -55,7 +56,7 @@ class PairChargesByOthers:
         ledger = self._ledger(name)
         return ChargesByOthers(
             app=self._configuration.app,
-            room=budget - event_charge(self._configuration, own.output),
+            room=budget - event_charge(self._tables, self._streams, own.output),
             elsewhere=sum((self._elsewhere(end) for end in own[:2]), NONE),
             configured=self._configured(name, own),
             readings=tuple(self._readings(own, budget, but=ledger)),
@@ -67,13 +68,13 @@ class PairChargesByOthers:
         for other in self._tables.assemblies:
             way = way_of(self._tables, other)
             if other != name and way.requests == own.requests:
-                charges[self._ledger(other)] = event_charge(self._configuration, way.output)
+                charges[self._ledger(other)] = event_charge(self._tables, self._streams, way.output)
         ways = {way for way in self._ways() if way.requests != own.requests}
         for way in ways.intersection(connected(self._ways(), own.requests)):  # that share outcomes
             charges[f"{way.requests} to {way.output}"] = self._highest(way.output)
-        for stream, table in self._tables.streams.items():
-            if table.input == own.requests:
-                charges[self._ledger(stream)] = self._share(stream)
+        for stream in self._streams.values():
+            if stream.table.input == own.requests:
+                charges[stream.topics.ledger] = stream.charge
         charges[f"streams of {own.outcomes}"] = self._read_directly(own.outcomes)
         return charges
 
@@ -120,9 +121,6 @@ class PairChargesByOthers:
         ways = {Way(claim.requests, claim.outcomes, claim.output) for claim in self._claims}
         return ways | {way_of(self._tables, name) for name in self._tables.assemblies}
 
-    def _share(self, stream: str) -> Fraction:
-        return sum(self._configuration.shares(stream).values(), NONE)
-
     def _ledger(self, name: str) -> str:
         return f"{self._configuration.app}.{name}.ledger"
 
@@ -135,8 +133,8 @@ class PairChargesByOthers:
 
     def _read_directly(self, topic: str) -> Fraction:
         """The highest charges of the streams whose ledgers are here, added up."""
-        streams = [name for name, table in self._tables.streams.items() if table.input == topic]
-        charged = {self._ledger(name): self._share(name) for name in streams}
+        readers = (of for of in self._streams.values() if of.table.input == topic)
+        charged = {of.topics.ledger: of.charge for of in readers}
         for tally in self._tallies:
             ledger = tally.ledger
             charged[ledger] = max(charged.get(ledger, NONE), tally.highest(topic))

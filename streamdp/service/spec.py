@@ -62,7 +62,7 @@ class StreamSpec:
         """Refuse a stream that must not run as a service."""
         if not self.learner.private:
             raise InvalidConfig(
-                f"streams.{self.name}.learner",
+                "learner",
                 "not private",
                 expected="a learner with a charge",
                 got=self.learner.recipe,
@@ -72,19 +72,17 @@ class StreamSpec:
             tariff(self.kind, budget=self.share)
         if self.idle is not None and not self.topics.headers:
             raise InvalidConfig(
-                f"streams.{self.name}.idle",
+                "idle",
                 "needs the records' timestamps, which the stream does not read",
                 expected="topics with headers and timestamps",
                 got="topics without",
             )
         if self.epoch < 1:
-            raise InvalidConfig(
-                f"streams.{self.name}.epoch", "no epoch", expected="≥ 1", got=self.epoch
-            )
+            raise InvalidConfig("epoch", "no epoch", expected="≥ 1", got=self.epoch)
         for number, epoch in self.partition_epochs.items():
             if epoch <= self.epoch:
                 raise InvalidConfig(
-                    f"streams.{self.name}.partition_epochs.{number}",
+                    f"partition_epochs.{number}",
                     "not beyond the stream's epoch (raise that beyond all of these, and remove"
                     " their table)",
                     expected=f"≥ {self.epoch + 1}",
@@ -101,7 +99,7 @@ class StreamSpec:
         read = format_.feedback
         if wanted != (None if read is None else (read.played, read.arms)):
             raise InvalidConfig(
-                f"streams.{self.name}.format",
+                "format",
                 "reads something that the learner's noise does not fit",
                 expected="losses" if wanted is None else f"its actions, played = {wanted[0]}",
                 got="losses"

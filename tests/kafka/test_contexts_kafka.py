@@ -111,7 +111,7 @@ def test_private_contexts_are_joined_once_through_kills(
 
     asyncio.run(lived())
     values, headers = asyncio.run(lies(f"{app}.events"))
-    format_ = configuration.format("clicks")
+    format_ = configuration.streams["clicks"].format()
     assert format_.feedback is not None
     seen = observe(format_, values, headers)  # type: ignore[arg-type]
     assert seen.played.tolist() == [at % FIELDS.cells * 2 + at % 2 for at in range(2 * HALF)]

@@ -24,7 +24,6 @@ from streamdp.client import (
     Source,
 )
 from streamdp.core.evidence.contexts import Contexts
-from streamdp.ports import StreamTopics
 from streamdp.service.config import Configuration
 
 from .world import FIXED, SHELVES, Product, Segment, reward
@@ -92,14 +91,14 @@ def opened(configuration: Configuration) -> Iterator[Store]:
     technology = configuration.technology()
     table = configuration.tables.assemblies[ASSEMBLY]
     topics = LoopTopics(requests=table.requests, outcomes=table.outcomes)
-    stream = configuration.stream(STREAM)
-    contexts = configuration.contexts(STREAM)
-    assert stream.feedback is not None, "observes feedback"
+    stream = configuration.streams[STREAM]
+    contexts = stream.contexts
+    assert stream.table.feedback is not None, "observes feedback"
     assert contexts is not None, "has a table of fields"
     source = Source(
-        StreamTopics(app=configuration.tables.app, stream=STREAM, input=stream.input),
+        stream.topics,
         fallback=FIXED,
-        names=Names(salt=stream.feedback.salt),
+        names=Names(salt=stream.table.feedback.salt),
     )
     with (
         ActionsCache(technology.publications, [source]) as actions,

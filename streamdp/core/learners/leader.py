@@ -254,7 +254,7 @@ def read_schedule(option: object) -> Schedule:
     try:
         return schedule_of(name, parameter or None)
     except InvalidConfig as error:
-        raise InvalidConfig(f"learner.{error}") from None
+        raise error.at(f"learner.{error.where}") from None
 
 
 def read_bonus(option: str | Fraction | int) -> Fraction:

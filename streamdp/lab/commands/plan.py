@@ -233,15 +233,16 @@ def _asked(
         raise _refused("--config", expected=expected, got=got)
     configuration: Configuration = load(config)
     name = chosen(configuration, stream).stream
-    configured = configuration.learner(name)
+    planned = configuration.streams[name]
+    configured = planned.learner
     if configured.charge is None:
         raise _refused(f"--config {config}", expected="a learner with ε", got=configured.recipe)
     observes = "losses" if configured.played is None else "feedback"
-    if configuration.contexts(name) is not None:
+    if planned.contexts is not None:
         from streamdp.core.kinds.feedback import PolicyLearner
 
         assert isinstance(configured, PolicyLearner)
-        actions = len(configuration.actions(name))
+        actions = len(planned.actions)
         return actions, configured.charge, None, observes, configured
     return len(configured.actions), configured.charge, text_of(configured), observes, None
 

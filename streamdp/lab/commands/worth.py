@@ -135,14 +135,15 @@ def _table(configuration: Configuration, stream: str) -> tuple[Contexts | None, 
     """The fields and actions of a feedback stream."""
     from streamdp.core.errors import InvalidConfig
 
-    if configuration.learner(stream).played is None:
+    configured = configuration.streams[stream]
+    if configured.feedback is None:
         raise InvalidConfig(
             f"stream {stream}",
             "releases no sums",
             expected="a stream with observes = feedback",
             got="observes = losses",
         )
-    return configuration.contexts(stream), configuration.actions(stream)
+    return configured.contexts, configured.actions
 
 
 async def _releases(technology: Technology, topics: StreamTopics, key: str) -> StreamReleases:
@@ -164,7 +165,8 @@ def _tables(
     from streamdp.core.errors import InvalidConfig
     from streamdp.core.kinds.feedback import PolicyLearner
 
-    learner, table = configuration.learner(stream), configuration.stream(stream)
+    configured = configuration.streams[stream]
+    learner, table = configured.learner, configured.table
     assert isinstance(learner, PolicyLearner)
     known = [
         (number, history)
@@ -179,7 +181,7 @@ def _tables(
             expected='a stream with the whole table: interactions = "all"',
             got=f"{len(learner.parts)} parts",
         )
-    count = len(configuration.actions(stream))
+    count = len(configured.actions)
     kept = None if history is None else history.policies
     found = None if kept is None else kept.tables(len(learner.actions) // count, count)
     if found is None:

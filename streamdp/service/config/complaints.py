@@ -8,7 +8,7 @@ place of a transport's table or of a seed.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -36,25 +36,16 @@ def as_ours(
     error: ValidationError, *, model: type[BaseModel], file: str, origins: Origins
 ) -> InvalidConfig:
     """Turn pydantic's complaints into one `InvalidConfig`."""
-    details = error.errors(include_url=False)
-    return InvalidConfig("\n".join(_lines(details, model=model, file=file, origins=origins)))
+    lines = (_line(detail, model, file, origins) for detail in error.errors(include_url=False))
+    return InvalidConfig("\n".join(lines))
 
 
-def _lines(
-    details: Sequence[Detail], *, model: type[BaseModel], file: str, origins: Origins
-) -> Iterator[str]:
-    for detail in details:
-        place = tuple(str(part) for part in detail["loc"] if part != "[key]")
-        line = _line(origins.where(file, place), detail, place, model)
-        made = origins.table(place)
-        if made is not None and detail["type"] == "missing":
-            line = line.replace(": missing;", f": missing, and {file} has no {'.'.join(made)};", 1)
-        yield line
-
-
-def _line(where: str, detail: Detail, place: Place, model: type[BaseModel]) -> str:
-    context = detail.get("ctx", {})
+def _line(detail: Detail, model: type[BaseModel], file: str, origins: Origins) -> str:
+    place = tuple(str(part) for part in detail["loc"] if part != "[key]")
+    where = origins.where(file, place)
     match detail["type"]:
+        case "value_error":
+            return str(origins.placed(detail["ctx"]["error"], file, place))
         case "extra_forbidden" if instead := _instead(place):
             return complaint(where, "no key any more", expected=instead, got=place[-1])
         case "extra_forbidden" if place[0] == "http" and place[-1] in _OPERATIONS:
@@ -63,10 +54,9 @@ def _line(where: str, detail: Detail, place: Place, model: type[BaseModel]) -> s
         case "extra_forbidden":
             return complaint(where, "unknown key", expected=_known(model, place), got=place[-1])
         case "missing":
-            return complaint(where, "missing", expected=_description(model, place), got="nothing")
-        case "value_error":
-            message = str(context["error"])
-            return f"{where}{message}" if message.startswith(":") else f"{where}: {message}"
+            made = origins.table(place)
+            what = "missing" if made is None else f"missing, and {file} has no {'.'.join(made)}"
+            return complaint(where, what, expected=_description(model, place), got="nothing")
         case "string_pattern_mismatch":
             expected = "letters, digits, _ and -"
         case "model_type" | "dict_type":

@@ -9,6 +9,7 @@ and for a table that exists only because of a mistyped variable.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from typing import Any
 from streamdp.core.errors import InvalidConfig
 
 PREFIX = "STREAMDP__"
+
+_PART = re.compile(r'"([^"]+)"(?=\.|$)|([^.]+)')  # of a place, which is written as in TOML
 
 Tree = dict[str, Any]
 Place = tuple[str, ...]
@@ -37,12 +40,21 @@ class Origins:
         """
         if place in self.values:
             return self.values[place]
-        dotted = ".".join(place)
+        dotted = ".".join(f'"{part}"' if "." in part else part for part in place)
         for length in range(len(place), 0, -1):
             variable = self.values.get(place[:length]) or self.tables.get(place[:length])
             if variable is not None:
                 return f"{variable}: {dotted}"
         return f"{file}: {dotted}"
+
+    def placed(self, error: InvalidConfig, file: object, table: Place = ()) -> InvalidConfig:
+        """The error of a key of a table, with the file, or with the variable that set it.
+
+        >>> Origins().placed(InvalidConfig("a", "no", expected=1, got=2), "x.toml", ("b.c",))
+        InvalidConfig('x.toml: "b.c".a: no; expected 1, got 2')
+        """
+        key = (quoted or plain for quoted, plain in _PART.findall(error.where))
+        return error.at(self.where(file, (*table, *key)))
 
     def table(self, place: Place) -> Place | None:
         """The table around a place, if only a variable made it."""

@@ -2,7 +2,9 @@
 
 Unknown keys are refused in every table. Three tables are open, because other code knows their keys
 and refuses unknown ones: a transport's settings, a learner's options, a format's options. An ε or a
-budget is exact: a string or a whole number, never a binary float.
+budget is exact: a string or a whole number, never a binary float. Validators refuse keys, and
+topics of assemblies, that do not go together; what needs a learner or a file is checked by
+`streams` and `budgets`.
 
 ``example.toml`` beside this file explains every key; a test holds the two together.
 """
@@ -13,9 +15,16 @@ import re
 from fractions import Fraction
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from streamdp.assembly.rules import Combine
 from streamdp.core.calibration import parse_epsilon
@@ -301,6 +310,41 @@ class StreamTable(BaseModel):
         default=None, description="for tests, with --insecure-seed: nothing is guaranteed"
     )
 
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        """Refuse keys that do not go together."""
+        if (self.actions is None) == (self.actions_file is None):
+            got = "neither" if self.actions is None else "both"
+            raise InvalidConfig(
+                "actions", "needs one list", expected="actions or actions_file", got=got
+            )
+        there, observed = self.feedback is not None, self.observes == "feedback"
+        if self.context is not None and not observed:
+            raise InvalidConfig(
+                "context",
+                "only of streams that observe feedback",
+                expected="observes = feedback",
+                got=self.observes,
+            )
+        if there != observed:
+            raise InvalidConfig(
+                "feedback",
+                "goes together with observes = feedback",
+                expected="observes = feedback" if there else 'content = "loss" or "reward"',
+                got=f"observes = {self.observes}" if there else "no table",
+            )
+        if self.context is None and "memory" in self.limits.model_fields_set:
+            raise InvalidConfig(
+                "limits.memory",
+                "only of streams with contexts",
+                expected="most_keys alone",
+                got="memory",
+            )
+        names = [table.name for table in self.estimates]
+        if len(set(names)) != len(names):
+            raise InvalidConfig("estimates", "one twice", expected="each once", got=names)
+        return self
+
 
 class PersonsTable(BaseModel):
     """A cap on the events of one person: in a number of slots of a key, or in a day."""
@@ -318,6 +362,18 @@ class PersonsTable(BaseModel):
         default=None, description="per = day: of a key and day; 10,000 unless said"
     )
     secret_file: File = Field(description="16 to 64 bytes that persons' ids are hashed with")
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        """Refuse two kinds of stretch, and none."""
+        if (self.slots is None) == (self.per is None):
+            problem, got = "the cap needs one kind of stretch", "both" if self.per else "neither"
+            raise InvalidConfig("", problem, expected="slots = … or per = day", got=got)
+        if self.most_persons is not None and self.per is None:
+            raise InvalidConfig(
+                "most_persons", "is only for per = day", expected="no such key", got="slots"
+            )
+        return self
 
 
 class AssemblyLimitsTable(BaseModel):
@@ -373,6 +429,20 @@ class AssemblyTable(BaseModel):
     limits: AssemblyLimitsTable = Field(
         default=AssemblyLimitsTable(), description="what the assembly may take"
     )
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        """Refuse keys that are for other modes, and one that is missing for this mode."""
+        for key, mode in (("gain", "rankers"), ("scale", "errors")):
+            if getattr(self, key) is not None and self.mode != mode:
+                got = f"mode = {self.mode}"
+                raise InvalidConfig(
+                    key, f"is only for mode = {mode}", expected=f"no {key}", got=got
+                )
+        if self.mode == "errors" and self.scale is None:
+            expected = "the error from which on the loss is 1"
+            raise InvalidConfig("scale", "missing", expected=expected, got="nothing")
+        return self
 
 
 class ServiceTable(BaseModel):
@@ -490,3 +560,84 @@ class Tables(BaseModel):
     http: HttpTable = HttpTable()
     operations: OperationsTable = OperationsTable()
     log: LogTable = LogTable()
+
+    @model_validator(mode="after")
+    def _check_topics(self) -> Self:
+        """Refuse topics without a budget, and outcomes that no budget would count."""
+        inputs = {stream.input: name for name, stream in self.streams.items()}
+        writers: dict[str, str] = {}
+        roles: dict[str, tuple[str, str]] = {}
+        for name, table in self.assemblies.items():
+            where = f"assemblies.{name}"
+            if table.stream not in self.streams:
+                expected = "one of the streams: " + ", ".join(self.streams)
+                raise InvalidConfig(
+                    f"{where}.stream", "unknown", expected=expected, got=table.stream
+                )
+            stream = self.streams[table.stream]
+            needed = "feedback" if table.mode == "feedback" else "losses"
+            if stream.observes != needed:
+                raise InvalidConfig(
+                    f"{where}.mode",
+                    f"this mode writes events for streams with observes = {needed}",
+                    expected="another mode or another stream",
+                    got=f"{table.mode} for {table.stream}, which observes {stream.observes}",
+                )
+            output = stream.input
+            if output in writers:
+                raise InvalidConfig(
+                    f"{where}.stream",
+                    "another assembly writes the same input: a request would be in it twice",
+                    expected="an input of its own",
+                    got=f"{output}, which {writers[output]} writes",
+                )
+            writers[output] = name
+            for key, topic in (("requests", table.requests), ("outcomes", table.outcomes)):
+                role, of = roles.setdefault(topic, (key, name))
+                if role != key:
+                    whose = "this assembly" if of == name else f"assembly {of}"
+                    problem = f"the topic holds the {role} of {whose}"
+                    raise InvalidConfig(
+                        f"{where}.{key}", problem, expected="another topic", got=topic
+                    )
+            if table.outcomes in inputs:
+                raise InvalidConfig(
+                    f"{where}.outcomes",
+                    "a stream reads the outcomes, and would publish how many there are",
+                    expected="a topic that no stream reads",
+                    got=f"{table.outcomes}, which {inputs[table.outcomes]} reads",
+                )
+            if table.requests not in self.topics:
+                raise InvalidConfig(
+                    f'topics."{table.requests}"',
+                    f"no budget for the requests of assembly {name}",
+                    expected='budget = "…", the most ε that a request with all its outcomes may'
+                    " cost",
+                    got="nothing",
+                )
+            ends = (table.requests, table.outcomes, output)
+            counts = {end: self.topics[end].partitions for end in ends if end in self.topics}
+            if len(set(counts.values())) > 1:  # output p is written from p of both inputs
+                raise InvalidConfig(
+                    where,
+                    "its topics differ in their number of partitions",
+                    expected="one number for requests, outcomes and the stream's input",
+                    got=", ".join(f"{topic}: {count}" for topic, count in counts.items()),
+                )
+        for output, name in writers.items():
+            if output in roles:
+                raise InvalidConfig(
+                    f"assemblies.{name}.stream",
+                    f"the stream's input holds the {roles[output][0]} of an assembly",
+                    expected="an input of its own",
+                    got=output,
+                )
+        for topic in inputs:
+            if topic not in self.topics:
+                raise InvalidConfig(
+                    f'topics."{topic}"',
+                    "no budget for the input of a stream",
+                    expected='budget = "…", the most ε that one record may cost',
+                    got="nothing",
+                )
+        return self

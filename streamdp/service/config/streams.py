@@ -1,0 +1,220 @@
+"""What a stream's table becomes: its topics, actions, learner, estimates, formats, and its spec.
+
+Errors name keys of the table; `Configuration` adds the table, and the file or the variable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from fractions import Fraction
+from typing import TYPE_CHECKING, Self
+
+from streamdp.core.errors import InvalidConfig
+from streamdp.core.evidence.contexts import MOST_ARMS, Contexts
+from streamdp.core.learners import RECIPES, Learner, learner_of
+from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
+from streamdp.core.learners.feedback.policy_contexts import NAME as CONTEXTS
+from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
+from streamdp.core.regret import Estimate, full_charge, shares
+from streamdp.ports import StreamTopics
+from streamdp.service.config.tables import LearnerTable, StreamTable, options_for
+from streamdp.wire.feedback import Feedback
+from streamdp.wire.formats import Format, configure
+
+if TYPE_CHECKING:
+    from streamdp.service.spec import StreamSpec
+
+
+class Seeds(Enum):
+    """Whether a configuration may ask for seeded, hence reproducible, randomness."""
+
+    REFUSED = "refused"
+    ALLOWED = "allowed"  # --insecure-seed: for tests and replay
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A stream as configured, without what loads the engine."""
+
+    topics: StreamTopics
+    table: StreamTable
+    actions: list[str]  # from the file that lists them if there is one
+    contexts: Contexts | None  # None: a stream without
+    learner: Learner
+    estimates: tuple[Estimate, ...]
+    feedback: Feedback | None  # None: a stream that observes losses
+
+    @classmethod
+    def read(cls, app: str, name: str, table: StreamTable) -> Self:
+        """Resolve a table; the file of its actions is read."""
+        actions = _actions(table)
+        contexts = None if table.context is None else Contexts.read(table.context)
+        learner = _learner(table, actions, contexts)
+        feedback = None
+        if table.feedback is not None:
+            assert learner.played is not None, "a recipe of feedback"
+            content, header = table.feedback.content, table.feedback.action_header
+            feedback = Feedback(tuple(actions), content, learner.played, header, contexts)
+        return cls(
+            topics=StreamTopics(
+                app,
+                name,
+                table.input,
+                quarantined=table.quarantine,
+                headers=table.observes == "feedback" or table.idle is not None,
+            ),
+            table=table,
+            actions=actions,
+            contexts=contexts,
+            learner=learner,
+            estimates=tuple(Estimate(of.name, of.epsilon, of.min_length) for of in table.estimates),
+            feedback=feedback,
+        )
+
+    @property
+    def shares(self) -> dict[str, Fraction]:
+        """The charges on an event: for the action, and for each estimate."""
+        return shares(self.learner, self.estimates)
+
+    @property
+    def charge(self) -> Fraction:
+        """The charge on an event, estimates included."""
+        return full_charge(self.learner, self.estimates)
+
+    def format(self) -> Format:
+        """How records are read and written."""
+        options = options_for(self.table.format, self.table.input)
+        return configure(
+            self.table.format.name, actions=self.actions, options=options, feedback=self.feedback
+        )
+
+    def spec(self, seeds: Seeds) -> StreamSpec:
+        """The stream with everything that a service needs."""
+        from streamdp.service.quarantine import Quarantine  # loads the engine, so import it here
+        from streamdp.service.spec import StreamSpec
+
+        table, format_ = self.table, self.format()
+        spec = StreamSpec(
+            topics=self.topics,
+            learner=self.learner,
+            estimates=self.estimates,
+            format=format_,
+            share=self.charge,
+            epoch=table.epoch,
+            partition_epochs=table.partition_epochs,
+            start=table.start,
+            randomness=_randomness(table.seed, seeds),
+            most_keys=table.limits.most_keys,
+            most_key_bytes=table.limits.most_key_bytes,
+            quarantine=Quarantine(self.topics, format_) if self.topics.quarantined else None,
+            carry=table.carry,
+            idle=table.idle,
+        )
+        if self.contexts is None:
+            return spec
+        limits = table.limits
+        fitting = max(1, limits.memory // spec.row_bytes)
+        if "most_keys" in limits.model_fields_set and limits.most_keys > fitting:
+            raise InvalidConfig(
+                "limits.most_keys",
+                f"rows of {spec.row_bytes:,} bytes do not fit into limits.memory",
+                expected=f"at most {fitting:,} keys, or memory ≥"
+                f" {limits.most_keys * spec.row_bytes:,}",
+                got=f"{limits.most_keys:,} keys in {limits.memory:,} bytes",
+            )
+        return replace(spec, most_keys=min(fitting, limits.most_keys))
+
+
+def _actions(table: StreamTable) -> list[str]:
+    names = table.actions
+    if names is None:
+        assert table.actions_file is not None
+        try:
+            names = table.actions_file.read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            expected, got = f"text in {table.actions_file}", type(error).__name__
+            raise InvalidConfig(
+                "actions_file", "cannot be read", expected=expected, got=got
+            ) from None
+    if len(names) > table.limits.most_actions:
+        expected = f"at most {table.limits.most_actions} (limits.most_actions)"
+        raise InvalidConfig("actions", "too many", expected=expected, got=len(names))
+    fallback = table.fallback_action
+    if fallback is not None and fallback not in names:
+        raise InvalidConfig(
+            "fallback_action", "not an action", expected="one of the actions", got=repr(fallback)
+        )
+    return names
+
+
+def _learner(table: StreamTable, actions: list[str], contexts: Contexts | None) -> Learner:
+    """A stream's learner: of its actions, or of its actions in each cell of its contexts."""
+    options, losses = _options(table.learner), table.observes == "losses"
+    known, others = (RECIPES, FEEDBACK_RECIPES) if losses else (FEEDBACK_RECIPES, RECIPES)
+    recipe = table.learner.recipe
+    if recipe in others:
+        raise InvalidConfig(
+            "learner.recipe",
+            f"{recipe} is for streams that observe {'feedback' if losses else 'losses'}",
+            expected=f"one of {', '.join(sorted(known))}",
+            got=f"{recipe} with observes = {table.observes}",
+        )
+    if losses:
+        return learner_of(options, actions=actions)
+    if contexts is None:
+        if recipe == CONTEXTS:
+            raise InvalidConfig(
+                "context", "missing", expected=f"fields, for {CONTEXTS}", got="nothing"
+            )
+        return feedback_learner_of(options, actions=actions)
+    if recipe not in (None, CONTEXTS) or "context" in options:
+        raise InvalidConfig(
+            "learner.recipe",
+            "does not go together with a table of contexts",
+            expected=f"{CONTEXTS}, or none",
+            got="an option `context`" if "context" in options else recipe,
+        )
+    if contexts.cells * len(actions) > MOST_ARMS:
+        raise InvalidConfig(
+            "context",
+            "the table is too large",
+            expected=f"cells × actions ≤ {MOST_ARMS}",
+            got=f"{contexts.cells} × {len(actions)}",
+        )
+    options = {"recipe": CONTEXTS, **options, "context": str(contexts)}
+    return feedback_learner_of(options, actions=contexts.arms(tuple(actions)))
+
+
+def _options(table: LearnerTable) -> dict[str, str]:
+    """A learner's table as text; numbers must be exact.
+
+    An absent recipe stays absent: the default depends on what the stream observes.
+    """
+    options: dict[str, str] = {} if table.recipe is None else {"recipe": table.recipe}
+    for name, value in table.options.items():
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            options[name] = ", ".join(value)
+            continue
+        if not isinstance(value, str | int) or isinstance(value, bool):
+            raise InvalidConfig(
+                f"learner.{name}",
+                "not exact",
+                expected='a string such as "0.1"',
+                got=type(value).__name__,
+            )
+        options[name] = str(value)
+    return options
+
+
+def _randomness(seed: str | int | None, seeds: Seeds) -> Randomness:
+    if seed is None:
+        return SystemRandomness()
+    if seeds is Seeds.REFUSED:
+        raise InvalidConfig(
+            "seed",
+            "seeded randomness protects nobody",
+            expected="no seed, or --insecure-seed for a test",
+            got="a seed",
+        )
+    return SeededRandomness(seed)
