@@ -255,7 +255,8 @@ def test_are_rows_refused_that_do_not_fit_a_record(shop: Path, streamdp: Streamd
     """JSON has one; the message says of which event."""
     ran = streamdp("send", "-c", str(shop), "--rows", "2", stdin=b"[0, 0, 1]\n[0, 0, 1]\n")
     assert ran.code == 2
-    assert "- line 1: losses: too many rows; expected 1 in JSON, got 2" in ran.err
+    said = "- line 1: losses: too many rows; expected 1 in a record without frames, got 2"
+    assert said in ran.err
 
 
 def test_is_a_file_or_stream_told_that_is_not_there(shop: Path, streamdp: Streamdp) -> None:

@@ -187,21 +187,27 @@ def checked_names(options: Mapping[str, object], *, where: str, known: tuple[str
         raise InvalidConfig(where, "unknown option", expected=expected, got=unknown)
 
 
-def checked_rows(losses: NDArray[np.float32], *, columns: int) -> NDArray[np.float32]:
-    """Check rows to be encoded: n×K numbers in [0, 1]. A producer's mistake is not repaired."""
-    rows = np.ascontiguousarray(losses, dtype=np.float32)
-    if rows.ndim != 2 or rows.shape[0] < 1 or rows.shape[1] != columns:
-        raise InvalidConfig("losses", "wrong shape", expected=f"n × {columns}", got=rows.shape)
-    if not ((rows >= 0) & (rows <= 1)).all():
+def checked_rows(format_: Format, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Check what a record is to hold: a row of losses a slot, or one loss or reward.
+
+    They are numbers in [0, 1], and one row without frames. A producer's mistake is not repaired.
+    """
+    of_losses = format_.feedback is None
+    given = rows if of_losses else np.reshape(rows, (-1, 1))
+    columns = len(format_.actions) if of_losses else 1
+    what = "losses" if format_.feedback is None else format_.feedback.content
+    table = np.ascontiguousarray(given, dtype=np.float32)
+    if table.ndim != 2 or table.shape[0] < 1 or table.shape[1] != columns:
+        raise InvalidConfig(what, "wrong shape", expected=f"n × {columns}", got=table.shape)
+    if not ((table >= 0) & (table <= 1)).all():
         raise InvalidConfig(
-            "losses", "cannot be sent", expected="numbers in [0, 1]", got="others among them"
+            what, "cannot be sent", expected="numbers in [0, 1]", got="others among them"
         )
-    return rows
-
-
-def checked_numbers(numbers: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Check losses or rewards to be encoded, one for each slot of a record."""
-    return checked_rows(np.reshape(numbers, (-1, 1)), columns=1)[:, 0]
+    if len(table) > 1 and not format_.frames:
+        raise InvalidConfig(
+            what, "too many rows", expected="1 in a record without frames", got=len(table)
+        )
+    return table
 
 
 def record_lengths(values: Sequence[Value]) -> Ints:

@@ -53,7 +53,6 @@ from streamdp.wire.formats import (
     Prefix,
     checked_actions,
     checked_names,
-    checked_numbers,
     checked_rows,
 )
 from streamdp.wire.nesting import MAX_NESTING, SHORT, too_deep
@@ -94,6 +93,7 @@ class JsonFormat:
     feedback: Feedback | None = None
     _rows: JsonRows = field(init=False, repr=False, compare=False)
 
+    frames = False  # an event is one slot
     renewals, source = (), None  # it reads all records alike
     renewed = resumed = unchanged
 
@@ -137,11 +137,6 @@ class JsonFormat:
         checked_names(options, where="format", known=known)
         return cls(actions=tuple(actions), feedback=feedback, **options)  # type: ignore[arg-type]  # checked there
 
-    @property
-    def frames(self) -> bool:
-        """False: an event is one slot."""
-        return False
-
     def settings(self) -> Mapping[str, Setting]:
         """Everything that decides how a record is read; padding does not."""
         if self.feedback is None:
@@ -181,14 +176,7 @@ class JsonFormat:
     def encode(self, rows: NDArray[np.float32], *, played: Sequence[int] = ()) -> bytes:
         """One event with this row, with the shortest decimals that read back as these float32."""
         feedback = self.feedback
-        if feedback is None:
-            table = checked_rows(rows, columns=len(self.actions))
-        else:
-            table = checked_numbers(rows).reshape(-1, 1)
-        if len(table) > 1:
-            what = "losses" if feedback is None else feedback.content
-            raise InvalidConfig(what, "too many rows", expected="1 in JSON", got=len(table))
-        numbers = short_decimals(table[0]).tolist()
+        numbers = short_decimals(checked_rows(self, rows)[0]).tolist()
         event: dict[str, object]
         if feedback is None:
             mapping = self.layout == "mapping"

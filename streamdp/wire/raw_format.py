@@ -37,7 +37,6 @@ from streamdp.wire.formats import (
     Prefix,
     checked_actions,
     checked_names,
-    checked_numbers,
     checked_rows,
     record_lengths,
 )
@@ -119,15 +118,7 @@ class RawFormat:
 
     def encode(self, rows: NDArray[np.float32], *, played: Sequence[int] = ()) -> bytes:
         """One record that carries these rows, with zeros in place of Confluent's prefix."""
-        feedback = self.feedback
-        if feedback is None:
-            table = checked_rows(rows, columns=self.columns)
-        else:
-            table = checked_numbers(rows).reshape(-1, 1)
-        if len(table) > 1 and not self.frames:
-            raise InvalidConfig(
-                "losses", "too many rows", expected="1 without frames", got=len(table)
-            )
+        feedback, table = self.feedback, checked_rows(self, rows)
         if feedback is not None and feedback.played == "value":
             assert feedback.contexts is not None, "checked when the format was made"
             count = len(self.actions)

@@ -29,7 +29,6 @@ from streamdp.wire.formats import (
     Holds,
     checked_actions,
     checked_names,
-    checked_numbers,
     checked_rows,
     record_lengths,
 )
@@ -365,6 +364,8 @@ class SchemaFormat:
     layout: Layout = "list"
     feedback: Feedback | None = None
 
+    frames = False  # a record is one slot
+
     @property
     def renewals(self) -> Sequence[Renewal]:
         """The schemas that hold."""
@@ -384,11 +385,6 @@ class SchemaFormat:
         """As a partition with these schemas goes on."""
         return replace(self, reading=self.reading.resumed(saved))
 
-    @property
-    def frames(self) -> bool:
-        """False: a record is one slot."""
-        return False
-
     def settings(self) -> Mapping[str, Setting]:
         """Everything that decides how a record is read, beside what the state holds."""
         more = {"layout": self.layout} if self.feedback is None else self.feedback.settings()
@@ -407,13 +403,7 @@ class SchemaFormat:
 
     def encode(self, rows: NDArray[np.float32], *, played: Sequence[int] = ()) -> bytes:
         """One record with this row, by the newest schema."""
-        if self.feedback is None:
-            table = checked_rows(rows, columns=len(self.actions))
-        else:
-            table = checked_numbers(rows).reshape(-1, 1)
-        if len(table) > 1:
-            raise InvalidConfig("losses", "too many rows", expected="1 in a record", got=len(table))
-        numbers = short_decimals(table[0]).tolist()
+        numbers = short_decimals(checked_rows(self, rows)[0]).tolist()
         if self.feedback is not None:
             return self.reading.write(numbers[0])
         named = self.layout == "mapping"
