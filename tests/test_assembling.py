@@ -33,6 +33,7 @@ from streamdp.service.settings import Start
 from streamdp.testing.memory import MemoryTechnology, MemoryTransport
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.testing.transport_room import Heard
+from streamdp.wire.state import Remark, encode_remark
 from streamdp_adapters.kafka.identity import recreated
 from streamdp_adapters.sqlite import Sqlite
 from tests.support.assembly_model import (
@@ -62,7 +63,7 @@ def test_is_one_way_out_said_wherever_requests_or_outcomes_made_again_are_notice
     """At a taking, by id or end, while outcomes are read, and by what watches meanwhile."""
     watched = recreated(TOPICS, AT, TOPICS.second_input, known="one", now="two")
     said = [str(watched), str(beyond(str(AT)))]
-    taken = replace(TAKEN, state={b"checkpoint": saved_point()})
+    taken = replace(TAKEN, state=saved_point())
     for change in (
         replace(taken, input_id="requests 2"),
         replace(taken, second_input_id="outcomes 2"),
@@ -267,7 +268,7 @@ Change = Callable[[Taken], Taken]
     [
         (StateMismatch, "state is gone", lambda t: replace(t, state={})),
         (StateMismatch, "rolled back", lambda t: replace(t, group_offset=8)),
-        (StateMismatch, "no longer retained.*request 5", lambda t: replace(t, first_offset=6)),
+        (StateMismatch, "no longer retained.*offset 5", lambda t: replace(t, first_offset=6)),
         (StateMismatch, "truncated", lambda t: replace(t, end_offset=6)),
         (StateMismatch, "truncated.*an end of outcomes", lambda t: replace(t, second_input_end=2)),
         (StateMismatch, "recreated", lambda t: replace(t, input_id="requests 2")),
@@ -277,12 +278,12 @@ Change = Callable[[Taken], Taken]
             lambda t: replace(t, second_input_id="outcomes 2"),
         ),
         (StateMismatch, "fewer partitions", lambda t: replace(t, partitions=1)),
-        (StateMismatch, "cannot be read", lambda t: replace(t, state={b"checkpoint": b"{}"})),
+        (StateMismatch, "damaged", lambda t: replace(t, state=dict.fromkeys(t.state, b"{}"))),
     ],
 )
 def test_what_contradicts_itself_halts(kind: type[Exception], words: str, change: Change) -> None:
     """A position never moves back, and nothing that is needed again may be missing."""
-    taken = replace(TAKEN, state={b"checkpoint": saved_point()})
+    taken = replace(TAKEN, state=saved_point())
     PartitionAssembly(SPEC, AT, taken, NOWHERE)
     with pytest.raises(kind, match=words):
         PartitionAssembly(SPEC, AT, change(taken), NOWHERE)
@@ -290,7 +291,7 @@ def test_what_contradicts_itself_halts(kind: type[Exception], words: str, change
 
 def test_another_configuration_needs_a_new_epoch() -> None:
     """Which goes on behind everything that is known to have left."""
-    taken = replace(TAKEN, state={b"checkpoint": saved_point()})
+    taken = replace(TAKEN, state=saved_point())
     other = replace(SPEC, rules=replace(RULES, window=WINDOW + 1))
     said = rf"the state's in window \(was {WINDOW} ms, is {WINDOW + 1} ms\); .* digest"
     with pytest.raises(ConfigurationMismatch, match=said):
@@ -305,7 +306,7 @@ def test_another_configuration_needs_a_new_epoch() -> None:
     assert PartitionAssembly(replace(other, epoch=2), AT, taken, NOWHERE).committed == 7
     lost = replace(TAKEN, state={}, group_offset=8)
     assert PartitionAssembly(replace(SPEC, epoch=2), AT, lost, NOWHERE).committed == 8
-    later = replace(TAKEN, state={b"checkpoint": saved_point(replace(SPEC, epoch=3))})
+    later = replace(TAKEN, state=saved_point(replace(SPEC, epoch=3)))
     with pytest.raises(Superseded, match="epoch 3"):
         PartitionAssembly(replace(SPEC, epoch=2), AT, later, NOWHERE)
 
@@ -315,6 +316,9 @@ def test_a_first_start_begins_where_it_is_told() -> None:
     assert PartitionAssembly(SPEC, AT, fresh, NOWHERE).position == 2
     latest = replace(SPEC, start=Start.LATEST)
     assert PartitionAssembly(latest, AT, fresh, NOWHERE).position == 9
+    others = replace(fresh, remarks={0: encode_remark(Remark(epoch=1, began_with=1))})
+    added = PartitionAssembly(latest, Partition("clicks", 1), others, NOWHERE)
+    assert added.position == 2  # what came before any process knew of it
 
 
 def test_the_digest_tells_what_decides_and_hides_the_secret() -> None:

@@ -17,6 +17,7 @@ from streamdp.service.loop import Service
 from streamdp.service.view import Reason, Status, View
 from streamdp.testing.faults import Dice
 from streamdp.testing.memory import MemoryTransport
+from streamdp.wire.entries import Entries
 from tests.support.assembling_group import PARTITIONS, SETTINGS, Group
 from tests.support.assembly_model import (
     GRACE,
@@ -144,7 +145,7 @@ def test_a_halted_partition_says_why_and_others_go_on() -> None:
     async def run() -> View:
         group = Group()
         service, view = group.service("lone")
-        group.log.replace_state(TOPICS, 1, {b"checkpoint": b"nonsense"})
+        group.log.replace_state(TOPICS, 1, {Entries(SPEC.name, 1).checkpoint: b"nonsense"})
         headers = [[("streamdp-request", b"r")]]
         for number in range(PARTITIONS):
             group.log.append(TOPICS.input, [(b"k", None)], headers=headers, partition=number)

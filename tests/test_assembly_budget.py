@@ -15,13 +15,11 @@ from typing import Any
 
 import pytest
 
-from streamdp.assembly.join import Positions
 from streamdp.cli.ledger import _claim_as_dict, _claimed
 from streamdp.core.errors import ConfigurationMismatch, StateMismatch
 from streamdp.core.events import ACTION, OPENING, Identity, Release
 from streamdp.ports import LastCommit, Published, StreamTopics
 from streamdp.service.assembling.partition import PartitionAssembly
-from streamdp.service.assembling.saved import encode_point
 from streamdp.service.charges_by_others import ChargesByOthers, EpochReading, Scope
 from streamdp.service.config import Configuration
 from streamdp.service.ledgers import Ledgers
@@ -193,13 +191,13 @@ def test_is_a_former_assembly_known_by_what_each_of_its_commits_writes(
     async def looked_at(
         self: Shelf, topics: StreamTopics, *, marks: Callable[[int], Collection[bytes]]
     ) -> AsyncIterator[LastCommit]:
-        state = {b"checkpoint": saved_point()}
+        state = saved_point()
         known.append(state.keys() & marks(0))
         yield LastCommit(0, state)
 
     monkeypatch.setattr(Shelf, "last_commits", looked_at)
     assert by_others(tmp_path, "renamed", line(), tables=RENAMED).begin(0, 0) == 10
-    assert known == [{b"checkpoint"}]
+    assert known == [saved_point().keys()]
 
 
 def test_does_another_topic_of_the_same_requests_add_up(tmp_path: Path) -> None:
@@ -251,14 +249,14 @@ def test_do_requests_count_that_share_outcomes(tmp_path: Path, shared: str) -> N
 def test_does_an_assembly_halt_that_others_have_overtaken(tmp_path: Path) -> None:
     """Renamed and renamed back: the requests in between are the other's. A new epoch is behind."""
     history = by_others(tmp_path, "clicks", line("renamed", 7, 9), tables=CLICKS)
-    taken = replace(TAKEN, state={b"checkpoint": saved_point()}, last_ledger_line=None)
+    taken = replace(TAKEN, state=saved_point(), last_ledger_line=None)
     PartitionAssembly(SPEC, AT, taken, NOWHERE)
-    with pytest.raises(StateMismatch, match=r"other assemblies or streams.*shop\.renamed\.ledger"):
+    with pytest.raises(StateMismatch, match=r"others have charged.*shop\.renamed\.ledger"):
         PartitionAssembly(SPEC, AT, taken, NOWHERE, by_others=history)
     anew = PartitionAssembly(replace(SPEC, epoch=2), AT, taken, NOWHERE, by_others=history)
     assert anew.committed == 9
     beyond = by_others(tmp_path, "clicks", line("renamed", 7, 30), tables=CLICKS)
-    with pytest.raises(StateMismatch, match="read beyond the end of the requests"):
+    with pytest.raises(StateMismatch, match="read beyond the end of the input"):
         PartitionAssembly(replace(SPEC, epoch=2), AT, taken, NOWHERE, by_others=beyond)
 
 
@@ -369,8 +367,7 @@ def test_is_an_assembly_caught_that_tells_late(monkeypatch: pytest.MonkeyPatch) 
 
 def test_do_ledger_and_state_belong_together() -> None:
     """Whichever is behind the other, the partition halts; a new epoch goes on behind both."""
-    point = encode_point(SPEC, TAKEN, Positions(7, 5, 3), lines=1, declared=8)
-    taken = replace(TAKEN, state={b"checkpoint": point})
+    taken = replace(TAKEN, state=saved_point(lines=1, declared=8))
 
     def at(stop: int, ordinal: int, output: str = "events") -> bytes:
         return line(stop=stop, ordinal=ordinal, output=output)[1].value
@@ -390,7 +387,7 @@ def test_do_ledger_and_state_belong_together() -> None:
         PartitionAssembly(SPEC, AT, lost, NOWHERE)
     assert PartitionAssembly(second, AT, lost, NOWHERE).committed == 9
     other = replace(taken, last_ledger_line=at(8, 1, output="elsewhere"))
-    with pytest.raises(ConfigurationMismatch, match="only an assembly with another name"):
+    with pytest.raises(ConfigurationMismatch, match="an assembly, with another name"):
         PartitionAssembly(second, AT, other, NOWHERE)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from streamdp.assembly.join import Positions
 from streamdp.core.errors import ConfigurationMismatch, StateMismatch
 from streamdp.ports import (
     Finding,
@@ -24,24 +23,27 @@ from streamdp.ports import (
     Verdict,
 )
 from streamdp.serve.metrics import MetricsPage
-from streamdp.service.assembling.diagnosis import _partition, compare_assemblies, keys, partitions
+from streamdp.service.assembling.diagnosis import _partition, keys, partitions
 from streamdp.service.assembling.partition import PartitionAssembly
-from streamdp.service.assembling.saved import encode_point, entry_of, open_assembly
 from streamdp.service.charges_by_others import ALONE, alone
 from streamdp.service.config import Configuration
+from streamdp.service.diagnosis import compare
 from streamdp.service.metrics import Facts, ProcessMetrics
 from streamdp.service.status import ProcessStatus, StreamStatus
+from streamdp.service.taking import open_partition
 from streamdp.service.view import PartitionView
 from streamdp.testing.memory import MemoryAdministrator, MemoryTechnology
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.testing.transport_room import Heard
+from streamdp.wire.entries import Entries
 from streamdp_adapters.sqlite import Settings, Sqlite, SqliteTransport
 from tests.support.command_line import run_command
 from tests.support.shop_files import joined_shop
 from tests.support.showing import ABOUT, partition
-from tests.support.visits import SPEC, TAKEN, TOPICS
+from tests.support.visits import SPEC, TAKEN, TOPICS, saved_point
 
 AT = Partition(SPEC.name, 0)
+EMPTY = Taken({}, 0, 0, None, None, 2)
 
 
 def room() -> MemoryLog:
@@ -55,7 +57,7 @@ def room() -> MemoryLog:
 def test_would_a_new_assembly_begin() -> None:
     async def looked() -> list[Finding]:
         tools = MemoryTechnology(room()).administrator()
-        await compare_assemblies(tools, [SPEC])
+        await compare(tools, [SPEC])
         return await partitions(tools, SPEC, alone)
 
     findings = asyncio.run(looked())
@@ -67,22 +69,24 @@ def test_is_a_configuration_of_another_state_refused_before_a_roll_out() -> None
     """And by the doctor said; what else may be wrong is no reason to stop one."""
     log = room()
     other = replace(SPEC, rules=replace(SPEC.rules, window=5))
-    point = encode_point(other, Taken({}, 0, 0, None, None, 2), Positions(0, 0, 0))
-    log.replace_state(TOPICS, 1, {b"checkpoint": point})
+    state = saved_point(other, at=(0, 0, 0), taken=EMPTY, partition=1)
+    log.replace_state(TOPICS, 1, state)
     tools = MemoryTechnology(log).administrator()
     with pytest.raises(ConfigurationMismatch, match="needs a new epoch"):
-        asyncio.run(compare_assemblies(tools, [SPEC]))
+        asyncio.run(compare(tools, [SPEC]))
     findings = asyncio.run(partitions(tools, SPEC, alone))
     assert [finding.verdict for finding in findings] == [Verdict.GOOD, Verdict.PROBLEM]
-    log.replace_state(TOPICS, 1, {b"checkpoint": b"nonsense"})
-    asyncio.run(compare_assemblies(tools, [SPEC]))
+    log.replace_state(TOPICS, 1, dict.fromkeys(state, b"nonsense"))
+    with pytest.raises(StateMismatch, match="damaged"):
+        asyncio.run(compare(tools, [SPEC]))
 
 
 def test_are_counts_of_keys_read_past(monkeypatch: pytest.MonkeyPatch) -> None:
     """There are as many as keys; whether a partition would start does not follow from them."""
     log, held = room(), list[list[bytes]]()
-    point = encode_point(SPEC, Taken({}, 0, 0, None, None, 2), Positions(0, 0, 0))
-    log.replace_state(TOPICS, 1, {entry_of(b"key", epoch=1): b"1", b"checkpoint": point})
+    state = saved_point(at=(0, 0, 0), taken=EMPTY, partition=1)
+    row = Entries(SPEC.name, 1).row(b"key", epoch=1)
+    log.replace_state(TOPICS, 1, {row: b"1", **state})
 
     async def peek(tools: MemoryAdministrator, *args: Any, **options: Any) -> Taken:
         taken = await plain(tools, *args, **options)
@@ -92,8 +96,11 @@ def test_are_counts_of_keys_read_past(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = MemoryAdministrator.peek
     monkeypatch.setattr(MemoryAdministrator, "peek", peek)
     tools = MemoryTechnology(log).administrator()
-    asyncio.run(compare_assemblies(tools, [SPEC]))
-    assert held == [[], [b"checkpoint"]]
+    asyncio.run(compare(tools, [SPEC]))
+    assert [finding.verdict for finding in asyncio.run(partitions(tools, SPEC, alone))] == [
+        Verdict.GOOD
+    ] * 3
+    assert held == [[], [*state]] * 2
 
 
 Change = Callable[[Taken], Taken]
@@ -113,8 +120,7 @@ Change = Callable[[Taken], Taken]
 )
 def test_is_retention_foreseen(verdict: Verdict, said: str, change: Change) -> None:
     """Of outcomes no offset is said."""
-    point = encode_point(SPEC, TAKEN, Positions(7, 5, 3))
-    taken = replace(TAKEN, state={b"checkpoint": point}, first_offset=0, second_input_first=0)
+    taken = replace(TAKEN, state=saved_point(), first_offset=0, second_input_first=0)
     state, retention = _partition(SPEC, AT, change(taken), ALONE)
     assert (state.verdict, retention.verdict) == (Verdict.GOOD, verdict)
     assert said in retention.detail
@@ -159,7 +165,7 @@ def test_is_a_crash_between_two_files_no_lost_line(tmp_path: Path) -> None:
     assert [finding.verdict for finding in findings] == [Verdict.GOOD] * 2
     lost = replace(seen, last_ledger_line=None)
     with pytest.raises(StateMismatch, match=r"lost lines.*expected line 1, got an empty ledger"):
-        open_assembly(SPEC, AT, lost)
+        open_partition(SPEC, AT, lost, by_others=ALONE)
 
 
 def test_are_producers_that_disagree_about_partitions_found() -> None:

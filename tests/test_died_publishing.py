@@ -40,6 +40,7 @@ from tests.support.renaming import (
 from tests.support.services import Lines
 from tests.support.sqlite_pair import Ears
 from tests.support.streams import events, spec
+from tests.support.visits import saved_point
 
 MEMORY = ("commit: begun", "commit: half", "commit: sent", "commit: decided")
 
@@ -232,8 +233,8 @@ def test_are_recorded_lines_read_strictly() -> None:
     """A state that is damaged or that a newer streamdp wrote may hide a charge; an assembly's
     records none.
     """
-    assembly = LastCommit(0, {b"checkpoint": b"{}", b"counts 1:k": b"1"}, [b"line"])
-    assert recorded_lines(assembly, "home") == [b"line"]
+    assembly = LastCommit(0, saved_point(), [b"line"])
+    assert recorded_lines(assembly, "clicks") == [b"line"]
     work = restore(store := Store(events(6, keys=[b"k"])), spec())
     work.absorb(work.read(store.records(0, 6)))
     store.decide(work.cut(now=0, pace=Pace()).commit)

@@ -20,20 +20,17 @@ import pytest
 from msgspec import UNSET
 
 import streamdp as sd
-from streamdp.assembly.join import Positions
 from streamdp.assembly.persons import Cap
 from streamdp.ports import Key, LastCommit, Published, StreamTopics, Value
-from streamdp.service.assembling.saved import encode_point
 from streamdp.service.spec import StreamSpec
 from streamdp.service.verification import Verification
-from streamdp.wire.entries import POINT
 from streamdp.wire.formats import configure
 from streamdp.wire.lines import Assembled, PersonsCap
 from tests.support.carrying import MORE, follows, leader, live, remembers, store_of, stream
 from tests.support.idling import idles, of_two
 from tests.support.protocol_model import Store
 from tests.support.streams import ACTIONS, events, spec
-from tests.support.visits import CAP, SPEC, TAKEN
+from tests.support.visits import CAP, SPEC, saved_point
 from tests.test_contexts_service import shown as shown_in_cells
 from tests.test_contexts_service import spec as contexts_spec
 
@@ -126,7 +123,7 @@ def in_epochs(made: Callable[..., Any]) -> Site:
 def of_assembly(cap: Cap | None = None) -> Site:
     """An assembly that has declared its requests in two lines."""
     made = replace(SPEC, cap=cap)
-    point = encode_point(made, TAKEN, Positions(9, 9, 9), lines=2, declared=20)
+    state = saved_point(made, at=(9, 9, 9), lines=2, declared=20)
     persons = UNSET if cap is None else PersonsCap(most=cap.most, slots=cap.slots or UNSET)
     lines: Lines = [
         (None, msgspec.to_builtins(Assembled(
@@ -136,7 +133,7 @@ def of_assembly(cap: Cap | None = None) -> Site:
         )))
         for ordinal, start, stop in ((1, 0, 10), (2, 10, 20))
     ]  # fmt: skip
-    return Site(made.topics, LastCommit(0, {POINT: point}), records_of(lines))
+    return Site(made.topics, LastCommit(0, state), records_of(lines))
 
 
 HONEST: dict[str, Callable[[], Site]] = {

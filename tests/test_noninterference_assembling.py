@@ -20,7 +20,7 @@ import pytest
 from streamdp.assembly.join import Join
 from streamdp.ports import Partition, Records, Value
 from streamdp.serve.metrics import MetricsPage
-from streamdp.service.assembling import fingerprints, saved
+from streamdp.service.assembling import fingerprints
 from streamdp.service.assembling.partition import Contents, PartitionAssembly
 from streamdp.service.assembling.worker import AssemblyWorker
 from streamdp.service.charges_by_others import alone
@@ -29,6 +29,7 @@ from streamdp.service.metrics import Facts, ProcessMetrics
 from streamdp.service.status import Steps, status_of
 from streamdp.service.view import View
 from streamdp.testing.memory import MemoryTransport
+from streamdp.wire.state import Checkpoint, LastRecord, encode_checkpoint
 from streamdp_adapters.registry.fields import Field
 from streamdp_adapters.registry.formats import JSON_SCHEMA, Reading
 from streamdp_adapters.registry.schemas import Schema, prefix
@@ -327,13 +328,12 @@ def _logs_positions(patch: pytest.MonkeyPatch) -> None:
 
 def _narrow_positions(patch: pytest.MonkeyPatch) -> None:
     """Mutant: a checkpoint as wide as the position of outcomes is."""
-    honest = saved.encode_point
 
-    def encode(*arguments: Any, **more: Any) -> bytes:
-        positions = arguments[2]
-        return honest(*arguments, **more) + b" " * len(str(positions.outcomes))
+    def encode(point: Checkpoint) -> bytes:
+        assert point.joined
+        return encode_checkpoint(point) + b" " * len(str(int(point.joined.outcomes)))
 
-    patch.setattr("streamdp.service.assembling.partition.encode_point", encode)
+    patch.setattr("streamdp.service.assembling.partition.encode_checkpoint", encode)
 
 
 def _settles_for_outcomes(patch: pytest.MonkeyPatch) -> None:
@@ -352,7 +352,13 @@ def _settles_for_outcomes(patch: pytest.MonkeyPatch) -> None:
 
 def _narrow_fingerprints(patch: pytest.MonkeyPatch) -> None:
     """Mutant: the newest outcome's place is as wide as its offset is."""
-    patch.setattr(fingerprints, "_written", str)
+    honest = fingerprints.Inputs.newest
+
+    def newest(self: fingerprints.Inputs) -> tuple[LastRecord | None, str]:
+        request, outcome = honest(self)
+        return request, outcome.lstrip("0")
+
+    patch.setattr(fingerprints.Inputs, "newest", newest)
 
 
 @pytest.mark.parametrize(

@@ -66,10 +66,7 @@ def words(path: str) -> Iterator[str]:
 ADAPTERS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "adapters").rglob("*.py"))
 
 
-SERVICE = ["streamdp/service/taking.py", "streamdp/service/assembling/saved.py"]
-
-
-@pytest.mark.parametrize("path", [*SERVICE, *ADAPTERS])
+@pytest.mark.parametrize("path", ["streamdp/service/taking.py", *ADAPTERS])
 def test_does_the_runbook_know_every_halt(path: str) -> None:
     """In the table, or among the exit codes if the process cannot even begin."""
     at_start = RUNBOOK.partition("### Exit code 4")[2].partition("\n### ")[0]

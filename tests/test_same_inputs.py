@@ -16,19 +16,22 @@ import pytest
 
 from streamdp.core.errors import StateMismatch
 from streamdp.ports import Headers, Key, Technology, Value
-from streamdp.service.assembling.fingerprints import FINGERPRINTS, Inputs, _Saved
+from streamdp.service.assembling.fingerprints import Inputs
 from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.testing.memory import MemoryTechnology, MemoryTransport
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.testing.transport_room import Heard
+from streamdp.wire.entries import Entries
+from streamdp.wire.state import decode_checkpoint
 from streamdp_adapters.sqlite import Settings, Sqlite
 from streamdp_adapters.sqlite.files import WIDTH
 from tests.support.visits import AT, SPEC, TOPICS, go_on, taken_over
 
+POINT = Entries(SPEC.name, 0).checkpoint
 INPUTS = (TOPICS.input, TOPICS.second_input)
 LATER = 2**50  # milliseconds: whatever was read may leave
-HERE = "expected the same request at offset 9, got another"
+HERE = "expected the same record at offset 9, got another"
 THERE = "expected the outcome that was read last, got another"
 
 
@@ -88,7 +91,7 @@ def test_is_another_input_known_by_its_newest_record(
     technology = lived(log)
     made_again(log, topic, count)
     before = len(log.input(TOPICS.output, 0).offsets)
-    with pytest.raises(StateMismatch, match="requests or outcomes were replaced") as halted:
+    with pytest.raises(StateMismatch, match="the input was replaced") as halted:
         asyncio.run(read(technology, replace(SPEC, epoch=epoch)))
     assert said in str(halted.value)
     assert len(log.input(TOPICS.output, 0).offsets) == before
@@ -100,7 +103,7 @@ def test_is_an_input_known_that_ends_before_what_was_read() -> None:
     technology = lived(log)
     taken = asyncio.run(technology.administrator().peek(TOPICS, 0))
     with pytest.raises(StateMismatch, match="the outcome that was read last, got another"):
-        Inputs(AT, replace(taken, second_input_end=9), ids=(None, None))
+        Inputs(SPEC, AT, replace(taken, second_input_end=9), decode_checkpoint(taken.state[POINT]))
 
 
 def test_is_a_log_that_was_filled_again_known_though_it_keeps_its_id() -> None:
@@ -115,7 +118,7 @@ def test_is_a_log_that_was_filled_again_known_though_it_keeps_its_id() -> None:
     assert asyncio.run(read(technology, now=10**6)).committed == 10
     assert asyncio.run(read(technology, now=10**6)).open == 1
     log.input(TOPICS.input, 0).values[10] = b"another"
-    with pytest.raises(StateMismatch, match="the same request at offset 10, got another"):
+    with pytest.raises(StateMismatch, match="the same record at offset 10, got another"):
         asyncio.run(read(technology, now=10**6))
 
 
@@ -132,7 +135,7 @@ def test_is_it_said_that_outcomes_are_others_where_they_are_read_for_a_round() -
     technology, now = MemoryTechnology(log), log.now + SPEC.rules.grace + 1
     assert asyncio.run(read(technology, now=now)).open == 1
     log.input(TOPICS.second_input, 0).values[0] = b"another"
-    with pytest.raises(StateMismatch, match=r"were replaced.*the outcome that was read last"):
+    with pytest.raises(StateMismatch, match=r"was replaced.*the outcome that was read last"):
         asyncio.run(read(technology, now=now + 2 * SPEC.rules.window))
 
 
@@ -144,20 +147,6 @@ def test_do_the_same_inputs_go_on(has_ids: bool, outcomes: int) -> None:
     for topic in INPUTS:
         sent(log, topic, "more", 5)
     assert asyncio.run(read(technology)).committed == 15
-
-
-def test_does_a_state_without_fingerprints_go_on_and_get_them() -> None:
-    """As the version before leaves it: what it does not know it deletes with its first commit."""
-    log = MemoryLog(has_ids=False)
-    technology = lived(log)
-    known = dict(log.state(TOPICS, 0))
-    del known[FINGERPRINTS]
-    log.replace_state(TOPICS, 0, known)
-    sent(log, TOPICS.input, "more", 5)
-    assert asyncio.run(read(technology)).committed == 15
-    made_again(log, TOPICS.input, 30)
-    with pytest.raises(StateMismatch, match="the same request at offset 14"):
-        asyncio.run(read(technology))
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
@@ -176,7 +165,8 @@ def test_does_an_expired_record_prove_nothing(when: str) -> None:
             log.trim(topic, 0, before=10)
         expired = await technology.administrator().peek(TOPICS, 0)
         taken = expired if when == "before" else looked_at
-        await Inputs(AT, taken, ids=(None, None)).prove(transport)
+        point = decode_checkpoint(taken.state[POINT])
+        await Inputs(SPEC, AT, taken, point).prove(transport)
 
     asyncio.run(proved())
 
@@ -204,7 +194,7 @@ def test_is_another_input_known_on_files(topic: str, tmp_path: Path) -> None:
         file.execute("UPDATE input SET first = 0, next = 0 WHERE id = ?", (number,))
         file.close()
         await send(topic, "new", 30)
-        with pytest.raises(StateMismatch, match="requests or outcomes were replaced"):
+        with pytest.raises(StateMismatch, match="the input was replaced"):
             await read(technology)
 
     asyncio.run(run())
@@ -219,7 +209,7 @@ def test_has_what_is_kept_one_length() -> None:
         log.append(TOPICS.second_input, [(b"k", value)], headers=[[]], partition=0)
         sent(log, TOPICS.input, "more", 5)
         asyncio.run(read(technology))
-        lengths.add(len(log.state(TOPICS, 0)[FINGERPRINTS]))
+        lengths.add(len(log.state(TOPICS, 0)[POINT]))
     assert len(lengths) == 1
 
 
@@ -227,17 +217,20 @@ def test_is_no_digest_shown_and_no_offset_of_outcomes_said() -> None:
     """Neither by a halt nor where an entry cannot be read."""
     log = MemoryLog(has_ids=False)
     technology = lived(log, outcomes=8)
-    entry = log.state(TOPICS, 0)[FINGERPRINTS]
-    digests = re.findall(rb"[0-9a-f]{32}", entry)
-    assert len(set(digests)) == 2
+    entry = log.state(TOPICS, 0)[POINT]
+    point = decode_checkpoint(entry)
+    assert point.last_record
+    assert point.joined
+    digests = {point.last_record.digest, point.joined.newest_outcome.partition(":")[2]}
+    assert len(digests) == 2
     made_again(log, TOPICS.second_input, 30)
     said = []
-    for state in ({}, {FINGERPRINTS: entry[:-2]}):
-        log.replace_state(TOPICS, 0, {**log.state(TOPICS, 0), **state})
+    for damaged in (entry, entry[:-2]):
+        log.replace_state(TOPICS, 0, {POINT: damaged})
         with pytest.raises(StateMismatch) as halted:
             asyncio.run(read(technology))
         said.append(str(halted.value))
-    assert "the checkpoint cannot be read" in said[1]
-    for text in (*said, repr(_Saved(requests="", outcomes=digests[0].decode()))):
-        assert not any(digest.decode() in text for digest in digests)
+    assert "state of clicks/0: damaged" in said[1]
+    for text in (*said, repr(point)):
+        assert not any(digest in text for digest in digests)
     assert re.findall(r"\d+", said[0]) == ["0"]  # the partition

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from msgspec import structs
+from msgspec import UNSET, structs
 
 import streamdp as sd
 from streamdp.core.errors import OTHER_TOPIC, StateMismatch
 from streamdp.ports import Partition, StreamTopics
+from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.charges_by_others import ALONE, Tally
 from streamdp.service.settings import Pace
 from streamdp.service.spec import StreamSpec
@@ -26,6 +27,7 @@ from streamdp.wire.state import decode_checkpoint, encode_checkpoint
 from streamdp_adapters.kafka.identity import recreated
 from tests.support.protocol_model import HOME, Store, evidence, finish, fold, restore
 from tests.support.streams import events, spec
+from tests.support.visits import SPEC, TAKEN, saved_point
 
 POINT = Entries("home", 0).checkpoint
 EVERY_SLOT = sd.incumbent_leader(actions=["a", "b", "c"], epsilon="1/2", schedule="capped 1")
@@ -153,8 +155,27 @@ def test_does_a_stream_keep_its_input() -> None:
     for state in (store.state, {}):
         store.state = state
         other = replace(stream, topics=StreamTopics("shop", "home", "other-losses"), epoch=2)
-        with pytest.raises(StateMismatch, match="is not the topic that was read"):
+        with pytest.raises(StateMismatch, match="topics are not those that were read"):
             restore(store, other)
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+@pytest.mark.parametrize("made", [spec(name="clicks"), SPEC], ids=["stream", "assembly"])
+def test_does_no_epoch_go_on_with_fewer_partitions_or_the_state_of_another_kind(
+    made: StreamSpec | AssemblySpec, epoch: int
+) -> None:
+    """Fewer partitions are another topic; neither a stream nor an assembly takes the other's."""
+    (place, value), at = *saved_point().items(), Partition("clicks", 0)
+    point = structs.replace(decode_checkpoint(value), digest=made.digest)
+    of_stream = encode_checkpoint(structs.replace(point, joined=UNSET))
+    states = [{place: of_stream}, {place: encode_checkpoint(point)}]
+    later = replace(made, epoch=epoch)
+    own, other = states if isinstance(made, StreamSpec) else reversed(states)
+    open_partition(later, at, replace(TAKEN, state=own), by_others=ALONE)
+    with pytest.raises(StateMismatch, match="fewer partitions than before"):
+        open_partition(later, at, replace(TAKEN, state=own, partitions=1), by_others=ALONE)
+    with pytest.raises(StateMismatch, match="the state is of something else with this name"):
+        open_partition(later, at, replace(TAKEN, state=other), by_others=ALONE)
 
 
 @pytest.mark.parametrize("limit", ["most_key_bytes", "most_keys"])

@@ -118,12 +118,10 @@ async def _ask(ready: Prepared, wait: bool) -> None:
 async def _compare(ready: Prepared) -> None:
     """Refuse a configuration that did not make the saved state."""
     from streamdp.ports import closing
-    from streamdp.service.assembling.diagnosis import compare_assemblies
     from streamdp.service.diagnosis import compare
 
     async with closing(ready.technology.administrator()) as tools:
-        await compare(tools, ready.specs)
-        await compare_assemblies(tools, ready.assemblies)
+        await compare(tools, [*ready.specs, *ready.assemblies])
 
 
 def _print_template(schema: bool) -> None:

@@ -151,34 +151,31 @@ def _assembly_described(
     spec: AssemblySpec, place: Partition, taken: Taken, content: bool
 ) -> dict[str, Any]:
     """The public facts of an assembly's partition; outcomes only if asked for."""
-    from streamdp.service.assembling.fingerprints import FINGERPRINTS
-    from streamdp.service.assembling.saved import entries, read_point
-    from streamdp.wire.entries import POINT
+    from streamdp.wire.state import read_state
     from streamdp.wire.unprotected import labelled
 
-    point = read_point(place, taken)
-    null = b"" if point is None else entries(point.epoch)
-    own = [at for at in taken.state if null and (at == null or at.startswith(null + b":"))]
+    saved = read_state(taken.state, stream=place.stream, partition=place.number)
+    point, joined = saved.checkpoint, saved.checkpoint and saved.checkpoint.joined
     facts: dict[str, Any] = {
         "partition": str(place),
         "requests": {"first_offset": taken.first_offset, "end_offset": taken.end_offset},
         "checkpoint": None,
-        "keys_with_counts": len(own),
-        "stale_entries": len(set(taken.state) - {POINT, FINGERPRINTS}) - len(own),
+        "keys_with_counts": len(saved.rows),
+        "stale_entries": len(saved.stale),
         "state_bytes": sum(len(key) + len(value) for key, value in taken.state.items()),
     }
     if taken.owner is not None:  # if the log stores it beside the state
         facts["last_owner"] = taken.owner
-    if point is not None:
+    if point and joined:
         facts["checkpoint"] = {
-            "next_request": int(point.requests),
-            "read_again_from": int(point.history),
-            "declared": point.declared,
-            "lines": point.lines,
+            "next_request": point.next_offset,
+            "read_again_from": point.low_water,
+            "declared": joined.declared,
+            "lines": point.lines_published,
             "epoch": point.epoch,
             "configuration": "same" if point.digest == spec.digest else "another",
-            "not_yet_events": max(0, taken.end_offset - int(point.requests)),
-            "headroom": int(point.history) - taken.first_offset,
+            "not_yet_events": max(0, taken.end_offset - point.next_offset),
+            "headroom": point.low_water - taken.first_offset,
         }
     if not content:
         return facts
@@ -186,9 +183,9 @@ def _assembly_described(
         "first_offset": taken.second_input_first,
         "end_offset": taken.second_input_end,
     }
-    if point is not None:
-        reach |= {"read_again_from": int(point.outcomes)}
-        reach |= {"headroom": int(point.outcomes) - taken.second_input_first}
+    if joined:
+        reach |= {"read_again_from": int(joined.outcomes)}
+        reach |= {"headroom": int(joined.outcomes) - taken.second_input_first}
     return labelled({**facts, "outcomes": reach})
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -44,6 +45,9 @@ from streamdp.wire.published import decode_published
 from streamdp.wire.quarantined import read_quarantined
 from streamdp.wire.renewals import Source
 from streamdp.wire.unprotected import NOT_PRIVATE
+
+if TYPE_CHECKING:
+    from streamdp.service.assembling.spec import AssemblySpec
 
 MOST_TOLD = 20
 """Unusable records that are listed one by one."""
@@ -88,29 +92,26 @@ def retired(ledgers: Sequence[StreamTopics], *, alone: Sequence[str]) -> list[Fi
     return [Finding("ledgers of streams that are no longer configured", Verdict.GOOD, what)]
 
 
-async def compare(tools: Administrator, specs: Sequence[StreamSpec]) -> None:
+async def compare(tools: Administrator, specs: Sequence[StreamSpec | AssemblySpec]) -> None:
     """Raise `ConfigurationMismatch` if a partition would halt because of its configuration.
 
     Also if it has an epoch for a partition that does not exist: the one that was meant would go on
-    as it is. Any other fault of a partition must not stop a roll-out, which may be the remedy. A
-    topic that does not exist yet contradicts nothing.
+    as it is. Any other fault of a partition must not stop a roll-out, which may be the remedy;
+    unless the state cannot even be compared, as one that a newer streamdp has written. A topic that
+    does not exist yet contradicts nothing.
     """
     await tools.check([spec.topics for spec in specs])  # raises if it cannot connect
     for spec in specs:
         with suppress(InvalidConfig):  # missing topics or files
-            await _compare(tools, spec)
-
-
-async def _compare(tools: Administrator, spec: StreamSpec) -> None:
-    number, partitions = 0, 1
-    while number < partitions:
-        partition = Partition(spec.name, number)
-        taken = await tools.peek(spec.topics, number, entries=of_configuration(partition))
-        check_configuration(spec, partition, taken)
-        number, partitions = number + 1, taken.partitions
-    unused = epochs_of_no_partition(spec, partitions)
-    if unused is not None:
-        raise ConfigurationMismatch(unused)
+            number, partitions = 0, 1
+            while number < partitions:
+                partition = Partition(spec.name, number)
+                taken = await tools.peek(spec.topics, number, entries=of_configuration(partition))
+                check_configuration(spec, partition, taken)
+                number, partitions = number + 1, taken.partitions
+            unused = epochs_of_no_partition(spec, partitions)
+            if unused is not None:
+                raise ConfigurationMismatch(unused)
 
 
 async def partitions(

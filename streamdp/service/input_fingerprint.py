@@ -12,7 +12,8 @@ that this record is still there:
 3. A record that has expired proves nothing; neither does a checkpoint without one, nor a digest of
    headers if the stream no longer reads headers.
 
-An assembly has two inputs, and keeps such a record of each (`assembling.fingerprints`).
+An assembly has two inputs, and keeps such a record of each (`assembling.fingerprints`): the
+checkpoint has the newest outcome's with a fixed width.
 
 The digest is never logged or shown, and no message says what a record holds. Its length is fixed,
 so the size of a checkpoint does not depend on content.
@@ -22,13 +23,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import blake2b
 
 from msgspec import UNSET
 
-from streamdp.core.errors import OTHER_TOPIC, StateMismatch
-from streamdp.ports import Partition, Records, Taken
+from streamdp.core.errors import OTHER_TOPIC, OTHER_TOPICS, StateMismatch
+from streamdp.ports import Partition, Records, StreamTopics, Taken
 from streamdp.wire.state import Checkpoint, LastRecord
 
 
@@ -61,12 +61,9 @@ class Newest:
         return self._known
 
 
-@dataclass(frozen=True, slots=True)
-class Replaced:
-    """What is said of an input that does not hold the record."""
-
-    what: str  # with the way out
-    expected: str
+def way_out(topics: StreamTopics) -> str:
+    """What to do where an input gives its offsets out again."""
+    return OTHER_TOPICS if topics.second_input else OTHER_TOPIC
 
 
 class InputFingerprint:
@@ -78,14 +75,18 @@ class InputFingerprint:
         last: LastRecord | None,
         *,
         first: int,
-        settled: bool,
-        says: Replaced,
+        ids: tuple[str | None, str | None],
+        remedy: str,
+        expected: str = "",
     ) -> None:
+        """`ids`: of the topic that was read, and of the one that is there now."""
         self._where = f"partition {partition}"
         expired = last is not None and last.offset < first
         self._last = None if expired else last
-        self._settled = settled  # by the topic's id
-        self._says = says
+        self._settled = ids[0] is not None and ids[0] == ids[1]
+        self._says = f"the input was replaced: it does not hold what was read; {remedy}"
+        of = 0 if last is None else last.offset
+        self._expected = expected or f"the same record at offset {of}"
 
     @property
     def span(self) -> range:
@@ -115,20 +116,20 @@ class InputFingerprint:
         else:
             if not every:
                 return
-        says = self._says
-        raise StateMismatch(self._where, says.what, expected=says.expected, got="another")
+        raise StateMismatch(self._where, self._says, expected=self._expected, got="another")
 
 
-def of_input(partition: Partition, taken: Taken, checkpoint: Checkpoint | None) -> InputFingerprint:
-    """The check of a stream's input."""
-    last = None if checkpoint is None else checkpoint.last_record
-    known = None if checkpoint is None else checkpoint.input_id
-    says = Replaced(
-        f"the input was replaced: it does not hold what was read; {OTHER_TOPIC}",
-        f"the same record at offset {0 if last is None else last.offset}",
+def of_input(
+    topics: StreamTopics, partition: Partition, taken: Taken, checkpoint: Checkpoint | None
+) -> InputFingerprint:
+    """The check of a stream's input, or of an assembly's requests."""
+    last, known = (
+        (None, None) if checkpoint is None else (checkpoint.last_record, checkpoint.input_id)
     )
-    settled = known is not None and known == taken.input_id
-    return InputFingerprint(partition, last, first=taken.first_offset, settled=settled, says=says)
+    return InputFingerprint(
+        partition, last, first=taken.first_offset, ids=(known, taken.input_id),
+        remedy=way_out(topics),
+    )  # fmt: skip
 
 
 Read = Callable[[Partition, int, int], AsyncIterator[Records]]

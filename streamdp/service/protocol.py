@@ -98,7 +98,7 @@ class Restoring:
         self._read = self.opening.point.low_water
         continues = self.opening.new_epoch is None
         saved = self.opening.saved
-        self._input_fingerprint = of_input(partition, taken, saved.checkpoint)
+        self._input_fingerprint = of_input(spec.topics, partition, taken, saved.checkpoint)
         self.heritage = heritage_at(self.spec, partition, self.opening, opened=entries.opened)
         entries.heritage.adopt(self.heritage.carried)
         self.heritage.carried = entries.heritage

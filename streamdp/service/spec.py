@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from streamdp import __version__
 from streamdp.core.engine import configuration_digest, row_layout
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class StreamSpec:
     """One stream of the service, as configured."""
+
+    decides: ClassVar = "ε, actions, learner, format or estimates"
+    """What a new epoch is needed for."""
 
     topics: StreamTopics
     learner: Learner
@@ -116,6 +119,11 @@ class StreamSpec:
     def name(self) -> str:
         """The stream's name."""
         return self.topics.stream
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """What is chosen among."""
+        return self.learner.actions
 
     def epoch_of(self, partition: int) -> int:
         """The epoch of one partition: the stream's, or one of its own."""

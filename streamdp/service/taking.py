@@ -1,30 +1,44 @@
 """Takes a partition: everything durable is checked before any of it is used.
 
-Checked are the epoch, the digest, that the checkpoint knows every line of the ledger, and that the
-input from `low_water` on is still there. On a contradiction the partition halts (`StateMismatch`);
-it never resets or skips an offset. The way out is a larger `epoch` in the configuration or, if only
-one partition has lost something, in its `partition_epochs`: then the other partitions' learners go
-on. If no epoch could be sure to read no event twice, the way out is an input with another name.
+Streams and assemblies are asked the same questions in the same order (`_Found.open`):
+
+1. Are the topics that the ledger names the configured ones?
+2. Without a checkpoint: is it a first start? Or was the state lost, so that an epoch must begin?
+3. Are the inputs still the topics that were read, with all their partitions? No epoch changes that.
+4. Is the configured epoch the state's? Or does a later one begin here?
+5. Does the checkpoint know every line of the ledger? An assembly's ledger must have all its lines.
+6. Is the digest of the configuration the state's?
+7. Is the input still there from `low_water` on, and does it end where it ended or later?
+8. Have the releases that wait room in the budget, and what is charged from here on?
+
+On a contradiction the partition halts (`StateMismatch`); it never resets or skips an offset. The
+way out is a larger `epoch` in the configuration or, if only one partition of a stream has lost
+something, in its `partition_epochs`: then the other partitions' learners go on. If no epoch could
+be sure to read no event twice, the way out is an input with another name.
 
 Keys open in a new epoch with what is public of the one before (`carrying`), unless the option says
 otherwise. A state that was lost or rolled back carries nothing: its keys begin anew.
 
 No way moves the position back (P11). A new epoch begins behind the checkpoint, the group offset and
 the ledger, so a state that was rolled back, whose own position is too old, causes no second release
-of an event. Offsets and charges belong to a topic, so a stream keeps its input for life. The
-charges of other streams count too, also of streams that are gone (`ledgers`): renaming a stream
-must not spend a budget twice. No epoch takes back recorded releases: they are published, so the
-records that they charge need room in the budget.
+of an event. Offsets and charges belong to a topic, so a stream keeps its input for life, and an
+assembly its topics. The charges of others count too, also of streams that are gone (`ledgers`):
+renaming a stream must not spend a budget twice. No epoch takes back recorded releases: they are
+published, so the records that they charge need room in the budget.
 
 A topic id, where the transport has one, tells whether the input is still the same topic. The
-checkpoint holds it; a checkpoint without one adopts it. Not even a new epoch may go on in another
-topic. If the state is gone too, the ledger says which topic was read: in its first line, and in
-each line where an epoch begins. Without ids, `input_fingerprint` looks for the last record that was
-read.
+checkpoint holds it; a checkpoint without one adopts it. If the state is gone too, the ledger says
+which topic was read: in its first line, and in each line where an epoch begins. Without ids,
+`input_fingerprint` looks for the last record that was read.
 
-`start` is for a stream's first partitions. A partition that is added later begins at its first
-record; otherwise records that came before any process knew of it would be skipped. Each checkpoint,
-and the group's offsets, say with how many partitions the stream began.
+`start` is for the first partitions. A partition that is added later begins at its first record;
+otherwise records that came before any process knew of it would be skipped. Each checkpoint, and the
+group's offsets, say with how many partitions the stream or assembly began.
+
+**Assemblies.** Outcomes that are no longer retained are no outcomes: what retention by size has
+deleted depends on what outcomes there were. No message says how far they reach. The ledger's newest
+line says up to where requests may have become events, before any of them is one. The checkpoint
+knows the exact request, so a new epoch goes by the line only if the checkpoint is gone or older.
 """
 
 from __future__ import annotations
@@ -32,12 +46,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from streamdp.core.errors import (
-    OTHER_TOPIC,
     ConfigurationMismatch,
     StateMismatch,
     Superseded,
@@ -47,21 +60,27 @@ from streamdp.core.events import Key
 from streamdp.ports import EntriesThat, Partition, Taken
 from streamdp.service.carrying import Begins, Heritage, heritage, is_readable
 from streamdp.service.charges_by_others import ALONE, ChargesByOthers, Scope
+from streamdp.service.input_fingerprint import way_out
 from streamdp.service.saved_entries import read
 from streamdp.service.settings import Start, changes
 from streamdp.service.spec import StreamSpec
 from streamdp.wire.entries import Entries, release_entry
-from streamdp.wire.lines import EpochMark, LedgerLine
-from streamdp.wire.published import decode_ledger
+from streamdp.wire.lines import Assembled, EpochMark, LedgerLine
+from streamdp.wire.published import decode_any_ledger
 from streamdp.wire.state import (
+    NOTHING_READ,
     Checkpoint,
     EpochEntries,
+    Joined,
     Recorded,
     SavedState,
     decode_checkpoint,
     decode_learner,
     decode_remark,
 )
+
+if TYPE_CHECKING:
+    from streamdp.service.assembling.spec import AssemblySpec
 
 _NONE = Fraction(0)
 
@@ -99,7 +118,7 @@ class Opening:
         return [(r.kind, r.first_offset, r.last_offset, r.epsilon) for r in charging]
 
 
-def scope(spec: StreamSpec, partition: Partition, taken: Taken) -> Scope:
+def scope(spec: StreamSpec | AssemblySpec, partition: Partition, taken: Taken) -> Scope:
     """Which other ledgers matter to how this partition goes on."""
     places = Entries(partition.stream, partition.number)
     value = taken.state.get(places.checkpoint)
@@ -111,7 +130,11 @@ def scope(spec: StreamSpec, partition: Partition, taken: Taken) -> Scope:
 
 
 def open_partition(
-    spec: StreamSpec, partition: Partition, taken: Taken, *, by_others: ChargesByOthers
+    spec: StreamSpec | AssemblySpec,
+    partition: Partition,
+    taken: Taken,
+    *,
+    by_others: ChargesByOthers,
 ) -> Opening:
     """Check what is durable and decide how the partition goes on; raise if it must halt."""
     found = _Found.read(spec, partition, taken, by_others, read(partition, taken))
@@ -151,7 +174,9 @@ def of_configuration(partition: Partition) -> EntriesThat:
     return EntriesThat(lambda place: place == places.checkpoint or place.startswith(learner))
 
 
-def check_configuration(spec: StreamSpec, partition: Partition, taken: Taken) -> None:
+def check_configuration(
+    spec: StreamSpec | AssemblySpec, partition: Partition, taken: Taken
+) -> None:
     """Refuse a configuration that did not make the state, whatever else may be wrong with it.
 
     It reads the checkpoint and what its rows mean, never the rows.
@@ -169,7 +194,7 @@ def check_configuration(spec: StreamSpec, partition: Partition, taken: Taken) ->
             found.check_digest(checkpoint)
 
 
-def epochs_of_no_partition(spec: StreamSpec, partitions: int) -> str | None:
+def epochs_of_no_partition(spec: StreamSpec | AssemblySpec, partitions: int) -> str | None:
     """The complaint about epochs of partitions that the input does not have; None if it has all.
 
     A slip of the pen leaves the partition that was meant as it is. It harms no partition, so none
@@ -190,31 +215,35 @@ def epochs_of_no_partition(spec: StreamSpec, partitions: int) -> str | None:
 class _Found:
     """What is durable of a partition that is taken, and the configuration that takes it."""
 
-    spec: StreamSpec
+    spec: StreamSpec | AssemblySpec
     partition: Partition
     taken: Taken
     by_others: ChargesByOthers
     saved: SavedState
-    line: LedgerLine | None  # the newest of the ledger
+    line: LedgerLine | Assembled | None  # the newest of the ledger
 
     @classmethod
     def read(
         cls,
-        spec: StreamSpec,
+        spec: StreamSpec | AssemblySpec,
         partition: Partition,
         taken: Taken,
         by_others: ChargesByOthers,
         saved: SavedState,
     ) -> Self:
-        """Read the ledger's line; it must be of the configured input."""
-        line = None if taken.last_ledger_line is None else decode_ledger(taken.last_ledger_line)
+        """Read the ledger's line; it and the state must be of the configured topics."""
+        line = None if taken.last_ledger_line is None else decode_any_ledger(taken.last_ledger_line)
         found = cls(spec, partition, taken, by_others, saved, line)
-        if line is not None and line.input != spec.topics.input:
+        if line is not None:
+            found._check_topics(line)
+        point = saved.checkpoint
+        if point is not None and (point.joined is UNSET) == found.assembles:
+            kinds = ("a stream's", "an assembly's")
             raise found.differs(
-                "the configured input is not the topic that was read; only a stream with another"
-                " name may read the new one",
-                line.input,
-                spec.topics.input,
+                "the state is of something else with this name; only another name may read these"
+                " topics",
+                kinds[found.assembles],
+                kinds[not found.assembles],
             )
         return found
 
@@ -223,6 +252,11 @@ class _Found:
         """The partition's configured epoch."""
         return self.spec.epoch_of(self.partition.number)
 
+    @property
+    def assembles(self) -> bool:
+        """Whether this is an assembly's partition."""
+        return bool(self.spec.topics.second_input)
+
     # -- how it goes on --------------------------------------------------------------------------
 
     def open(self) -> Opening:
@@ -230,19 +264,23 @@ class _Found:
         saved, line, checkpoint = self.saved, self.line, self.saved.checkpoint
         if checkpoint is None:
             return self._without_checkpoint()
-        self._check_input(checkpoint.input_id)
+        self._check_inputs(checkpoint)
         self.check_epoch(checkpoint)
         if self.epoch > max(checkpoint.epoch, line.epoch if line else 0):
             newest = line is None or not _is_later(line, checkpoint)
-            learner = saved.now.learner
-            known = learner is not None
+            known = saved.now.learner is not None
             whole = is_readable(checkpoint.epoch, saved.now)
             carries = self.spec.carry and newest and known and whole
             return replace(self._anew(before=checkpoint.epoch), carries=carries)
-        self._check_continues(checkpoint)
+        self._check_ledger(checkpoint)
+        self.check_digest(checkpoint)
+        self._check_retained(checkpoint)
+        joined = checkpoint.joined
         point = self._point(
             at=checkpoint.next_offset, low_water=checkpoint.low_water, rows=checkpoint.rows,
             lines=(checkpoint.lines_recorded, checkpoint.lines_published),
+            outcomes=0 if joined is UNSET else int(joined.outcomes),
+            declared=0 if joined is UNSET else joined.declared,
         )  # fmt: skip
         adopts = checkpoint.input_id is None and self.taken.input_id is not None
         return Opening(point, saved, adopts=adopts)
@@ -254,9 +292,21 @@ class _Found:
         low_water: int,
         rows: int = 0,
         lines: tuple[int, int] = (0, 0),  # the last ordinals that were recorded and published
+        outcomes: int,
+        declared: int = 0,
     ) -> Checkpoint:
         """The checkpoint at a position, with this configuration and what is known of the input."""
-        before, spec = self.saved.checkpoint, self.spec
+        before, spec, taken = self.saved.checkpoint, self.spec, self.taken
+        joined: Joined | UnsetType = UNSET
+        if self.assembles:
+            known = UNSET if before is None else before.joined
+            joined = Joined(
+                declared=declared,
+                outcomes=f"{outcomes:020d}",
+                newest_outcome=NOTHING_READ if known is UNSET else known.newest_outcome,
+                outcomes_id=taken.second_input_id or (known.outcomes_id if known else None),
+                settings=spec.settings,
+            )
         return Checkpoint(
             next_offset=at,
             low_water=low_water,
@@ -267,10 +317,11 @@ class _Found:
             epoch=self.epoch,
             stream_epoch=None if self.epoch == spec.epoch else spec.epoch,
             digest=spec.digest,
-            partitions=self.taken.partitions,
-            began_with=before.began_with if before else _began_with(self.taken),
-            input_id=self.taken.input_id or (before.input_id if before else None),
+            partitions=taken.partitions,
+            began_with=before.began_with if before else _began_with(taken),
+            input_id=taken.input_id or (before.input_id if before else None),
             last_record=before.last_record if before else None,
+            joined=joined,
         )
 
     def _without_checkpoint(self) -> Opening:
@@ -278,11 +329,10 @@ class _Found:
         taken, line, number = self.taken, self.line, self.partition.number
         if line is None and taken.group_offset is None:
             earliest = number >= _began_with(taken) or self.spec.start is Start.EARLIEST
-            first = taken.first_offset if earliest else taken.end_offset
-            first = self.by_others.begin(number, first)
-            self._check_reaches(first)
-            return Opening(self._point(at=first, low_water=first), self.saved)
-        self._check_input(self.by_others.input_ids.get(number))
+            first = self._begin(taken.first_offset if earliest else taken.end_offset)
+            outcomes = taken.second_input_first if earliest else taken.second_input_end
+            return Opening(self._point(at=first, low_water=first, outcomes=outcomes), self.saved)
+        self._check_id("input", self.by_others.input_ids.get(number), taken.input_id)
         remark = decode_remark(taken.remarks.get(number, ""))
         before = max(1, line.epoch if line else 0, remark.epoch if remark else 0)
         if self.epoch <= before:
@@ -295,24 +345,80 @@ class _Found:
 
     def _anew(self, *, before: int) -> Opening:
         """Begin a new epoch, behind every record that may have been read (P11)."""
-        checkpoint, line = self.saved.checkpoint, self.line
-        known = [self.taken.first_offset, self.taken.group_offset or 0]
+        checkpoint, line, taken = self.saved.checkpoint, self.line, self.taken
+        known = [taken.first_offset, taken.group_offset or 0]
         published, recorded = [0], [0]
         if checkpoint is not None:
             known.append(checkpoint.next_offset)
             published.append(checkpoint.lines_published)
             recorded.append(checkpoint.lines_recorded)
         if line is not None:
-            known.append(line.next_offset if isinstance(line, EpochMark) else line.last_offset + 1)
             published.append(line.ordinal)
+            if isinstance(line, EpochMark):
+                known.append(line.next_offset)
+            elif not isinstance(line, Assembled):
+                known.append(line.last_offset + 1)
+            elif checkpoint is None or _is_later(line, checkpoint):
+                known.append(line.stop)
         self._check_end(max(known))
-        position = self.by_others.begin(self.partition.number, max(known))
-        self._check_reaches(position)
+        position = self._begin(max(known))
         lines = max(*recorded, *published), max(published)
-        point = self._point(at=position, low_water=position, lines=lines)
+        outcomes = max(taken.second_input_first, taken.second_input_offset or 0)
+        point = self._point(at=position, low_water=position, lines=lines, outcomes=outcomes)
         return Opening(point, self.saved, new_epoch=before)
 
+    def _begin(self, known: int) -> int:
+        """The first record, at `known` or later, that others leave room for."""
+        number, end = self.partition.number, self.taken.end_offset
+        position = self.by_others.begin(number, known)
+        if end < position:
+            ledgers = ", ".join(self.by_others.ahead(number, end))
+            raise self.halt(
+                f"others have read beyond the end of the input ({ledgers}), and the budget does not"
+                " cover their charges again; send its records to a topic with another name",
+                f"an end at {position} or later",
+                end,
+            )
+        return position
+
     # -- what must hold --------------------------------------------------------------------------
+
+    def _check_topics(self, line: LedgerLine | Assembled) -> None:
+        """Refuse other topics than those that were read, and written if they are assembled."""
+        topics = self.spec.topics
+        configured = [of for of in (topics.input, topics.second_input, topics.output) if of]
+        named = [line.input]
+        if isinstance(line, Assembled):
+            named += [line.outcomes, line.output]
+        if named != configured:
+            raise self.differs(
+                "the configured topics are not those that were read; only a stream, or an"
+                " assembly, with another name may read the new ones",
+                ", ".join(named),
+                ", ".join(configured),
+            )
+
+    def _check_inputs(self, checkpoint: Checkpoint) -> None:
+        """Refuse other topics with the same names; a new epoch changes nothing about that."""
+        taken, joined = self.taken, checkpoint.joined
+        self._check_id("input", checkpoint.input_id, taken.input_id)
+        if joined is not UNSET:
+            self._check_id("outcomes", joined.outcomes_id, taken.second_input_id)
+        if taken.partitions < checkpoint.partitions:
+            raise self.halt(
+                f"the input has fewer partitions than before; {way_out(self.spec.topics)}",
+                checkpoint.partitions,
+                taken.partitions,
+            )
+
+    def _check_id(self, what: str, known: str | None, now: str | None) -> None:
+        """Refuse a topic that was deleted and recreated: it gives its offsets out again."""
+        if known is not None and now is not None and known != now:
+            raise self.halt(
+                f"the input was deleted and recreated; {way_out(self.spec.topics)}",
+                f"{what} with topic id {known}",
+                now,
+            )
 
     def check_epoch(self, checkpoint: Checkpoint) -> None:
         """The epoch must be the state's, or a later one that is new to this partition."""
@@ -332,36 +438,55 @@ class _Found:
                 got=self.epoch,
             )
 
+    def _check_ledger(self, checkpoint: Checkpoint) -> None:
+        """Refuse a state that is not the newest; an assembly's ledger must have every line too.
+
+        A look beside an owner reads the ledger twice: the state may be newer than its first look.
+        """
+        line, published = self.line, checkpoint.lines_published
+        if line is not None and _is_later(line, checkpoint):
+            raise self.halt(
+                "the state was rolled back: the ledger has a later line; raise the epoch to go on",
+                f"a state of line {line.ordinal} or later, or epoch {line.epoch + 1}",
+                f"line {published}",
+            )
+        if not self.assembles:
+            return
+        later = self.taken.later_ledger_line
+        lines = [line, None if later is None else decode_any_ledger(later)]
+        newest = max(of.ordinal if of else 0 for of in lines)
+        if newest < published:
+            raise self.halt(
+                "the ledger has lost lines; restore it: nothing else says what was assembled",
+                f"line {published}",
+                f"line {newest}" if newest else "an empty ledger",
+            )
+
     def check_digest(self, checkpoint: Checkpoint) -> None:
         """Refuse another configuration than that of the state."""
         spec, learner, what = self.spec, self.saved.now.learner, ""
         if spec.digest == checkpoint.digest:
             return
-        if learner is not None and learner.settings is not UNSET:
-            actions = learner.actions, spec.learner.actions
-            what = changes(learner.settings, spec.settings, actions=actions)
+        if checkpoint.joined is not UNSET:
+            what = changes(checkpoint.joined.settings, spec.settings)
+        elif learner is not None and learner.settings is not UNSET:
+            what = changes(learner.settings, spec.settings, actions=(learner.actions, spec.actions))
         raise self.differs(
-            f"the configuration differs from the state's{what}; a change of ε, actions, learner,"
-            " format or estimates needs a new epoch",
+            f"the configuration differs from the state's{what}; a change of {spec.decides} needs"
+            " a new epoch",
             f"digest {checkpoint.digest}",
             spec.digest,
         )
 
-    def _check_continues(self, checkpoint: Checkpoint) -> None:
-        """Refuse a state that is not the newest, and an input that has lost records."""
-        line, taken = self.line, self.taken
-        if line is not None and _is_later(line, checkpoint):
+    def _check_retained(self, checkpoint: Checkpoint) -> None:
+        """Refuse inputs that have lost records; only outcomes may expire."""
+        taken, joined = self.taken, checkpoint.joined
+        if joined is not UNSET and (taken.group_offset or 0) > checkpoint.next_offset:
             raise self.halt(
-                "the state was rolled back: the ledger has a later line; raise the epoch to go on",
-                f"a state of line {line.ordinal} or later, or epoch {line.epoch + 1}",
-                f"line {checkpoint.lines_published}",
-            )
-        self.check_digest(checkpoint)
-        if taken.partitions < checkpoint.partitions:
-            raise self.halt(
-                f"the input has fewer partitions than before; {OTHER_TOPIC}",
-                checkpoint.partitions,
-                taken.partitions,
+                "the state was rolled back: the group remembers a later position; raise the epoch"
+                " to go on",
+                f"offset {taken.group_offset} or later",
+                checkpoint.next_offset,
             )
         if taken.first_offset > checkpoint.low_water:
             raise self.halt(
@@ -370,36 +495,22 @@ class _Found:
                 f"{taken.first_offset} as the oldest",
             )
         self._check_end(checkpoint.next_offset)
-
-    def _check_input(self, known: str | None) -> None:
-        """Refuse a topic that was deleted and recreated: it gives its offsets out again."""
-        now = self.taken.input_id
-        if known is not None and now is not None and known != now:
-            raise self.halt(
-                f"the input was deleted and recreated; {OTHER_TOPIC}", f"topic id {known}", now
-            )
+        if joined is not UNSET and taken.second_input_end < int(joined.outcomes):
+            raise self._cut_back("an end of outcomes where it was", "an earlier one")
 
     def _check_end(self, position: int) -> None:
         """Refuse an input that ends before the position: its offsets would be given out again."""
         if self.taken.end_offset < position:
-            raise self.halt(
-                "the input was truncated or replaced, and its offsets are given out again;"
-                f" {OTHER_TOPIC}",
-                f"an end at {position} or later",
-                self.taken.end_offset,
-            )
+            raise self._cut_back(f"an end at {position} or later", self.taken.end_offset)
 
-    def _check_reaches(self, position: int) -> None:
-        """Refuse a first start if other streams have read beyond the end of the input."""
-        end = self.taken.end_offset
-        if end < position:
-            ledgers = ", ".join(self.by_others.ahead(self.partition.number, end))
-            raise self.halt(
-                f"other streams have read beyond the end of the input ({ledgers}), and its budget"
-                " does not cover their charges again; send its events to a topic with another name",
-                f"an end at {position} or later",
-                end,
-            )
+    def _cut_back(self, expected: str, got: object) -> StateMismatch:
+        """The error of an input that ends too early."""
+        return self.halt(
+            "the input was truncated or replaced, and its offsets are given out again;"
+            f" {way_out(self.spec.topics)}",
+            expected,
+            got,
+        )
 
     def check_waiting(self, waiting: list[tuple[str, int, int, Fraction]]) -> None:
         """Check that recorded releases, which the next epoch publishes, have room in the budget.
@@ -445,17 +556,12 @@ def _began_with(taken: Taken) -> int:
     return min([taken.partitions, *(remark.began_with for remark in remarks if remark)])
 
 
-def _is_later(line: LedgerLine, checkpoint: Checkpoint) -> bool:
+def _is_later(line: LedgerLine | Assembled, checkpoint: Checkpoint) -> bool:
     """Whether a commit after the checkpoint's published this line."""
     return line.ordinal > checkpoint.lines_published
 
 
-_OTHERS = "streams that are no longer configured have read more"
-
-
-def check_alone(
-    partition: Partition, position: int, by_others: ChargesByOthers, others: str = _OTHERS
-) -> None:
+def check_alone(partition: Partition, position: int, by_others: ChargesByOthers) -> None:
     """Refuse to charge records that others have charged, beyond the budget (P11).
 
     `position`: the oldest record that this stream or assembly may charge from now on.
@@ -464,8 +570,8 @@ def check_alone(
         ledgers = ", ".join(by_others.ahead(partition.number, position))
         raise StateMismatch(
             f"partition {partition}",
-            f"{others}, and the budget does not cover their charges beside its own; raise"
-            " the epoch to go on: the new epoch begins behind them",
+            "others have charged the same records, and the budget does not cover their charges"
+            " beside its own; raise the epoch to go on: the new epoch begins behind them",
             expected=f"others to charge at most {by_others.room} from record {position} on",
             got=f"{by_others.charged(partition.number, position)}: {ledgers}",
         )

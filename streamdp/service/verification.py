@@ -61,9 +61,9 @@ from streamdp.service.partition_lines import (
     PartitionLines,
     Reached,
 )
-from streamdp.wire.entries import POINT, Entries
+from streamdp.wire.entries import Entries
 from streamdp.wire.lines import Assembled, Charge, InForce, LedgerLine, ModeLine, PersonsCap
-from streamdp.wire.published import decode_any_ledger, decode_ledger, decode_published
+from streamdp.wire.published import decode_any_ledger, decode_published
 from streamdp.wire.state import decode_checkpoint
 
 if TYPE_CHECKING:
@@ -130,26 +130,17 @@ class Verification:
         """
         place, waiting = Entries(stream.stream, commit.partition).checkpoint, len(commit.ledger)
         where = f"state of {stream.stream}/{commit.partition}"
-        if place in commit.state:
-            point = decode_checkpoint(commit.state[place], where=where)
-            lines = map(decode_ledger, commit.ledger)
-            reached = Reached(
-                point.epoch, point.lines_published - waiting, point.lines_recorded,
-                point.next_offset, point.digest, point.input_id, rows=point.rows,
-                away=point.ages is not UNSET,
-                waiting=frozenset(line.identity.key for line in lines if isinstance(line, Charge)),
-            )  # fmt: skip
-        elif POINT in commit.state:
-            from streamdp.service.assembling.saved import decode_point  # loads what joins
-
-            of = decode_point(commit.state[POINT], where=where)
-            reached = Reached(
-                of.epoch, of.lines - waiting, of.lines, of.declared, of.digest,
-                persons=of.settings.get("persons", ""),
-            )  # fmt: skip
-        else:
+        if place not in commit.state:
             return
-        self._reached[stream.app, stream.stream, commit.partition] = reached
+        point = decode_checkpoint(commit.state[place], where=where)
+        lines, joined = map(decode_any_ledger, commit.ledger), point.joined
+        self._reached[stream.app, stream.stream, commit.partition] = Reached(
+            point.epoch, point.lines_published - waiting, point.lines_recorded,
+            joined.declared if joined else point.next_offset, point.digest, point.input_id,
+            persons=joined.settings.get("persons", "") if joined else "",
+            rows=point.rows, away=point.ages is not UNSET,
+            waiting=frozenset(line.identity.key for line in lines if isinstance(line, Charge)),
+        )  # fmt: skip
 
     def read_published(self, stream: StreamTopics, records: Iterable[Published]) -> None:
         """Read a stream's whole actions topic, before any line of its ledger.

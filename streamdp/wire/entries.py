@@ -4,7 +4,8 @@ Each entry's key is a JSON array that begins with stream and partition, so that 
 share a key, whatever is in names and record keys:
 
     ["home",0,"checkpoint"]              the position, and the configuration of the state
-    ["home",0,"row",2,"fr"]              epoch, key: a saved learner (bytes of `core.snapshot`)
+    ["home",0,"row",2,"fr"]              epoch, key: a saved learner (bytes of `core.snapshot`), or
+                                         of an assembly, what it has counted of persons
     ["home",0,"release",2,17,3,"action","fr"]    epoch, born, block, kind, key: a recorded release
     ["home",0,"learner",2]               epoch: what its rows mean, for later epochs
     ["home",0,"renewal",2,"schema",17]   epoch, what, number: what records are read by from then on
@@ -24,9 +25,6 @@ import msgspec
 from streamdp.core.arrays import Ints
 from streamdp.core.errors import StateMismatch
 from streamdp.core.events import Identity, Key
-
-POINT = b"checkpoint"
-"""The key of an assembly's checkpoint: its entries have short keys, and topics of their own."""
 
 _encode = msgspec.json.Encoder().encode
 _key_decoder = msgspec.json.Decoder(list[Any])
@@ -100,11 +98,8 @@ class Entries:
 
 
 def checkpoints(stream: str, partition: int) -> list[bytes]:
-    """What every commit writes: a stream's checkpoint, or an assembly's.
-
-    A ledger's name does not say whose it is.
-    """
-    return [Entries(stream, partition).checkpoint, POINT]
+    """What every commit writes."""
+    return [Entries(stream, partition).checkpoint]
 
 
 def release_entry(identity: Identity) -> bytes:

@@ -94,8 +94,32 @@ class SavedAges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     low: Natural  # the largest timestamp of all records up to and including `low_water`
 
 
+NOTHING_READ = f"{0:020d}:{0:032x}"
+"""In place of a newest outcome where none was read."""
+
+
+class Joined(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an assembly's checkpoint says beside.
+
+    The existence of an outcome is a secret, so what depends on outcomes has a fixed width.
+    """
+
+    declared: Natural  # the first request that no line of this epoch allows to become an event
+    outcomes: Annotated[str, Meta(pattern="^[0-9]{20}$")]  # the first one that is read again
+    newest_outcome: Annotated[str, Meta(pattern="^[0-9]{20}:[0-9a-f]{32}$")] = NOTHING_READ
+    outcomes_id: str | None = None  # of their topic, where the transport knows one
+    settings: dict[str, str] = {}  # what the digest is made of, so that a change can be named
+
+    def __repr__(self) -> str:
+        """Show no digest, and not how far outcomes reach."""
+        return f"Joined(declared={self.declared})"
+
+
 class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The only trusted position of a partition, and the configuration of its state."""
+    """The only trusted position of a partition, and the configuration of its state.
+
+    An assembly has no learners: its rows are counts of persons, and it records no release.
+    """
 
     version: Version = VERSION
     min_reader: Version = MIN_READER
@@ -114,6 +138,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     input_id: str | None = None  # of the input topic, where the transport knows one
     last_record: LastRecord | None = None
     ages: SavedAges | UnsetType = UNSET
+    joined: Joined | UnsetType = UNSET  # of an assembly
 
 
 class Remark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -41,9 +41,9 @@ def redraw() -> None:
     opened = protocol.open_partition  # type: ignore[attr-defined]
 
     def forgetful(
-        spec: StreamSpec, partition: Partition, taken: Taken, *, by_others: ChargesByOthers
+        spec: StreamSpec, partition: Partition, taken: Taken, **others: ChargesByOthers
     ) -> Opening:
-        opening = opened(spec, partition, taken, by_others=by_others)
+        opening = opened(spec, partition, taken, **others)
         releases = {
             identity: _drawn_anew(spec, release) if opening.waits(release) else release
             for identity, release in opening.saved.releases.items()
@@ -51,7 +51,7 @@ def redraw() -> None:
         now = replace(opening.saved.now, releases=releases)
         return replace(opening, saved=replace(opening.saved, now=now))
 
-    protocol.open_partition = forgetful  # type: ignore[attr-defined]
+    protocol.open_partition = forgetful  # type: ignore[assignment,attr-defined]
 
 
 def skip_a_record() -> None:

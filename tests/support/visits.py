@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from streamdp.assembly.join import Positions
 from streamdp.assembly.persons import Cap
 from streamdp.assembly.recipes import Rewards
 from streamdp.assembly.rules import Combine, Rules
@@ -21,13 +20,14 @@ from streamdp.ports import (
     no_fault,
 )
 from streamdp.service.assembling.partition import PartitionAssembly
-from streamdp.service.assembling.saved import encode_point
 from streamdp.service.assembling.spec import AssemblySpec
 from streamdp.service.settings import Start
 from streamdp.testing.faults import Dice
 from streamdp.testing.memory import MemoryTechnology, MemoryTransport
 from streamdp.testing.memory_log import MemoryLog
 from streamdp.testing.transport_room import Heard
+from streamdp.wire.entries import Entries
+from streamdp.wire.state import Checkpoint, Joined, encode_checkpoint
 from tests.support.assembly_model import (
     GRACE,
     SECRET,
@@ -100,9 +100,30 @@ async def lived_through(
     return log
 
 
-def saved_point(spec: AssemblySpec = SPEC, **changes: int) -> bytes:
-    positions = {"requests": 7, "history": 5, "outcomes": 3, **changes}
-    return encode_point(spec, TAKEN, Positions(**positions))
+def saved_point(
+    spec: AssemblySpec = SPEC,
+    *,
+    at: tuple[int, int, int] = (7, 5, 3),
+    lines: int = 0,
+    declared: int = 0,
+    taken: Taken | None = None,
+    partition: int = 0,
+) -> dict[bytes, bytes]:
+    """A state with nothing but a checkpoint; `at`: requests, those read again, outcomes."""
+    taken = taken or TAKEN
+    requests, history, outcomes = at
+    joined = Joined(
+        declared=declared,
+        outcomes=f"{outcomes:020d}",
+        outcomes_id=taken.second_input_id,
+        settings=spec.settings,
+    )
+    point = Checkpoint(
+        next_offset=requests, low_water=history, rows=0, commit_seq=1, lines_recorded=lines,
+        lines_published=lines, epoch=spec.epoch, digest=spec.digest, partitions=taken.partitions,
+        began_with=taken.partitions, input_id=taken.input_id, joined=joined,
+    )  # fmt: skip
+    return {Entries(spec.name, partition).checkpoint: encode_checkpoint(point)}
 
 
 TAKEN = Taken(

@@ -6,12 +6,10 @@ marked NOT PRIVATE; all others say only whether all is well.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from streamdp.assembly.public import TELLING
-from streamdp.core.errors import ConfigurationMismatch, InvalidConfig, StreamdpError
+from streamdp.core.errors import StreamdpError
 from streamdp.ports import (
     Administrator,
     EntriesThat,
@@ -22,50 +20,32 @@ from streamdp.ports import (
     Taken,
     Verdict,
 )
-from streamdp.service.assembling.saved import COUNTS, open_assembly
 from streamdp.service.assembling.spec import AssemblySpec
-from streamdp.service.charges_by_others import ALONE, ChargesByOthers, ChargesByOthersOf, Scope
+from streamdp.service.charges_by_others import ChargesByOthers, ChargesByOthersOf
 from streamdp.service.diagnosis import retention
+from streamdp.service.taking import open_partition, scope
+from streamdp.wire.entries import Entries
 from streamdp.wire.unprotected import NOT_PRIVATE
-
-
-async def compare_assemblies(tools: Administrator, specs: Sequence[AssemblySpec]) -> None:
-    """Raise `ConfigurationMismatch` if a partition would halt for its configuration."""
-    for spec in specs:
-        with suppress(InvalidConfig):  # a topic that does not exist contradicts nothing
-            for number, taken in enumerate(await _peeked(tools, spec)):
-                _compare(spec, Partition(spec.name, number), taken)
-
-
-def _compare(spec: AssemblySpec, partition: Partition, taken: Taken) -> None:
-    try:
-        open_assembly(spec, partition, taken, by_others=ALONE)
-    except ConfigurationMismatch:
-        raise
-    except StreamdpError:
-        return  # the roll-out may be what mends any other fault
 
 
 async def partitions(
     tools: Administrator, spec: AssemblySpec, by_others: ChargesByOthersOf
 ) -> list[Finding]:
     """Check that each partition would start and that the input still has what it needs."""
-    others = await by_others(spec.name, Scope.ALL)
-    return [
-        finding
-        for number, taken in enumerate(await _peeked(tools, spec))
-        for finding in _partition(spec, Partition(spec.name, number), taken, others)
-    ]
-
-
-async def _peeked(tools: Administrator, spec: AssemblySpec) -> list[Taken]:
-    """Each partition, without the counts of its keys: how it goes on follows from the rest."""
-    number, partitions, peeked = 0, 1, list[Taken]()
+    number, partitions, findings = 0, 1, list[Finding]()
     while number < partitions:
-        entries = EntriesThat(lambda place: not place.startswith(COUNTS))
-        peeked.append(await tools.peek(spec.topics, number, entries=entries))
-        number, partitions = number + 1, peeked[-1].partitions
-    return peeked
+        partition = Partition(spec.name, number)
+        taken = await tools.peek(spec.topics, number, entries=_without_counts(partition))
+        others = await by_others(spec.name, scope(spec, partition, taken))
+        findings += _partition(spec, partition, taken, others)
+        number, partitions = number + 1, taken.partitions
+    return findings
+
+
+def _without_counts(partition: Partition) -> EntriesThat:
+    """The state without the counts of keys: how the partition goes on follows from the rest."""
+    counts = Entries(partition.stream, partition.number).all_of("row")
+    return EntriesThat(lambda place: not place.startswith(counts))
 
 
 def _partition(
@@ -73,19 +53,19 @@ def _partition(
 ) -> list[Finding]:
     subject = f"partition {partition}: state"
     try:
-        opened = open_assembly(spec, partition, taken, by_others=by_others)
+        opening = open_partition(spec, partition, taken, by_others=by_others)
     except StreamdpError as error:
         return [Finding(subject, Verdict.PROBLEM, str(error))]
-    positions = opened.positions
-    if opened.begins:
-        text = f"it would begin epoch {spec.epoch} at request {positions.requests}"
+    if not opening.goes_on:
+        text = f"it would begin epoch {spec.epoch} at request {opening.position}"
         return [Finding(subject, Verdict.GOOD, text)]
-    text = f"at request {positions.requests} of {taken.end_offset}"
+    needed = opening.point.low_water
+    text = f"at request {opening.position} of {taken.end_offset}"
     kept = retention(  # by requests: how long outcomes are kept may depend on what they contain
         partition,
         taken,
-        needed=positions.history,
-        text=f"a start reads from request {positions.history} on, they are retained from"
+        needed=needed,
+        text=f"a start reads from request {needed} on, they are retained from"
         f" {taken.first_offset} on",
         remedy="raise the retention of requests, and of outcomes, now",
     )

@@ -4,7 +4,8 @@ The steps of a round:
 
 1. Decide how many of the oldest requests may leave: by the clock and by requests alone.
 2. If the newest ledger line does not cover them, commit a line that covers all requests read by
-   now, and nothing else. So the ledger knows of every event before the event exists (`saved`).
+   now, and nothing else. So the ledger knows of every event before the event exists, and an
+   assembly with another name, which knows nothing of this state, can begin behind them.
 3. Read the outcomes up to where none can count for these requests any more.
 4. Make events of the requests; one commit makes events, both positions and counts durable together.
 
@@ -23,6 +24,13 @@ event names no action then).
 So an outcome's content decides neither when a round comes nor how many events it has. When the
 result of a round is unknown, drop this object and take the partition again.
 
+**The state** holds a checkpoint (positions, digest, topics' ids, the newest records read), under a
+cap each key's counts as its row, and what contents are read by. It holds no open request and no
+outcome: these are read again from the logs. A consumer group could remember two positions without a
+state topic, but group offsets expire and any tool may reset them, and a request that is emitted
+again would be charged again (P11). Its size is a function of requests alone: what depends on
+outcomes has a fixed width. `taking` has how a partition goes on from it.
+
 How far the outcomes reach is for operators: no message here contains an offset of outcomes, and the
 measured time of a commit leaves out the reading of outcomes.
 
@@ -36,7 +44,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from streamdp import __version__
 from streamdp.assembly.join import Event, Join, Positions
@@ -52,32 +60,33 @@ from streamdp.ports import (
     Value,
     Written,
 )
-from streamdp.service.assembling.fingerprints import FINGERPRINTS
-from streamdp.service.assembling.saved import (
-    Opened,
-    encode_point,
-    entry_of,
-    open_assembly,
-    renewal_entry,
-)
-from streamdp.service.assembling.spec import AssemblySpec
+from streamdp.service.assembling.fingerprints import Inputs
+from streamdp.service.assembling.spec import LONGEST_KEY, AssemblySpec
 from streamdp.service.charges_by_others import ALONE, ChargesByOthers
 from streamdp.service.course import Course
 from streamdp.service.life import Observe, unobserved
 from streamdp.service.protocol import check_goes_on
-from streamdp.wire.entries import POINT
+from streamdp.service.taking import open_partition
+from streamdp.wire.entries import Entries
 from streamdp.wire.formats import ContentFormat
 from streamdp.wire.lines import LEDGER_SCHEMA, Assembled, PersonsCap
 from streamdp.wire.published import encode_assembled
 from streamdp.wire.renewals import Renewal, encode_renewal
+from streamdp.wire.state import Remark, encode_checkpoint, encode_remark
 
 
 class Contents:
     """The contents of one topic's records in one partition."""
 
     def __init__(self, what: str, format_: ContentFormat | None, saved: Sequence[Renewal]) -> None:
-        self._what = what
-        self._course = None if format_ is None else Course(format_, saved)
+        """`what`: requests or outcomes; the names of their saved renewals begin so."""
+        self._what = f"{what} "
+        own = [
+            structs.replace(of, what=of.what.removeprefix(self._what))
+            for of in saved
+            if of.what.startswith(self._what)
+        ]
+        self._course = None if format_ is None else Course(format_, own)
 
     def renew(self, *, since: int) -> None:
         """Let schemas that were fetched hold from the next record on, which has this offset."""
@@ -91,13 +100,12 @@ class Contents:
         parts = self._course.cut(records)
         return [value for format_, part in parts for value in format_.as_json(part.values)]
 
-    def unsaved(self, *, epoch: int) -> list[tuple[bytes, bytes]]:
-        """The entries for the next commit."""
+    def unsaved(self) -> list[Renewal]:
+        """What the next commit has to save."""
         unsaved = [] if self._course is None else self._course.unsaved()
-        return [(renewal_entry(self._what, of, epoch=epoch), encode_renewal(of)) for of in unsaved]
+        return [structs.replace(of, what=self._what + of.what) for of in unsaved]
 
 
-LONGEST_KEY = 65_536  # bytes: the most that `limits.most_key_bytes` may be
 _HEADER_ROOM = 16  # bytes of a header beside its name and value, at most
 _UNSEEN_MS = 60_000  # between a record's timestamp and the end of its replication, at most
 _CALM_MS = 60_000  # for so much longer nothing may be needed before positions move in a quiet time
@@ -119,25 +127,32 @@ class PartitionAssembly:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.partition = partition
-        self._spec, self._taken, self._transport = spec, taken, transport
+        self._spec, self._transport = spec, transport
         self._observe, self._clock = observe, clock
-        self._opened: Opened = open_assembly(spec, partition, taken, by_others=by_others)
-        self._persons = Persons(spec.cap, self._opened.counts) if spec.cap else None
+        opening = open_partition(spec, partition, taken, by_others=by_others)
+        point, saved, goes_on = opening.point, opening.saved, opening.goes_on
+        assert point.joined, "an assembly's"
+        self._point, self._joined = point, point.joined
+        self._places = Entries(partition.stream, partition.number)
+        self._restored = Positions(point.next_offset, point.low_water, int(self._joined.outcomes))
+        self._inputs = Inputs(spec, partition, taken, saved.checkpoint)
+        counts, renewals = (saved.rows, saved.now.renewals) if goes_on else ({}, [])
+        self._persons = Persons(spec.cap, counts) if spec.cap else None
         self._join = Join(
             spec.rules,
             spec.recipe,
             spec.encode,
-            positions=self._opened.positions,
+            positions=self._restored,
             persons=self._persons,
         )
-        saved = self._opened.renewals
-        self._requests = Contents("requests", spec.requests, saved.get("requests", ()))
-        self._outcomes = Contents("outcomes", spec.outcomes, saved.get("outcomes", ()))
-        self._stale = list(self._opened.stale)
-        self._begins = self._opened.begins
-        self._lines, self._declared = self._opened.lines, self._opened.declared
-        self.committed = self._opened.positions.requests
-        self.history = self._opened.positions.history
+        self._requests = Contents("requests", spec.requests, renewals)
+        self._outcomes = Contents("outcomes", spec.outcomes, renewals)
+        earlier = (
+            saved.stale if goes_on else [of for of in taken.state if of != self._places.checkpoint]
+        )
+        self._stale = list(earlier)
+        self._begins = not goes_on  # whether nothing of this epoch is durable yet
+        self.committed, self.history = point.next_offset, point.low_water
         self.events = 0  # events written since the partition was taken
 
     @property
@@ -164,8 +179,8 @@ class PartitionAssembly:
 
         Before that, look whether requests and outcomes are still those that were read.
         """
-        await self._opened.inputs.prove(self._transport)
-        positions = self._opened.positions
+        await self._inputs.prove(self._transport)
+        positions = self._restored
         reading = self._transport.read(self.partition, positions.history, positions.requests)
         async for records in reading:
             self.absorb(records)
@@ -175,8 +190,8 @@ class PartitionAssembly:
         """Read requests that follow the ones before."""
         check_goes_on(records, position=self._join.request_at)
         _check_columns(records)
-        self._opened.inputs.read_requests(records)
-        if records.start >= self._opened.positions.requests:  # not read again
+        self._inputs.read_requests(records)
+        if records.start >= self._restored.requests:  # not read again
             self._requests.renew(since=records.start)
         columns = (records.keys, records.headers, self._requests.read(records))
         for offset, timestamp, key, headers, value in zip(
@@ -191,7 +206,7 @@ class PartitionAssembly:
         if count == 0 and not self._begins and not self._stale:
             await self._settle(now - _UNSEEN_MS)
             return 0
-        if self._begins or (count and self._join.last_of(count) >= self._declared):
+        if self._begins or (count and self._join.last_of(count) >= self._joined.declared):
             await self._declare()
         if count:
             await self._read_outcomes(self._join.until(count))
@@ -212,8 +227,8 @@ class PartitionAssembly:
 
     async def _declare(self) -> None:
         """Commit a ledger line that covers these requests, before the first of them is an event."""
-        start = max(self._join.positions.requests, self._declared)
-        stop, cap = self._join.request_at, self._spec.cap
+        start = max(self._join.positions.requests, self._joined.declared)
+        stop, cap, ordinal = self._join.request_at, self._spec.cap, self._point.lines_recorded + 1
         line = Assembled(
             schema=LEDGER_SCHEMA,
             stream=self._spec.name,
@@ -224,29 +239,43 @@ class PartitionAssembly:
             output=self._spec.topics.output,
             start=start,
             stop=stop,
-            ordinal=self._lines + 1,
+            ordinal=ordinal,
             persons=_persons_cap(cap) if cap else UNSET,
             digest=self._spec.digest,
             version=__version__,
         )
-        self._lines, self._declared = line.ordinal, stop
+        self._point = structs.replace(self._point, lines_recorded=ordinal, lines_published=ordinal)
+        self._joined = structs.replace(self._joined, declared=stop)
         await self._commit([], ledger=[(None, encode_assembled(line))])
 
     async def _commit(
         self, events: Sequence[Written], *, ledger: Sequence[tuple[Key, bytes]] = ()
     ) -> None:
-        positions = self._join.positions
+        positions, places, epoch = self._join.positions, self._places, self._spec.epoch
         counts = self._persons.save() if self._persons is not None else {}
         gone, self._stale = self._stale[:_MOST_GONE], self._stale[_MOST_GONE:]
-        saved = {entry_of(key, epoch=self._spec.epoch): value for key, value in counts.items()}
+        request, outcome = self._inputs.newest()
+        self._joined = structs.replace(
+            self._joined, outcomes=f"{positions.outcomes:020d}", newest_outcome=outcome
+        )
+        self._point = structs.replace(
+            self._point,
+            next_offset=positions.requests,
+            low_water=positions.history,
+            commit_seq=self._point.commit_seq + 1,
+            last_record=request,
+            joined=self._joined,
+        )
         state: list[tuple[bytes, Value]] = [
             *((place, None) for place in gone),
-            *saved.items(),
-            *self._requests.unsaved(epoch=self._spec.epoch),
-            *self._outcomes.unsaved(epoch=self._spec.epoch),
-            (POINT, self._point(positions)),
-            (FINGERPRINTS, self._opened.inputs.encode()),
+            *((places.row(key, epoch=epoch), value) for key, value in counts.items()),
+            *(
+                (places.renewal(of.what, of.number, epoch=epoch), encode_renewal(of))
+                for of in (*self._requests.unsaved(), *self._outcomes.unsaved())
+            ),
+            (places.checkpoint, encode_checkpoint(self._point)),
         ]
+        remark = Remark(epoch=epoch, began_with=self._point.began_with)
         begun = self._clock()
         await self._transport.commit(
             self.partition,
@@ -255,6 +284,7 @@ class PartitionAssembly:
                 state=state,
                 ledger=ledger,
                 low_water=positions.history,
+                remark=encode_remark(remark),
                 second_input=positions.outcomes,
                 records=events,
             ),
@@ -262,11 +292,6 @@ class PartitionAssembly:
         self._observe("commit", self._clock() - begun)
         self._begins, self.committed = False, positions.requests
         self.history, self.events = positions.history, self.events + len(events)
-
-    def _point(self, positions: Positions) -> bytes:
-        return encode_point(
-            self._spec, self._taken, positions, lines=self._lines, declared=self._declared
-        )
 
     async def _read_outcomes(self, until: int) -> None:
         """Read all outcomes that are older than a time."""
@@ -290,7 +315,7 @@ class PartitionAssembly:
             if records.start != self._join.outcome_at:
                 raise TransportLost(str(self._outcomes_lack("a batch leaves some out")))
             _check_columns(records)
-            self._opened.inputs.read_outcomes(records)
+            self._inputs.read_outcomes(records)
             self._join.outcomes(
                 records.timestamps,
                 records.keys,

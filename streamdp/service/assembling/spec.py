@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from hashlib import blake2b
+from typing import ClassVar
 
 from streamdp.assembly.join import NULL_LOSS, Encode
 from streamdp.assembly.persons import Cap, Persons
@@ -13,15 +16,24 @@ from streamdp.assembly.recipes import Recipe
 from streamdp.assembly.rules import Rules
 from streamdp.ports import StreamTopics
 from streamdp.service.settings import DIGEST, Start
+from streamdp.wire.entries import Entries
 from streamdp.wire.formats import ContentFormat
 from streamdp.wire.renewals import MOST_RENEWAL_BYTES
+from streamdp.wire.state import ESCAPED, LONG
 
+LONGEST_KEY = 65_536  # bytes: the most that `limits.most_key_bytes` may be
 _POINT_ROOM = 2048  # bytes that a checkpoint or a ledger line takes at most
 
 
 @dataclass(frozen=True, kw_only=True)
 class AssemblySpec:
     """How requests and outcomes of two topics become the events of a third."""
+
+    decides: ClassVar = "windows, rules, actions, formats, caps or topics"
+    """What a new epoch is needed for."""
+    carry: ClassVar = False  # counts of persons begin anew with an epoch
+    charge: ClassVar = Fraction(0)  # streams charge what is assembled
+    partition_epochs: ClassVar[Mapping[int, int]] = {}  # all partitions have one epoch
 
     topics: StreamTopics  # input: the requests; beside: the outcomes; output: the events
     rules: Rules
@@ -43,6 +55,10 @@ class AssemblySpec:
         """The assembly's name."""
         return self.topics.stream
 
+    def epoch_of(self, partition: int) -> int:
+        """The epoch of a partition: all have one."""
+        return self.epoch
+
     @property
     def contents(self) -> list[ContentFormat]:
         """What reads requests and outcomes, where that is not JSON."""
@@ -52,7 +68,8 @@ class AssemblySpec:
     def largest_value(self) -> int:
         """The most bytes that a value of a commit may have."""
         event = len(self.encode([NULL_LOSS] * self.recipe.gains))
-        counts = Persons.largest(self.cap) if self.cap else 0
+        longest = Entries(self.name, LONG).row(ESCAPED * (LONGEST_KEY + 1), epoch=self.epoch)
+        counts = Persons.largest(self.cap) + len(longest) if self.cap else 0
         renewals = MOST_RENEWAL_BYTES + 64 if self.requests or self.outcomes else 0
         return max(event, counts, renewals, _POINT_ROOM)
 

@@ -19,8 +19,8 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.ports import PairedTransport, Partition, Records, Transport
 from streamdp.service.assembling.partition import PartitionAssembly
 from streamdp.service.assembling.spec import AssemblySpec
-from streamdp.service.charges_by_others import Scope
 from streamdp.service.life import Life, Surroundings
+from streamdp.service.taking import scope
 from streamdp.service.view import Status
 
 
@@ -107,7 +107,9 @@ class AssemblyWorker:
             self.partition,
             taken,
             transport,
-            by_others=await around.by_others(self._spec.name, Scope.ALL),
+            by_others=await around.by_others(
+                self._spec.name, scope(self._spec, self.partition, taken)
+            ),
             observe=around.observe,
             clock=around.clock,
         )
