@@ -42,10 +42,10 @@ def test_a_block_has_all_its_events_at_the_rates_of_their_cells(name: str, which
     cells = WORLDS[name](table.shape, 2, np.random.default_rng(3)).reshape(1, -1, 2)
     rates = np.clip(0.1 + 0.2 * cells, 0, 1)
     shares = shares_of(table.shape)
-    fill = TableShows(rates, shares, learner, (1, 2))
+    fill = TableShows(rates, shares, learner, (1, 2), table.slots)
     width = len(learner.actions)
     in_force = np.full((1, width), PARTS // 2, dtype=np.uint32)
-    columns = fill(block, in_force)
+    _, columns = fill(block, np.arange(1), in_force)
     shown, events = columns["shown"], learner.schedule.stop(block) - learner.schedule.start(block)
     assert shown.shape == (1, width)
     assert shown.sum() == events

@@ -21,7 +21,7 @@ from streamdp.core.evidence.policy_posterior import NoiseVariance
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 from streamdp.lab.context_worlds import TableShows, shares_of
-from streamdp.lab.play import RunBits, steps
+from streamdp.lab.play import RunBits, play
 from tests.support.calling import Streamdp
 from tests.support.publishing import Reader, Topic, charge
 from tests.test_contexts_page import ACTIONS as SHOWN_ACTIONS
@@ -59,10 +59,10 @@ def logs(played: str = "header", *, slots: int = 1 << 15) -> Logs:
     )  # fmt: skip
     rng = np.random.default_rng(20261127)
     rates = np.clip(0.05 + 0.03 * rng.standard_normal((RUNS, TWO.cells, 4)), 0.005, 0.5)
-    shows = TableShows(rates, shares_of(SHAPE), learner, (3, 1))
+    shows = TableShows(rates, shares_of(SHAPE), learner, (3, 1), slots)
     released, policies = [], []
-    for step in steps(learner, shows, RunBits.of(3, range(RUNS)), horizon=slots):
-        if step.released is not None:
+    for step in play(learner, RUNS, shows, RunBits.of(3, range(RUNS))):
+        if len(step.ended):
             released.append(step.released)
             policies.append(shows.policies(step.in_force))
     gains, shown = (

@@ -13,7 +13,7 @@ import pytest
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners.feedback.learner import DEFAULT_FEEDBACK_RECIPE
-from streamdp.lab.play import RunBits, Shows, steps
+from streamdp.lab.play import RunBits, Shows, play
 from streamdp.lab.replay.cells import parse_candidates, policy_learner, usual_policies
 from streamdp.lab.simulation import Outcome, SimulationSize, simulate
 from streamdp.lab.worlds import World
@@ -219,9 +219,10 @@ def test_do_outcomes_of_any_delay_come_about_once() -> None:
     for delay in (0, 1, 37, 5_000):
         fill = Shows(SMALL, learner, 1, last, delay, np.random.default_rng(1))
         seen = 0
-        for step in steps(learner, fill, RunBits.of(1, range(1)), horizon=last):
-            assert step.released is not None
-            seen += int(step.released[0, 3:].sum())
+        for step in play(learner, 1, fill, RunBits.of(1, range(1))):
+            seen += int(step.released[:, 3:].sum())
+            if not len(step.ended):
+                break
             end = schedule.stop(step.block) - 1
             assert seen == max(0, end - delay)
         assert seen == max(0, last - delay)

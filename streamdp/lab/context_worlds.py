@@ -32,7 +32,7 @@ from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
 from streamdp.core.learners.feedback.learner import DEFAULT_FEEDBACK_RECIPE
 from streamdp.core.learners.feedback.policy_contexts import NAME
-from streamdp.lab.play import RunBits, steps
+from streamdp.lab.play import NOBODY, RunBits, play, slots_of
 from streamdp.lab.replay.spread import standard_error
 
 LEARNED = 0.25
@@ -221,15 +221,18 @@ def learned(
 
 def _course(table: Table, rates: Floats, learner: PolicyLearner, number: int) -> Course:
     """Play all runs of one learner."""
-    shows = TableShows(rates, shares_of(table.shape), learner, (table.seed, number))
+    shows = TableShows(rates, shares_of(table.shape), learner, (table.seed, number), table.slots)
     bits = RunBits.of(table.seed, range(len(rates)), number=number)
     gaps = rates.max(axis=2, keepdims=True) - rates
     uniform = gaps.mean(axis=2) @ shows.shares  # of each run, an event
     lost, ends = [], [0]
-    for step in steps(learner, shows, bits, horizon=table.slots):
+    for step in play(learner, len(bits), shows, bits):
+        slots = slots_of(learner.schedule, step.block, table.slots)
+        if not slots:
+            break
         policy = shows.policies(step.in_force)
         lost.append((policy * gaps).sum(axis=2) @ shows.shares)
-        ends.append(step.slots.stop)
+        ends.append(slots.stop)
     shares = np.array(lost) / np.maximum(uniform, 1e-300)  # blocks × runs
     away = np.flatnonzero((shares <= LEARNED).mean(axis=1) < _FOUND)
     first = int(away[-1]) + 1 if len(away) else 0
@@ -259,12 +262,17 @@ class TableShows:
     """
 
     def __init__(
-        self, rates: Floats, shares: Floats, learner: PolicyLearner, seed: Sequence[int]
+        self,
+        rates: Floats,
+        shares: Floats,
+        learner: PolicyLearner,
+        seed: Sequence[int],
+        horizon: int,
     ) -> None:
         self.shares = shares
         self._rates = rates
         self._learner = learner
-        self._rng = default_rng(seed)
+        self._rng, self._horizon = default_rng(seed), horizon
         self._apart = len(learner.actions) > rates.shape[2]
 
     def policies(self, in_force: InForce) -> Floats:
@@ -272,9 +280,11 @@ class TableShows:
         policies = np.reshape(in_force / PARTS, (len(self._rates), -1, self._rates.shape[2]))
         return np.asarray(np.broadcast_to(policies, self._rates.shape))
 
-    def __call__(self, block: int, in_force: InForce) -> Columns:
+    def __call__(self, block: int, rows: Ints, in_force: InForce) -> tuple[Ints, Columns]:
         """Draw the events of a block."""
         schedule = self._learner.schedule
+        if schedule.stop(block) - 1 > self._horizon:
+            return NOBODY
         length = schedule.stop(block) - schedule.start(block)
         policies = self.policies(in_force)
         policies = policies / policies.sum(axis=2, keepdims=True)
@@ -283,8 +293,8 @@ class TableShows:
         gains: Ints = self._rng.binomial(shown, self._rates) * UNIT - shown * NULL
         if not self._apart:
             gains, shown = gains.sum(axis=1), shown.sum(axis=1)
-        rows = len(self._rates)
-        return self._learner.totals(gains.reshape(rows, -1), shown.reshape(rows, -1))
+        many = len(rows)
+        return rows, self._learner.totals(gains.reshape(many, -1), shown.reshape(many, -1))
 
 
 def as_json(table: Table, found: Iterable[Learned]) -> dict[str, object]:

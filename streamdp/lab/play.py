@@ -1,24 +1,30 @@
-"""The player: many runs of a kind in a made-up world, as rows of one array. NOT PRIVATE.
+"""The player: many runs of a kind, as rows of one array, block by block. NOT PRIVATE.
 
-A block learner needs no single slots: what a block adds to a row's private columns is drawn at once
-(`worlds`). So a million slots are some tens of steps, in which all runs go together through the
-kind's own functions, as rows go through an engine:
+A row is a run: of a made-up world, or a key of a log under a seed. All rows go together through the
+kind's own functions, as rows go through an engine, so under the same bits and sums they make the
+same releases, bit for bit:
 
-    fill      the private columns at a block's end, by the world, given what was in force
+    in_force  the action or policy of the next block
+    fill      which rows end it, and with which private columns
     draw      the release, by the kind, with seeded bits
     fold      the release into the public columns
-    in_force  the action or policy of the next block
 
-There are two ways to fill, by the columns that a kind keeps:
+`play` is the only loop. What is played is a `Fill`: the sums of a log (`replay.grid`), its own
+shown actions (`offpolicy.weighted`), its uniform draws (`offpolicy.rejection`), the losses of all
+actions played as feedback (`offpolicy.exact`), or a made-up world, here and in `context_worlds`.
+Whoever counts losses, values or charges listens to the steps.
+
+A world is filled by the columns that a kind keeps:
 
 * `sums` alone: *all losses* are seen, whatever was in force. The losses of all slots are drawn
   before anything is played, so all learners and budgets see the same ones.
 * `sums` and `shown`: only the shown action's loss is seen. Each request draws its action from what
   is in force; some outcomes may be known later (`late`, `delay`).
 
-Bits are addressed by run and block, not by learner or ε (common random numbers), so ratios between
-learners are sharper than their means. Resampling changes nothing here: a Bernoulli loss resampled
-is itself.
+A block learner needs no single slots: what a block adds is drawn at once (`worlds`), so a million
+slots are some tens of steps. Bits are addressed by run and block, not by learner or ε (common
+random numbers), so ratios between learners are sharper than their means. Resampling changes nothing
+here: a Bernoulli loss resampled is itself.
 
 Regret is Σ over slots of (the mean loss of what is in force − that of the yardstick): an
 expectation over a slot's losses and over what a policy draws, with the same mean as the regret of
@@ -29,8 +35,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property, partial
-from itertools import pairwise
+from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
@@ -39,9 +46,11 @@ from numpy.typing import NDArray
 
 from streamdp.core.arrays import Columns, Floats, Ints
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.evidence.evidence import InForce
+from streamdp.core.evidence.context_model import ContextModel
+from streamdp.core.evidence.evidence import InForce, PublicRow
+from streamdp.core.evidence.experiment import Arms, Experiment
 from streamdp.core.evidence.policy import PARTS
-from streamdp.core.grid import NULL
+from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.kinds.losses import prefixes
@@ -52,6 +61,79 @@ from streamdp.lab.worlds import World
 FEWEST_AT_ONCE = 64
 _VALUES = 1 << 22  # of sums held at once: 32 MB
 _MOST_SHARES = 1 << 22  # blocks × K
+
+
+# -- the player ----------------------------------------------------------------------------------
+
+
+class DealtBits(Protocol):
+    """The seeded bits of rows."""
+
+    def __call__(self, purpose: int, rows: Ints, block: int) -> Bits:
+        """One draw of each of these rows, at the end of a block."""
+        ...
+
+
+class Fill(Protocol):
+    """What happens in a block."""
+
+    def __call__(self, block: int, rows: Ints, in_force: InForce) -> tuple[Ints, Columns]:
+        """The places of the rows that end the block, and their private columns at its end.
+
+        Called for each block in turn, with the rows that have come to it and what is in force.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One block of the rows that have come to it."""
+
+    block: int
+    rows: Ints
+    in_force: InForce  # of each of them
+    ended: Ints  # the places of those that end it
+    released: Ints  # by these: n × width
+
+
+def play(kind: Kind, size: int, fill: Fill, bits: DealtBits) -> Iterator[Step]:
+    """Play so many rows of one kind, all at once, until none of them ends its block."""
+    evidence, name, rows = kind.evidence, kind.releases[0].name, np.arange(size)
+    public = {of.name: np.zeros((size, *of.shape), of.dtype) for of in evidence.fields}
+    opening = kind.opening(size, partial(bits, rows=rows, block=0))
+    public |= evidence.opened(opening)
+    for block in count():
+        came, lengths = rows, np.repeat(kind.schedule.lengths(np.array([block])), len(rows))
+        in_force = evidence.in_force(public, lengths)
+        ended, private = fill(block, rows, in_force)
+        if len(ended) < len(rows):
+            rows, lengths = rows[ended], lengths[ended]
+            public = {column: of_rows[ended] for column, of_rows in public.items()}
+        if not len(rows):
+            yield Step(block, came, in_force, ended, opening[:0])
+            return
+        released = kind.draw(name, private, public, partial(bits, rows=rows, block=block))
+        yield Step(block, came, in_force, ended, released)
+        public |= evidence.fold(public, released, lengths)
+
+
+NOBODY: tuple[Ints, Columns] = (np.zeros(0, np.int64), {})
+"""Nobody ends this block."""
+
+
+def likely_best(kind: PolicyLearner, released: Ints) -> Arms | None:
+    """Some releases of one row as its page would show them; None where arms are of many cells."""
+    if isinstance(kind.rule, ContextModel):
+        return None
+    scale = Fraction(0) if kind.sums_scale is None else kind.sums_scale / UNIT
+    experiment = Experiment.of(scale, pairs=kind.pairs, actions=kind.numbers)
+    row = PublicRow.opened(kind.evidence, np.zeros(2 * kind.numbers, dtype=np.int64))
+    for numbers, length in zip(
+        released, kind.schedule.lengths(np.arange(len(released))), strict=True
+    ):
+        experiment.add(numbers)
+        row.fold(numbers, int(length))
+    return experiment.arms().by(row.likely_best())
 
 
 # -- what is random ------------------------------------------------------------------------------
@@ -75,11 +157,9 @@ class RunBits:
         """The number of runs."""
         return len(self.tags)
 
-    def of_block(self, purpose: int, block: int) -> Bits:
-        """One draw of every run."""
-        return self.source.bits(
-            _STREAM, purpose, self.tags, np.full(len(self.tags), block, dtype=np.int64)
-        )
+    def __call__(self, purpose: int, rows: Ints, block: int) -> Bits:
+        """One draw of some runs."""
+        return self.source.bits(_STREAM, purpose, self.tags[rows], np.full(len(rows), block))
 
 
 _STREAM = "simulate"
@@ -91,6 +171,11 @@ _STREAM = "simulate"
 def ends_of(schedule: Schedule, horizon: int) -> Ints:
     """0, and the slots after which each block ends; the last one holds the horizon."""
     return np.asarray(schedule.starts(np.arange(schedule.block_of(horizon) + 2)) - 1)
+
+
+def slots_of(schedule: Schedule, block: int, horizon: int) -> range:
+    """The slots of a block, numbered from 0, up to the horizon."""
+    return range(schedule.start(block) - 1, min(schedule.stop(block) - 1, horizon))
 
 
 def _columns(kind: Kind) -> set[str]:
@@ -106,14 +191,6 @@ def sees_all_losses(kind: Kind) -> bool:
 
 
 # -- filling -------------------------------------------------------------------------------------
-
-
-class Fill(Protocol):
-    """Gives the private columns at the end of a block, given what was in force in it."""
-
-    def __call__(self, block: int, in_force: InForce) -> Columns:
-        """Called for each block in turn."""
-        ...
 
 
 First = Callable[[int], int]
@@ -166,9 +243,11 @@ class LossPaths:
         ends = ends_of(kind.schedule, horizon).tolist()
         windows = self.windows[kind.schedule] if "window" in _columns(kind) else None
 
-        def fill(block: int, in_force: InForce) -> Columns:
+        def fill(block: int, rows: Ints, in_force: InForce) -> tuple[Ints, Columns]:
+            if block + 1 >= len(ends) or ends[block + 1] > horizon:
+                return NOBODY
             until = ends[block + 1] if windows is None else windows[:, block]
-            return {"sums": self.at(until) - self.at(ends[first(block)])}
+            return rows, {"sums": self.at(until) - self.at(ends[first(block)])}
 
         return fill
 
@@ -189,7 +268,8 @@ def _windows(schedule: Schedule, bits: RunBits, horizon: int) -> Ints:
     """The slots after which the random prefix of each block ends; runs × blocks."""
     begins = _whole(schedule, horizon)
     ends = [
-        begin + prefixes(np.full(len(bits), length), bits.of_block(Purpose.WINDOW, block))
+        begin
+        + prefixes(np.full(len(bits), length), bits(Purpose.WINDOW, np.arange(len(bits)), block))
         for block, (begin, length) in enumerate(
             zip(begins.tolist(), np.diff(begins).tolist(), strict=False)
         )
@@ -210,22 +290,24 @@ class Shows:
     known: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
     """Sums and shows by the block at whose end they are known."""
 
-    def __call__(self, block: int, in_force: InForce) -> Columns:
+    def __call__(self, block: int, rows: Ints, in_force: InForce) -> tuple[Ints, Columns]:
         """Draw what is shown in a block; the columns are of what is known at its end."""
         world, generator = self.world, self.generator
         schedule = self.kind.schedule
         begin, end = schedule.start(block) - 1, schedule.stop(block) - 1
+        if end > self.horizon:
+            return NOBODY
         chances = in_force / PARTS
-        for at, slots in self._known_at(block, range(begin, min(end, self.horizon))):
-            for phase, count in world.parts(slots, self.horizon):
-                shown = generator.multinomial(count, chances)
+        for at, slots in self._known_at(block, range(begin, end)):
+            for phase, many in world.parts(slots, self.horizon):
+                shown = generator.multinomial(many, chances)
                 delayed = generator.binomial(shown, world.late)
                 self._enter(at, shown - delayed, phase)
                 if world.late:
                     self._enter(at + 1, delayed, phase)
         none = np.zeros((self.runs, world.actions), dtype=np.int64)
         sums, shows = self.known.pop(block, (none, none))
-        return self.kind.totals(sums, shows)
+        return rows, self.kind.totals(sums, shows)
 
     def _enter(self, block: int, shown: Ints, phase: int) -> None:
         gains = NULL * shown - self.world.shown_sums(shown, phase, self.generator)
@@ -245,38 +327,7 @@ class Shows:
             block += 1
 
 
-# -- playing -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One block of some runs."""
-
-    block: int
-    slots: range  # numbered from 0; cut at the horizon
-    in_force: InForce
-    released: Ints | None  # at its end: runs × width; None if it ends after the horizon
-
-
-def steps(kind: Kind, fill: Fill, bits: RunBits, *, horizon: int) -> Iterator[Step]:
-    """Play some runs of one kind, all at once, block by block."""
-    evidence, ends = kind.evidence, ends_of(kind.schedule, horizon).tolist()
-    public = {
-        column.name: np.zeros((len(bits), *column.shape), column.dtype)
-        for column in evidence.fields
-    }
-    public |= evidence.opened(kind.opening(len(bits), partial(bits.of_block, block=0)))
-    for block, (begin, end) in enumerate(pairwise(ends)):
-        lengths = np.full(len(bits), end - begin)
-        in_force = evidence.in_force(public, lengths)
-        released = None
-        if end <= horizon:
-            private = fill(block, in_force)
-            of_block = partial(bits.of_block, block=block)
-            released = kind.draw(kind.releases[0].name, private, public, of_block)
-        yield Step(block, range(begin, min(end, horizon)), in_force, released)
-        if released is not None:
-            public |= evidence.fold(public, released, lengths)
+# -- what worlds cost ----------------------------------------------------------------------------
 
 
 def mean_of(values: Floats, in_force: InForce) -> Floats:
@@ -368,7 +419,7 @@ def walks(
                 assert isinstance(kind, PolicyLearner)
                 generator = default_rng(origin)
                 fill = Shows(world, kind, len(which), horizon, delay, generator)
-            tally.add(steps(kind, fill, bits, horizon=horizon))
+            tally.add(play(kind, len(bits), fill, bits))
             done += len(which)
             progress(done)
     return [tally.walk() for tally in played]
@@ -391,14 +442,17 @@ class _Tally:
         world, horizon, runs = self._world, self._horizon, 0
         costs, best = [], []
         for step in steps:
-            runs = len(step.in_force)
-            costs.append(mean_of(world.costs(step.slots, horizon), step.in_force))
-            shown = mean_of(world.best_in(step.slots, horizon), step.in_force)
+            slots = slots_of(self._kind.schedule, step.block, horizon)
+            if not slots:
+                break
+            runs = len(step.rows)
+            costs.append(mean_of(world.costs(slots, horizon), step.in_force))
+            shown = mean_of(world.best_in(slots, horizon), step.in_force)
             best.append(shown.astype(np.float32))
             if self._shares is not None:
                 self._shares[step.block] += _counted(step.in_force, world.actions)
-            if not self._runs and step.released is not None:
-                self._released.append(step.released[0])
+            if not self._runs:
+                self._released.append(step.released[:1])
         self._costs.append(costs)
         self._best.append(best)
         self._runs += runs
@@ -408,14 +462,13 @@ class _Tally:
             np.concatenate([np.array(some) for some in parts], axis=1)
             for parts in (self._costs, self._best)
         )
-        width = self._kind.releases[0].width
         return Walk(
             self._kind,
             self._horizon,
             costs,
             best,
             None if self._shares is None else self._shares / self._runs,
-            np.array(self._released, dtype=np.int64).reshape(-1, width),
+            np.concatenate(self._released),
         )
 
 

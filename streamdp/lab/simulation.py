@@ -15,16 +15,14 @@ import numpy as np
 
 from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.evidence.evidence import PublicRow
 from streamdp.core.evidence.experiment import Arms
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.kinds.kind import Kind
 from streamdp.lab.baselines import Baseline
 from streamdp.lab.logs.stages import Watch, unwatched
-from streamdp.lab.offpolicy.policies import experiment_of
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.papers.play import WorldLosses, simulate_bandit
-from streamdp.lab.play import First, Walk, ends_of, sees_all_losses, walks
+from streamdp.lab.play import First, Walk, ends_of, likely_best, sees_all_losses, walks
 from streamdp.lab.replay.cells import Candidate, Epsilon, crossed, epsilon_text
 from streamdp.lab.replay.course import Shares, Trajectory
 from streamdp.lab.replay.spread import standard_error
@@ -196,15 +194,8 @@ def _walks(
 
 
 def _of_walk(world: World, text: str, epsilon: Epsilon, walk: Walk) -> Outcome:
-    so_far = np.cumsum(walk.costs, axis=0)
-    kind, arms = walk.kind, None
-    if isinstance(kind, PolicyLearner):
-        experiment = experiment_of(kind)
-        row = PublicRow.opened(kind.evidence, np.zeros(2 * kind.numbers, dtype=np.int64))
-        for block, released in enumerate(walk.released):
-            experiment.add(released)
-            row.fold(released, kind.schedule.stop(block) - kind.schedule.start(block))
-        arms = experiment.arms().by(row.likely_best())
+    so_far, kind = np.cumsum(walk.costs, axis=0), walk.kind
+    arms = likely_best(kind, walk.released) if isinstance(kind, PolicyLearner) else None
     ends = np.minimum(ends_of(kind.schedule, walk.horizon)[1:], walk.horizon)
     return Outcome(
         world,
