@@ -37,14 +37,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, partial
-from itertools import count
+from itertools import count, pairwise
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.random import Generator, default_rng  # noqa: TID251 - losses are made up: no secret
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Columns, Floats, Ints
+from streamdp.core.arrays import Columns, Floats, Ints, Words
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.evidence import InForce, PublicRow
@@ -54,8 +54,9 @@ from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.kinds.losses import prefixes
-from streamdp.core.randomness import TAG_BYTES, Bits, Purpose, SeededRandomness
+from streamdp.core.randomness import TAG_BYTES, WORD_BITS, Bits, Purpose, SeededRandomness
 from streamdp.core.schedule import Schedule
+from streamdp.lab.replay.cuts import Bench, Rows
 from streamdp.lab.worlds import World
 
 FEWEST_AT_ONCE = 64
@@ -163,6 +164,107 @@ class RunBits:
 
 
 _STREAM = "simulate"
+
+
+class KeyBits:
+    """The bits of keys under seeds, as a live stream addresses them: key after key, by seed.
+
+    Those that were asked for last are kept: kinds that are played side by side share them.
+    """
+
+    __slots__ = ("_many", "_newest", "_sources", "_stream", "_tags")
+
+    def __init__(self, rows: Rows, bench: Bench, keys: Ints, seeds: range) -> None:
+        tags = np.ascontiguousarray(rows.tags(keys)[:, seeds.start : seeds.stop].swapaxes(0, 1))
+        self._tags = tags.reshape(-1, TAG_BYTES).view(f"V{TAG_BYTES}")[:, 0]
+        self._many, self._stream = len(keys), bench.stream
+        self._sources = bench.randomness()[seeds.start : seeds.stop]
+        self._newest: dict[tuple[int, int], tuple[Ints, HeldBits]] = {}
+
+    def __len__(self) -> int:
+        """The number of rows: one for each key and seed."""
+        return len(self._tags)
+
+    def __call__(self, purpose: int, rows: Ints, block: int) -> Bits:
+        """One draw of some rows, in rising order."""
+        held = self._newest.get((purpose, block))
+        if held is None or not np.array_equal(held[0], rows):
+            held = rows, self.at(purpose, rows, np.full(len(rows), block, dtype=np.int64))
+            self._newest = {(purpose, block): held}
+        return held[1]
+
+    def at(self, purpose: int, rows: Ints, blocks: Ints) -> HeldBits:
+        """One draw of some rows, in rising order, at the end of each one's block."""
+        ends = np.searchsorted(rows, self._many * np.arange(len(self._sources) + 1))
+        tags = self._tags[rows].view(np.uint8).reshape(-1, TAG_BYTES)
+        parts = [
+            source.bits(self._stream, purpose, tags[first:end], blocks[first:end])
+            for source, (first, end) in zip(self._sources, pairwise(ends.tolist()), strict=True)
+        ]
+        return HeldBits(parts, ends)
+
+
+class HeldBits:
+    """The bits of several sources, one after the other; words that were read are kept."""
+
+    __slots__ = ("_ends", "_parts", "_words")
+
+    width = WORD_BITS
+
+    def __init__(self, parts: Sequence[Bits], ends: Ints) -> None:
+        self._parts, self._ends = parts, ends  # 0, and the draw after the last of each
+        self._words = np.empty((0, self.rows), dtype=np.uint64)  # as the race reads them
+
+    @property
+    def rows(self) -> int:
+        """How many draws."""
+        return int(self._ends[-1])
+
+    def words(self, start: int, count: int) -> Words:
+        """Rows × `count` words of level 0."""
+        if (have := len(self._words)) < start + count:
+            words = np.empty((start + count, self.rows), dtype=np.uint64)
+            words[:have] = self._words
+            for part, (first, end) in zip(self._parts, pairwise(self._ends.tolist()), strict=True):
+                words[have:, first:end] = part.words(have, start + count - have).T
+            self._words = words
+        return self._words[start : start + count].T
+
+    def more(self, row: int, position: int, level: int) -> int:
+        """The 64 bits that continue a word, from the draw's own source."""
+        at = int(np.searchsorted(self._ends, row, side="right")) - 1
+        return self._parts[at].more(row - int(self._ends[at]), position, level)
+
+    def part(self, start: int, stop: int) -> Bits:
+        """The draws [start, stop) alone."""
+        return PartOfBits(self, start, min(stop, self.rows))
+
+
+@dataclass(frozen=True, slots=True)
+class PartOfBits:
+    """Some draws of held bits."""
+
+    held: HeldBits
+    start: int
+    stop: int
+    width: int = WORD_BITS
+
+    @property
+    def rows(self) -> int:
+        """How many draws."""
+        return self.stop - self.start
+
+    def words(self, start: int, count: int) -> Words:
+        """Rows × `count` words of level 0."""
+        return self.held.words(start, count)[self.start : self.stop]
+
+    def more(self, row: int, position: int, level: int) -> int:
+        """The 64 bits that continue a word."""
+        return self.held.more(self.start + row, position, level)
+
+    def part(self, start: int, stop: int) -> Bits:
+        """The draws [start, stop) alone."""
+        return self.held.part(self.start + start, min(self.start + stop, self.stop))
 
 
 # -- blocks --------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from streamdp.lab.replay.cells import (
     schedules_of,
 )
 from streamdp.lab.replay.cuts import Bench, CutPlan, report_points
-from streamdp.lab.replay.grid import play
+from streamdp.lab.replay.grid import play_grid
 from streamdp.lab.replay.summing import Summed, sum_log
 
 ACTIONS = ("a", "b", "c", "d")
@@ -121,7 +121,7 @@ def replayed(log: Log, which: Sequence[Cell], bench: Bench) -> dict[Name, list[i
     """The actions of every cell: the opening, then block by block."""
     sums = summed(log, which, bench)
     actions: dict[Name, list[int]] = {}
-    for played in play(sums, which, bench):
+    for played in play_grid(sums, which, bench):
         for place, row in enumerate(played.part.rows.tolist()):
             blocks = int(played.closed[place]) + 1
             for at, seed in enumerate(played.part.seeds):

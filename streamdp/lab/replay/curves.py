@@ -19,7 +19,7 @@ from streamdp.core.schedule import Schedule
 from streamdp.lab.replay.cells import Cell
 from streamdp.lab.replay.cuts import Bench, block_ends
 from streamdp.lab.replay.following import loss_by_stretch
-from streamdp.lab.replay.grid import Played, play
+from streamdp.lab.replay.grid import Played, play_grid
 from streamdp.lab.replay.summing import Stretches, Summed
 
 _VALUES = 1 << 22  # of sums that are handled together
@@ -79,7 +79,7 @@ def curves(summed: Summed, cells: Sequence[Cell], bench: Bench, base: Baselines)
     """The curves of every cell that selects at the ends of blocks."""
     books = [_Book(summed, base, len(bench.seeds)) for _ in cells]
     intervals: dict[tuple[Schedule, int], list[_Intervals]] = {}
-    for played in play(summed, cells, bench):
+    for played in play_grid(summed, cells, bench):
         schedule = cells[played.cell].learner.schedule
         name = (schedule, int(played.part.rows[0]))
         if name not in intervals:

@@ -1,8 +1,8 @@
 """The answers of a whole grid from the sums of one pass.
 
-Cells are rows of selection waves: wave b selects at the end of block b for all keys and seeds at
-once. If a learner's choice does not depend on the action in force, its waves need no order, so all
-that fit in memory are one call. A cell costs O(blocks · K), whatever the number of slots.
+A cell is a kind that the player (`lab.play`) plays for all keys and seeds at once, filled with the
+sums of the log's blocks. It costs O(blocks · K), whatever the number of slots. The cells of a part
+go block by block side by side, so those that look at the same sums take them once.
 
 Under a seed a cell makes the same releases, bit for bit, as the live engine makes of the same
 records under ``SeededRandomness(seed)``: same sums, same bits, same code.
@@ -11,21 +11,20 @@ records under ``SeededRandomness(seed)``: same sums, same bits, same code.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamdp.core.arrays import Ints
+from streamdp.core.arrays import Columns, Ints
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.events import ACTION
-from streamdp.core.schedule import Schedule
-from streamdp.lab.replay.cells import Cell, redraws, schedules_of
+from streamdp.core.evidence.evidence import InForce
+from streamdp.core.learners import Leader
+from streamdp.lab.play import KeyBits, play
+from streamdp.lab.replay.cells import Cell
 from streamdp.lab.replay.cuts import Bench
-from streamdp.lab.replay.draws import Dealer, SharedBits
 from streamdp.lab.replay.store import CutSums
 from streamdp.lab.replay.summing import Summed
 
@@ -42,10 +41,6 @@ class GridPart:
     rows: Ints  # the longest key first
     seeds: range
 
-    def draws(self, pairs: Ints) -> Ints:
-        """The numbers of the draws of some pairs."""
-        return (pairs[:, None] * len(self.seeds) + np.arange(len(self.seeds))).reshape(-1)
-
 
 @dataclass(frozen=True, slots=True)
 class Played:
@@ -57,7 +52,7 @@ class Played:
     closed: Ints  # the number of blocks that each row has ended
 
 
-def play(summed: Summed, cells: Sequence[Cell], bench: Bench) -> Iterator[Played]:
+def play_grid(summed: Summed, cells: Sequence[Cell], bench: Bench) -> Iterator[Played]:
     """The actions of every cell, part by part; no cell may be a running learner."""
     for part in parts(summed, bench):
         yield from _play_part(summed, cells, bench, part)
@@ -87,140 +82,70 @@ def parts(summed: Summed, bench: Bench) -> Iterator[GridPart]:
             yield GridPart(order[first : first + many], range(seed, min(seed + together, seeds)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Waves:
-    """Which rows of a part end which blocks of a schedule: pairs (block, row), block by block."""
-
-    schedule: Schedule
-    counts: Ints  # how many rows end block b: the first rows of the part, which are the longest
-    closed: Ints  # how many blocks each row ends
-
-    @classmethod
-    def of(cls, schedule: Schedule, slots: Ints) -> _Waves:
-        closed = schedule.blocks_of(slots + 1)
-        blocks = np.arange(int(closed[0]) if len(closed) else 0)
-        return cls(schedule, np.searchsorted(-closed, -blocks, side="left"), closed)
-
-    def __len__(self) -> int:
-        return len(self.counts)
-
-
 def _play_part(
     summed: Summed, cells: Sequence[Cell], bench: Bench, part: GridPart
 ) -> Iterator[Played]:
-    slots, K = summed.slots[part.rows], len(summed.actions)
-    dealer = Dealer(summed.rows, bench.randomness(), stream=bench.stream, seeds=part.seeds)
-    waves = {schedule: _Waves.of(schedule, slots) for schedule in schedules_of(cells)}
-    held = [blank(len(waves[cell.learner.schedule]), part, cell) for cell in cells]
-    remembered = [
-        {
-            column.name: np.zeros((len(part.rows), len(part.seeds), *column.shape), column.dtype)
-            for column in cell.learner.evidence.fields
-        }
-        for cell in cells
-    ]
-    openings = dealer.openings(part.rows, actions=K)
-    for actions, public in zip(held, remembered, strict=True):
-        actions[0] = public["action"][:] = openings
-    longest = max((len(wave) for wave in waves.values()), default=0)
-    widest = np.zeros(longest, dtype=np.int64)
-    for wave in waves.values():
-        widest[: len(wave)] = np.maximum(widest[: len(wave)], wave.counts)
-    for low, high in _stretches(widest, limit=_WORDS // (K * len(part.seeds))):
-        counts = widest[low:high]
-        rows, blocks = _pairs(counts, low)
-        bits = dealer.selections(part.rows[rows], blocks, actions=K)
-        for group in _alike(cells):
-            _Chunk(summed, part, waves[group[0][1].learner.schedule], low, high, counts).play(
-                group, held, remembered, bits
-            )
+    bits, seeds = KeyBits(summed.rows, bench, part.rows, part.seeds), len(part.seeds)
+    alike: dict[object, list[int]] = {}  # that look at the same sums
     for at, cell in enumerate(cells):
-        yield Played(part, at, held[at], waves[cell.learner.schedule].closed)
+        leader = cell.learner
+        alike.setdefault((leader.schedule, leader.window, leader.resample), []).append(at)
+    held, playing = {}, {}
+    for group in alike.values():
+        fill = LogSums.of(cells[group[0]].learner, summed, part)
+        for at in group:
+            held[at] = blank(int(fill.closed.max(initial=0)), part, cells[at]), fill.closed
+            playing[at] = play(cells[at].learner, len(bits), fill, bits)
+    for steps in zip_longest(*playing.values()):
+        for at, step in zip(playing, steps, strict=True):
+            if step is not None:
+                in_force = step.in_force.reshape(seeds, -1)
+                held[at][0][step.block, : in_force.shape[1]] = in_force.T
+    for at in range(len(cells)):
+        yield Played(part, at, *held[at])
 
 
-class _Chunk:
-    """The waves [low, high) of one schedule for cells that select from the same sums."""
+@dataclass(slots=True)
+class LogSums:
+    """Fills the columns of learners that look at the same sums of a log."""
 
-    def __init__(
-        self, summed: Summed, part: GridPart, waves: _Waves, low: int, high: int, widest: Ints
-    ) -> None:
-        self._summed, self._part, self._schedule = summed, part, waves.schedule
-        self._low = low
-        self._counts = waves.counts[low:high]
-        self._rows, self._blocks = _pairs(self._counts, low)
-        offsets = np.cumsum(widest) - widest  # where each wave's pairs are among the shared bits
-        shared = offsets[: len(self._counts)][self._blocks - low] + self._rows
-        self._draws = part.draws(shared)
+    leader: Leader
+    summed: Summed
+    part: GridPart
+    closed: Ints  # how many blocks each key ends: the longest first
+    newest: tuple[int, Ints, Columns] | None = None  # the block that was asked for last
 
-    def play(
-        self,
-        group: Sequence[tuple[int, Cell]],
-        held: Sequence[Actions],
-        remembered: Sequence[dict[str, NDArray[Any]]],
-        bits: SharedBits,
-    ) -> None:
-        """Select for some cells."""
-        if not len(self._rows):
-            return
-        sums = self._sums(group[0][1])
-        own = bits.pick(self._draws)
-        for at, cell in group:
-            if cell.learner.bonus or cell.learner.remembers:
-                self._in_order(cell, held[at], remembered[at], sums, own)
-                continue
-            chosen = _drawn(cell, sums, np.zeros(len(sums), np.int64), own)
-            held[at][self._blocks + 1, self._rows] = chosen.reshape(len(self._rows), -1)
+    @classmethod
+    def of(cls, leader: Leader, summed: Summed, part: GridPart) -> LogSums:
+        """Those of some keys under some seeds."""
+        return cls(leader, summed, part, leader.schedule.blocks_of(summed.slots[part.rows] + 1))
 
-    def _in_order(
-        self,
-        cell: Cell,
-        actions: Actions,
-        public: dict[str, NDArray[Any]],
-        sums: Ints,
-        bits: SharedBits,
-    ) -> None:
-        """Select wave after wave: a choice depends on the action in force and on the memory."""
-        evidence, schedule = cell.learner.evidence, cell.learner.schedule
-        seeds, begin = len(self._part.seeds), 0
-        for block, count in enumerate(self._counts.tolist(), start=self._low):
-            stop = begin + count * seeds
-            before = {
-                name: column[:count].reshape(count * seeds, *column.shape[2:])
-                for name, column in public.items()
-            }
-            votes = _drawn(cell, sums[begin:stop], before["action"], bits.part(begin, stop))
-            lengths = schedule.lengths(np.full(len(votes), block))
-            for name, column in evidence.fold(before, votes, lengths).items():
-                public[name][:count] = column.reshape(count, seeds, *column.shape[1:])
-            actions[block + 1, :count] = public["action"][:count]
-            begin = stop
+    def __call__(self, block: int, rows: Ints, in_force: InForce) -> tuple[Ints, Columns]:
+        """All seeds of a key end a block together."""
+        if self.newest is None or self.newest[0] != block:
+            seeds = len(self.part.seeds)
+            came, ending = len(rows) // seeds, int(np.count_nonzero(self.closed > block))
+            ended = (came * np.arange(seeds)[:, None] + np.arange(ending)).reshape(-1)
+            sums = self._sums(self.part.rows[:ending], np.full(ending, block))
+            self.newest = block, ended, {"sums": sums}
+        return self.newest[1:]
 
-    def _sums(self, cell: Cell) -> Ints:
-        """The sums from which each draw selects: (pairs · seeds) × K."""
-        rows = self._part.rows[self._rows]
-        starts = self._schedule.starts(self._blocks) - 1
-        stops = self._schedule.stops(self._blocks) - 1
-        sources: Sequence[CutSums] = (self._summed.sums,)
-        if redraws(cell):
-            sources = [self._summed.resampled[seed] for seed in self._part.seeds]
-        if cell.learner.window == "random_prefix":
-            windows = self._summed.rows.windows(self._schedule, rows, self._blocks)
-            stops = starts[:, None] + windows[:, self._part.seeds.start : self._part.seeds.stop]
-        seeds = len(self._part.seeds)
-        ends = np.broadcast_to(stops.reshape(len(rows), -1), (len(rows), seeds))
-        if len(sources) == 1 and cell.learner.window == "whole":
-            sums = _difference(sources[0], rows, starts, stops)
-            return np.repeat(sums, seeds, axis=0)
-        by_seed = [
-            _difference(sources[seed % len(sources)], rows, starts, ends[:, seed])
-            for seed in range(seeds)
-        ]
-        return np.stack(by_seed, axis=1).reshape(len(rows) * seeds, -1)
-
-
-def _drawn(cell: Cell, sums: Ints, in_force: Ints, bits: SharedBits) -> Ints:
-    """The votes that the learner draws from these sums while these actions are in force."""
-    return cell.learner.draw(ACTION, {"sums": sums}, {"action": in_force}, lambda purpose: bits)
+    def _sums(self, rows: Ints, blocks: Ints) -> Ints:
+        """The sums from which the keys select, seed by seed."""
+        schedule, seeds = self.leader.schedule, self.part.seeds
+        starts = schedule.starts(blocks) - 1
+        if self.leader.window == "whole" and self.leader.resample == "none":
+            sums = _difference(self.summed.sums, rows, starts, schedule.stops(blocks) - 1)
+            return np.tile(sums, (len(seeds), 1))
+        sources = [self.summed.sums for _ in seeds]
+        if self.leader.resample != "none":
+            sources = [self.summed.resampled[seed] for seed in seeds]
+        stops = np.repeat(schedule.stops(blocks)[:, None] - 1, len(seeds), axis=1)
+        if self.leader.window == "random_prefix":
+            windows = self.summed.rows.windows(schedule, rows, blocks)
+            stops = starts[:, None] + windows[:, seeds.start : seeds.stop]
+        of_seeds = zip(sources, stops.T, strict=True)
+        return np.concatenate([_difference(sums, rows, starts, ends) for sums, ends in of_seeds])
 
 
 def _difference(sums: CutSums, rows: Ints, starts: Ints, stops: Ints) -> Ints:
@@ -238,31 +163,3 @@ def blank(blocks: int, part: GridPart, cell: Cell) -> Actions:
             got=f"{shape[0]} × {shape[2]}",
         )
     return np.full(shape, -1, dtype=np.int32)
-
-
-def _alike(cells: Sequence[Cell]) -> list[list[tuple[int, Cell]]]:
-    """Groups of cells that select from the same sums."""
-    groups: dict[object, list[tuple[int, Cell]]] = defaultdict(list)
-    for at, cell in enumerate(cells):
-        leader = cell.learner
-        groups[leader.schedule, leader.window, leader.resample].append((at, cell))
-    return list(groups.values())
-
-
-def _stretches(counts: Ints, *, limit: int) -> Iterator[tuple[int, int]]:
-    """Runs of waves with at most `limit` pairs, and at least one wave."""
-    low, pairs = 0, 0
-    for wave, count in enumerate(counts.tolist()):
-        if pairs + count > limit and wave > low:
-            yield low, wave
-            low, pairs = wave, 0
-        pairs += count
-    if len(counts) > low:
-        yield low, len(counts)
-
-
-def _pairs(counts: Ints, low: int) -> tuple[Ints, Ints]:
-    """The rows and blocks of waves, wave by wave, by the number of rows in each."""
-    blocks = np.repeat(np.arange(low, low + len(counts)), counts)
-    rows = np.arange(len(blocks)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return rows, blocks

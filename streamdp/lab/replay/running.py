@@ -8,19 +8,19 @@ they do live.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamdp.core.arrays import Ints
+from streamdp.core.events import ACTION
 from streamdp.core.grid import UNIT, quantise
-from streamdp.core.randomness import Bits, Purpose, SeededRandomness, uniform_integers
 from streamdp.core.segments import group
 from streamdp.lab.logs.log import Log, Portion
+from streamdp.lab.play import KeyBits
 from streamdp.lab.replay.cells import Cell
 from streamdp.lab.replay.curves import Baselines, Curves
 from streamdp.lab.replay.cuts import Bench, Rows
-from streamdp.lab.replay.draws import Dealer
 from streamdp.lab.replay.summing import Progress, Summed
 
 _VALUES = 1 << 19  # losses looked at together
@@ -36,29 +36,28 @@ def follow(
     progress: Progress | None = None,
 ) -> Curves:
     """The curve of slot-by-slot follow-the-leader, for a log that was summed before."""
-    follower = _Follower(summed, bench, base)
+    follower = _Follower(cell, summed, bench, base)
     done = 0
     for portion in log.portions():
         follower.take(portion)
         done += len(portion)
         if progress is not None:
             progress(done)
-    return follower.close(cell)
+    return follower.close()
 
 
 class _Follower:
     """Sums so far, the next slot, and the losses of the actions in force."""
 
-    def __init__(self, summed: Summed, bench: Bench, base: Baselines) -> None:
-        self._base = base
+    def __init__(self, cell: Cell, summed: Summed, bench: Bench, base: Baselines) -> None:
+        self._base, self._cell = base, cell
         self._rows = Rows(bench)  # filled again in the same order
-        self._sources = bench.randomness()
-        self._stream = bench.stream
         K, n, seeds = len(summed.actions), len(summed.rows), len(bench.seeds)
         self._sums = np.zeros((n, K), dtype=np.int64)
         self._slots = np.zeros(n, dtype=np.int64)
-        dealer = Dealer(summed.rows, self._sources, stream=bench.stream, seeds=range(seeds))
-        self._openings = dealer.openings(np.arange(n), actions=K)
+        self._bits = KeyBits(summed.rows, bench, np.arange(n), range(seeds))
+        every = partial(self._bits, rows=np.arange(n * seeds), block=0)
+        self._openings = cell.learner.opening(n * seeds, every).reshape(seeds, n)
         self._losses = np.zeros((len(base.points), seeds), dtype=np.int64)
         self._by_row = np.zeros((n, seeds), dtype=np.int64)
         self._leading = np.zeros(len(base.points), dtype=np.int64)
@@ -91,7 +90,7 @@ class _Follower:
         chosen = tied[alone].argmax(axis=1)  # the action under every seed
         self._enter(row, points[alone], grid[alone, chosen][:, None], chosen[:, None])
         if len(open_):
-            chosen = self._ties(row, slots[open_], tied[open_])
+            chosen = self._ties(row, slots[open_], before[open_])
             losses = np.take_along_axis(grid[open_], chosen, axis=1)
             self._enter(row, points[open_], losses, chosen)
         self._sums[row] += grid.sum(axis=0)
@@ -108,27 +107,27 @@ class _Follower:
         self._leading[points[starts]] += np.add.reduceat(leads, starts)
         self._by_row[row] += losses.sum(axis=0)
 
-    def _ties(self, row: int, slots: Ints, tied: NDArray[np.bool_]) -> Ints:
+    def _ties(self, row: int, slots: Ints, before: Ints) -> Ints:
         """The choices of each seed's bits at slots whose sums before tie: slots × seeds."""
-        chosen = np.empty((len(slots), self._seeds), dtype=np.int64)
-        count, ranks = tied.sum(axis=1), np.cumsum(tied, axis=1)
-        for seed, source in enumerate(self._sources):
-            nth = uniform_integers(self._bits(source, row, slots - 2, seed), count)
-            chosen[:, seed] = np.argmax(ranks > nth[:, None], axis=1)
+        rows = np.repeat(row + len(self._slots) * np.arange(self._seeds), len(slots))
+        blocks = np.tile(np.maximum(slots - 2, 0), self._seeds)
+        chosen = self._cell.learner.draw(
+            ACTION,
+            {"sums": np.tile(before, (self._seeds, 1))},
+            {"action": np.zeros(len(rows), dtype=np.int64)},
+            lambda purpose: self._bits.at(purpose, rows, blocks),
+        )
+        by_slot = chosen.reshape(self._seeds, -1).T
         if slots[0] == 1:
-            chosen[0] = self._openings[row]
-        return chosen
+            by_slot[0] = self._openings[:, row]
+        return by_slot
 
-    def _bits(self, source: SeededRandomness, row: int, blocks: Ints, seed: int) -> Bits:
-        tags = self._rows.tags(np.full(len(blocks), row), seed=seed)
-        return source.bits(self._stream, Purpose.SELECTION, tags, np.maximum(blocks, 0))
-
-    def close(self, cell: Cell) -> Curves:
+    def close(self) -> Curves:
         base = self._base
         played = np.cumsum(self._losses, axis=0) / UNIT
         slots = np.diff(base.slots, prepend=0) * self._seeds
         return Curves(
-            cell,
+            self._cell,
             (played - base.best[:, None]).T,
             self._leading / np.maximum(slots, 1),
             self._by_row / UNIT - base.totals.min(axis=1)[:, None],
