@@ -18,7 +18,7 @@ from aiokafka.structs import TopicPartition
 
 from streamdp.core.errors import Refused, StreamdpError, TransportLost
 from streamdp.ports import Partition, Records, StreamTopics
-from streamdp_adapters.kafka import KafkaSettings, grouping, membership
+from streamdp_adapters.kafka import KafkaSettings, client_errors, grouping, membership
 from streamdp_adapters.kafka.membership import Membership
 from streamdp_adapters.kafka.transport import KafkaTransport
 
@@ -239,6 +239,7 @@ def test_a_refused_member_fails_its_partitions_and_comes_back(
     members = [Complaining(refusal=refused), Complaining()]
     monkeypatch.setattr(grouping.Group, "_new_consumer", lambda self: members[1])
     monkeypatch.setattr(grouping, "_ASK_SECONDS", 0.0)
+    monkeypatch.setattr(client_errors, "start", lambda client, _: client.start())
     monkeypatch.setattr(member._group, "_consumer", members[0])
     failures = cast(Deaf, member._listener).failures
 

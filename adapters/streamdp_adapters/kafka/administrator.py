@@ -36,7 +36,7 @@ from streamdp_adapters.kafka.settings import KafkaSettings
 from streamdp_adapters.kafka.topics import (
     REPLICAS,
     Described,
-    Hidden,
+    There,
     Wanted,
     administration,
     beyond,
@@ -284,10 +284,10 @@ class KafkaAdministrator:
 
 
 async def _mend(
-    client: AIOKafkaAdminClient, topic: Wanted, is_there: Described | Hidden | None
+    client: AIOKafkaAdminClient, topic: Wanted, is_there: Described | None
 ) -> dict[str, Finding]:
     """Lower settings that are larger than they should be; return what was set, by subject."""
-    if not isinstance(is_there, Described) or is_there.settings is None:
+    if is_there is None or is_there.settings is None:
         return {}
     names = beyond(topic, is_there.settings)
     if not names:
@@ -308,12 +308,10 @@ async def _mend(
     }
 
 
-def _was_there(
-    topic: Wanted, there: Mapping[str, Described | Hidden], *, source: str
-) -> list[Finding]:
+def _was_there(topic: Wanted, there: There, *, source: str) -> list[Finding]:
     """The faults of a topic that existed already."""
     is_there = there[topic.name]
-    if not isinstance(is_there, Described) or is_there.settings is None:
+    if is_there is None or is_there.settings is None:
         detail = "was there, unchecked: no right to DescribeConfigs"
         return [Finding(f"topic {topic.name}", Verdict.WARNING, detail)]
     findings = compared(topic, there, source=source)

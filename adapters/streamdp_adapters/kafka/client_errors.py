@@ -24,9 +24,8 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Protocol
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer
 from aiokafka import errors as kafka
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol.metadata import MetadataRequest
@@ -81,16 +80,8 @@ _STOP_SECONDS = 5.0
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
-class Startable(Protocol):
-    """A client of aiokafka that can be started and stopped."""
-
-    async def start(self) -> None:
-        """Connect."""
-        ...
-
-    async def stop(self) -> None:
-        """Disconnect."""
-        ...
+Client = AIOKafkaConsumer | AbandonableProducer
+"""What is started and stopped here."""
 
 
 @contextmanager
@@ -148,11 +139,10 @@ def as_ours(where: str, error: BaseException) -> StreamdpError:
             expected='pip install "streamdp[compression]", then a restart',
             got=str(error),
         )
+    if isinstance(error, ACCESS):
+        return _refused(where, "the cluster refuses", _REMEDIES, error)
     if isinstance(error, _USERS):
-        refusal = complaint(where, "the cluster refuses", expected=_REMEDIES, got=_said(error))
-        if isinstance(error, ACCESS):
-            return AccessRefused(refusal, named=_named(error))
-        return InvalidConfig(refusal)
+        return InvalidConfig(where, "the cluster refuses", expected=_REMEDIES, got=_said(error))
     timed_out = isinstance(error, TimeoutError | kafka.KafkaTimeoutError)
     hint = f"; before that, perhaps: {NOISE.last}" if timed_out and NOISE.last else ""
     return TransportLost(
@@ -175,10 +165,9 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__} ({words})" if words else type(error).__name__
 
 
-async def start(client: Startable, settings: KafkaSettings) -> None:
+async def start(client: Client, settings: KafkaSettings) -> None:
     """Connect a client, or say why that failed; a client that fails is stopped again."""
-    if isinstance(client, AIOKafkaConsumer | AIOKafkaProducer):
-        with_pauses(client_of(client))
+    with_pauses(client_of(client))
     try:
         await client.start()
         if isinstance(client, AIOKafkaConsumer) and not knows_a_broker(client):
@@ -191,7 +180,7 @@ async def start(client: Startable, settings: KafkaSettings) -> None:
         raise
 
 
-async def stop(client: Startable) -> None:
+async def stop(client: Client) -> None:
     """Disconnect a client within a bounded time, if necessary by force.
 
     A consumer that stops while its fetches fail waits for one that it has cancelled, so it raises a
@@ -211,16 +200,16 @@ async def stop(client: Startable) -> None:
             raise
 
 
-async def _abandon(client: Startable) -> None:
+async def _abandon(client: Client) -> None:
     """End a client that does not stop."""
     if isinstance(client, AbandonableProducer):
         await abandon_producer(client)
-    elif isinstance(client, AIOKafkaConsumer):
+    else:
         await abandon_consumer(client)
 
 
 @asynccontextmanager
-async def started(client: Startable, settings: KafkaSettings) -> AsyncIterator[None]:
+async def started(client: Client, settings: KafkaSettings) -> AsyncIterator[None]:
     """Connect a client for as long as the block lasts."""
     await start(client, settings)
     try:
@@ -269,30 +258,21 @@ async def _try_connection(host: str, port: int, arguments: Mapping[str, object])
 def _cannot_connect(server: str, settings: KafkaSettings, error: BaseException) -> StreamdpError:
     """The error for a server that could not be used."""
     where = f"transport.bootstrap {server}"
-    if isinstance(error, kafka.SaslAuthenticationFailed):
-        return _refused(where, settings, error)
-    if isinstance(error, kafka.UnsupportedSaslMechanismError):
-        return AccessRefused(
-            complaint(
-                where,
-                f"no {settings.sasl_mechanism} on this listener",
-                expected="an enabled sasl_mechanism",
-                got=_said(error),
-            ),
-            named=_named(error),
-        )
-    if isinstance(error, ssl.SSLError):
-        return AccessRefused(
-            complaint(
-                where,
-                "no TLS that can be trusted",
-                expected="a TLS listener whose certificate transport.ca_file signed",
-                got=getattr(error, "verify_message", None) or error.reason or "no TLS",
-            ),
-            named=_named(error),
-        )
-    other = isinstance(error, ConnectionResetError | kafka.KafkaConnectionError)
     token = settings.sasl_mechanism == "OAUTHBEARER"
+    if isinstance(error, kafka.SaslAuthenticationFailed) and token:
+        what = f"the token of {settings.token_file} is refused: has it expired?"
+        return _refused(where, what, "a token that the cluster accepts", error)
+    if isinstance(error, kafka.SaslAuthenticationFailed):
+        what = f"{settings.sasl_mechanism} credentials of {settings.username} are refused"
+        return _refused(where, what, "a user the cluster knows and the right password", error)
+    if isinstance(error, kafka.UnsupportedSaslMechanismError):
+        what = f"no {settings.sasl_mechanism} on this listener"
+        return _refused(where, what, "an enabled sasl_mechanism", error)
+    if isinstance(error, ssl.SSLError):
+        expected = "a TLS listener whose certificate transport.ca_file signed"
+        got = getattr(error, "verify_message", None) or error.reason or "no TLS"
+        return _refused(where, "no TLS that can be trusted", expected, error, got=got)
+    other = isinstance(error, ConnectionResetError | kafka.KafkaConnectionError)
     unread = f", is the token of {settings.token_file} refused (expired?)" if token else ""
     hint = f"{unread}, or is it no {settings.security_protocol} listener?" if other else ""
     return TransportLost(
@@ -300,16 +280,13 @@ def _cannot_connect(server: str, settings: KafkaSettings, error: BaseException) 
     )
 
 
-def _refused(where: str, settings: KafkaSettings, error: BaseException) -> AccessRefused:
-    """The error for a password or token that the cluster refuses."""
-    if settings.sasl_mechanism == "OAUTHBEARER":
-        what = f"the token of {settings.token_file} is refused: has it expired?"
-        expected = "a token that the cluster accepts"
-    else:
-        what = f"{settings.sasl_mechanism} credentials of {settings.username} are refused"
-        expected = "a user the cluster knows and the right password"
-    refusal = complaint(where, what, expected=expected, got=_said(error))
-    return AccessRefused(refusal, named=_named(error))
+def _refused(
+    where: str, what: str, expected: str, error: BaseException, *, got: str = ""
+) -> AccessRefused:
+    """The error for rights, credentials or a certificate that are refused."""
+    return AccessRefused(
+        where, what, expected=expected, got=got or _said(error), named=_named(error)
+    )
 
 
 class HarmlessFilter(logging.Filter):

@@ -127,9 +127,9 @@ class Membership:
         self._feeds: dict[int, ResumedPartition] = {}
         self._suspects: list[int] = []
         self.missing: dict[str, str] = {}  # of the two inputs, and why, by the newest answer
-        self._firsts: dict[int, int] = {}
+        self.firsts: dict[int, int] = {}  # the oldest retained offsets in the newest answer
         self._ends: dict[int, int] = {}  # of partitions that are not resumed
-        self._committed: dict[int, int] = {}  # the group's offsets of these
+        self.committed: dict[int, int] = {}  # the group's offsets of these
         self._errors = 0
         self._silence: StreamdpError | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -375,18 +375,6 @@ class Membership:
             return feed.position
         return None if end is None else int(end)
 
-    def group_offset(self, number: int) -> int | None:
-        """The group's offset of a partition that is not resumed."""
-        return self._committed.get(number)
-
-    def first_offset(self, number: int) -> int | None:
-        """The oldest retained offset in the newest answer."""
-        return self._firsts.get(number)
-
-    def heard(self, number: int, *, first: int) -> None:
-        """Note the oldest retained record."""
-        self._firsts[number] = first
-
     async def _hunt(self, number: int, max_records: int) -> list[Records]:
         """Poll one partition alone, record by record: records before the failure still come."""
         place, asked = self._place(number), dict(self._feeds)
@@ -494,7 +482,7 @@ class Membership:
         self._silence, self.missing = None, {}
         if self._topics.second_input:
             await self._ask()  # whether that one exists
-        self._firsts |= {place.partition: int(first) for place, first in firsts.items()}
+        self.firsts |= {place.partition: int(first) for place, first in firsts.items()}
 
     async def _look_at_waiting(self) -> None:
         """Note how far the input and the group's offset are where nothing is delivered yet."""
@@ -503,7 +491,7 @@ class Membership:
             return
         ends = await self._consumer.end_offsets(waiting)
         self._ends = {place.partition: int(end) for place, end in ends.items()}
-        self._committed = await self._group.committed(waiting)
+        self.committed = await self._group.committed(waiting)
 
     async def _ask(self) -> None:
         """Find out whether any broker answers, and which inputs exist."""

@@ -83,8 +83,8 @@ class KafkaPublications:
                 lean(consumer)
                 self._consumers.add(consumer)
                 try:
-                    look = _Look(consumer, self._settings, topic, newest, settle)
-                    async for batch in look.follow(key_of) if follow else look.once(key_of):
+                    look = _Look(consumer, self._settings, topic, key_of, newest)
+                    async for batch in look.batches(follow=follow, settle=settle):
                         yield batch
                 except ConsumerStoppedError:
                     return  # closed in the meantime
@@ -105,47 +105,46 @@ class _Look:
         consumer: AIOKafkaConsumer,
         settings: KafkaSettings,
         topic: str,
+        key_of: Callable[[Key], Key],
         newest: int | None,
-        settle: bool,
     ) -> None:
         self._consumer = consumer
         self._settings = settings
         self._topic = topic
+        self._key_of = key_of
         self._newest = newest
-        self._settle = settle
         self._ends: dict[TopicPartition, int] = {}
 
-    async def once(self, key_of: Callable[[Key], Key]) -> AsyncIterator[list[Published]]:
-        """The records that the topic holds now."""
+    async def batches(self, *, follow: bool, settle: bool) -> AsyncIterator[list[Published]]:
+        """The records that the topic holds now; to follow, an empty batch and new ones for ever."""
         await self._assign()
-        if self._settle:
+        if settle and not follow:
             places = list(self._ends)
             await settled(self._consumer, self._settings, places, where=f"topic {self._topic}")
             self._ends = await self._consumer.end_offsets(places)
         while await self._is_behind():
-            if batch := [r for r in await self._batch(key_of) if self._is_old(r)]:
+            batch = await self._batch()
+            if not follow:  # those that the topic held at the call
+                ends = {place.partition: end for place, end in self._ends.items()}
+                batch = [record for record in batch if record.offset < ends[record.partition]]
+            if batch:
                 yield batch
-
-    async def follow(self, key_of: Callable[[Key], Key]) -> AsyncIterator[list[Published]]:
-        """The records that the topic holds now, an empty batch, then new records for ever."""
-        await self._assign()
-        while await self._is_behind():
-            if batch := await self._batch(key_of):
-                yield batch
+        if not follow:
+            return
         yield []
         asked = time.monotonic()
         while True:
-            if batch := await self._batch(key_of):
+            if batch := await self._batch():
                 yield batch
             if time.monotonic() - asked > _PARTITIONS_SECONDS:
                 asked = time.monotonic()
                 await self._assign()
 
-    async def _batch(self, key_of: Callable[[Key], Key]) -> list[Published]:
+    async def _batch(self) -> list[Published]:
         """New records, in the order of each partition."""
         batches = await self._consumer.getmany(timeout_ms=_WAIT_MS, max_records=_BATCH)
         return [
-            Published(place.partition, record.offset, key_of(record.key), record.value)
+            Published(place.partition, record.offset, self._key_of(record.key), record.value)
             for place, records in batches.items()
             for record in records
             if record.value is not None
@@ -163,17 +162,11 @@ class _Look:
             self._consumer.assign(list(places))
             for place, position in at.items():
                 self._consumer.seek(place, position)
-            late = self._newest is not None and not self._ends
             self._ends = await self._consumer.end_offsets(list(places))
-            if late:
-                self._begin_late()
-
-    def _begin_late(self) -> None:
-        """Skip old records; the client corrects an offset before the oldest."""
-        assert self._newest is not None
-        share = -(-self._newest // max(1, len(self._ends)))
-        for place, end in self._ends.items():
-            self._consumer.seek(place, max(0, end - share))
+            if self._newest is not None and not at:  # skip old records
+                share = -(-self._newest // max(1, len(places)))
+                for place, end in self._ends.items():  # the client corrects one before the oldest
+                    self._consumer.seek(place, max(0, end - share))
 
     async def _is_behind(self) -> bool:
         """Whether a record that existed at the call is still to come."""
@@ -181,7 +174,3 @@ class _Look:
             if end > 0 and await self._consumer.position(place) < end:
                 return True
         return False
-
-    def _is_old(self, record: Published) -> bool:
-        """Whether a record existed at the call."""
-        return record.offset < self._ends[TopicPartition(self._topic, record.partition)]

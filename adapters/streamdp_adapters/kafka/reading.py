@@ -115,11 +115,6 @@ class PartitionReader:
         offsets = await committed(self.consumer, places)
         return {place.partition: kept for place, kept in offsets.items() if kept.offset >= 0}
 
-    async def last_value(self, place: TopicPartition) -> bytes | None:
-        """The newest committed record's value."""
-        newest = await self.newest(place)
-        return None if newest is None else newest.value
-
     async def newest(
         self, place: TopicPartition, *, stop: int | None = None, but: bytes | None = None
     ) -> ConsumerRecord | None:
@@ -230,7 +225,7 @@ async def durable(
             await look.remembered(topics.second_input, [number]) if seconds else {}
         )
         ledger_place = TopicPartition(topics.ledger, number)
-        last_line = await look.last_value(ledger_place)
+        last = await look.newest(ledger_place)
         reached("take: ledger", partition)
         state_place = TopicPartition(topics.state, number)
         if owned_at is None:
@@ -238,10 +233,10 @@ async def durable(
         state = LiveEntries() if entries is None else entries
         owner = await _read_state(look, state_place, owned_at, state, progress)
         reached("take: state", partition)
-        later_line: bytes | None = None
+        later: ConsumerRecord | None = None
         if owned_at is None:
             await settled(look.consumer, settings, [ledger_place], where=where)
-            later_line = await look.last_value(ledger_place)
+            later = await look.newest(ledger_place)
         end = await look.end(source)
         second_input_first, second_input_end = 0, 0
         if seconds:
@@ -253,7 +248,7 @@ async def durable(
         first_offset=first,
         end_offset=end,
         group_offset=group_offsets[number].offset if number in group_offsets else None,
-        last_ledger_line=last_line,
+        last_ledger_line=None if last is None else last.value,
         partitions=len(partitions),
         remarks={number: kept.metadata for number, kept in group_offsets.items()},
         input_id=ids.get(topics.input),
@@ -264,7 +259,7 @@ async def durable(
         if number in second_input_offsets
         else None,
         second_input_id=ids.get(topics.second_input),
-        later_ledger_line=later_line,
+        later_ledger_line=None if later is None else later.value,
     )
 
 
@@ -319,7 +314,12 @@ async def _read_state(
                 owner = owner_of(values[at])
                 if owned_at is not None and records[at].offset >= owned_at:
                     if records[at].offset > owned_at:
-                        raise _taken_by_another(look.where, owned_at, records[at].offset)
+                        raise Fenced(
+                            look.where,
+                            "another process has taken it",
+                            expected=f"our owner record, at offset {owned_at}, as the last",
+                            got=f"a later one, at offset {records[at].offset}",
+                        )
                     stop = at
                     break
             kept = [at for at in range(stop) if places[at] != OWNER_KEY]
@@ -337,15 +337,6 @@ def _place(record: ConsumerRecord) -> bytes:
     """The key of an entry."""
     assert record.key is not None, "a compacted topic takes no record without a key"
     return bytes(record.key)
-
-
-def _taken_by_another(where: str, owned_at: int, offset: int) -> Fenced:
-    return Fenced(
-        where,
-        "another process has taken it",
-        expected=f"our owner record, at offset {owned_at}, as the last",
-        got=f"a later one, at offset {offset}",
-    )
 
 
 async def last_commits(

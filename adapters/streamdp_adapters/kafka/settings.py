@@ -24,7 +24,7 @@ from typing import Any, Self
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.helpers import create_ssl_context
 
-from streamdp.core.errors import InvalidConfig, complaint
+from streamdp.core.errors import InvalidConfig
 from streamdp_adapters.kafka.partitioners import MURMUR2, PARTITIONERS
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -136,15 +136,12 @@ class KafkaSettings:
                 _read_secret("token_file", self.token_file)  # refused before anything connects
                 arguments["sasl_oauth_token_provider"] = TokenFile(self.token_file)
             else:
+                secret = self.password
+                if self.password_file is not None:
+                    secret = _read_secret("password_file", self.password_file)
                 arguments["sasl_plain_username"] = self.username
-                arguments["sasl_plain_password"] = self._password()
+                arguments["sasl_plain_password"] = secret
         return arguments
-
-    def _password(self) -> str | None:
-        """The password itself."""
-        if self.password_file is not None:
-            return _read_secret("password_file", self.password_file)
-        return self.password
 
     def _tls_files(self) -> list[tuple[int, int, int]]:
         """What changes when a file of TLS is written anew, or another takes its place."""
@@ -166,12 +163,10 @@ class KafkaSettings:
         except (OSError, ValueError) as error:  # of ssl, or a password that is too long for it
             where = "transport.ca_file, certificate_file, key_file"
             raise AccessRefused(
-                complaint(
-                    where,
-                    "cannot be used",
-                    expected="PEM files that belong together",
-                    got=getattr(error, "strerror", None) or type(error).__name__,
-                ),
+                where,
+                "cannot be used",
+                expected="PEM files that belong together",
+                got=getattr(error, "strerror", None) or type(error).__name__,
                 named=where,
             ) from error
 
@@ -235,8 +230,8 @@ class AccessRefused(InvalidConfig):
     `named` says what by the error's class and the topic, without the client's words.
     """
 
-    def __init__(self, message: str, *, named: str) -> None:
-        super().__init__(message)
+    def __init__(self, where: str, what: str, *, expected: str, got: str, named: str) -> None:
+        super().__init__(where, what, expected=expected, got=got)
         self.named = named
 
 
@@ -295,13 +290,9 @@ def _read_secret(name: str, path: Path) -> str:
         secret = path.read_text("utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         got = type(error).__name__
-        raise AccessRefused(
-            complaint(where, "unreadable", expected=expected, got=got), named=where
-        ) from error
+        raise AccessRefused(where, "unreadable", expected=expected, got=got, named=where) from error
     if not secret:
-        raise AccessRefused(
-            complaint(where, "empty", expected=expected, got="nothing"), named=where
-        )
+        raise AccessRefused(where, "empty", expected=expected, got="nothing", named=where)
     return secret
 
 

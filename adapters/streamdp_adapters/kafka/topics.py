@@ -119,9 +119,8 @@ class Described:
     settings: Mapping[str, str] | None  # None: no right to see them
 
 
-@dataclass(frozen=True, slots=True)
-class Hidden:
-    """A topic that this user may not see at all; it may also be missing."""
+There = Mapping[str, Described | None]
+"""Topics that exist, by name; None for one that this user may not see, and that may be missing."""
 
 
 def check_topic_names(streams: Sequence[StreamTopics]) -> None:
@@ -195,17 +194,13 @@ async def administration(settings: KafkaSettings) -> AsyncIterator[AIOKafkaAdmin
             await client.close()
 
 
-async def describe(
-    client: AIOKafkaAdminClient, names: Sequence[str]
-) -> dict[str, Described | Hidden]:
+async def describe(client: AIOKafkaAdminClient, names: Sequence[str]) -> There:
     """The partitions and settings of these topics; a topic that does not exist is left out."""
     shapes = await seen_shapes(client, names)
-    seen = {name: shape for name, shape in shapes.items() if shape is not None}
-    by_name = await _settings(client, list(seen))
-    there: dict[str, Described | Hidden] = {name: Hidden() for name in shapes}
-    return there | {
-        name: Described(partitions, replicas, by_name[name])
-        for name, (partitions, replicas) in seen.items()
+    by_name = await _settings(client, [name for name, shape in shapes.items() if shape is not None])
+    return {
+        name: None if shape is None else Described(*shape, by_name[name])
+        for name, shape in shapes.items()
     }
 
 
@@ -269,9 +264,7 @@ async def _settings(
     return by_topic
 
 
-def findings(
-    stream: StreamTopics, settings: KafkaSettings, there: Mapping[str, Described | Hidden]
-) -> Iterator[Finding]:
+def findings(stream: StreamTopics, settings: KafkaSettings, there: There) -> Iterator[Finding]:
     """One finding for each property of a stream's topics, good or bad."""
     for topic in wanted(stream, settings):
         if topic.name in there:
@@ -284,12 +277,10 @@ def findings(
             )
 
 
-def compared(
-    topic: Wanted, there: Mapping[str, Described | Hidden], *, source: str
-) -> Iterator[Finding]:
+def compared(topic: Wanted, there: There, *, source: str) -> Iterator[Finding]:
     """Compare an existing topic with what it must be."""
     subject, is_there, input_ = f"topic {topic.name}", there[topic.name], there.get(source)
-    if isinstance(is_there, Hidden):
+    if is_there is None:
         yield _hidden(subject, "Describe")
         return
     if is_there.settings is None:
@@ -300,7 +291,7 @@ def compared(
         f"{subject}: replication", f"at least {topic.replicas}", is_there.replicas,
         is_there.replicas >= topic.replicas, _trial(topic),
     )  # fmt: skip
-    if isinstance(input_, Described) and is_there.partitions != input_.partitions:
+    if input_ is not None and is_there.partitions != input_.partitions:
         yield Finding(
             subject + _PARTITIONS,
             Verdict.PROBLEM,
@@ -333,15 +324,11 @@ def _compared(subject: str, topic: Wanted, settings: Mapping[str, str]) -> Itera
         f"{subject}: unclean.leader.election.enable", "false", unclean, unclean == "false",
         "; it would roll back what was published",
     )  # fmt: skip
-    for name, value in topic.kept.items():
-        got = settings.get(name, "")
-        yield _judged(f"{subject}: {name}", value, got, got == value, "; it is kept for good")
-    for name, value in topic.fixed.items():
-        got = settings.get(name, "")
-        yield _judged(
-            f"{subject}: {name}", value, got, got == value,
-            "; a producer's own time could close windows that are open, or never close them",
-        )  # fmt: skip
+    for name, value in {**topic.kept, **topic.fixed}.items():
+        got, why = settings.get(name, ""), "; it is kept for good"
+        if name in topic.fixed:
+            why = "; a producer's own time could close windows that are open, or never close them"
+        yield _judged(f"{subject}: {name}", value, got, got == value, why)
     if topic.least:
         for name in (_LARGEST, _SEGMENT):
             largest = int(settings.get(name) or 0)
@@ -425,23 +412,16 @@ async def examine(
         )
     for stream in streams:
         if stream.output:
-            sizes = {
-                name: topic.partitions
-                for name, topic in there.items()
-                if isinstance(topic, Described)
-            }
-            check_paired(stream, sizes)
+            check_paired(stream, {name: of.partitions for name, of in there.items() if of})
     return {stream.stream: _limits(stream, settings, there) for stream in streams}
 
 
-def _limits(
-    stream: StreamTopics, settings: KafkaSettings, there: Mapping[str, Described | Hidden]
-) -> BatchLimits:
+def _limits(stream: StreamTopics, settings: KafkaSettings, there: There) -> BatchLimits:
     """The largest batches of a stream's topics, once nothing is wrong with them."""
     sizes: dict[str, int] = {}
     for topic in wanted(stream, settings):
         is_there = there[topic.name]
-        assert isinstance(is_there, Described), "a hidden topic is a problem"
+        assert is_there is not None, "a hidden topic is a problem"
         assert is_there.settings is not None, "hidden settings are a problem"
         sizes[topic.role] = min(int(is_there.settings[name]) for name in (_LARGEST, _SEGMENT))
     largest_input = sizes.pop("input")

@@ -149,7 +149,7 @@ class KafkaTransport:
         self._owners[partition] = owner
         self._watch.begin(partition, topics, taken)
         if (membership := self._memberships.get(partition.stream)) is not None:
-            membership.heard(partition.number, first=taken.first_offset)
+            membership.firsts[partition.number] = taken.first_offset
         return taken
 
     @asynccontextmanager
@@ -278,7 +278,7 @@ class KafkaTransport:
     def first_offset(self, partition: Partition) -> int | None:
         """The oldest retained input offset in the newest answer."""
         membership = self._memberships.get(partition.stream)
-        return None if membership is None else membership.first_offset(partition.number)
+        return None if membership is None else membership.firsts.get(partition.number)
 
     @property
     def retain(self) -> int | None:
@@ -288,7 +288,7 @@ class KafkaTransport:
     def group_offset(self, partition: Partition) -> int | None:
         """The group's offset in the newest answer, while the partition is not resumed."""
         membership = self._memberships.get(partition.stream)
-        return None if membership is None else membership.group_offset(partition.number)
+        return None if membership is None else membership.committed.get(partition.number)
 
     def missing(self) -> Mapping[str, str]:
         """The inputs that the cluster's newest answer does not list."""
