@@ -212,12 +212,23 @@ def test_is_only_reading_possible(method: str, target: str, allowed: str) -> Non
         (b'{"keys": [], "other": 1}', 400),
         (b'{"keys": ' + b"[" * 100_000, 400),
         (b"\xff", 400),
+        (b'{"keys": ["\xff"]}', 400),
         (json.dumps({"keys": [""] * 1001}).encode(), 413),
         (b" " * ((2 << 20) + 1), 413),
     ],
 )
 def test_are_unreadable_and_large_batches_refused(body: bytes, status: int) -> None:
-    assert asked("/v1/streams/home/actions", method="POST", body=body).status == status
+    """What is unreadable is told by its place and kind, and no byte of it is repeated."""
+    answer = asked("/v1/streams/home/actions", method="POST", body=body)
+    assert answer.status == status
+    if status == 400:
+        title = json.loads(answer.body)["title"]
+        assert title.startswith(
+            'body: unreadable; expected {"keys": ["text", null, {"base64": "…"}'
+        )
+        assert "0xff" not in title
+        if b"base64" in body:
+            assert title.endswith("at `$.keys[0]`")
 
 
 def test_does_head_say_the_same_without_a_body() -> None:

@@ -15,7 +15,6 @@ import msgspec
 from msgspec import Struct
 
 from streamdp.client.answers import Answer, Names, Protected, Why
-from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Key
 from streamdp.wire.nesting import pruned
 
@@ -28,6 +27,10 @@ class Bytes(Struct, frozen=True, forbid_unknown_fields=True):
     """A key that is not text."""
 
     base64: str
+
+    def __post_init__(self) -> None:
+        """Refuse other text: whoever decodes JSON is told where it stands."""
+        b64decode(self.base64, validate=True)
 
 
 WireKey = str | None | Bytes
@@ -171,12 +174,7 @@ def read_key(key: WireKey) -> Key:
     """The record key behind `written_key`'s form."""
     if key is None:
         return None
-    if isinstance(key, str):
-        return key.encode()
-    try:
-        return b64decode(key.base64, validate=True)
-    except ValueError:
-        raise InvalidConfig("key", "unreadable", expected="base64", got=key.base64) from None
+    return key.encode() if isinstance(key, str) else b64decode(key.base64)
 
 
 def asked_of(decoder: msgspec.json.Decoder[T], body: bytes) -> T:

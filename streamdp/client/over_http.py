@@ -335,11 +335,7 @@ class _Wire:
     def ask(self, stream: str, keys: Iterable[Key]) -> list[http_wire.HttpAnswer]:
         """The answers for a batch of keys."""
         asked = http_wire.Asked([http_wire.written_key(key) for key in keys])
-        answer = self._answer(stream, "actions", asked)
-        try:
-            answers = http_wire.all_told_decoder.decode(answer).answers
-        except msgspec.MsgspecError:
-            raise self._lost("an answer that is not the expected JSON") from None
+        answers = self._answer(stream, "actions", asked, http_wire.all_told_decoder).answers
         if len(answers) != len(asked.keys):
             raise self._lost(f"{len(answers)} for {len(asked.keys)} keys")
         return answers
@@ -347,19 +343,15 @@ class _Wire:
     def choose(self, stream: str, requests: Sequence[http_wire.AskedChoice]) -> list[Answer]:
         """The choices for a batch of requests."""
         asked = http_wire.AskedChoices(list(requests))
-        answer = self._answer(stream, "choices", asked)
-        try:
-            choices = http_wire.all_chosen_decoder.decode(answer).choices
-        except msgspec.MsgspecError:
-            raise self._lost("an answer that is not the expected JSON") from None
+        choices = self._answer(stream, "choices", asked, http_wire.all_chosen_decoder).choices
         if [(choice.key, choice.request) for choice in choices] != [
             (choice.key, choice.request) for choice in asked.requests
         ]:
             raise self._lost(f"{len(choices)} choices of other requests")
         return [http_wire.answer_of(choice) for choice in choices]
 
-    def _answer(self, stream: str, what: str, asked: object) -> bytes:
-        """The body of an answer; a connection that was closed is opened once more."""
+    def _answer(self, stream: str, what: str, asked: object, decoder: msgspec.json.Decoder[T]) -> T:
+        """An answer; a connection that was closed is opened once more."""
         body = http_wire.encode(asked)
         path = f"{self._path}/v1/streams/{quote(stream, safe='')}/{what}"
         status, answer = self._posted(path, body, may_be_closed=True)
@@ -374,21 +366,21 @@ class _Wire:
             )  # fmt: skip
         if status != 200:
             raise self._lost(f"status {status}")
-        return answer
+        try:
+            return decoder.decode(answer)
+        except msgspec.MsgspecError:
+            raise self._lost("an answer that is not the expected JSON") from None
 
     def _posted(self, path: str, body: bytes, *, may_be_closed: bool) -> tuple[int, bytes]:
         try:
-            return self._post(path, body)
+            self._connection.request("POST", path, body, self._headers)
+            response = self._connection.getresponse()
+            answer = response.read(_MOST_BYTES)
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             if may_be_closed and isinstance(error, BrokenPipeError | ConnectionResetError):
                 return self._posted(path, body, may_be_closed=False)
             raise self._lost(type(error).__name__) from None
-
-    def _post(self, path: str, body: bytes) -> tuple[int, bytes]:
-        self._connection.request("POST", path, body, self._headers)
-        response = self._connection.getresponse()
-        answer = response.read(_MOST_BYTES)
         if not response.isclosed():
             self._connection.close()
         return response.status, answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,6 +18,8 @@ Headers = list[tuple[bytes, bytes]]
 
 JSON = (b"content-type", b"application/json")
 PROBLEM = (b"content-type", b"application/problem+json")
+
+T = TypeVar("T")
 
 encode = msgspec.json.Encoder().encode
 
@@ -35,9 +37,13 @@ class Refused(Exception):
         return Answered(self.status, [PROBLEM, *self.headers], encode(problem))
 
 
-def unreadable(error: Exception, expected: str) -> Refused:
-    """The refusal of a body: msgspec's reasons name members, kinds and places, never values."""
-    return Refused(400, f"body: unreadable; expected {expected}, got {str(error)[:200]}")
+def decoded(decode: Callable[[bytes], T], body: bytes, expected: str) -> T:
+    """What a body says; msgspec's reasons name members, kinds and places, never values."""
+    try:
+        return decode(body)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        got = "text that is not UTF-8" if isinstance(error, UnicodeError) else str(error)[:200]
+        raise Refused(400, f"body: unreadable; expected {expected}, got {got}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from streamdp.core.errors import InvalidConfig
+from streamdp.wire.renewals import Log
 
 REREAD_SECONDS = 10.0
 
@@ -27,18 +27,6 @@ MOST_TOKEN = 4096
 """Characters of a token, so that a request's head has room for it."""
 
 _TOKEN = re.compile(rb"[ -~]{%d,%d}" % (LEAST_TOKEN, MOST_TOKEN))
-
-
-class Log(Protocol):
-    """Where a listener logs."""
-
-    def info(self, event: str, **fields: object) -> object:
-        """Log normal operation."""
-        ...
-
-    def warning(self, event: str, **fields: object) -> object:
-        """Log trouble that passes by itself."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

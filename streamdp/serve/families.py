@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+F = TypeVar("F", GaugeMetricFamily, CounterMetricFamily)
 
 Samples = Iterable[tuple[tuple[str, ...], float]]
 """The values of a family's labels, and the measured value."""
 
 
-def gauge(name: str, help_: str, labels: Sequence[str], samples: Samples) -> GaugeMetricFamily:
-    """A value that may go up and down."""
-    family = GaugeMetricFamily(name, help_, labels=labels)
+def _family(kind: type[F], name: str, help_: str, labels: Sequence[str], samples: Samples) -> F:
+    family = kind(name, help_, labels=labels)
     for values, value in samples:
         family.add_metric(values, value)
     return family
 
 
-def counter(name: str, help_: str, labels: Sequence[str], samples: Samples) -> CounterMetricFamily:
-    """A value that only goes up while a process lives."""
-    family = CounterMetricFamily(name, help_, labels=labels)
-    for values, value in samples:
-        family.add_metric(values, value)
-    return family
+gauge = partial(_family, GaugeMetricFamily)
+"""A value that may go up and down: its name, help, labels and samples."""
+
+counter = partial(_family, CounterMetricFamily)
+"""A value that only goes up while a process lives."""
 
 
 Durations = tuple[tuple[str, ...], Sequence[int], float]

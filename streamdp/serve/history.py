@@ -99,15 +99,11 @@ class Sum:
         """Subtract another sum."""
         self.add(Sum(-other.keys, -other.slots, -other.value, -other.variance))
 
-    def per_slot(self) -> NoisyMean:
-        """The mean over slots."""
-        slots = max(1, self.slots)
-        return NoisyMean(self.value / slots, sqrt(max(0.0, self.variance)) / slots, self.keys)
-
-    def per_block(self) -> NoisyMean:
-        """The mean over blocks, one of each key."""
-        keys = max(1, self.keys)
-        return NoisyMean(self.value / keys, sqrt(max(0.0, self.variance)) / keys, self.keys)
+    def over(self, number: int) -> NoisyMean:
+        """The mean over so many: of slots, or of keys, which have a block each."""
+        count = max(1, number)
+        error = sqrt(max(0.0, self.variance)) / count
+        return NoisyMean(self.value / count, error, self.keys, self.stop)
 
 
 @dataclass(slots=True)
@@ -210,7 +206,7 @@ class StreamReleases:
             for block, total in part.curves.get(kind, {}).items():
                 blocks[block].add(total)
         for block, total in sorted(blocks.items()):
-            yield block, total.per_slot()._replace(stop=total.stop)
+            yield block, total.over(total.slots)
 
     def of_key(self, key: Key) -> dict[int, KeyHistory]:
         """One key's learners by their partitions."""
@@ -250,7 +246,8 @@ class StreamReleases:
             history.carried = True
         history.charged += _exact(line.epsilon)
         self._cost(part, line, history.charged)
-        _note_action(history, line)
+        if history.actions is not None and (action := line.says_in_force()) is not None:
+            history.actions.append(Acted(line.block, line.stop, action))
         if line.kind in ENDS_BLOCK:
             self._released(history, line)
             finished = line.block + 1  # blocks are numbered from 0
@@ -359,15 +356,6 @@ class StreamHistory:
 
     def lost(self, error: Exception) -> None:
         """Keep showing the last complete history."""
-
-
-def _note_action(history: KeyHistory, line: Charge) -> None:
-    """Keep the action that a line put in force."""
-    if history.actions is None:
-        return
-    action = line.says_in_force()
-    if action is not None:
-        history.actions.append(Acted(line.block, line.stop, action))
 
 
 @lru_cache(maxsize=4096)

@@ -24,10 +24,9 @@ fallback action answers 404 where nothing is known.
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode
+from functools import partial
 from hashlib import sha256
 from urllib.parse import parse_qs, unquote_to_bytes
-
-import msgspec
 
 from streamdp import __version__
 from streamdp.client import Answer
@@ -57,8 +56,8 @@ from streamdp.serve.asgi import (
     Refused,
     Scope,
     body_of,
+    decoded,
     header,
-    unreadable,
 )
 from streamdp.serve.knowledge import Knowledge
 
@@ -104,7 +103,9 @@ class Lookups:
             raise Refused(404, "unknown stream") from None
         self._check_kind(stream, parts)
         if len(parts) == _BATCH:
-            body = await self._posted(scope, receive)
+            if scope["method"] != "POST":
+                raise Refused(405, "a batch of look-ups is a POST", _ONLY_POST)
+            body = await body_of(receive, most=MOST_BODY, seconds=self._body_seconds)
             answers = (
                 self._actions(body, stream)
                 if parts[4] == b"actions"
@@ -168,38 +169,28 @@ class Lookups:
         return Answered(200, headers, encode(chosen(stream, key, requests[0], choice)))
 
     def _choices(self, body: bytes, stream: str) -> bytes:
-        try:
-            asked = asked_of(asked_choices_decoder, body).requests
-            requests = [(read_key(request.key), request) for request in asked]
-        except (msgspec.MsgspecError, InvalidConfig, UnicodeError, RecursionError) as error:
-            expected = '{"requests": [{"key": "text", "request": "an id"}]}'
-            raise unreadable(error, expected) from None
+        expected = '{"requests": [{"key": "text", "request": "an id"}]}'
+        requests = decoded(partial(asked_of, asked_choices_decoder), body, expected).requests
         if len(requests) > MOST_KEYS_A_BATCH:
             raise Refused(413, f"more than {MOST_KEYS_A_BATCH} requests")
         choose, drawn = self._cache.choose, list[ChoiceTold]()
         try:
-            for key, request in requests:
+            for request in requests:
+                key = read_key(request.key)
                 choice = choose(stream, key, request.request, context=request.context)
                 drawn.append(chosen(stream, key, request.request, choice))
         except InvalidConfig as error:
             raise Refused(400, str(error)) from None
         return encode(AllChosen(stream, drawn))
 
-    async def _posted(self, scope: Scope, receive: Receive) -> bytes:
-        """The body of a batch."""
-        if scope["method"] != "POST":
-            raise Refused(405, "a batch of look-ups is a POST", _ONLY_POST)
-        return await body_of(receive, most=MOST_BODY, seconds=self._body_seconds)
-
     def _actions(self, body: bytes, stream: str) -> bytes:
-        try:
-            keys = [read_key(key) for key in asked_decoder.decode(body).keys]
-        except (msgspec.MsgspecError, InvalidConfig, UnicodeError, RecursionError) as error:
-            raise unreadable(error, '{"keys": ["text", null, {"base64": "…"}]}') from None
+        expected = '{"keys": ["text", null, {"base64": "…"}]}'
+        keys = decoded(asked_decoder.decode, body, expected).keys
         if len(keys) > MOST_KEYS_A_BATCH:
             raise Refused(413, f"more than {MOST_KEYS_A_BATCH} keys")
         answer = self._cache.answer  # `_check_kind` has found that it publishes actions
-        return encode(AllTold(stream, [answer_for_http(answer(stream, key)) for key in keys]))
+        answers = [answer_for_http(answer(stream, read_key(key))) for key in keys]
+        return encode(AllTold(stream, answers))
 
     def _age(self, stream: str) -> list[tuple[bytes, bytes]]:
         """Headers that say how old the knowledge is."""

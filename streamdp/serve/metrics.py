@@ -194,8 +194,8 @@ def _estimates(facts: Facts) -> Iterator[Metric]:
             releases = facts.shown.get(stream.name)
             total = None if releases is None else releases.latest(kind)
             if total is not None and total.keys:
-                a_slot = ESTIMATES[kind].a_slot
-                readings.append((stream.name, total.per_slot() if a_slot else total.per_block()))
+                number = total.slots if ESTIMATES[kind].a_slot else total.keys
+                readings.append((stream.name, total.over(number)))
         yield gauge(name, help_, ["stream"], (((s,), r.value) for s, r in readings))
         yield gauge(
             f"{name}_stderr",

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from streamdp.serve.access import Bucket, Gate, RewardAccess
 from streamdp.serve.app import PublicApp
 from streamdp.serve.asgi import App
-from streamdp.serve.credentials import Credentials, Log
+from streamdp.serve.credentials import Credentials
 from streamdp.serve.knowledge import Knowledge
 from streamdp.serve.listener import Limits, allow_files, end_on_signals, server_of
 from streamdp.serve.ranking import Ranking
+from streamdp.wire.renewals import Log
 
 if TYPE_CHECKING:
     from streamdp.serve.otlp import Telemetry

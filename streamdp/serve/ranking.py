@@ -33,7 +33,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from functools import partial
 
 import msgspec
 from msgspec import Struct
@@ -54,7 +54,7 @@ from streamdp.core.errors import InvalidConfig
 from streamdp.ports import Producer
 from streamdp.serve.about import NO_FALLBACK
 from streamdp.serve.access import PUBLISHABLE, Bucket
-from streamdp.serve.asgi import JSON, Answered, Receive, Refused, Scope, body_of, unreadable
+from streamdp.serve.asgi import JSON, Answered, Receive, Refused, Scope, body_of, decoded
 from streamdp.serve.knowledge import Knowledge
 from streamdp.serve.lookups import check_public
 
@@ -70,8 +70,6 @@ _CLOSE_SECONDS = 5.0
 
 _CALLS = frozenset({b"rank", b"ranks", b"reward", b"rewards"})
 _NO_STORE = (b"cache-control", b"no-store")
-
-T = TypeVar("T")
 
 
 class AskedRank(Struct, frozen=True, forbid_unknown_fields=True):
@@ -205,23 +203,23 @@ class Ranking:
         body = await body_of(receive, most=most, seconds=self._seconds)
         match call:
             case b"rank":
-                one = _decoded(_one_rank, body, '{"key": "text", "request": "an id"}')
+                one = decoded(_one_rank, body, '{"key": "text", "request": "an id"}')
                 (told,), durable = await self._rank(stream, [one], durable=one.durable)
                 ranked = Ranked(**msgspec.structs.asdict(told), durable=durable)
                 return Answered(200, [JSON, _NO_STORE], encode(ranked))
             case b"ranks":
-                many = _decoded(_ranks, body, '{"requests": [{"key": "text", "request": "an id"}]}')
+                many = decoded(_ranks, body, '{"requests": [{"key": "text", "request": "an id"}]}')
                 all_told, durable = await self._rank(stream, many.requests, durable=many.durable)
                 answers = AllRanked(stream, all_told, durable)
                 return Answered(200, [JSON, _NO_STORE], encode(answers))
             case b"reward":
                 wanted = '{"key": "text", "request": "an id", "reward": 1}'
-                reward = _decoded(_one_reward, body, wanted)
+                reward = decoded(_one_reward, body, wanted)
                 if scope.get(PUBLISHABLE):
                     return self._reward_of_anybody(scope, stream, reward)
                 return await self._reward(stream, [reward], durable=reward.durable)
         wanted = '{"rewards": [{"key": "text", "request": "an id", "reward": 1}]}'
-        rewards = _decoded(_rewards, body, wanted)
+        rewards = decoded(_rewards, body, wanted)
         return await self._reward(stream, rewards.rewards, durable=rewards.durable)
 
     async def _rank(
@@ -342,14 +340,7 @@ def _check_number(asked: Sequence[object]) -> None:
         raise Refused(413, f"more than {MOST_KEYS_A_BATCH} at once")
 
 
-def _decoded(decoder: msgspec.json.Decoder[T], body: bytes, expected: str) -> T:
-    try:
-        return asked_of(decoder, body)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise unreadable(error, expected) from None
-
-
-_one_rank = msgspec.json.Decoder(AskedOne)
-_ranks = msgspec.json.Decoder(AskedRanks)
-_one_reward = msgspec.json.Decoder(OneReward)
-_rewards = msgspec.json.Decoder(AskedRewards)
+_one_rank = partial(asked_of, msgspec.json.Decoder(AskedOne))
+_ranks = partial(asked_of, msgspec.json.Decoder(AskedRanks))
+_one_reward = partial(asked_of, msgspec.json.Decoder(OneReward))
+_rewards = partial(asked_of, msgspec.json.Decoder(AskedRewards))

@@ -90,20 +90,18 @@ def _policy(answer: Answer, about: About) -> list[float] | None:
 
 def _topics(knowledge: Knowledge) -> list[dict[str, Any]]:
     """The budget of each input, and what its streams charge an event together."""
-    inputs = dict.fromkeys(about.topics.input for about in knowledge.about.values())
-    return [_topic(knowledge, name) for name in inputs]
-
-
-def _topic(knowledge: Knowledge, name: str) -> dict[str, Any]:
-    streams = [about for about in knowledge.about.values() if about.topics.input == name]
-    shares = {about.name: _exact(about.charge) for about in streams}
-    total = sum((about.charge for about in streams), Fraction(0))
-    return {
-        "topic": name,
-        "budget": _exact(streams[0].budget),
-        "charged": _exact(total),
-        "shares": shares,
-    }
+    inputs = dict[str, list[About]]()
+    for about in knowledge.about.values():
+        inputs.setdefault(about.topics.input, []).append(about)
+    return [
+        {
+            "topic": name,
+            "budget": _exact(streams[0].budget),
+            "charged": _exact(sum((about.charge for about in streams), Fraction(0))),
+            "shares": {about.name: _exact(about.charge) for about in streams},
+        }
+        for name, streams in inputs.items()
+    ]
 
 
 def _exact(epsilon: Fraction) -> dict[str, Any]:
@@ -158,10 +156,11 @@ def _epsilon(about: About, releases: StreamReleases) -> dict[str, Any]:
 
 def _estimate(kind: str, releases: StreamReleases) -> dict[str, Any]:
     """A released estimate by block: means over keys, per slot, with the error of their noise."""
+    latest = releases.latest(kind)
     return {
         "kind": kind,
         "a_slot": ESTIMATES[kind].a_slot,
-        "latest": _reading(releases.latest(kind).per_slot()),
+        "latest": _reading(latest.over(latest.slots)),
         "curve": [
             {"block": block, "slot": mean.stop - 1, **_reading(mean)}
             for block, mean in releases.curve(kind)
@@ -169,12 +168,8 @@ def _estimate(kind: str, releases: StreamReleases) -> dict[str, Any]:
     }
 
 
-def _reading(reading: NoisyMean) -> dict[str, Any]:
-    return {
-        "value": reading.value,
-        "standard_error": reading.standard_error,
-        "keys": reading.keys,
-    }
+def _reading(mean: NoisyMean) -> dict[str, Any]:
+    return {"value": mean.value, "standard_error": mean.standard_error, "keys": mean.keys}
 
 
 def _shown(about: About) -> Sequence[str]:

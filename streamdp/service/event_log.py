@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from streamdp.wire.renewals import Log
 
-class EventLog(Protocol):
-    """Structured logging: an event's name and its fields, none of them from content."""
 
-    def info(self, event: str, **fields: object) -> object:
-        """Log normal operation."""
-        ...
-
-    def warning(self, event: str, **fields: object) -> object:
-        """Log trouble that passes by itself."""
-        ...
+class EventLog(Log, Protocol):
+    """The same, with errors."""
 
     def error(self, event: str, **fields: object) -> object:
         """Log trouble that somebody must act on."""

@@ -44,13 +44,13 @@ class Renewal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Log(Protocol):
-    """Where a source's changes are logged."""
+    """Structured logging: an event's name and its fields, none of them from content."""
 
     def info(self, event: str, **fields: object) -> object:
-        """Log an event."""
+        """Log normal operation."""
 
     def warning(self, event: str, **fields: object) -> object:
-        """Log a warning."""
+        """Log trouble that passes by itself."""
 
 
 class Source(Protocol):
