@@ -67,7 +67,7 @@ def recipes(named: Iterable[str]) -> Iterator[tuple[str, str]]:
                 names = [str(arm) for arm in range(actions)]
                 learner = plain(FEEDBACK_RECIPES[recipe], names, **options)
                 arms = len(learner.actions)
-                yield f"{learner.method['learner']} of {arms}", of_policies(learner)
+                yield f"{learner.recipe.learner} of {arms}", of_policies(learner)
 
 
 def memories() -> Iterator[tuple[str, str]]:

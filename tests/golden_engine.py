@@ -40,7 +40,7 @@ def by_line(learners: Iterable[L]) -> dict[str, L]:
 
 def unnamed(recipes: Mapping[str, Callable[..., L]], named: Iterable[L]) -> list[L]:
     """A learner of every other recipe, with its defaults."""
-    others = sorted(recipes.keys() - {learner.recipe for learner in named})
+    others = sorted(recipes.keys() - {learner.name for learner in named})
     return [plain(recipes[name], ACTIONS) for name in others]
 
 
@@ -166,7 +166,7 @@ def folded_policies(learner: PolicyLearner) -> list[str]:
         partition=3,
         epoch=2,
         learner=learner,
-        budget="5" if learner.private else None,
+        budget="5" if learner.charge else None,
         randomness=sd.SeededRandomness("golden"),
     )
     lines = []
@@ -182,9 +182,9 @@ def folded_policies(learner: PolicyLearner) -> list[str]:
 
 
 FILES: dict[str, Callable[[], object]] = {
-    "learners.json": lambda: {line: learner.digest() for line, learner in LEARNERS.items()},
+    "learners.json": lambda: {line: learner.recipe.digest for line, learner in LEARNERS.items()},
     "folds.json": lambda: {line: folded(learner) for line, learner in LEARNERS.items()},
-    "policies.json": lambda: {line: learner.digest() for line, learner in POLICIES.items()},
+    "policies.json": lambda: {line: learner.recipe.digest for line, learner in POLICIES.items()},
     "policy_folds.json": lambda: {
         line: folded_policies(learner) for line, learner in POLICIES.items()
     },

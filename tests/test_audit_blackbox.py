@@ -27,8 +27,8 @@ import streamdp as sd
 from streamdp.core.errors import InvalidConfig, StateMismatch
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.kinds import feedback
-from streamdp.core.kinds.feedback import Played
-from streamdp.core.learners import Leader, Learner, incumbent_leader, learner_of
+from streamdp.core.kinds.recipe import Played
+from streamdp.core.learners import Leader, incumbent_leader, learner_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.noise import discrete_laplaces
 from streamdp.core.selection import Exponential, NoisyMaxLaplace, PermuteAndFlip
@@ -78,6 +78,8 @@ def made(*, recipe: str = "policy_elimination", **options: str) -> PolicyLearner
 
 
 HONEST = shipped({"recipe": "noisy_leader", "noise": "exponential"})
+Learner = Leader | PolicyLearner
+
 KINDS: list[Learner] = [*map(shipped, SHIPPED)] + [
     made(recipe=name, played=played)
     for name in FEEDBACK_RECIPES
@@ -127,8 +129,8 @@ def pairs_of(learner: Learner, content: Content = "loss") -> list[NeighbouringLo
 
 @pytest.mark.parametrize("learner", KINDS, ids=str)
 def test_shipped_learners_prove_no_more_than_they_charge(learner: Learner) -> None:
-    runs = 300 if learner.played is None else 150
-    bounds = proven(learner, runs=runs, content="loss" if learner.played is None else "reward")
+    losses = learner.recipe.played is None
+    bounds = proven(learner, runs=300 if losses else 150, content="loss" if losses else "reward")
     assert len(bounds) == 3
     assert learner.charge is not None
     assert max(bound.epsilon for bound in bounds) <= learner.charge
@@ -207,8 +209,9 @@ def test_a_broken_engine_is_refuted(
     """By so many runs on each side, at 95 % confidence; sound ones pass with as many above."""
     mutant = MUTANTS[name]
     mutant.patch(monkeypatch)
-    assert mutant.kind.played is not None
-    broken = made(played=mutant.kind.played)
+    played = mutant.kind.recipe.played
+    assert played is not None
+    broken = made(played=played)
     (bound,) = proven(broken, runs=runs, confidence=PATIENT, which=slice(pair, pair + 1))
     assert bound.epsilon > 1, bound
     assert event in bound.event

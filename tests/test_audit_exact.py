@@ -192,7 +192,7 @@ def test_a_learner_of_many_actions_is_audited_with_three() -> None:
     naive = learner_of({"recipe": "naive_noisy_leader", "epsilon": "1"}, actions=names)
     audit = audit_kind(naive, samples=2000, longest=32, memo=MEMO)
     assert (audit.actions, audit.verdict) == (3, "holds")
-    handmade = replace(incumbent(), recipe="leader", actions=tuple(names))
+    handmade = replace(incumbent(), name="leader", actions=tuple(names))
     assert audit_kind(handmade, samples=2000, longest=32, memo=MEMO).actions == 3
 
 

@@ -166,7 +166,7 @@ def in_ratios(kind: Kind) -> Iterator[str]:
     """What costs more than is charged."""
     every = [*designs(kind), *slots_alone(kind)]
     ratios = (worst_ratios(exposed(kind, design), kind) for design in every)
-    allowed = float(kind.charge or 0) + TOLERANCE
+    allowed = float(kind.releases[0].epsilon) + TOLERANCE
     return (f"log-ratio {max(of.values())}" for of in ratios if max(of.values()) > allowed)
 
 

@@ -119,9 +119,9 @@ AUDITED = one_policy_of_each(
     {
         name: of
         for name, of in POLICIES.items()
-        if (of.recipe, of.played) != ("policy_contexts", "value")
+        if (of.name, of.played) != ("policy_contexts", "value")
     },
-    lambda of: (of.recipe == "policy_contexts", of.private, of.played),
+    lambda of: (of.name == "policy_contexts", of.charge is not None, of.played),
 )
 
 
@@ -143,7 +143,7 @@ def test_every_feedback_learner_costs_what_it_says(kind: PolicyLearner) -> None:
     """ε exactly: enumerated, in long blocks, sampled; what is not private says so."""
     result = audited(kind, SOUND)
     assert result.failures == ()
-    assert result.verdict == ("holds" if kind.private else "not private")
+    assert result.verdict == ("holds" if kind.charge else "not private")
     assert result.worst == (pytest.approx(float(kind.charge)) if kind.charge else inf)
 
 

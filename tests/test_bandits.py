@@ -12,6 +12,7 @@ import pytest
 
 from streamdp.core.errors import BudgetExceeded, InvalidConfig
 from streamdp.core.grid import UNIT, as_float32, quantise
+from streamdp.core.kinds.recipe import config_of
 from streamdp.core.randomness import Bits, SeededRandomness, SystemRandomness
 from streamdp.lab.papers.bandit import BanditEngine, on_grid
 from streamdp.lab.papers.experts import ExpertEngine
@@ -63,9 +64,9 @@ def test_is_a_mistake_in_the_call_of_an_engine_told() -> None:
 def test_is_a_learner_its_table_of_options(name: str) -> None:
     """What a recipe makes is what its written options make."""
     learner = BANDIT_RECIPES[name](actions=ARMS, epsilon="0.5")
-    again = bandit_of(learner.to_config(), actions=ARMS)
-    assert (again.recipe, again.options, again.charge) == (
-        learner.recipe,
+    again = bandit_of(config_of(learner), actions=ARMS)
+    assert (again.name, again.options, again.charge) == (
+        learner.name,
         learner.options,
         learner.charge,
     )

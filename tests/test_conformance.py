@@ -56,9 +56,7 @@ def _recipes_of_a_test_end_with_it() -> Iterator[None]:
 
 
 SOUND = list(
-    {
-        learner.recipe: learner for learner in LEARNERS.values() if learner.actions == ACTIONS
-    }.values()
+    {learner.name: learner for learner in LEARNERS.values() if learner.actions == ACTIONS}.values()
 )
 
 
@@ -258,7 +256,7 @@ def test_does_the_kit_catch_a_memory_that_reads_sums(monkeypatch: pytest.MonkeyP
 
     The learner passes above, where the engine is sound.
     """
-    learner = next(learner for learner in SOUND if learner.recipe == "remembering_leader")
+    learner = next(learner for learner in SOUND if learner.name == "remembering_leader")
 
     folds_what_it_drew_from(monkeypatch)
     said = "log-ratio|is in force|another action was in force"
@@ -327,7 +325,7 @@ def test_a_sound_learner_passes() -> None:
 
 def test_a_learner_without_a_recipe_is_caught() -> None:
     with pytest.raises(AssertionError, match="a recipe that is registered"):
-        check_kind(replace(policies(), recipe="home_made"))
+        check_kind(replace(policies(), name="home_made"))
     with pytest.raises(AssertionError, match="its configuration is the learner again"):
         check_kind(replace(policies(), forgetting=Fraction(1, 2)))
 

@@ -237,7 +237,9 @@ def test_a_table_in_other_parts_is_another_learner() -> None:
         made(actions=fields.arms(("p", "q")), epsilon="1", context=fields, interactions=parts)
         for parts in ("all", "none", "a x b", "b x c", "a x b x c")
     ]
-    assert len({learner.digest() for learner in of}) == 5 - 1  # one part of all fields is the table
+    assert (
+        len({learner.recipe.digest for learner in of}) == 5 - 1
+    )  # one part of all fields is the table
     assert [learner.sums_scale for learner in of] == [
         parts * Fraction(UNIT) for parts in (1, 3, 2, 2, 1)
     ]

@@ -27,6 +27,7 @@ from streamdp.core.events import NO_ARM, SUMS, Identity
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.policy import PARTS, policy_of
 from streamdp.core.grid import UNIT
+from streamdp.core.kinds.recipe import config_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner
 from streamdp.core.randomness import SeededRandomness
 from streamdp.lab.logs import ReadOptions
@@ -75,12 +76,12 @@ def learner(**options: str) -> PolicyLearner:
 def test_the_table_of_contexts_makes_the_learner_the_format_and_the_names(tmp_path: Path) -> None:
     configuration = shop(tmp_path)
     spec = configuration.spec("clicks")
-    assert (spec.learner.recipe, spec.learner.actions) == ("policy_contexts", ARMS)
+    assert (spec.learner.recipe.name, spec.learner.actions) == ("policy_contexts", ARMS)
     assert spec.format.feedback is not None
     assert (spec.format.feedback.arms, spec.format.feedback.contexts) == (ARMS, FIELDS)
     names = about_of(configuration, "clicks").source.names
     assert names == Names(ACTIONS, "pepper", FIELDS, "header")
-    assert spec.learner.experiment is None  # none across cells
+    assert spec.learner.recipe.experiment(actions=len(ARMS)) is None  # none across cells
 
 
 @pytest.mark.parametrize(
@@ -581,7 +582,7 @@ def test_interactions_are_written_as_a_list_or_as_text(tmp_path: Path) -> None:
         options = f'epsilon = "1/2"\ninteractions = {written}'
         configuration = shop(folder, instead=('epsilon = "1/2"', options))
         made.append(configuration.streams["clicks"].learner)
-    assert made[0].digest() == made[1].digest()
+    assert made[0].recipe.digest == made[1].recipe.digest
 
 
 def test_an_epoch_begins_a_table_in_parts_anew() -> None:
@@ -593,7 +594,7 @@ def test_an_epoch_begins_a_table_in_parts_anew() -> None:
 
 def test_whoever_reads_the_ledger_learns_how_many_actions_there_are() -> None:
     of = learner(interactions="none")
-    method = Method(learner=json.dumps(of.to_config()))
+    method = Method(learner=json.dumps(config_of(of)))
     width = of.releases[0].width
     assert method.actions_of("released", width) == len(of.actions)
     assert method.actions_of("in_force", len(of.actions)) == len(of.actions)

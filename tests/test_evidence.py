@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import streamdp as sd
 from streamdp.core.events import Batch, Releases
 from streamdp.core.evidence import NEWEST, Ints, Memory, Standing, VoteFilter, named
+from streamdp.core.kinds.recipe import config_of
 from tests.support.batches import loss_batch
 from tests.support.remembering import TwiceInARow, remembering
 from tests.support.strategies import ACTIONS, cut, logs
@@ -68,7 +69,7 @@ def test_is_the_newest_vote_in_force_where_nothing_is_remembered(votes: list[int
     for vote in votes:
         standing = NEWEST.after(standing, np.array([vote]), np.array([4]))
         assert standing.in_force.tolist() == [vote]
-    assert (NEWEST.width, PLAIN.remembers, "memory" in PLAIN.to_config()) == (0, False, False)
+    assert (NEWEST.width, PLAIN.remembers, "memory" in config_of(PLAIN)) == (0, False, False)
 
 
 def test_does_a_release_say_only_its_value_where_nothing_is_remembered() -> None:
@@ -104,7 +105,7 @@ def test_does_the_next_draw_favour_what_is_in_force_and_not_the_vote() -> None:
 def test_do_two_memories_have_two_digests() -> None:
     """And rows of a learner with a memory are wider."""
     learner = remembering(PLAIN)
-    assert learner.digest() != PLAIN.digest()
+    assert learner.recipe.digest != PLAIN.recipe.digest
     assert engine(learner).layout.size == engine(PLAIN).layout.size + 2 * 4
 
 

@@ -25,7 +25,7 @@ def test_what_is_configured_is_what_runs(tmp_path: Path) -> None:
     spec = configuration.spec("clicks")
     assert isinstance(spec.learner, PolicyLearner)
     assert spec.format.feedback is not None
-    assert spec.learner.recipe == "policy_following"
+    assert spec.learner.recipe.name == "policy_following"
     assert spec.topics.headers
     assert (spec.charge, configuration.streams["clicks"].shares) == (
         Fraction(1, 2),

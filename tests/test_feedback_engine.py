@@ -37,7 +37,7 @@ def blocks(**options: str) -> PolicyLearner:
 
 def engine(learner: PolicyLearner, *, budget: str = "5", limit: int = 1000) -> Engine:
     return Engine(
-        stream="home", partition=0, learner=learner, budget=budget if learner.private else None,
+        stream="home", partition=0, learner=learner, budget=budget if learner.charge else None,
         randomness=SeededRandomness(1), limit=limit,
     )  # fmt: skip
 
@@ -85,9 +85,9 @@ KIT = one_policy_of_each(
     {
         name: of
         for name, of in POLICIES.items()
-        if (of.recipe, of.played) != ("policy_contexts", "header")
+        if (of.name, of.played) != ("policy_contexts", "header")
     },
-    lambda of: (of.recipe, of.schedule, of.played),
+    lambda of: (of.name, of.schedule, of.played),
 )
 
 

@@ -195,7 +195,7 @@ def test_noise_alone_begins_no_regime() -> None:
 def test_a_stream_with_state_never_changes_its_learner_because_the_default_did() -> None:
     """A configuration that names no recipe is refused, by name, where `policy_blocks` learned."""
     unnamed = feedback_learner_of({"epsilon": "1/2", "schedule": "capped 3"}, actions=ACTIONS)
-    assert unnamed.recipe == "policy_following"
+    assert unnamed.name == "policy_following"
     store = store_of(policies())
     live(store, stream(policies()), 60)
     with pytest.raises(StateMismatch, match=r"learner\.recipe \(was policy_blocks, is policy_fol"):

@@ -73,7 +73,7 @@ def test_every_length_is_a_function_of_the_number_of_actions() -> None:
 def test_the_documents_say_how_large_lines_and_rows_are(actions: int) -> None:
     """The table of sizes, in kB to one place, for a short key and short names."""
     learner = policy_following(actions=[f"a{at}" for at in range(actions)], epsilon="1/2")
-    lines = replace(FEEDBACK, actions=learner.actions, learner=learner.method["learner"])
+    lines = replace(FEEDBACK, actions=learner.actions, learner=learner.recipe.learner)
     nothing = np.zeros(actions, dtype=np.int64)
     drawn = replace(SUMMED, sums=BlockSums.of(nothing, nothing), policy=bytes(4 * actions))
     sizes = (

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from streamdp.core.events import Batch
-from streamdp.core.kinds.feedback import PLAYED, Played
+from streamdp.core.kinds.feedback import PLAYED
+from streamdp.core.kinds.recipe import Played
 from streamdp.ports import Partition, Published, Technology
 from streamdp.service.batches import decode
 from streamdp.testing.judge import Evidence, judge, judge_counts

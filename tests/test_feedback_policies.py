@@ -23,6 +23,7 @@ from streamdp.core.evidence.policy import PARTS, parts_of, with_floor
 from streamdp.core.evidence.policy_best import chances_of_best
 from streamdp.core.evidence.policy_posterior import NoiseVariance, learned, level, posterior
 from streamdp.core.grid import UNIT
+from streamdp.core.kinds.recipe import config_of
 from streamdp.core.learners.feedback import (
     FEEDBACK_RECIPES,
     PolicyLearner,
@@ -347,18 +348,24 @@ def printed_by(program: str, **environment: str) -> str:
 def test_a_learner_is_its_configuration(recipe: str) -> None:
     """Written and read back it is the same value; every option is in its digest."""
     learner = made(recipe)
-    again = feedback_learner_of(learner.to_config(), actions=learner.actions)
-    assert (again, again.digest(), str(again)) == (learner, learner.digest(), str(learner))
-    assert learner.private == (recipe in PRIVATE)
+    again = feedback_learner_of(config_of(learner), actions=learner.actions)
+    assert (again, again.recipe.digest, str(again)) == (
+        learner,
+        learner.recipe.digest,
+        str(learner),
+    )
+    assert (learner.charge is not None) == (recipe in PRIVATE)
     words = {"schedule": "capped 9", "played": "value"}
-    config = learner.to_config()
+    config = config_of(learner)
     of_one_field = {"context", "interactions"}  # a table of one field has one part
     others = [
         config | {name: words.get(name, "1/9")}
         for name in config.keys() - {"recipe"} - of_one_field
     ]
-    digests = {feedback_learner_of(other, actions=learner.actions).digest() for other in others}
-    assert len(digests | {learner.digest()}) == len(others) + 1
+    digests = {
+        feedback_learner_of(other, actions=learner.actions).recipe.digest for other in others
+    }
+    assert len(digests | {learner.recipe.digest}) == len(others) + 1
 
 
 def test_scales_follow_from_where_the_action_stands() -> None:

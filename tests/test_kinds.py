@@ -33,7 +33,7 @@ from tests.support.batches import changed
 from tests.support.remembering import remembering
 
 KINDS: dict[str, Kind] = {**LEARNERS, **POLICIES}
-PRIVATE = {name: kind for name, kind in KINDS.items() if kind.charge is not None}
+PRIVATE = {name: kind for name, kind in KINDS.items() if kind.releases[0].epsilon}
 KEYS: list[Key] = [b"fr", None, b"\xff"]
 
 
@@ -41,7 +41,7 @@ def engine(kind: Kind, seed: str = "kinds") -> sd.Engine:
     """A seeded engine of this kind."""
     return sd.Engine(
         stream="home", partition=0, learner=kind, randomness=sd.SeededRandomness(seed),
-        budget=None if kind.charge is None else "9",
+        budget="9" if kind.releases[0].epsilon else None,
     )  # fmt: skip
 
 
@@ -167,10 +167,9 @@ def test_recorded_releases_are_read_back_as_they_were_drawn(name: str) -> None:
 
 @pytest.mark.parametrize("name", PRIVATE)
 def test_the_first_release_is_the_only_evidence(name: str) -> None:
-    """Its charge is the kind's, and every block has it."""
+    """Every block has it."""
     kind = PRIVATE[name]
     first, *others = kind.releases
-    assert first.epsilon == kind.charge
     assert first.shortest == 1
     assert others == []
     assert kind.with_estimates([]) == kind
@@ -294,7 +293,7 @@ def test_a_history_of_another_length_is_not_resumed() -> None:
     kind = sd.policy_blocks(actions=("a", "b"), epsilon=1)
     with pytest.raises(sd.StateMismatch, match="carried history: length; expected 32 bytes"):
         kind.evidence.resumed([Carried(0, 1, After(1, 0, 1), bytes(16))], np.array([2]))
-    experiment = kind.experiment
+    experiment = kind.recipe.experiment(actions=len(kind.actions))
     assert experiment is not None
     with pytest.raises(sd.StateMismatch, match="sums: length; expected 4 numbers, got 6"):
         experiment.add(np.arange(6))

@@ -13,7 +13,8 @@ import scipy
 import streamdp as sd
 from streamdp.core.grid import UNIT
 from streamdp.core.kinds.losses import resampled
-from streamdp.core.learners.leader import written
+from streamdp.core.kinds.recipe import config_of
+from streamdp.core.learners.recipes import written
 from streamdp.core.randomness import Purpose
 from streamdp.lab.learners.follow_the_leader import follow_the_leader
 from streamdp.lab.learners.thompson import thompson
@@ -26,16 +27,16 @@ FALSE_ALARM = 1e-7  # of one statistical test; the seeds are fixed
 @pytest.mark.parametrize("learner", LEARNERS.values(), ids=list(LEARNERS))
 def test_is_a_recipe_a_value(learner: sd.Leader) -> None:
     """Comparable, hashable, printable, and read back from its configuration as it was."""
-    config = learner.to_config()
+    config = config_of(learner)
     assert json.loads(json.dumps(config)) == config
     again = sd.learner_of(config, actions=learner.actions)
     assert again == learner
     assert hash(again) == hash(learner)
-    assert (str(again), again.digest(), again.to_config()) == (
-        str(learner), learner.digest(), config,
+    assert (str(again), again.recipe.digest, config_of(again)) == (
+        str(learner), learner.recipe.digest, config,
     )  # fmt: skip
-    assert learner.recipe in sd.RECIPES
-    assert str(learner).startswith(f"{learner.recipe}(")
+    assert learner.name in sd.RECIPES
+    assert str(learner).startswith(f"{learner.name}(")
 
 
 @pytest.mark.parametrize("name", list(FILES))
@@ -46,9 +47,9 @@ def test_is_everything_as_golden_as_ever(name: str) -> None:
 
 def test_do_learners_that_differ_have_digests_that_differ() -> None:
     """Recipes, options, actions and their order: each is told apart."""
-    assert len({learner.digest() for learner in LEARNERS.values()}) == len(LEARNERS)
+    assert len({learner.recipe.digest for learner in LEARNERS.values()}) == len(LEARNERS)
     assert len(set(LEARNERS.values())) == len(LEARNERS)
-    assert {learner.recipe for learner in LEARNERS.values()} == set(sd.RECIPES)
+    assert {learner.name for learner in LEARNERS.values()} == set(sd.RECIPES)
 
 
 def test_are_other_block_lengths_of_one_name_another_learner() -> None:
@@ -57,7 +58,7 @@ def test_are_other_block_lengths_of_one_name_another_learner() -> None:
         replace(LEARNERS[next(iter(LEARNERS))], schedule=sd.Schedule("mine", None, (1,), (length,)))
         for length in (7, 9)
     )
-    assert first.digest() != second.digest()
+    assert first.recipe.digest != second.recipe.digest
 
 
 def test_is_an_epsilon_the_same_however_it_is_written() -> None:
@@ -68,7 +69,7 @@ def test_is_an_epsilon_the_same_however_it_is_written() -> None:
         for schedule in ("geometric 2.5", sd.geometric("5/2"))
     ]
     assert len(set(made)) == 1
-    assert len({learner.digest() for learner in made}) == 1
+    assert len({learner.recipe.digest for learner in made}) == 1
 
 
 def test_is_the_remembering_leader_what_a_configuration_means_by_default() -> None:
@@ -105,7 +106,7 @@ def test_does_the_longest_block_follow_from_actions_and_epsilon() -> None:
 )
 def test_is_the_charge_the_calibrations(learner: sd.Leader, charge: Fraction | None) -> None:
     assert learner.charge == charge
-    assert learner.private is (charge is not None)
+    assert learner.releases[0].epsilon == (charge or 0)
 
 
 def test_is_the_law_of_a_selection_that_of_its_parts() -> None:

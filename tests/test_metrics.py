@@ -61,7 +61,9 @@ def test_are_estimates_means_with_the_standard_error_of_their_noise() -> None:
 def test_is_the_bound_a_theorem_s_and_never_estimated() -> None:
     metrics = samples(facts())
     assert isinstance(ABOUT.learner, Leader)
-    theorem = bound_of(ABOUT.learner, horizon=10).regret + sqrt(2 * 8 * log(3))
+    bound = bound_of(ABOUT.learner, horizon=10)
+    assert bound is not None
+    theorem = bound.regret + sqrt(2 * 8 * log(3))
     assert isclose(of(metrics, "streamdp_regret_bound", stream="home"), theorem)
     with_gap = replace(ABOUT, gap=0.9).regret_bound(last_slot=10**6, length=8)
     without = ABOUT.regret_bound(last_slot=10**6, length=8)

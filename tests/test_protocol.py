@@ -129,7 +129,7 @@ def test_a_state_is_restored_the_same_from_its_log(
     monkeypatch.setattr(saved_entries, "_MANY", many)
     behind = 0
     store, log = Store(events(200)), list[tuple[bytes, Value]]()
-    if stream.learner.played is not None:
+    if stream.learner.recipe.played is not None:
         records, headers = shown(200)
         store = Store(records, headers=headers)
     work, chance = restore(store, stream), random.Random(3)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.learners import FEEDBACK_RECIPES, RECIPES, leader, recipe
+from streamdp.core.learners import FEEDBACK_RECIPES, RECIPES, recipe, recipes
 from streamdp.core.learners.feedback import feedback_learner_of
 from streamdp.service.config import Configuration
 from tests.support.calling import Streamdp
@@ -81,12 +81,12 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
 
     def add(site: Path) -> None:
         monkeypatch.syspath_prepend(site)
-        leader.offered.cache_clear()
+        recipes.offered.cache_clear()
 
     yield add
     monkeypatch.undo()
-    leader.offered.cache_clear()
-    for sort in leader.Recipes.sorts:
+    recipes.offered.cache_clear()
+    for sort in recipes.Recipes.sorts:
         for name in [name for name, made in sort.made.items() if made.__module__ in OF_TESTS]:
             del sort.made[name]
     for module in OF_TESTS:

@@ -18,6 +18,7 @@ from streamdp.core.noise import discrete_laplace
 from streamdp.core.randomness import SeededRandomness
 from streamdp.core.regret import (
     ESTIMATES,
+    Bound,
     Estimate,
     bound_of,
     deterministic_lower_bound,
@@ -28,7 +29,6 @@ from streamdp.core.regret import (
     prefix_softmax_minimax,
     resampled_leader_bound,
 )
-from streamdp.core.regret.bounds import theorem_of
 
 LEADERS = [
     {"recipe": "incumbent_leader"},
@@ -44,6 +44,12 @@ LEADERS = [
 def leader(config: dict[str, str], *, epsilon: str = "1", actions: int = 2) -> Leader:
     names = [f"a{i}" for i in range(actions)]
     return learner_of({**config, "epsilon": epsilon}, actions=names)
+
+
+def bound(learner: Leader, *, horizon: int, gap: float | None = None) -> Bound:
+    found = bound_of(learner, horizon=horizon, gap=gap)
+    assert found is not None
+    return found
 
 
 def chance_of_the_worse(learner: Leader, n: int, means: tuple[float, float]) -> float:
@@ -73,8 +79,8 @@ def test_our_bound_is_above_the_exact_regret_of_two_actions(config: dict[str, st
         wrong = np.mean([chance_of_the_worse(learner, m, (0.25, 0.75)) for m in windows])
         played = min(learner.schedule.stop(block), horizon + 1) - learner.schedule.start(block)
         regret += gap * played * float(wrong)
-    with_gap = bound_of(learner, horizon=horizon, gap=gap).regret
-    for_all = bound_of(learner, horizon=horizon).regret
+    with_gap = bound(learner, horizon=horizon, gap=gap).regret
+    for_all = bound(learner, horizon=horizon).regret
     assert regret <= with_gap <= for_all * 1.05 <= horizon * 1.05
 
 
@@ -82,7 +88,7 @@ def test_our_bound_is_above_the_exact_regret_of_two_actions(config: dict[str, st
 def test_a_bound_grows_with_the_horizon_and_not_beyond_it(config: dict[str, str]) -> None:
     learner = leader(config, actions=5)
     for gap in (None, 0.3):
-        curve = [bound_of(learner, horizon=t, gap=gap).regret for t in (1, 9, 100, 10_000)]
+        curve = [bound(learner, horizon=t, gap=gap).regret for t in (1, 9, 100, 10_000)]
         assert curve == sorted(curve)
         assert curve[0] <= 1
         assert curve[-1] <= 10_000
@@ -91,26 +97,26 @@ def test_a_bound_grows_with_the_horizon_and_not_beyond_it(config: dict[str, str]
 def test_a_gap_makes_regret_stop_growing_on_growing_blocks() -> None:
     for config in (LEADERS[0], LEADERS[1], LEADERS[3]):
         learner = leader(config, actions=5)
-        regret = [bound_of(learner, horizon=t, gap=0.3).regret for t in (10**6, 10**9)]
+        regret = [bound(learner, horizon=t, gap=0.3).regret for t in (10**6, 10**9)]
         assert regret[1] < regret[0] * 1.001
 
 
 def test_what_is_not_private_or_unknown_has_the_trivial_bound_only() -> None:
     learner = learner_of({"recipe": "follow_the_leader"}, actions=["a", "b"])
-    assert bound_of(learner, horizon=50, gap=0.5) == (50.0, "losses are at most 1")
+    assert bound(learner, horizon=50, gap=0.5) == (50.0, "losses are at most 1")
 
 
 def test_the_best_bound_is_below_every_printed_theorem() -> None:
     """Also in their favour: many actions, tiny gaps, long horizons."""
     for actions, gap, horizon in [(50, 0.01, 10**12), (10_000, 1e-4, 10**11), (2, 0.9, 40)]:
         resampled = leader(LEADERS[5], epsilon="0.1", actions=actions)
-        best = bound_of(resampled, horizon=horizon, gap=gap).regret
+        best = bound(resampled, horizon=horizon, gap=gap).regret
         assert best <= leader_bound(actions=actions, gap=gap, rate=0.05)
         assert best <= resampled_leader_bound(actions=actions, gap=gap, rate=0.05)
         prefix = leader(LEADERS[1], epsilon="0.1", actions=actions)
-        best = bound_of(prefix, horizon=horizon, gap=gap).regret
+        best = bound(prefix, horizon=horizon, gap=gap).regret
         assert best <= prefix_softmax_bound(actions=actions, gap=gap, eta=0.05)
-        best = bound_of(prefix, horizon=horizon).regret
+        best = bound(prefix, horizon=horizon).regret
         assert best <= prefix_softmax_minimax(actions=actions, horizon=horizon, eta=0.05)
 
 
@@ -118,15 +124,15 @@ def test_a_theorem_is_not_said_of_another_learner() -> None:
     """A random prefix with another choice than softmax has our bound, not the paper's."""
     noisy = leader(LEADERS[3])
     odd = Leader(noisy.actions, noisy.schedule, "random_prefix", "none", noisy.choose, noisy.charge)
-    assert bound_of(odd, horizon=10**6, gap=0.5).source == "Hoeffding and union, our blocks"
+    assert bound(odd, horizon=10**6, gap=0.5).source == "Hoeffding and union, our blocks"
 
 
 def test_theorems_cover_leaders_alone() -> None:
     """And whose losses are seen alone say nothing of an experiment."""
     leader = learner_of({"epsilon": "1"}, actions=["a", "b"])
-    assert theorem_of(leader, horizon=1000) == bound_of(leader, horizon=1000)
-    assert theorem_of(policy_blocks(actions=["a", "b"], epsilon="1"), horizon=1000) is None
-    assert leader.experiment is None
+    assert bound_of(leader, horizon=1000) is not None
+    assert bound_of(policy_blocks(actions=["a", "b"], epsilon="1"), horizon=1000) is None
+    assert leader.recipe.experiment(actions=2) is None
 
 
 def test_the_papers_constants() -> None:

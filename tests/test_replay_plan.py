@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.learners.leader import DEFAULT_RECIPE
+from streamdp.core.learners import RECIPES
 from streamdp.lab.logs.log import ArrayLog
 from streamdp.lab.papers.claims import SHOWN, Effort, claims, ratio
 from streamdp.lab.papers.claims.figures import as_json, with_pictures
@@ -310,7 +310,7 @@ def test_does_a_plan_play_the_learner_that_is_configured(tmp_path: Path) -> None
     ]
     results = [run_command(some) for some in words]
     assert results[0].stdout == results[1].stdout != results[2].stdout
-    assert json.loads(results[2].stdout)["learner"] == DEFAULT_RECIPE
+    assert json.loads(results[2].stdout)["learner"] == RECIPES.default
 
 
 @pytest.mark.slow

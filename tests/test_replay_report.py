@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamdp.core.learners.leader import DEFAULT_RECIPE
+from streamdp.core.learners import RECIPES
 from streamdp.lab.commands.replay import USUAL
 from streamdp.lab.logs.converting import convert
 from streamdp.lab.logs.log import ArrayLog
@@ -100,7 +100,7 @@ def test_what_privacy_costs_is_a_share_of_the_stake_and_a_gap_to_the_best_withou
 
 
 def test_the_default_grid_holds_the_default_learner() -> None:
-    assert str(USUAL["losses"].learners).split(",")[0] == DEFAULT_RECIPE
+    assert str(USUAL["losses"].learners).split(",")[0] == RECIPES.default
 
 
 def test_a_learner_without_privacy_has_a_report() -> None:

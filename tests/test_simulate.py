@@ -54,7 +54,7 @@ def by_slots(kind: Kind, *, seed: int) -> np.ndarray[tuple[int], np.dtype[np.flo
         index, offsets = np.repeat(np.arange(RUNS), length), np.arange(RUNS * length)
         losses = generator.random((RUNS * length, 3)) < np.array(SMALL.means)
         batch: sd.Batch
-        if kind.played is None:
+        if kind.recipe.played is None:
             batch = loss_batch(keys, index, losses.astype(np.float32), machine.position + offsets)
         else:
             coins = generator.random(len(index))[:, None]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.learners.feedback.learner import DEFAULT_FEEDBACK_RECIPE
+from streamdp.core.learners.feedback import FEEDBACK_RECIPES
 from streamdp.lab.play import RunBits, Shows, play
 from streamdp.lab.replay.cells import parse_candidates, policy_learner, usual_policies
 from streamdp.lab.simulation import Outcome, SimulationSize, simulate
@@ -109,7 +109,7 @@ def test_the_command_prints_tables() -> None:
     assert ran.exit_code == 0
     usual = usual_policies().split(",")
     assert [row["learner"] for row in table] == usual * len(FEEDBACK)
-    assert usual[0] == DEFAULT_FEEDBACK_RECIPE
+    assert usual[0] == FEEDBACK_RECIPES.default
     assert {"mean_regret", "standard_error", "worst_percent", "epsilon"} <= table[0].keys()
     shown = run_command([*asked, "--markdown", "--learners", "policy_blocks,thompson"])
     assert "| graded, K = 5 | thompson |" in shown.stdout

@@ -243,7 +243,7 @@ def test_blocks_whose_length_depends_on_the_number_of_actions_are_judged_by_it(
 ) -> None:
     """The default's blocks stop growing at 400 slots for each action; a moved border is found."""
     learner = policy_following(actions=[f"a{at}" for at in range(actions)], epsilon="1")
-    lines = replace(FEEDBACK, actions=learner.actions, learner=learner.method["learner"])
+    lines = replace(FEEDBACK, actions=learner.actions, learner=learner.recipe.learner)
     nothing = np.zeros(actions, dtype=np.int64)
     start, stop = learner.schedule.start(14), learner.schedule.stop(14)
     assert stop - start == max(512, 400 * actions)

@@ -211,32 +211,32 @@ _BEYOND = 10
 
 def _noise(spec: StreamSpec) -> float:
     """The standard deviation of the noise in a number of a release, in events."""
-    from streamdp.core.kinds.feedback import PolicyLearner
+    from streamdp.core.evidence.policy_posterior import noise_of
+    from streamdp.core.grid import UNIT
 
-    assert isinstance(spec.learner, PolicyLearner)
-    return sqrt(max(spec.learner.noise.on_sums, spec.learner.noise.on_counts))
+    recipe = spec.learner.recipe
+    assert recipe.scale is not None, "a stream is private"
+    noise = noise_of(recipe.scale / UNIT, pairs=recipe.played == "value")
+    return sqrt(max(noise.on_sums, noise.on_counts))
 
 
 def _table(configuration: Configuration, spec: StreamSpec) -> dict[str, Any] | None:
     """The size of a table of contexts, and what is promised of them."""
-    from streamdp.core.kinds.feedback import PolicyLearner
-
     contexts, learner = configuration.streams[spec.name].contexts, spec.learner
     if contexts is None:
         return None
-    assert isinstance(learner, PolicyLearner)
-    parts = 1 if learner.parts is None else len(learner.parts)
-    public = spec.learner.played == "header"
+    parts, numbers = learner.recipe.parts, learner.releases[0].width  # half of them counts
+    public = learner.recipe.played == "header"
     return {
         "fields": {field.name: list(field.names) for field in contexts.fields},
         "cells": contexts.cells,
         "parts": parts,
-        "numbers_a_release": 2 * learner.numbers,
+        "numbers_a_release": numbers,
         "bytes_a_policy": 4 * len(learner.actions),
         "most_keys": spec.most_keys,
         "memory_bytes": spec.most_keys * spec.row_bytes,
         "noise": _noise(spec),
-        "events_beyond_noise": ceil(_BEYOND * _noise(spec) * learner.numbers / parts),
+        "events_beyond_noise": ceil(_BEYOND * _noise(spec) * numbers / 2 / parts),
         "public": public,
         "promise": (
             "context and action stand in headers: THEY ARE PUBLIC FOR GOOD. Send levels, never"
@@ -255,20 +255,18 @@ _LONG_BLOCK = 1 << 16
 
 def _warnings(spec: StreamSpec) -> list[str]:
     """Warnings for settings that are allowed but unusual, such as a slow schedule."""
-    from streamdp.core.learners.feedback.policy_contexts import NAME as CONTEXTS
-
     schedule = spec.learner.schedule
     if schedule.longest is None:
         remedy = "remembering_leader follows within a few blocks"
-        if spec.learner.played is not None:
+        if spec.learner.recipe.played is not None:
             remedy = "policy_following follows within a few blocks"
-        if spec.learner.recipe == CONTEXTS:
+        if spec.learner.recipe.contexts is not None:
             remedy = "its default schedule, fitting, follows within a few blocks"
         return [
             "blocks grow for ever: if the best action changes, the stream follows only after about"
             f" as many events as it has seen; {remedy}"
         ]
-    if spec.learner.recipe == "policy_blocks":
+    if spec.learner.recipe.name == "policy_blocks":
         return [
             "policy_blocks in blocks that stop growing follows change only as far as it forgets,"
             " and what it forgets it must learn again; policy_following follows, and settles where"

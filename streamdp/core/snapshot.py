@@ -80,7 +80,7 @@ def _dtype(private: tuple[Field, ...], public: tuple[Field, ...]) -> np.dtype[np
 def configuration_digest(kind: Kind) -> str:
     """A fingerprint of everything that a row's state and releases depend on."""
     charges = [f"{of.name} {of.epsilon} {of.shortest}" for of in kind.releases[1:]]
-    return sha256("\n".join([kind.digest(), *charges]).encode()).hexdigest()
+    return sha256("\n".join([kind.recipe.digest, *charges]).encode()).hexdigest()
 
 
 def row_layout(kind: Kind, *, epoch: int) -> Layout:

@@ -29,9 +29,9 @@ from streamdp.core.evidence.evidence import InForce
 from streamdp.core.evidence.policy import PARTS
 from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds.feedback import PolicyLearner
+from streamdp.core.kinds.recipe import config_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
-from streamdp.core.learners.feedback.learner import DEFAULT_FEEDBACK_RECIPE
-from streamdp.core.learners.feedback.policy_contexts import NAME
+from streamdp.core.learners.recipes import CONTEXTS
 from streamdp.lab.play import NOBODY, RunBits, play, slots_of
 from streamdp.lab.replay.spread import standard_error
 
@@ -143,7 +143,7 @@ class Table:
         contexts = Contexts.read(fields)
         names = tuple(str(action) for action in range(self.actions))
         options = {"epsilon": self.epsilon, "played": self.played}
-        made = self.own or FEEDBACK_RECIPES[NAME](
+        made = self.own or FEEDBACK_RECIPES[CONTEXTS](
             actions=contexts.arms(names),
             context=contexts,
             interactions=self.interactions,
@@ -151,10 +151,10 @@ class Table:
         )
         found = {
             "with": made,
-            "without": FEEDBACK_RECIPES[DEFAULT_FEEDBACK_RECIPE](actions=names, **options),
+            "without": FEEDBACK_RECIPES[FEEDBACK_RECIPES.default](actions=names, **options),
         }
         if self.interactions == "all" and len(self.shape) > 1:
-            config = {**made.to_config(), "interactions": "none"}
+            config = {**config_of(made), "interactions": "none"}
             found["apart"] = feedback_learner_of(config, actions=made.actions)
         return found
 

@@ -45,7 +45,7 @@ from numpy.random import default_rng  # noqa: TID251 - the times of made-up chan
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.kinds.kind import Kind
-from streamdp.core.learners import RECIPES, Leader
+from streamdp.core.learners import RECIPES
 from streamdp.core.regret import Bound, bound_of
 from streamdp.lab.papers.learners import Bandit
 from streamdp.lab.play import Walk, walks
@@ -284,7 +284,7 @@ def plan_for(
         seed=wish.seed,
     )
     bound = None
-    if isinstance(kind, Leader) and kind.private:
+    if kind.releases[0].epsilon:
         bound = bound_of(kind, horizon=wish.horizon, gap=wish.gap)
     return LearnerPlan(wish, epsilon, walk, bound)
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from math import log, sqrt
-from typing import Literal
 
 from streamdp.client import Names, Source
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.kinds.kind import Kind
-from streamdp.core.regret import Estimate, full_charge, theorem_of
+from streamdp.core.regret import Estimate, bound_of, full_charge
 from streamdp.ports import StreamTopics
 
 NO_FALLBACK = ""
@@ -49,12 +48,11 @@ class About:
     @property
     def source(self) -> Source:
         """What a cache needs to follow this stream's actions."""
-        played = self.learner.played
+        played = self.learner.recipe.played
         if played is None:
             return Source(self.topics, self.fallback)
         shown = self.learner.actions if self.contexts is None else self.shown
-        where: Literal["header", "value"] = "value" if played == "value" else "header"
-        return Source(self.topics, self.fallback, Names(shown, self.salt, self.contexts, where))
+        return Source(self.topics, self.fallback, Names(shown, self.salt, self.contexts, played))
 
     def regret_bound(self, *, last_slot: int, length: int) -> float | None:
         """A bound on the estimated regret of a block of this length, in a stationary world.
@@ -82,5 +80,5 @@ def _rounded_up(horizon: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _theorem(learner: Kind, horizon: int, gap: float | None) -> float | None:
-    theorem = theorem_of(learner, horizon=horizon, gap=gap)
+    theorem = bound_of(learner, horizon=horizon, gap=gap)
     return None if theorem is None else theorem.regret

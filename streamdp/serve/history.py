@@ -281,7 +281,8 @@ class StreamReleases:
                 return
             if history.experiment is None:
                 kind = method.kind(method.actions_of("released", len(released)))
-                history.experiment = None if kind is None else kind.experiment
+                if kind is not None:
+                    history.experiment = kind.recipe.experiment(actions=len(kind.actions))
                 history.since = line.start
             if history.experiment is not None:
                 history.experiment.add(released)

@@ -119,10 +119,10 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
         "input": about.topics.input,
         "epoch": about.epoch,
         "seeded": about.seeded or releases.seeded,
-        "learner": about.learner.recipe,
-        "observes": "losses" if about.learner.played is None else "feedback",
+        "learner": about.learner.recipe.name,
+        "observes": "losses" if about.learner.recipe.played is None else "feedback",
         "schedule": f"{about.learner.schedule.name} {about.learner.schedule.parameter}".strip(),
-        "mechanism": about.learner.mechanism,
+        "mechanism": about.learner.recipe.mechanism,
         "actions": list(_shown(about)[:MOST_ACTIONS]),
         "actions_count": len(_shown(about)),
         "fields": None
@@ -146,7 +146,7 @@ def _stream(knowledge: Knowledge, about: About) -> dict[str, Any]:
 
 def _epsilon(about: About, releases: StreamReleases) -> dict[str, Any]:
     return {
-        "action": _exact(about.learner.charge or Fraction(0)),
+        "action": _exact(about.learner.releases[0].epsilon),
         "estimates": {estimate.name: _exact(estimate.epsilon) for estimate in about.estimates},
         "configured": _exact(about.charge),
         "charged_max": _exact(releases.charged()),

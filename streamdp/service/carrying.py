@@ -41,7 +41,7 @@ from streamdp.core.evidence.evidence import STAYS_AWAY, Known, PublicEvidence, P
 from streamdp.core.evidence.votes import Votes
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.kinds.recorded import named
-from streamdp.core.learners import kind_of
+from streamdp.core.learners.recipes import kind_of
 from streamdp.core.schedule import Schedule
 from streamdp.core.snapshot import Layout, Loading
 from streamdp.service.spec import StreamSpec

@@ -15,8 +15,8 @@ from streamdp.core.engine import configuration_digest, row_layout
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Carried, Key
 from streamdp.core.kinds.kind import Kind, tariff
-from streamdp.core.learners import Learner
-from streamdp.core.learners.leader import package_of, written
+from streamdp.core.kinds.recipe import config_of
+from streamdp.core.learners.recipes import package_of, written
 from streamdp.core.randomness import Randomness
 from streamdp.core.regret import Estimate, full_charge
 from streamdp.ports import StreamTopics
@@ -47,7 +47,7 @@ class StreamSpec:
     """What a new epoch is needed for."""
 
     topics: StreamTopics
-    learner: Learner
+    learner: Kind
     estimates: tuple[Estimate, ...]
     format: Format
     share: Fraction  # of the input topic's budget
@@ -63,12 +63,12 @@ class StreamSpec:
 
     def __post_init__(self) -> None:
         """Refuse a stream that must not run as a service."""
-        if not self.learner.private:
+        if not self.learner.releases[0].epsilon:
             raise InvalidConfig(
                 "learner",
                 "not private",
                 expected="a learner with a charge",
-                got=self.learner.recipe,
+                got=self.learner.recipe.name,
             )
         self._check_observed()
         if self.estimates:
@@ -97,9 +97,8 @@ class StreamSpec:
 
         Counts of actions from payloads are protected; counts from headers are published.
         """
-        learner, format_ = self.learner, self.format
-        wanted = None if learner.played is None else (learner.played, learner.actions)
-        read = format_.feedback
+        played, read = self.learner.recipe.played, self.format.feedback
+        wanted = None if played is None else (played, self.learner.actions)
         if wanted != (None if read is None else (read.played, read.arms)):
             raise InvalidConfig(
                 "format",
@@ -151,7 +150,7 @@ class StreamSpec:
         return {
             "input": self.topics.input,
             "seed": "one" if self.randomness.seeded else "none",
-            **{f"learner.{name}": value for name, value in self.learner.to_config().items()},
+            **{f"learner.{name}": value for name, value in config_of(self.learner.recipe).items()},
             **{f"format.{name}": str(value) for name, value in self.format.settings().items()},
             **{f"estimates.{e.name}": f"{e.epsilon} from {e.min_length}" for e in self.estimates},
         }
@@ -159,20 +158,21 @@ class StreamSpec:
     @cached_property
     def lines(self) -> Lines:
         """The writer of the stream's public lines."""
-        package = package_of(self.learner.recipe)
+        recipe = self.learner.recipe
+        package = package_of(recipe.name)
         return Lines(
             stream=self.name,
             input=self.topics.input,
             actions=self.learner.actions,
-            mechanism=self.learner.mechanism,
-            rate=self.learner.noise_parameters["rate"],
-            scale=self.learner.noise_parameters["scale"],
+            mechanism=recipe.mechanism,
+            rate=recipe.rate,
+            scale=recipe.scale,
             digest=self.digest,
             version=__version__ if package is None else f"{__version__} with {package}",
             seeded=self.randomness.seeded,
             estimates=self.estimates,
-            memory=self.learner.method["memory"],
-            learner=self.learner.method["learner"],
+            memory=recipe.memory,
+            learner=recipe.learner,
             schedule=written(self.learner.schedule),
             **self._named(),
         )
@@ -194,7 +194,7 @@ class StreamSpec:
             row_digest=layout.digest.hex(),
             private=saved_columns(layout.private),
             public=saved_columns(layout.public),
-            learner=self.learner.method["learner"],
+            learner=self.learner.recipe.learner,
             settings=self.settings,
         )
 

@@ -36,7 +36,7 @@ from streamdp.core.evidence.evidence import Known, PublicEvidence, PublicRow
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.votes import Votes
 from streamdp.core.kinds.kind import Kind
-from streamdp.core.learners import kind_of
+from streamdp.core.learners.recipes import kind_of
 from streamdp.core.schedule import Schedule, schedule_of
 from streamdp.wire.lines import CarriedOver, Charge
 
@@ -267,7 +267,7 @@ def released_with(kind: Kind, line: Charge) -> Iterator[str]:
     if [line.charge] != charges:
         theirs = charges[0] if charges else "none"
         yield f"block {line.block} is charged ε = {line.epsilon}, its learner's is {theirs}"
-    scale = kind.noise_parameters["scale"]
+    scale = kind.recipe.scale
     if line.scale is UNSET or Fraction(line.scale) != scale:
         got = "none" if line.scale is UNSET else line.scale
         yield f"block {line.block} has noise of scale {got}, its learner's is {scale}"

@@ -21,7 +21,7 @@ _ANY = PermuteAndFlip(Fraction(1, 2))
 def structure(learner: Leader) -> Leader:
     """The learner without what follows from ε and from the name of its noise."""
     actions = tuple(str(number) for number in range(len(learner.actions)))
-    return replace(learner, actions=actions, choose=_ANY, charge=None, recipe="", options=())
+    return replace(learner, actions=actions, choose=_ANY, charge=None, name="", options=())
 
 
 def one_of_each(

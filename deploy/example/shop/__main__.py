@@ -241,7 +241,7 @@ def main() -> None:
         visitors = Visitors(store, a_second=asked.visitors, delay=delay)
         facts = {
             "delay": f"{delay:g}",
-            "epsilon": str(configuration.streams[STREAM].learner.charge),
+            "epsilon": str(configuration.streams[STREAM].learner.releases[0].epsilon),
             "status_page": asked.status_page,
         }
         server = ThreadingHTTPServer((host, int(port)), handler(Shop(store, visitors, facts)))

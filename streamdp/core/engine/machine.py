@@ -118,7 +118,7 @@ class Engine:
         kind = learner.with_estimates(estimates)
         self.stream, self.partition, self.epoch, self.limit = stream, partition, epoch, limit
         self.learner, self.kind = learner, kind
-        contexts = kind.contexts
+        contexts = kind.recipe.contexts
         shown = None if contexts is None else contexts.actions(kind.actions)
         self._contexts = None if shown is None else contexts
         self._shown = {name: at for at, name in enumerate(shown or kind.actions)}  # in a cell

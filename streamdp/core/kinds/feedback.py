@@ -25,14 +25,13 @@ would publish them, and in a content it would spread one over many later ones.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from hashlib import sha256
+from functools import cached_property
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +43,6 @@ from streamdp.core.events import OPENING, SUMS, Batch, BlockSums, FeedbackColumn
 from streamdp.core.evidence.context_model import ContextModel
 from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.evidence import InForce
-from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.evidence.policies import ReleasedSums
 from streamdp.core.evidence.policy import Policy
 from streamdp.core.evidence.policy_posterior import NoiseVariance, noise_of
@@ -59,12 +57,12 @@ from streamdp.core.kinds.kind import (
     check_even,
 )
 from streamdp.core.kinds.names import read_actions
+from streamdp.core.kinds.recipe import Played, Recipe
 from streamdp.core.noise import discrete_laplaces, log_probabilities
 from streamdp.core.randomness import Bits, Purpose
 from streamdp.core.schedule import Schedule
 from streamdp.core.segments import BatchSlots
 
-Played = Literal["header", "value"]
 PLAYED: tuple[Played, ...] = ("header", "value")
 
 _COLUMNS = frozenset({"played", "gain"})  # of a batch
@@ -95,14 +93,14 @@ class PolicyLearner:
     charge: Fraction | None
     played: Played = "header"
     forgetting: Fraction = Fraction(1)
-    recipe: str = "policy"
+    name: str = "policy"
     options: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         """Refuse a learner that no engine could run."""
         object.__setattr__(self, "actions", read_actions(self.actions))
         if self.charge is not None and self.charge <= 0:
-            raise InvalidConfig(self.recipe, "no charge", expected="> 0", got=self.charge)
+            raise InvalidConfig(self.name, "no charge", expected="> 0", got=self.charge)
         if self.played not in PLAYED:
             raise InvalidConfig(
                 "learner.played", "unknown", expected=" | ".join(PLAYED), got=self.played
@@ -114,11 +112,6 @@ class PolicyLearner:
 
     # -- as a value ------------------------------------------------------------------------------
 
-    @property
-    def private(self) -> bool:
-        """Whether the learner is private."""
-        return self.charge is not None
-
     def with_estimates(self, estimates: Sequence[Estimate]) -> PolicyLearner:
         """The learner itself; refuse estimates."""
         if estimates:
@@ -129,12 +122,6 @@ class PolicyLearner:
                 got=[estimate.name for estimate in estimates],
             )
         return self
-
-    @property
-    def contexts(self) -> Contexts | None:
-        """The fields of its contexts, if it has any."""
-        table = isinstance(self.rule, ContextModel)
-        return Contexts.read(dict(self.options)["context"]) if table else None
 
     @property
     def parts(self) -> Ints | None:
@@ -182,46 +169,37 @@ class PolicyLearner:
         """The policies in force during these blocks, for rows with these histories."""
         return self.rule.policy(state, self.schedule.lengths(blocks))
 
-    def to_config(self) -> dict[str, str]:
-        """The learner's table in a configuration file; `feedback_learner_of` reads it back."""
-        return {"recipe": self.recipe, **dict(self.options)}
-
-    def digest(self) -> str:
-        """A fingerprint of everything that the learner's state and privacy depend on."""
-        parts: dict[str, object] = {
-            "observes": "feedback",
-            "recipe": self.recipe,
-            "actions": self.actions,
-            "schedule": [self.schedule.name, self.schedule.prefix, self.schedule.tail],
-            "rule": [self.rule.name, dict(self.rule.parameters())],
-            "charge": str(self.charge),
-            "played": self.played,
-            "forgetting": str(self.forgetting),
-        }
-        return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
     def __str__(self) -> str:
         """One line for tables and logs."""
         options = ", ".join(f"{name}={value}" for name, value in self.options)
         rule, many = self.rule, len(self.actions)
         cells = many // rule.actions if isinstance(rule, ContextModel) else 1
         of = f"{many // cells} actions" + (f" in {cells} contexts" if cells > 1 else "")
-        return f"{self.recipe}({options}) of {of}"
+        return f"{self.name}({options}) of {of}"
 
-    @property
-    def mechanism(self) -> str:
-        """The noise on sums and counts."""
-        return "discrete_laplace"
-
-    @property
-    def noise_parameters(self) -> dict[str, Fraction | None]:
-        """The scale of the noise on every sum."""
-        return {"rate": None, "scale": self.sums_scale}
-
-    @property
-    def method(self) -> dict[str, str]:
-        """The recipe with its options, as `feedback_learner_of` reads it."""
-        return {"memory": "", "learner": json.dumps(self.to_config(), separators=(",", ":"))}
+    @cached_property
+    def recipe(self) -> Recipe:
+        """How it was made; sums have noise of its scale."""
+        table = isinstance(self.rule, ContextModel)
+        return Recipe(
+            name=self.name,
+            options=self.options,
+            mechanism="discrete_laplace",
+            state={
+                "observes": "feedback",
+                "recipe": self.name,
+                "actions": self.actions,
+                "schedule": [self.schedule.name, self.schedule.prefix, self.schedule.tail],
+                "rule": [self.rule.name, dict(self.rule.parameters())],
+                "charge": str(self.charge),
+                "played": self.played,
+                "forgetting": str(self.forgetting),
+            },
+            scale=self.sums_scale,
+            played=self.played,
+            contexts=Contexts.read(dict(self.options)["context"]) if table else None,
+            parts=1 if self.parts is None else len(self.parts),
+        )
 
     # -- as a kind -------------------------------------------------------------------------------
 
@@ -253,13 +231,6 @@ class PolicyLearner:
         """Noisy sums, with the learner's rule."""
         parts = 1 if self.parts is None else len(self.parts)
         return ReleasedSums(self.numbers, self.rule, self.forgetting, self.noise, self.pairs, parts)
-
-    @property
-    def experiment(self) -> Experiment | None:
-        """What blocks release, with the noise's scale; arms of several cells are none."""
-        if self.sums_scale is None or isinstance(self.rule, ContextModel):
-            return None
-        return Experiment.of(self.sums_scale / UNIT, pairs=self.pairs, actions=len(self.actions))
 
     def size(self) -> Sizes:
         """Two numbers for each arm are released, and two kept; a policy has one part for each."""

@@ -29,10 +29,9 @@ import numpy as np
 from streamdp.core.arrays import Bools, Columns, Field, Floats, Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Batch, BlockSums
-from streamdp.core.evidence.contexts import Contexts
 from streamdp.core.evidence.evidence import InForce, PublicEvidence
-from streamdp.core.evidence.experiment import Experiment
 from streamdp.core.kinds.estimates import Estimate
+from streamdp.core.kinds.recipe import Recipe
 from streamdp.core.randomness import Bits
 from streamdp.core.schedule import Schedule
 from streamdp.core.segments import BatchSlots
@@ -86,10 +85,6 @@ class Kind(Protocol):
         """A value."""
 
     @property
-    def recipe(self) -> str:
-        """The name of the recipe that made it."""
-
-    @property
     def actions(self) -> tuple[str, ...]:
         """The names of the actions."""
 
@@ -98,35 +93,8 @@ class Kind(Protocol):
         """Where blocks end."""
 
     @property
-    def private(self) -> bool:
-        """Whether it has a charge."""
-
-    @property
-    def charge(self) -> Fraction | None:
-        """What the first release costs each slot of a block; None: not private."""
-
-    @property
-    def mechanism(self) -> str:
-        """The name of the mechanism that draws the first release, for the ledger."""
-
-    @property
-    def noise_parameters(self) -> Mapping[str, Fraction | None]:
-        """The `rate` of its selection, or the `scale` of the noise on its sums, for the ledger."""
-
-    @property
-    def method(self) -> Mapping[str, str]:
-        """How what is in force follows from releases, for the ledger: a memory, or a learner.
-
-        The name under `memory` or `learner` (the other one is "") restores the evidence.
-        """
-
-    @property
-    def played(self) -> str | None:
-        """Where a record's action stands, `header` or `value`; None where all losses are seen."""
-
-    @property
-    def contexts(self) -> Contexts | None:
-        """The fields of its contexts, by which its actions are named; None: it has none."""
+    def recipe(self) -> Recipe:
+        """How it was made: what a ledger, a page and a configuration say of it."""
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -139,10 +107,6 @@ class Kind(Protocol):
     @property
     def evidence(self) -> PublicEvidence:
         """What the first release is evidence of: the public columns, and what is in force."""
-
-    @property
-    def experiment(self) -> Experiment | None:
-        """Released blocks as an experiment on actions, before the first; None if they are none."""
 
     def with_estimates(self, estimates: Sequence[Estimate]) -> Kind:
         """The same kind, releasing these estimates too; refuse what it cannot release."""
@@ -172,12 +136,6 @@ class Kind(Protocol):
 
     def size(self) -> Sizes:
         """The bytes of what is written, so that a start refuses what could never be."""
-
-    def to_config(self) -> dict[str, str]:
-        """Its table in a configuration: the recipe with all options."""
-
-    def digest(self) -> str:
-        """A fingerprint of everything that state and privacy depend on, estimates aside."""
 
 
 def check_columns(batch: Batch, names: frozenset[str]) -> None:
@@ -246,11 +204,11 @@ class Tariff:
 def tariff(kind: Kind, *, budget: Fraction | None) -> Tariff | None:
     """The charges of a stream; `InvalidConfig` if they exceed its share of the budget."""
     others = [release.name for release in kind.releases[1:]]
-    if kind.charge is None:
+    if not kind.releases[0].epsilon:
         if budget is not None or others:
             raise InvalidConfig(
                 "learner",
-                f"{kind.recipe} is not private",
+                f"{kind.recipe.name} is not private",
                 expected="no budget, no estimates",
                 got=f"budget {budget}, {len(others)} estimates",
             )

@@ -21,11 +21,10 @@ a word; the words are addressed by learner and slot, so that neither order nor b
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from hashlib import sha256
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -47,6 +46,7 @@ from streamdp.core.kinds.kind import (
     check_even,
 )
 from streamdp.core.kinds.names import read_actions
+from streamdp.core.kinds.recipe import Recipe, Selection
 from streamdp.core.noise import discrete_laplace, log_probabilities
 from streamdp.core.randomness import Bits, Purpose, uniform_integers
 from streamdp.core.schedule import Schedule
@@ -121,9 +121,9 @@ class Leader:
     charge: Fraction | None
     bonus: Fraction = Fraction(0)
     memory: Memory = NEWEST
-    recipe: str = "leader"
+    name: str = "leader"
     options: tuple[tuple[str, str], ...] = field(default=(), compare=False)
-    """As given to the recipe, as text; not compared: "0.5" and "1/2" make equal learners."""
+    """Of the recipe, as text; not compared: "0.5" and "1/2" make equal learners."""
     estimates: tuple[Estimate, ...] = ()
     """What is released of a block beside the vote; a stream's configuration adds them."""
 
@@ -131,21 +131,16 @@ class Leader:
         """Refuse a learner that no engine could run."""
         object.__setattr__(self, "actions", read_actions(self.actions))
         if self.charge is not None and self.charge <= 0:
-            raise InvalidConfig(self.recipe, "no charge", expected="> 0", got=self.charge)
+            raise InvalidConfig(self.name, "no charge", expected="> 0", got=self.charge)
         if self.charge is not None and not WINDOWS[self.window].cleared:
             raise InvalidConfig(
-                self.recipe,
+                self.name,
                 "a running window reads slots again",
                 expected="no charge",
                 got=self.charge,
             )
 
     # -- as a value ------------------------------------------------------------------------------
-
-    @property
-    def private(self) -> bool:
-        """Whether the learner is private."""
-        return self.charge is not None
 
     @property
     def remembers(self) -> bool:
@@ -167,14 +162,16 @@ class Leader:
         """
         return self.choose.log_probabilities(sums, self.prior(np.array([in_force])))
 
-    def to_config(self) -> dict[str, str]:
-        """The learner's table in a configuration file; `learner_of` reads it back."""
-        return {"recipe": self.recipe, **dict(self.options)}
+    def __str__(self) -> str:
+        """One line for tables and logs."""
+        options = ", ".join(f"{name}={value}" for name, value in self.options)
+        return f"{self.name}({options}) of {len(self.actions)} actions"
 
-    def digest(self) -> str:
-        """A fingerprint of everything that the learner's state and privacy depend on."""
-        parts: dict[str, object] = {
-            "recipe": self.recipe,
+    @cached_property
+    def recipe(self) -> Recipe:
+        """How it was made; a selection is drawn at its rate."""
+        state: dict[str, object] = {
+            "recipe": self.name,
             "actions": self.actions,
             "schedule": [self.schedule.name, self.schedule.prefix, self.schedule.tail],
             "window": self.window,
@@ -184,38 +181,17 @@ class Leader:
             "bonus": str(self.bonus),
         }
         if self.remembers:
-            parts["memory"] = self.memory.name
-        return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-    def __str__(self) -> str:
-        """One line for tables and logs."""
-        options = ", ".join(f"{name}={value}" for name, value in self.options)
-        return f"{self.recipe}({options}) of {len(self.actions)} actions"
-
-    @property
-    def mechanism(self) -> str:
-        """The selection's name."""
-        return self.choose.name
-
-    @property
-    def noise_parameters(self) -> dict[str, Fraction | None]:
-        """The selection's rate."""
-        return {"rate": self.choose.rate, "scale": None}
-
-    @property
-    def method(self) -> dict[str, str]:
-        """The memory's name."""
-        return {"memory": self.memory.name, "learner": ""}
-
-    @property
-    def played(self) -> None:
-        """Nowhere: all losses are seen."""
-        return None
-
-    @property
-    def contexts(self) -> None:
-        """None."""
-        return None
+            state["memory"] = self.memory.name
+        return Recipe(
+            name=self.name,
+            options=self.options,
+            mechanism=self.choose.name,
+            state=state,
+            memory=self.memory.name,
+            selection=Selection(
+                self.choose.rate, self.window, self.resample, self.bonus, self.memory.since
+            ),
+        )
 
     # -- as a kind -------------------------------------------------------------------------------
 
@@ -242,11 +218,6 @@ class Leader:
     def evidence(self) -> Votes:
         """Votes, with the learner's memory."""
         return Votes(self.memory, len(self.actions))
-
-    @property
-    def experiment(self) -> None:
-        """None: votes are choices, not measurements."""
-        return None
 
     def size(self) -> Sizes:
         """A release is one number, and one action is in force."""

@@ -16,7 +16,6 @@ from streamdp.core.regret.bounds import (
     prefix_softmax_bound,
     prefix_softmax_minimax,
     resampled_leader_bound,
-    theorem_of,
 )
 
 __all__ = [
@@ -33,5 +32,4 @@ __all__ = [
     "prefix_softmax_minimax",
     "resampled_leader_bound",
     "shares",
-    "theorem_of",
 ]

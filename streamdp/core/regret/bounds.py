@@ -24,7 +24,8 @@ import numpy as np
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.kinds.kind import Kind
-from streamdp.core.learners import Leader
+from streamdp.core.kinds.recipe import Selection
+from streamdp.core.schedule import Schedule
 
 
 def prefix_softmax_bound(*, actions: int, gap: float, eta: float) -> float:
@@ -133,13 +134,10 @@ class Bound(NamedTuple):
     source: str
 
 
-def theorem_of(kind: Kind, *, horizon: int, gap: float | None = None) -> Bound | None:
-    """The bound on the regret of a learner that theorems cover; None for any other."""
-    return bound_of(kind, horizon=horizon, gap=gap) if isinstance(kind, Leader) else None
-
-
-def bound_of(learner: Leader, *, horizon: int, gap: float | None = None) -> Bound:
+def bound_of(learner: Kind, *, horizon: int, gap: float | None = None) -> Bound | None:
     """The best bound we can prove for a learner at a horizon: with a gap Δ, or (None) for all gaps.
+
+    None for a learner that no theorem covers, because it does not select from sums of all losses.
 
     Besides the printed theorems: a block is played by an action that was selected from the n
     window slots of the block before. An action with gap x is selected with probability at most
@@ -152,35 +150,38 @@ def bound_of(learner: Leader, *, horizon: int, gap: float | None = None) -> Boun
     counts with its shortest length; resampling keeps means, ranges and independence. Where a memory
     weighs votes against earlier ones nothing is proven, and a slot counts as 1.
     """
-    _check(len(learner.actions), gap=gap)
-    slots, lengths = _played(learner, horizon)
-    tail = _TAILS.get(learner.choose.name)
+    recipe, actions = learner.recipe, len(learner.actions)
+    _check(actions, gap=gap)
+    if recipe.selection is None:
+        return None
+    slots, lengths = _played(learner.schedule, recipe.selection, horizon)
+    tail = _TAILS.get(recipe.mechanism)
     candidates = [Bound(float(horizon), "losses are at most 1")]
-    if tail is not None and learner.private:
-        costs = _costs(learner, tail, gap)
+    if tail is not None and learner.releases[0].epsilon:
+        costs = _costs(recipe.selection, tail, gap, actions=actions)
         distinct, which = np.unique(lengths, return_inverse=True)
         a_slot = np.array([costs(int(n)) for n in distinct])
-        a_slot[distinct >= learner.memory.since] = 1
+        a_slot[distinct >= recipe.selection.since] = 1
         most = float(slots @ a_slot[which])
         first = horizon - int(slots.sum())
         candidates.append(Bound(first + most, "Hoeffding and union, our blocks"))
-        candidates += _printed(learner, horizon, gap)
+        candidates += _printed(learner, recipe.selection, horizon, gap)
     return min(candidates)
 
 
-def _played(learner: Leader, horizon: int) -> tuple[Floats, Ints]:
+def _played(schedule: Schedule, selection: Selection, horizon: int) -> tuple[Floats, Ints]:
     """Of each block but the first: its slots up to the horizon, and its action's window."""
-    blocks = np.arange(learner.schedule.block_of(horizon) + 1)
-    starts, stops = learner.schedule.starts(blocks), learner.schedule.stops(blocks)
+    blocks = np.arange(schedule.block_of(horizon) + 1)
+    starts, stops = schedule.starts(blocks), schedule.stops(blocks)
     slots = np.minimum(stops, horizon + 1) - starts
     lengths = (stops - starts)[:-1]
-    if learner.window == "random_prefix":
+    if selection.window == "random_prefix":
         lengths = lengths // 2 + 1
     return slots[1:].astype(np.float64), lengths
 
 
 def _costs(
-    learner: Leader, tail: Callable[[Floats], Floats], gap: float | None
+    selection: Selection, tail: Callable[[Floats], Floats], gap: float | None, *, actions: int
 ) -> Callable[[int], float]:
     """The function that bounds the cost of a slot whose action was selected from n slots.
 
@@ -190,35 +191,34 @@ def _costs(
     lowest = 1e-7 if gap is None else gap
     x = np.geomspace(lowest, 1, max(2, int(-100 * log(lowest)) + 2))
     theta = np.linspace(0.02, 0.98, 49)[:, None]
-    rate, bonus = float(learner.choose.rate), float(learner.bonus)
-    others = len(learner.actions) - 1
+    rate, bonus = float(selection.rate), float(selection.bonus)
 
     def cost(n: int) -> float:
         leads = np.exp(-n * ((1 - theta) * x) ** 2 / 2)
         p = np.minimum(1, (leads + tail(rate * theta * n * x - bonus)).min(axis=0))
         upper = np.append(x[1:], 1) * p
-        rest = others * np.maximum.accumulate(upper[::-1])[::-1]
+        rest = (actions - 1) * np.maximum.accumulate(upper[::-1])[::-1]
         smaller = x if gap is None else np.where(x > gap, x, 0)
         return float(min(1, (smaller + rest).min()))
 
     return cost
 
 
-def _printed(learner: Leader, horizon: int, gap: float | None) -> list[Bound]:
+def _printed(learner: Kind, selection: Selection, horizon: int, gap: float | None) -> list[Bound]:
     """The papers' theorems that cover exactly this learner."""
-    actions, rate = len(learner.actions), float(learner.choose.rate)
-    if learner.schedule.name != "dyadic" or learner.bonus:
+    actions, rate = len(learner.actions), float(selection.rate)
+    if learner.schedule.name != "dyadic" or selection.bonus:
         return []
     limits = []
-    if learner.window == "random_prefix" and learner.choose.name == "exponential":
+    if selection.window == "random_prefix" and learner.recipe.mechanism == "exponential":
         value = prefix_softmax_minimax(actions=actions, horizon=horizon, eta=rate)
         if gap is not None:
             value = min(value, prefix_softmax_bound(actions=actions, gap=gap, eta=rate))
         limits.append(Bound(value, "Cesari & Colomboni 2026, Theorem 1"))
-    if learner.window == "whole" and gap is not None:
+    if selection.window == "whole" and gap is not None:
         value = leader_bound(actions=actions, gap=gap, rate=rate)
         limits.append(Bound(value, "Hu et al. 2025, Theorem 9"))
-        if learner.resample == "bernoulli":
+        if selection.resample == "bernoulli":
             value = resampled_leader_bound(actions=actions, gap=gap, rate=rate)
             limits.append(Bound(value, "Wu & Wang 2026, Theorem 3"))
     return limits

@@ -282,7 +282,7 @@ def _charges(told: Told, blocks: Blocks, lives: Lives) -> Iterator[str]:
 
     Of keys that were away it may say too much: see `core.engine.Charges`.
     """
-    if told.kind.charge is None or len(lives.keys) > len(told.story.keys):
+    if not told.kind.releases[0].epsilon or len(lives.keys) > len(told.story.keys):
         return
     charged: dict[Key, list[Run]] = {}
     for key, run in told.engine.ledger.export():
@@ -322,9 +322,10 @@ def _prices(told: Told, watch: Watch) -> Iterator[str]:
     the first actions' cube, and no probability may move by more than the charge.
     """
     kind, row = told.kind, neighbours_of(told.kind)
-    charge, actions, name = kind.charge, len(kind.actions), kind.releases[0].name
+    first, actions = kind.releases[0], len(kind.actions)
+    charge, name = first.epsilon, first.name
     drawings = [one for one in watch.drawings if one.name == name]
-    if charge is None or actions > _MOST_PRICED_ACTIONS or not drawings:
+    if not charge or actions > _MOST_PRICED_ACTIONS or not drawings:
         return
     corners = np.zeros((8, actions), dtype=np.int64)
     corners[:, : min(actions, 3)] = np.indices((2, 2, 2)).reshape(3, 8).T[:, : min(actions, 3)]

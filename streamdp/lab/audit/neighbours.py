@@ -24,6 +24,7 @@ from streamdp.core.grid import NULL, UNIT
 from streamdp.core.kinds.feedback import PolicyLearner
 from streamdp.core.kinds.kind import Kind
 from streamdp.core.kinds.losses import Leader
+from streamdp.core.kinds.recipe import config_of
 from streamdp.core.learners import RECIPES, learner_of
 from streamdp.core.randomness import Purpose
 from streamdp.core.schedule import LAST_SLOT, capped
@@ -163,9 +164,9 @@ def _of_losses(kind: Leader) -> Neighbours:
 
     def of_actions(names: tuple[str, ...]) -> Kind:
         """Its recipe runs again, as rates may read K."""
-        if kind.recipe not in RECIPES:
+        if kind.name not in RECIPES:
             return replace(kind, actions=names)
-        return learner_of(kind.to_config(), actions=names).with_estimates(kind.estimates)
+        return learner_of(config_of(kind), actions=names).with_estimates(kind.estimates)
 
     return Neighbours(
         kind, contents, extremes=1 << few, nulls=contents[1 << few :], batch=batch,

@@ -124,13 +124,14 @@ def audit_kind(
     findings = _Findings.of(kind, Memo() if memo is None else memo)
     failures = tuple(findings.failures(samples, longest, randomness))
     inner: Any = innermost(kind)
+    private = bool(kind.releases[0].epsilon)
     return Audit(
         learner=str(inner),
         actions=len(findings.kind.actions) if answers == "action" else len(kind.actions),
         configured=dict(inner.options).get("epsilon", "∞"),
-        charged=None if kind.charge is None else findings.charged,
-        worst=inf if kind.charge is None else findings.worst,
-        samples=0 if kind.charge is None else samples,
+        charged=findings.charged if private else None,
+        worst=findings.worst if private else inf,
+        samples=samples if private else 0,
         failures=failures,
     )
 
@@ -159,7 +160,7 @@ class _Findings:
 
     def failures(self, samples: int, longest: int, randomness: Randomness | None) -> Iterator[str]:
         """Yield what each layer finds, one by one, so that a caller can stop at the first."""
-        if self.kind.charge is not None:
+        if self.kind.releases[0].epsilon:
             yield from self.of_streams()
             yield from self.of_choices(longest)
             seeded = randomness or SeededRandomness("audit")
@@ -192,14 +193,15 @@ class _Findings:
 
     def of_choices(self, longest: int) -> Iterator[str]:
         """Layers 1 and 2: one choice after long blocks, and among many actions or rows."""
-        law, charge = blank_law(self.kind, self.kind.releases[0].name), self.kind.charge
-        if not isinstance(law, Choice) or charge is None:
+        first = self.kind.releases[0]
+        law, charge = blank_law(self.kind, first.name), first.epsilon
+        if not isinstance(law, Choice) or not charge:
             return
         ratios = {f"{longest} slots": (sweep(self.kind, longest=longest), charge)}
         wide = of_actions(self.whole, min(MOST_ACTIONS_SWEPT, len(self.whole.actions)))
-        if len(wide.actions) > len(self.kind.actions) and wide.charge is not None:
+        if len(wide.actions) > len(self.kind.actions) and wide.releases[0].epsilon:
             many = f"{len(wide.actions)} actions"
-            ratios[many] = sweep_wide(wide, longest=longest), wide.charge
+            ratios[many] = sweep_wide(wide, longest=longest), wide.releases[0].epsilon
         for what, (ratio, allowed) in ratios.items():
             self.worst = max(self.worst, ratio)
             if ratio > allowed + TOLERANCE:
@@ -248,14 +250,14 @@ def _kept(
 def structure_of(kind: Kind) -> object:
     """The kind without its ε and names: kinds of one structure have the same exposure."""
     numbers = tuple(map(str, range(len(kind.actions))))
-    bare: dict[str, Any] = {"charge": None, "recipe": "", "options": (), "actions": numbers}
+    bare: dict[str, Any] = {"charge": None, "name": "", "options": (), "actions": numbers}
     inner: Any = innermost(kind)
     if hasattr(inner, "choose"):
         bare["choose"] = None
     due = [(release.name, release.shortest) for release in kind.releases]
     if hasattr(inner, "estimates"):
         bare["estimates"] = ()
-    return type(kind), replace(inner, **bare), kind.charge is None, tuple(due)
+    return type(kind), replace(inner, **bare), not kind.releases[0].epsilon, tuple(due)
 
 
 def _on_short_blocks(kind: K) -> K:

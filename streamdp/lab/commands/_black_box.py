@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 from importlib.metadata import entry_points
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from streamdp.core.learners import Learner
+    from streamdp.core.kinds.kind import Kind
     from streamdp.lab.audit import Audit
     from streamdp.lab.audit.blackbox import EpsilonBound, Record
     from streamdp.ports import StreamTopics, Technology
@@ -30,7 +29,7 @@ _KEY_BYTES = 64  # more than the keys of runs need
 
 
 def seen_from_outside(
-    learner: Learner, audit: Audit, *, runs: int, spec: StreamSpec | None = None
+    learner: Kind, audit: Audit, *, runs: int, spec: StreamSpec | None = None
 ) -> Audit:
     """Add the bound that the real service's releases prove; above the charge it is a failure.
 
@@ -95,7 +94,7 @@ async def served(
     return [record.value for batch in batches for record in batch]
 
 
-def spec_of(learner: Learner, *, stream: str, content: Content = "loss") -> StreamSpec:
+def spec_of(learner: Kind, *, stream: str, content: Content = "loss") -> StreamSpec:
     """A stream with this learner, as a configuration would make it."""
     from streamdp.core.learners import PolicyLearner
     from streamdp.core.randomness import SystemRandomness
@@ -112,7 +111,7 @@ def spec_of(learner: Learner, *, stream: str, content: Content = "loss") -> Stre
         learner=learner,
         estimates=(),
         format=configure("json", actions=learner.actions, feedback=feedback),
-        share=learner.charge or Fraction(0),
+        share=learner.releases[0].epsilon,
         epoch=1,
         start=Start.EARLIEST,
         randomness=SystemRandomness(),

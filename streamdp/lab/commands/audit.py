@@ -17,7 +17,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from streamdp.core.learners import Learner
+    from streamdp.core.kinds.kind import Kind
     from streamdp.core.randomness import Randomness
     from streamdp.lab.audit import Audit, Memo
 
@@ -127,7 +127,7 @@ def _of_recipes(
             bandit = bandit_of(config, actions=names)
             yield audit_bandit(bandit, samples=samples // _BANDITS, randomness=randomness)
             continue
-        learner: Learner
+        learner: Kind
         if options["recipe"] in FEEDBACK_RECIPES:
             fields = options.get("context")
             arms = names if fields is None else Contexts.read(fields).arms(names)
@@ -153,7 +153,7 @@ def _of_configuration(
     from streamdp.lab.commands._black_box import seen_from_outside
 
     specs = load(path).specs(seeds=seeds(allowed=True))
-    asked = [spec for spec in specs if spec.learner.played is not None]
+    asked = [spec for spec in specs if spec.learner.recipe.played is not None]
     if not asked:
         wanted = 'a stream with observes = "feedback"'
         got = ", ".join(spec.name for spec in specs)
@@ -167,7 +167,7 @@ def _of_configuration(
         yield replace(result, learner=f"{spec.name}: {result.learner}")
 
 
-def _audited(learner: Learner, samples: int, randomness: Randomness, memo: Memo) -> Audit:
+def _audited(learner: Kind, samples: int, randomness: Randomness, memo: Memo) -> Audit:
     """The audit of a learner; of one with policies, with the faults of draws from them."""
     from dataclasses import replace
 

@@ -21,7 +21,7 @@ from streamdp.lab.commands._contexts import ContextOption, InteractionsOption
 if TYPE_CHECKING:
     from streamdp.core.errors import InvalidConfig
     from streamdp.core.kinds.feedback import PolicyLearner
-    from streamdp.core.learners import Learner
+    from streamdp.core.kinds.kind import Kind
     from streamdp.core.regret import Bound
     from streamdp.lab.planning import ChangePlan, LearnerPlan, Wish
     from streamdp.service.config import Configuration
@@ -141,8 +141,7 @@ def plan(
     if configured not in (None, observes):
         raise _refused(f"--config {config}", expected=f"a stream of {observes}", got=configured)
     from streamdp.core.calibration import parse_epsilon
-    from streamdp.core.learners.feedback.learner import DEFAULT_FEEDBACK_RECIPE
-    from streamdp.core.learners.leader import DEFAULT_RECIPE
+    from streamdp.core.learners.recipes import OBSERVED
     from streamdp.lab.planning import Wish
     from streamdp.lab.replay.cells import parse_candidate
 
@@ -166,10 +165,10 @@ def plan(
         show([table], as_json=as_json)
         return
     if observes == "feedback":
-        text = text or DEFAULT_FEEDBACK_RECIPE
+        text = text or OBSERVED[observes].default
         wish = Wish.of_clicks(text, many, rate or 0.0, gap, horizon, seed, keys, traffic)
     else:
-        candidate = parse_candidate(text or DEFAULT_RECIPE)
+        candidate = parse_candidate(text or OBSERVED[observes].default)
         wish = Wish(candidate, many, gap, horizon, seed, base, keys)
     if len(several) > 1:
         _plan_several(wish, [parse_epsilon(of, "--epsilon") for of in several], as_json=as_json)
@@ -234,20 +233,21 @@ def _asked(
     configuration: Configuration = load(config)
     name = chosen(configuration, stream).stream
     planned = configuration.streams[name]
-    configured = planned.learner
-    if configured.charge is None:
-        raise _refused(f"--config {config}", expected="a learner with ε", got=configured.recipe)
-    observes = "losses" if configured.played is None else "feedback"
+    configured, observes = planned.learner, planned.table.observes
+    charge = configured.releases[0].epsilon
+    if not charge:
+        got = configured.recipe.name
+        raise _refused(f"--config {config}", expected="a learner with ε", got=got)
     if planned.contexts is not None:
         from streamdp.core.kinds.feedback import PolicyLearner
 
         assert isinstance(configured, PolicyLearner)
         actions = len(planned.actions)
-        return actions, configured.charge, None, observes, configured
-    return len(configured.actions), configured.charge, text_of(configured), observes, None
+        return actions, charge, None, observes, configured
+    return len(configured.actions), charge, text_of(configured), observes, None
 
 
-def text_of(learner: Learner) -> str:
+def text_of(learner: Kind) -> str:
     """A configured learner in the command line's form, without ε.
 
     >>> from streamdp.core.learners import learner_of
@@ -255,11 +255,12 @@ def text_of(learner: Learner) -> str:
     >>> text_of(learner_of(table, actions=["a", "b"]))
     'prefix_softmax:schedule=capped 512'
     """
-    from streamdp.lab.replay.cells import OBSERVED
+    from streamdp.core.kinds.recipe import config_of
+    from streamdp.core.learners.recipes import kind_of
 
-    config = learner.to_config()
-    recipe = OBSERVED["losses" if learner.played is None else "feedback"][config["recipe"]]
-    usual = recipe(actions=learner.actions, epsilon=config["epsilon"]).to_config()
+    config = config_of(learner.recipe)
+    plain = {"recipe": config["recipe"], "epsilon": config["epsilon"]}
+    usual = config_of(kind_of(plain, actions=learner.actions).recipe)
     options = [f"{name}={value}" for name, value in config.items() if value != usual[name]]
     return ":".join([config["recipe"], *options])
 

@@ -32,8 +32,9 @@ from streamdp.core.engine import Engine
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.events import Batch, Key, Release
 from streamdp.core.evidence.policy import PARTS
-from streamdp.core.learners import RECIPES, Learner, learner_of
-from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
+from streamdp.core.kinds.kind import Kind
+from streamdp.core.kinds.recipe import config_of
+from streamdp.core.learners.recipes import OBSERVED, kind_of
 from streamdp.core.randomness import SeededRandomness
 from streamdp.lab.audit import Memo, first_failure, neighbours_of
 from streamdp.lab.audit.neighbours import in_short_blocks
@@ -51,7 +52,7 @@ def require(held: object, promise: str, learner: object) -> None:
         raise AssertionError(f"{promise} ({learner})")
 
 
-def check_kind(learner: Learner, *, memo: Memo | None = None) -> None:
+def check_kind(learner: Kind, *, memo: Memo | None = None) -> None:
     """Raise `AssertionError` unless the learner keeps every promise.
 
     `memo` shares with checks of other learners what an audit finds of both.
@@ -87,20 +88,20 @@ class _Ran:
     rows: dict[Key, bytes]
 
 
-def _run(learner: Learner, batches: Sequence[Batch]) -> _Ran:
+def _run(learner: Kind, batches: Sequence[Batch]) -> _Ran:
     """Apply the batches, then save."""
     engine = Engine(
         stream="kit",
         partition=0,
         learner=learner,
-        budget=learner.charge,
+        budget=learner.releases[0].epsilon or None,
         randomness=SeededRandomness(1),
     )
     releases = [release for batch in batches for release in engine.apply_batch(batch)]
     return _Ran(releases, dict(engine.save()))
 
 
-def _log(learner: Learner) -> Batch:
+def _log(learner: Kind) -> Batch:
     """Slots of a few keys, two of them null, with gaps in the offsets."""
     row, numbers = neighbours_of(learner), np.arange(SLOTS)
     slots = made_up(row, "kit log", 1, SLOTS)[0]
@@ -108,31 +109,30 @@ def _log(learner: Learner) -> Batch:
     return row.batch(KEYS, numbers * 5 % 7 % len(KEYS), slots, numbers * 2, None)
 
 
-def _check_value(learner: Learner) -> None:
+def _check_value(learner: Kind) -> None:
     """Promise 1."""
-    config = learner.to_config()
+    recipe = learner.recipe
+    config = config_of(recipe)
     text = all(isinstance(word, str) for pair in config.items() for word in pair)
-    registered = learner.recipe in RECIPES or learner.recipe in FEEDBACK_RECIPES
+    registered = any(recipe.name in recipes for recipes in OBSERVED.values())
     require(registered, "a recipe that is registered", learner)
     require(text, "a configuration is text", learner)
     again = _read(learner, config, learner.actions)
     require(again == learner, "its configuration is the learner again", learner)
     require(hash(again) == hash(learner), "equal learners have equal hashes", learner)
-    require(again.digest() == learner.digest(), "equal learners have equal digests", learner)
-    require(str(learner).startswith(learner.recipe), "its line begins with its recipe", learner)
+    require(again.recipe.digest == recipe.digest, "equal learners have equal digests", learner)
+    require(str(learner).startswith(recipe.name), "its line begins with its recipe", learner)
     others = [_read(learner, config, learner.actions[::-1])]
     if "epsilon" in config:
         others.append(_read(learner, config | {"epsilon": "0.0625"}, learner.actions))
     for other in others:
-        distinct = other.digest() != learner.digest() and other != learner
+        distinct = other.recipe.digest != recipe.digest and other != learner
         require(distinct, "another learner has another digest", learner)
 
 
-def _read(learner: Learner, config: Mapping[str, str], actions: Sequence[str]) -> Learner:
+def _read(learner: Kind, config: Mapping[str, str], actions: Sequence[str]) -> Kind:
     """The learner of a configuration for these actions."""
     try:
-        if learner.recipe in RECIPES:
-            return learner_of(config, actions=actions)
-        return feedback_learner_of(config, actions=actions)
+        return kind_of(config, actions=actions)
     except InvalidConfig as error:
         raise AssertionError(f"its configuration can be read: {error} ({learner})") from error

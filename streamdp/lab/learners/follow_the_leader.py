@@ -36,8 +36,8 @@ def follow_the_leader(
     after every slot); `schedule` says how blocks grow, by default to fit the window.
     Reference: none, it is folklore.
 
-    >>> follow_the_leader(actions=["a", "b"], window="running").private
-    False
+    >>> follow_the_leader(actions=["a", "b"], window="running").charge is None
+    True
     """
     kind = cast("Window", one_of(window, ("whole", "running"), where="learner.window"))
     default = "capped 1" if kind == "running" else "dyadic"

@@ -25,8 +25,8 @@ def thompson(*, actions: Sequence[str], schedule: Schedule | str = "geometric 2"
     Arguments: `schedule` says how blocks grow.
     Reference: Thompson 1933.
 
-    >>> thompson(actions=["a", "b"]).private
-    False
+    >>> thompson(actions=["a", "b"]).charge is None
+    True
     """
     return PolicyLearner(
         actions=read_actions(actions),

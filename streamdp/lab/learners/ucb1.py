@@ -60,8 +60,8 @@ def ucb1(*, actions: Sequence[str], schedule: Schedule | str = "capped 1") -> Po
     Arguments: `schedule` says how blocks grow; `capped 1` chooses anew at every slot.
     Reference: Auer, Cesa-Bianchi & Fischer 2002, Fig. 1.
 
-    >>> ucb1(actions=["a", "b"]).private
-    False
+    >>> ucb1(actions=["a", "b"]).charge is None
+    True
     """
     return PolicyLearner(
         actions=read_actions(actions),

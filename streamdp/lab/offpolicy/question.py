@@ -135,8 +135,7 @@ def seconds_for(log: Log, question: FeedbackQuestion, within: SlotCells | None =
     """About how many seconds a log of losses takes."""
     cells = _cells_within(log, question, within)
     seconds_a_slot = sum(
-        1 / (RELEASED_A_SECOND if cell.learner.recipe in OFTEN else DRAWN_A_SECOND)
-        for cell in cells
+        1 / (RELEASED_A_SECOND if cell.learner.name in OFTEN else DRAWN_A_SECOND) for cell in cells
     )
     return log.slots * len(question.seeds) * seconds_a_slot
 
@@ -241,7 +240,7 @@ def _releases(
             ),
         )
         for cell in cells
-        if cell.learner.private
+        if cell.learner.charge is not None
         for seed in question.seeds
     ]
 

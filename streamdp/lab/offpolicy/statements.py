@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from streamdp.core.evidence.experiment import Arms
+from streamdp.core.kinds.recipe import config_of
 from streamdp.core.learners.feedback import PolicyLearner
 from streamdp.lab.offpolicy.answers import FeedbackAnswer
 from streamdp.lab.offpolicy.estimators import MeanReward, PolicyValues, ValueEstimate
@@ -327,7 +328,7 @@ def _answer(answer: FeedbackAnswer, replay: FeedbackReplay) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "learner": answer.cell.name,
         "epsilon": epsilon_option(answer.cell.epsilon),
-        "config": answer.cell.learner.to_config(),
+        "config": config_of(answer.cell.learner),
         "over_time": {
             "of": "regret" if answer.regret is not None else "mean reward",
             **answer.course.as_json(),

@@ -26,6 +26,7 @@ from numpy.random import default_rng  # noqa: TID251 - contents are made up: no 
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.grid import UNIT
+from streamdp.core.kinds.recipe import config_of
 from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
 from streamdp.lab.audit.laws import TOLERANCE, noise_classes, noise_law
 from streamdp.lab.audit.sampler import chi2
@@ -63,7 +64,7 @@ def audit_bandit(
     """
     few = learner
     if len(learner.actions) > _ARMS:
-        few = bandit_of(learner.to_config(), actions=learner.actions[:_ARMS])
+        few = bandit_of(config_of(learner), actions=learner.actions[:_ARMS])
     worst, failures = exposure(few, engine=engine), []
     if learner.charge is not None:
         if not worst <= float(learner.charge) + TOLERANCE:
@@ -77,7 +78,7 @@ def audit_bandit(
         configured=dict(learner.options).get("epsilon", "∞"),
         charged=learner.charge,
         worst=worst,
-        samples=samples if learner.private else 0,
+        samples=0 if learner.charge is None else samples,
         failures=tuple(failures),
     )
 

@@ -83,7 +83,7 @@ class BanditEngine:
             raise InvalidConfig("budget", "missing", expected=expected, got=budget)
         exact = None if budget is None else parse_epsilon(budget, "budget")
         if exact is not None and learner.charge is not None and exact < learner.charge:
-            expected = f"at least what {learner.recipe} charges, {learner.charge}"
+            expected = f"at least what {learner.name} charges, {learner.charge}"
             raise InvalidConfig("budget", "too small", expected=expected, got=exact)
         self.learner = learner
         self.slot = 1

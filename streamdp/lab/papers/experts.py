@@ -81,7 +81,7 @@ class ExpertEngine:
         check_learner(learner, ExpertLearner, recipe="batched_exp4(actions=…, experts=2, …)")
         check_randomness(randomness)
         if (exact := parse_epsilon(budget, "budget")) < learner.charge:
-            expected = f"at least what {learner.recipe} charges, {learner.charge}"
+            expected = f"at least what {learner.name} charges, {learner.charge}"
             raise InvalidConfig("budget", "too small", expected=expected, got=exact)
         self.learner = learner
         self.batch = 0

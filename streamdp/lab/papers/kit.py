@@ -17,6 +17,7 @@ A failure is an `AssertionError` that names the broken promise.
 
 from __future__ import annotations
 
+from streamdp.core.kinds.recipe import config_of
 from streamdp.core.randomness import SeededRandomness
 from streamdp.lab.kits.kinds import require
 from streamdp.lab.papers.audit import audit_bandit
@@ -42,10 +43,10 @@ def _engine(bandit: Bandit) -> BanditEngine:
 
 def _check_value(bandit: Bandit) -> None:
     """Promise 1."""
-    require(bandit.recipe in BANDIT_RECIPES, "a recipe that is registered", bandit)
-    again = bandit_of(bandit.to_config(), actions=bandit.actions)
-    same = (again.recipe, again.options, again.charge) == (
-        bandit.recipe,
+    require(bandit.name in BANDIT_RECIPES, "a recipe that is registered", bandit)
+    again = bandit_of(config_of(bandit), actions=bandit.actions)
+    same = (again.name, again.options, again.charge) == (
+        bandit.name,
         bandit.options,
         bandit.charge,
     )

@@ -464,7 +464,7 @@ class RegretTally:
 def conversion_in_rows(learner: Bandit) -> Conversion | None:
     """How a converted learner cuts batches, if its base runs for one horizon."""
     options = dict(learner.options)
-    if learner.recipe != "converted":
+    if learner.name != "converted":
         return None
     if options["base"] != "htinf" and options["horizon"] == "none":
         return None  # its horizon doubles

@@ -26,7 +26,6 @@ from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.learners import RECIPES, Leader, learner_of
 from streamdp.core.learners.feedback import FEEDBACK_RECIPES, PolicyLearner, feedback_learner_of
-from streamdp.core.learners.feedback.learner import DEFAULT_FEEDBACK_RECIPE
 from streamdp.core.schedule import Schedule
 from streamdp.core.selection import Smallest
 from streamdp.lab.papers.learners import BANDIT_RECIPES, Bandit, bandit_of
@@ -169,7 +168,7 @@ def policies(*, contexts: bool = False) -> tuple[Candidate, ...]:
     """
     known = [parse_candidate(name, observes="feedback") for name in FEEDBACK_RECIPES]
     private = [one for one in known if one.private and (contexts or not one.takes("context"))]
-    first = DEFAULT_FEEDBACK_RECIPE
+    first = FEEDBACK_RECIPES.default
     private.sort(key=lambda one: (not one.takes("context"), one.recipe != first))
     return tuple(private)
 

@@ -58,11 +58,12 @@ def bounds(replay: Replay, cell: Cell) -> tuple[Floats, Floats, str] | None:
     None with several keys, each of which has its own bound, and for learners without privacy.
     """
     difference = gap(replay)
-    if len(replay.summed.rows) > 1 or not cell.learner.private or difference <= 0:
+    if len(replay.summed.rows) > 1 or cell.learner.charge is None or difference <= 0:
         return None
     longest = replay.summed.longest
     horizons = np.unique(np.geomspace(1, longest, _BOUND_POINTS).astype(np.int64))
-    limits = [bound_of(cell.learner, horizon=int(t), gap=difference) for t in horizons]
+    found = (bound_of(cell.learner, horizon=int(t), gap=difference) for t in horizons)
+    limits = [limit for limit in found if limit is not None]
     return horizons.astype(float), np.array([limit.regret for limit in limits]), limits[-1].source
 
 

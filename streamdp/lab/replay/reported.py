@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from streamdp.core.kinds.recipe import config_of
 from streamdp.lab.logs.log import key_text
 from streamdp.lab.replay import following
 from streamdp.lab.replay.cells import epsilon_option, epsilon_text
@@ -195,7 +196,7 @@ def _cells(replay: Replay) -> Iterator[dict[str, object]]:
                 "candidate": answer.cell.candidate.text,
                 "role": role,
                 "epsilon": epsilon_option(answer.cell.epsilon),
-                "config": answer.cell.learner.to_config(),
+                "config": config_of(answer.cell.learner),
                 "regret": answer.mean,
                 "standard_error": answer.error,
                 "share_of_stake": share_reached(answer, replay),

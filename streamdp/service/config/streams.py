@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Self
 
 from streamdp.core.errors import InvalidConfig
 from streamdp.core.evidence.contexts import MOST_ARMS, Contexts
-from streamdp.core.learners import RECIPES, Learner, learner_of
-from streamdp.core.learners.feedback import FEEDBACK_RECIPES, feedback_learner_of
-from streamdp.core.learners.feedback.policy_contexts import NAME as CONTEXTS
+from streamdp.core.kinds.kind import Kind
+from streamdp.core.learners.recipes import CONTEXTS, OBSERVED, kind_of
 from streamdp.core.randomness import Randomness, SeededRandomness, SystemRandomness
 from streamdp.core.regret import Estimate, full_charge, shares
 from streamdp.ports import StreamTopics
@@ -41,7 +40,7 @@ class Stream:
     table: StreamTable
     actions: list[str]  # from the file that lists them if there is one
     contexts: Contexts | None  # None: a stream without
-    learner: Learner
+    learner: Kind
     estimates: tuple[Estimate, ...]
     feedback: Feedback | None  # None: a stream that observes losses
 
@@ -53,9 +52,10 @@ class Stream:
         learner = _learner(table, actions, contexts)
         feedback = None
         if table.feedback is not None:
-            assert learner.played is not None, "a recipe of feedback"
+            played = learner.recipe.played
+            assert played is not None, "a recipe of feedback"
             content, header = table.feedback.content, table.feedback.action_header
-            feedback = Feedback(tuple(actions), content, learner.played, header, contexts)
+            feedback = Feedback(tuple(actions), content, played, header, contexts)
         return cls(
             topics=StreamTopics(
                 app,
@@ -148,26 +148,24 @@ def _actions(table: StreamTable) -> list[str]:
     return names
 
 
-def _learner(table: StreamTable, actions: list[str], contexts: Contexts | None) -> Learner:
+def _learner(table: StreamTable, actions: list[str], contexts: Contexts | None) -> Kind:
     """A stream's learner: of its actions, or of its actions in each cell of its contexts."""
-    options, losses = _options(table.learner), table.observes == "losses"
-    known, others = (RECIPES, FEEDBACK_RECIPES) if losses else (FEEDBACK_RECIPES, RECIPES)
+    options, observes = _options(table.learner), table.observes
     recipe = table.learner.recipe
-    if recipe in others:
-        raise InvalidConfig(
-            "learner.recipe",
-            f"{recipe} is for streams that observe {'feedback' if losses else 'losses'}",
-            expected=f"one of {', '.join(sorted(known))}",
-            got=f"{recipe} with observes = {table.observes}",
-        )
-    if losses:
-        return learner_of(options, actions=actions)
+    for other in OBSERVED.keys() - {observes}:
+        if recipe in OBSERVED[other]:
+            raise InvalidConfig(
+                "learner.recipe",
+                f"{recipe} is for streams that observe {other}",
+                expected=f"one of {', '.join(sorted(OBSERVED[observes]))}",
+                got=f"{recipe} with observes = {observes}",
+            )
     if contexts is None:
         if recipe == CONTEXTS:
             raise InvalidConfig(
                 "context", "missing", expected=f"fields, for {CONTEXTS}", got="nothing"
             )
-        return feedback_learner_of(options, actions=actions)
+        return kind_of(options, actions=actions, observes=observes)
     if recipe not in (None, CONTEXTS) or "context" in options:
         raise InvalidConfig(
             "learner.recipe",
@@ -183,7 +181,7 @@ def _learner(table: StreamTable, actions: list[str], contexts: Contexts | None) 
             got=f"{contexts.cells} × {len(actions)}",
         )
     options = {"recipe": CONTEXTS, **options, "context": str(contexts)}
-    return feedback_learner_of(options, actions=contexts.arms(tuple(actions)))
+    return kind_of(options, actions=contexts.arms(tuple(actions)))
 
 
 def _options(table: LearnerTable) -> dict[str, str]:

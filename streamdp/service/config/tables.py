@@ -29,8 +29,7 @@ from pydantic import (
 from streamdp.assembly.rules import Combine
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.learners.feedback.learner import DEFAULT_FEEDBACK_RECIPE
-from streamdp.core.learners.leader import DEFAULT_RECIPE
+from streamdp.core.learners.recipes import OBSERVED
 from streamdp.service.config.complaints import shown
 from streamdp.service.settings import OnHalt, Start
 from streamdp.wire.feedback import ACTION_HEADER
@@ -186,8 +185,8 @@ class LearnerTable(BaseModel):
 
     recipe: str | None = Field(
         default=None,
-        description=f"which recipe; for a new stream that names none {DEFAULT_RECIPE},"
-        f" with feedback {DEFAULT_FEEDBACK_RECIPE}",
+        description=f"which recipe; for a new stream that names none {OBSERVED['losses'].default},"
+        f" with feedback {OBSERVED['feedback'].default}",
     )
 
     @property

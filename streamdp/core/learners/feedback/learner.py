@@ -8,14 +8,13 @@ from typing import ParamSpec
 
 from streamdp.core.calibration import parse_epsilon
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.kinds.feedback import PLAYED, Played, PolicyLearner
-from streamdp.core.learners.leader import Recipes, read_recipe, registered
+from streamdp.core.kinds.feedback import PLAYED, PolicyLearner
+from streamdp.core.kinds.recipe import Played
+from streamdp.core.learners.recipes import OBSERVED, Recipes, registered
 
-DEFAULT_FEEDBACK_RECIPE = "policy_following"
-"""The recipe of a configuration that names none."""
-
-FEEDBACK_RECIPES: Recipes[PolicyLearner] = Recipes()
+FEEDBACK_RECIPES: Recipes[PolicyLearner] = Recipes(default="policy_following")
 """Every recipe of a feedback learner by its name."""
+OBSERVED["feedback"] = FEEDBACK_RECIPES
 
 P = ParamSpec("P")
 
@@ -26,8 +25,8 @@ def feedback_recipe(function: Callable[P, PolicyLearner]) -> Callable[P, PolicyL
 
 
 def feedback_learner_of(config: Mapping[str, str], *, actions: Sequence[str]) -> PolicyLearner:
-    """The learner that a configuration's table names; the inverse of `PolicyLearner.to_config`."""
-    return read_recipe(FEEDBACK_RECIPES, config, actions=actions, default=DEFAULT_FEEDBACK_RECIPE)
+    """The learner that a configuration's table names; the inverse of `config_of`."""
+    return FEEDBACK_RECIPES.read(config, actions=actions)
 
 
 def read_share(option: str | Fraction | int, *, where: str) -> Fraction:

@@ -33,9 +33,6 @@ from streamdp.core.learners.feedback.policy_following import FITTING, HAZARD, fi
 from streamdp.core.learners.leader import read_schedule
 from streamdp.core.schedule import Schedule, capped
 
-NAME = "policy_contexts"
-"""The recipe that a table of contexts goes together with."""
-
 SPREAD = Fraction(7, 10)
 FLOOR = Fraction(8)
 

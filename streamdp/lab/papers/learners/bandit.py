@@ -25,7 +25,8 @@ from typing import ParamSpec, Protocol
 
 from streamdp.core.arrays import Floats, Ints
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.learners.leader import Recipes, read_actions, read_recipe, registered
+from streamdp.core.learners.leader import read_actions
+from streamdp.core.learners.recipes import Recipes, registered
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,29 +104,20 @@ class Bandit:
     actions: tuple[str, ...]
     charge: Fraction | None
     begin: Callable[[], Course] = field(compare=False, repr=False)
-    recipe: str = "bandit"
+    name: str = "bandit"
     options: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         """Check the actions' names."""
         object.__setattr__(self, "actions", read_actions(self.actions))
 
-    @property
-    def private(self) -> bool:
-        """Whether the learner is private."""
-        return self.charge is not None
-
-    def to_config(self) -> dict[str, str]:
-        """The learner as a table of options; `bandit_of` reads it back."""
-        return {"recipe": self.recipe, **dict(self.options)}
-
     def __str__(self) -> str:
         """One line for tables and logs."""
         options = ", ".join(f"{name}={value}" for name, value in self.options if value != "none")
-        return f"{self.recipe}({options}) of {len(self.actions)} actions"
+        return f"{self.name}({options}) of {len(self.actions)} actions"
 
 
-BANDIT_RECIPES: Recipes[Bandit] = Recipes()
+BANDIT_RECIPES: Recipes[Bandit] = Recipes(default="lazy_thompson")
 """Every recipe of a paper's feedback learner by its name."""
 
 P = ParamSpec("P")
@@ -137,8 +129,8 @@ def bandit_recipe(function: Callable[P, Bandit]) -> Callable[P, Bandit]:
 
 
 def bandit_of(config: Mapping[str, str], *, actions: Sequence[str]) -> Bandit:
-    """The learner that a table of options names; the inverse of `Bandit.to_config`."""
-    return read_recipe(BANDIT_RECIPES, config, actions=actions, default="lazy_thompson")
+    """The learner that a table of options names; the inverse of `config_of`."""
+    return BANDIT_RECIPES.read(config, actions=actions)
 
 
 def read_horizon(option: str | int | None, *, where: str) -> int | None:

@@ -31,7 +31,7 @@ import numpy as np
 
 from streamdp.core.arrays import Floats
 from streamdp.core.errors import InvalidConfig
-from streamdp.core.learners.leader import Recipes, registered
+from streamdp.core.learners.recipes import Recipes, registered
 from streamdp.lab.papers.learners.bandit import Chance
 from streamdp.lab.papers.learners.bases import Base, mixed, softmax
 
@@ -86,16 +86,16 @@ class ExpertLearner:
     charge: Fraction
     delta: Fraction
     begin: Callable[[], ExpertCourse] = field(compare=False, repr=False)
-    recipe: str = "experts"
+    name: str = "experts"
     options: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         """One line for tables and logs."""
         options = ", ".join(f"{name}={value}" for name, value in self.options if value != "none")
-        return f"{self.recipe}({options}) of {len(self.actions)} actions"
+        return f"{self.name}({options}) of {len(self.actions)} actions"
 
 
-EXPERT_RECIPES: Recipes[ExpertLearner] = Recipes()
+EXPERT_RECIPES: Recipes[ExpertLearner] = Recipes(default="batched_exp4")
 """Every recipe of a learner with expert advice by its name."""
 
 P = ParamSpec("P")
