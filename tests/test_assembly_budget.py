@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from streamdp.cli.ledger import _claim_as_dict, _claimed
+from streamdp.cli.ledger import _claim, _claimed
 from streamdp.core.errors import ConfigurationMismatch, StateMismatch
 from streamdp.core.events import ACTION, OPENING, Identity, Release
 from streamdp.ports import LastCommit, Published, StreamTopics
@@ -494,7 +494,8 @@ def test_does_verify_say_what_a_cap_by_day_buys() -> None:
     (claim,) = verification.persons({})
     charges = (claim.most, claim.slots, claim.of_stretch, claim.of_any)
     assert charges == (3, None, 3 * HALF, Fraction(3))
-    words, shown = _claimed(claim), _claim_as_dict(claim)
+    shown = _claim(claim)
+    words = _claimed(shown)
     assert "ε = 3/2 for a person in a key and day, 3 over any 24 hours of a key" in words
     assert (shown["per"], shown["of_any_slots"], shown["of_any_24_hours"]) == ("day", None, "3")
 

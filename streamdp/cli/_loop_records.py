@@ -12,23 +12,47 @@ nothing is repaired, and every error names file and line.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple
 
-from streamdp.cli._events import KEYS, kind, lines, names, read_key, refuse
-from streamdp.cli._feedback_events import cell_of
-from streamdp.cli._printable import word
+from msgspec import UNSET, Meta, UnsetType
+
+from streamdp.assembly.contents import Chosen, Lists, Predictions, Reward, Right, Truth
+from streamdp.assembly.public import PROPENSITY_HEADER
+from streamdp.cli._events import (
+    Keyed,
+    cell_of,
+    check_action,
+    context_of,
+    json_lines,
+    read,
+    shape_of,
+)
+from streamdp.client.requests import Request, outcome_record, request_record
+from streamdp.core.errors import InvalidConfig
+from streamdp.wire.feedback import ACTION_HEADER, CONTEXT_HEADER
+from streamdp.wire.json_format import request_content
 
 if TYPE_CHECKING:
-    from streamdp.assembly.contents import Asked, Said
-    from streamdp.client.requests import Request
     from streamdp.client.writing import Record
     from streamdp.wire.feedback import Feedback
 
-ASKS = {"feedback": "action", "rankers": "items", "categories": None, "errors": "predictions"}
-SAYS = {"feedback": "reward", "rankers": "item", "categories": "categories", "errors": "truth"}
-_BESIDE = ("pscore", "person")  # optional in a request of any mode, like an action
+ASKS = {"rankers": ("items", Lists), "errors": ("predictions", Predictions)}
+SAYS = {
+    "feedback": ("reward", Reward),
+    "rankers": ("item", Chosen),
+    "categories": ("categories", Right),
+    "errors": ("truth", Truth),
+}
+
+
+class _Asked(Keyed, kw_only=True):
+    """What a request of any mode may say."""
+
+    request: str
+    action: str | UnsetType = UNSET
+    pscore: Annotated[float, Meta(gt=0, le=1)] | UnsetType = UNSET
+    person: str | UnsetType = UNSET
 
 
 class Line(NamedTuple):
@@ -48,124 +72,51 @@ def loop_records(
     feedback: Feedback | None = None,
 ) -> Iterator[Line]:
     """The records of a file; `key` is for lines without one."""
-    from streamdp.client.requests import Request
-    from streamdp.core.errors import InvalidConfig
-
-    for where, text in lines(file, source):
-        if not text.strip():
-            continue
-        members = _members(where, text, mode, feedback)
-        own = read_key(where, members) if any(name in members for name in KEYS) else key
+    says, said = SAYS[mode]
+    asks, content = ASKS.get(mode, (None, None))
+    needed: list[tuple[str, Any]] = [("action", str)] if mode == "feedback" else []
+    needed += [(asks, Any)] if asks else []
+    either = {name: f"{name} (a request) or {says} (an outcome)" for name, _ in needed}
+    request = shape_of(_Asked, *needed, *context_of(feedback))
+    outcome = shape_of(Keyed, ("request", str), (says, Any))
+    for where, row in json_lines(file, source):
+        is_outcome = isinstance(row, dict) and says in row
+        line: Any = read(where, row, outcome if is_outcome else request, either)
         try:
-            of = Request(own, _text(where, members, "request"))
-            if SAYS[mode] in members:
-                yield Line(True, _outcome(of, members[SAYS[mode]], mode))
-            else:
-                yield Line(False, _request(where, of, members, mode, actions, feedback))
+            of = Request(line.key_or(key), line.request)
+            if is_outcome:
+                yield Line(True, outcome_record(of, said(getattr(line, says))))
+                continue
+            asked = getattr(line, asks) if asks else None
+            named = [*asked] if isinstance(asked, dict) else []
+            named += [] if line.action is UNSET else [line.action]
+            for name in named:
+                check_action(where, name, actions)
+            person = None if line.person is UNSET else line.person
+            record = request_record(of, content=content(asked) if content else None, person=person)
+            yield Line(False, _with_choice(where, record, line, actions, feedback))
         except InvalidConfig as error:
-            if str(error).startswith(where):
+            if error.where.startswith(where):
                 raise
-            raise InvalidConfig(f"{where}: {error}") from None
+            raise error.at(f"{where}: {error.where}") from None
 
 
-def _members(where: str, text: str, mode: str, feedback: Feedback | None) -> dict[str, Any]:
-    """A line's members, all of them known."""
-    try:
-        members = json.loads(text)
-    except (ValueError, RecursionError):
-        refuse(where, "is not JSON", "a request or an outcome a line", "text that is not JSON")
-    if not isinstance(members, dict):
-        refuse(where, "is not a record", "an object with key and request", kind(members))
-    asks, says = ASKS[mode], SAYS[mode]
-    common = ("request", *KEYS)
-    fields = ["context"] if feedback is not None and feedback.contexts is not None else []
-    allowed = (
-        [*common, says]
-        if says in members
-        else [*common, "action", *fields, *_BESIDE, *filter(None, [asks])]
-    )
-    for name in members:
-        if name not in allowed:
-            refuse(where, "unknown member", names(dict.fromkeys(allowed)), word(name))
-    if says not in members and asks is not None and asks not in members:
-        refuse(where, f"needs {asks} (a request) or {says} (an outcome)", "one", "none")
-    return members
-
-
-def _outcome(of: Request, value: Any, mode: str) -> Record:
-    from streamdp.assembly.contents import Chosen, Reward, Right, Truth
-    from streamdp.client.requests import outcome_record
-
-    kinds: dict[str, type[Said]] = {
-        "feedback": Reward, "rankers": Chosen, "categories": Right, "errors": Truth,
-    }  # fmt: skip
-    return outcome_record(of, kinds[mode](value))
-
-
-def _request(
-    where: str,
-    of: Request,
-    members: dict[str, Any],
-    mode: str,
-    actions: Sequence[str],
-    feedback: Feedback | None,
+def _with_choice(
+    where: str, record: Record, line: Any, actions: Sequence[str], feedback: Feedback | None
 ) -> Record:
-    from streamdp.assembly.public import PROPENSITY_HEADER
-    from streamdp.client.requests import request_record
-    from streamdp.wire.feedback import ACTION_HEADER, CONTEXT_HEADER
-    from streamdp.wire.json_format import request_content
-
-    content = _asked(where, members, mode, actions)
-    person = _text(where, members, "person") if "person" in members else None
-    key, value, headers = request_record(of, content=content, person=person)
-    if "action" in members:
-        _check_known(where, [_text(where, members, "action")], actions)
-    pscore = _probability(where, members)
-    cell = 0 if feedback is None else cell_of(where, members, feedback)
+    """A request's record with what it says of the shown action: in headers, or as its content."""
+    key, value, headers = record
+    pscore = None if line.pscore is UNSET else line.pscore
+    cell = 0 if feedback is None else cell_of(where, line, feedback)
     if feedback is not None and feedback.played == "value":
-        arm = cell * len(actions) + list(actions).index(members["action"])
+        arm = cell * len(actions) + actions.index(line.action)
         return key, request_content(feedback, arm, pscore), headers
     more: list[tuple[str, bytes | None]] = []
-    if "action" in members:
-        more.append((ACTION_HEADER, members["action"].encode()))
+    if line.action is not UNSET:
+        more.append((ACTION_HEADER, line.action.encode()))
     if feedback is not None and feedback.contexts is not None:
         named = feedback.contexts.header_of_cell(cell)
         more += [(CONTEXT_HEADER, named)] if named else []
     if pscore is not None:
         more.append((PROPENSITY_HEADER, repr(pscore).encode()))
     return key, value, [*headers, *more]
-
-
-def _probability(where: str, members: dict[str, Any]) -> float | None:
-    if "pscore" not in members:
-        return None
-    pscore = members["pscore"]
-    if isinstance(pscore, bool) or not isinstance(pscore, int | float) or not 0 < pscore <= 1:
-        refuse(f"{where}: pscore", "no probability", "a number in (0, 1]", "another number")
-    return float(pscore)
-
-
-def _asked(where: str, members: dict[str, Any], mode: str, actions: Sequence[str]) -> Asked | None:
-    from streamdp.assembly.contents import Lists, Predictions
-
-    asks = ASKS[mode]
-    if asks in (None, "action"):
-        return None
-    given = members[asks]
-    _check_known(where, given if isinstance(given, dict) else [], actions)
-    return Lists(given) if asks == "items" else Predictions(given)
-
-
-def _check_known(where: str, given: Any, actions: Sequence[str]) -> None:
-    for action in given:
-        if action not in actions:
-            refuse(where, "unknown action", names(actions), word(action))
-
-
-def _text(where: str, members: dict[str, Any], name: str) -> str:
-    if name not in members:
-        refuse(where, f"needs {name}", "the id that request and outcomes share", "no id")
-    value = members[name]
-    if not isinstance(value, str):
-        refuse(f"{where}: {name}", "is not usable", "text", kind(value))
-    return value

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
 from streamdp.cli.exit_codes import ExitCode
+from streamdp.core.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from streamdp.ports import Finding, StreamTopics, Technology
@@ -97,32 +98,23 @@ def prepared(path: Path, *, single_broker: bool, allowed: Seeds) -> Prepared:
 
 def chosen(configuration: Configuration, stream: str | None) -> StreamTopics:
     """The named stream, or the only one."""
-    from streamdp.core.errors import InvalidConfig
-
     known = {topics.stream: topics for topics in configuration.topics()}
     if stream is None and len(known) == 1:
         return next(iter(known.values()))
     if stream not in known:
         got = "none of them" if stream is None else stream
         what = "missing" if stream is None else "unknown"
-        raise InvalidConfig("--stream", what, expected=" or ".join(known), got=got)
+        refuse("--stream", what, " or ".join(known), got)
     return known[stream]
 
 
 def chosen_assembly(configuration: Configuration, assembly: str) -> StreamTopics:
     """The topics of a named assembly."""
-    from streamdp.core.errors import InvalidConfig
-
     known = {topics.stream: topics for topics in configuration.assembly_topics()}
     if assembly not in known:
         expected = " or ".join(known) or "a table [assemblies.NAME]"
-        raise InvalidConfig("--assembly", "unknown", expected=expected, got=assembly)
+        refuse("--assembly", "unknown", expected, assembly)
     return known[assembly]
-
-
-def narrowed(configuration: Configuration, stream: str | None) -> list[StreamTopics]:
-    """The named stream, or all of them."""
-    return configuration.topics() if stream is None else [chosen(configuration, stream)]
 
 
 def everything(configuration: Configuration) -> list[StreamTopics]:
@@ -130,25 +122,26 @@ def everything(configuration: Configuration) -> list[StreamTopics]:
     return [*configuration.topics(), *configuration.assembly_topics()]
 
 
+def narrowed(configuration: Configuration, name: str | None) -> list[StreamTopics]:
+    """The topics of the stream or assembly of this name, or all."""
+    asked = [topics for topics in everything(configuration) if name in (None, topics.stream)]
+    return asked or [chosen(configuration, name)]
+
+
 def sized(configuration: Configuration, streams: Sequence[StreamTopics]) -> list[StreamTopics]:
-    """The streams' topics, each with the size of its largest value."""
+    """The topics of streams and assemblies, each with the size of its largest value."""
     from dataclasses import replace
 
-    assemblies = {spec.name: spec for spec in configuration.assemblies()}
-
-    def largest(topics: StreamTopics) -> int:
-        if topics.output:
-            return assemblies[topics.stream].largest_value
-        return configuration.spec(topics.stream, seeds=seeds(True)).largest_value
-
-    return [replace(topics, largest_value=largest(topics)) for topics in streams]
+    specs: dict[str, StreamSpec | AssemblySpec] = {of.name: of for of in configuration.assemblies()}
+    for topics in streams:
+        if not topics.output:
+            specs[topics.stream] = configuration.spec(topics.stream, seeds=seeds(True))
+    return [replace(of, largest_value=specs[of.stream].largest_value) for of in streams]
 
 
 @contextmanager
 def reaching() -> Iterator[None]:
     """An error of the transport is not the configuration's fault: exit code 3."""
-    from streamdp.core.errors import InvalidConfig
-
     try:
         yield
     except InvalidConfig as error:
@@ -165,6 +158,11 @@ def complain(error: object) -> None:
     sys.stderr.write("".join(f"streamdp: {line}\n" for line in lines))
 
 
+def refuse(where: str, what: str, expected: object, got: object) -> NoReturn:
+    """Raise an error in the project's form."""
+    raise InvalidConfig(where, what, expected=expected, got=got) from None
+
+
 def wait_for(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine that uses a transport."""
     import asyncio
@@ -178,22 +176,38 @@ def print_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def print_report(report: T, text: Callable[[T], Iterable[str]], *, as_json: bool) -> None:
+    """Print a report: for programs as JSON, for people as the lines that `text` makes of it."""
+    if as_json:
+        print_json(report)
+        return
+    for line in text(report):
+        typer.echo(line)
+
+
+_MARKS = {
+    "good": typer.style("good   ", fg="green"),
+    "changed": typer.style("changed", fg="cyan"),
+    "warning": typer.style("warning", fg="yellow"),
+    "problem": typer.style("PROBLEM", fg="red", bold=True),
+}
+
+
 def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
     """Print the findings of a check; exit code 1 if one is a problem."""
-    from streamdp.ports import Verdict
+    from streamdp.wire.unprotected import NOT_PRIVATE, labelled
 
-    if as_json:
-        print_json([_finding(finding) for finding in findings])
-    else:
-        marks = {
-            Verdict.GOOD: typer.style("good   ", fg="green"),
-            Verdict.CHANGED: typer.style("changed", fg="cyan"),
-            Verdict.WARNING: typer.style("warning", fg="yellow"),
-            Verdict.PROBLEM: typer.style("PROBLEM", fg="red", bold=True),
-        }
-        for finding in findings:
-            typer.echo(f"{marks[finding.verdict]}  {finding.subject}: {finding.detail}")
-    if any(finding.verdict is Verdict.PROBLEM for finding in findings):
+    report: list[dict[str, Any]] = []
+    for of in findings:
+        members = {"subject": of.subject, "verdict": of.verdict.value, "detail": of.detail}
+        exact = of.subject.startswith(NOT_PRIVATE)
+        report.append(labelled(members) if exact else members)
+    print_report(
+        report,
+        lambda every: (f"{_MARKS[of['verdict']]}  {of['subject']}: {of['detail']}" for of in every),
+        as_json=as_json,
+    )
+    if any(of["verdict"] == "problem" for of in report):
         raise typer.Exit(ExitCode.WRONG)
 
 
@@ -202,15 +216,3 @@ def warn_of_content() -> None:
     from streamdp.wire.unprotected import LABEL
 
     typer.echo(LABEL, err=True)
-
-
-def _finding(finding: Finding) -> dict[str, object]:
-    """A finding for programs; one that looks at content is labelled."""
-    from streamdp.wire.unprotected import NOT_PRIVATE, labelled
-
-    report: dict[str, object] = {
-        "subject": finding.subject,
-        "verdict": finding.verdict.value,
-        "detail": finding.detail,
-    }
-    return labelled(report) if finding.subject.startswith(NOT_PRIVATE) else report

@@ -12,11 +12,11 @@ from streamdp.cli.common import (
     AsJson,
     Config,
     SingleBroker,
-    everything,
     load,
     narrowed,
     opened,
     print_findings,
+    seeds,
     sized,
     wait_for,
     warn_of_content,
@@ -62,8 +62,7 @@ def doctor(
     streamdp doctor --quarantine 10
     """
     configuration = load(config)
-    asked = [topics for topics in everything(configuration) if stream in (None, topics.stream)]
-    streams = sized(configuration, asked or narrowed(configuration, stream))
+    streams = sized(configuration, narrowed(configuration, stream))
     technology = opened(configuration, single_broker)
     if sample is not None or quarantine is not None:
         warn_of_content()
@@ -79,7 +78,6 @@ async def _look(
     quarantine: int | None,
 ) -> list[Finding]:
     """Run the checks in order; stop where the next one would make no sense."""
-    from streamdp.service.config import Seeds
     from streamdp.service.diagnosis import (
         are_good,
         in_several_partitions,
@@ -109,7 +107,7 @@ async def _look(
         for topics in streams:
             if topics.output:
                 continue
-            spec = configuration.spec(topics.stream, seeds=Seeds.ALLOWED)
+            spec = configuration.spec(topics.stream, seeds=seeds(True))
             looked += await schemas(spec.format.source)
             looked += await partitions(tools, spec, ledgers.by_others)
             looked.append(await in_several_partitions(published, topics, epoch=spec.epoch))

@@ -21,14 +21,14 @@ from streamdp.cli.common import (
     load,
     narrowed,
     opened,
-    print_json,
+    print_report,
     seeds,
     wait_for,
 )
 from streamdp.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from streamdp.ports import StreamTopics, Technology
     from streamdp.service.assembled import PersonsClaim
@@ -60,9 +60,8 @@ def show(
     Example: streamdp ledger show --stream home --key fr --last 10
     """
     configuration = load(config)
-    known = [topics for topics in everything(configuration) if stream in (None, topics.stream)]
-    streams = known or narrowed(configuration, stream)
     technology = opened(configuration, single_broker)
+    streams = narrowed(configuration, stream)
     lines = wait_for(lambda: _lines(technology, streams, key, last))
     for line in lines:
         typer.echo(line if as_json else _in_words(line))
@@ -146,31 +145,33 @@ def verify(
     specs, unread = _specs(configurations)
     outputs = {topics.output for topics in configured} - {""}
     verification = Verification(assembled=outputs, configured=specs)
-    read: set[str] = {topics.ledger for topics in configured}
+    read = {topics.ledger for topics in configured}
     retired: list[StreamTopics] = []
     for configuration in configurations:
         technology = opened(configuration, single_broker)
-        unread += wait_for(
-            partial(_read_state, technology, everything(configuration), verification)
-        )
-        unread += wait_for(partial(_read_shown, technology, configuration.topics(), verification))
-        wait_for(partial(_read, technology, configuration.topics(), verification))
+        unread += wait_for(partial(_read, technology, configuration, verification))
         others = wait_for(partial(_others, technology, configuration.app, read))
-        wait_for(partial(_read, technology, others, verification))
+        wait_for(partial(_read_ledgers, technology, others, verification))
         read |= {topics.ledger for topics in others}
         retired += others
     for configuration in configurations:  # requests are declared before a stream reads their events
         technology = opened(configuration, single_broker)
-        wait_for(partial(_read, technology, configuration.assembly_topics(), verification))
+        assemblies = configuration.assembly_topics()
+        wait_for(partial(_read_ledgers, technology, assemblies, verification))
     foreign = {topics.app for topics in retired} - {own.app for own in configurations}
     verification.finish()
-    uncovered = verification.uncovered(_budgets(configurations)[0])
-    verdicts = verification.verdicts(*_budgets(configurations), foreign=foreign)
+    budgets, elsewhere = _budgets(configurations)
+    verdicts = verification.verdicts(budgets, elsewhere, foreign=foreign)
     violations = shortened(verification.violations, verification.unlisted)
-    claims = verification.persons(_budgets(configurations)[1]) if persons else []
-    held = {**asdict(verification.compared), "not_read": unread}
-    ledgers = [topics.ledger for topics in retired]
-    _report(verdicts, violations, ledgers, uncovered, held, claims, as_json)
+    report = {
+        "topics": [_verdict(verdict, violations) for verdict in verdicts],
+        "violations": violations,
+        "not_configured": [topics.ledger for topics in retired],
+        "without_budget": verification.uncovered(budgets),
+        "compared": {**asdict(verification.compared), "not_read": unread},
+        "persons": [_claim(claim) for claim in verification.persons(elsewhere)] if persons else [],
+    }
+    print_report(report, _text, as_json=as_json)
     if violations or not all(verdict.kept for verdict in verdicts):
         raise typer.Exit(ExitCode.WRONG)
 
@@ -191,63 +192,51 @@ def _specs(configurations: Sequence[Configuration]) -> tuple[list[StreamSpec], l
 
 
 async def _read(
-    technology: Technology, streams: Sequence[StreamTopics], verification: Verification
-) -> None:
-    """Read an application's ledgers."""
-    from streamdp.ports import closing
-
-    async with closing(technology.publications()) as publications:
-        for topics in streams:
-            async for batch in publications.ledger(topics, follow=False):
-                verification.read(topics, batch)
-
-
-async def _read_state(
-    technology: Technology, streams: Sequence[StreamTopics], verification: Verification
+    technology: Technology, configuration: Configuration, verification: Verification
 ) -> list[str]:
-    """Read how far each partition has come; return why some state could not be read."""
+    """Read state, actions and ledgers of an application; return why some could not be read.
+
+    Of state, how far each partition has come; of actions, what their topics still have. The proof
+    is in the ledgers: whoever may read nothing else still gets it, and learns what was not compared
+    with it.
+    """
     from streamdp.core.errors import InvalidConfig, StateMismatch
     from streamdp.ports import closing
     from streamdp.wire.entries import checkpoints
 
     unread = list[str]()
     async with closing(technology.administrator()) as tools:
-        for topics in streams:
-            there = False
+        for topics in everything(configuration):
+            there, marks = False, partial(checkpoints, topics.stream)
             try:
-                async for commit in tools.last_commits(
-                    topics, marks=partial(checkpoints, topics.stream)
-                ):
+                async for commit in tools.last_commits(topics, marks=marks):
                     verification.read_state(topics, commit)
                     there = True
                 if not there:
                     unread.append(f"{topics.state}: there is none, or you may not see it")
             except (InvalidConfig, StateMismatch) as error:
                 unread.append(f"{topics.state}: {error}")
-    return unread
-
-
-async def _read_shown(
-    technology: Technology, streams: Sequence[StreamTopics], verification: Verification
-) -> list[str]:
-    """Read what one application's actions topics still have; return why some could not be read.
-
-    The proof is in the ledgers: whoever may read nothing else still gets it, and learns what was
-    not compared with it.
-    """
-    from streamdp.core.errors import InvalidConfig
-    from streamdp.ports import closing
-
-    unread = list[str]()
     async with closing(technology.publications()) as publications:
-        for topics in streams:
+        for topics in configuration.topics():
             try:
                 async for batch in publications.actions(topics, follow=False):
                     verification.read_published(topics, batch)
                 verification.read_all_published(topics)
             except InvalidConfig as error:
                 unread.append(f"{topics.actions}: {error}")
+    await _read_ledgers(technology, configuration.topics(), verification)
     return unread
+
+
+async def _read_ledgers(
+    technology: Technology, streams: Sequence[StreamTopics], verification: Verification
+) -> None:
+    from streamdp.ports import closing
+
+    async with closing(technology.publications()) as publications:
+        for topics in streams:
+            async for batch in publications.ledger(topics, follow=False):
+                verification.read(topics, batch)
 
 
 async def _others(technology: Technology, app: str, read: set[str]) -> list[StreamTopics]:
@@ -291,121 +280,87 @@ def _budgets(
     return budgets, alone
 
 
-def _report(
-    verdicts: Sequence[TopicVerdict],
-    violations: list[str],
-    retired: list[str],
-    uncovered: list[str],
-    compared: dict[str, Any],
-    claims: Sequence[PersonsClaim],
-    as_json: bool,
-) -> None:
-    """Print the verification, as JSON or as text."""
-    if as_json:
-        print_json(
-            {
-                "topics": [_as_dict(verdict, violations) for verdict in verdicts],
-                "violations": violations,
-                "not_configured": retired,
-                "without_budget": uncovered,
-                "compared": compared,
-                "persons": [_claim_as_dict(claim) for claim in claims],
-            }
-        )
-        return
-    for topic in uncovered:
-        typer.echo(
-            f"not judged: {printable(topic)}, which former streams read and no budget covers"
-        )
-    for ledger in retired:
-        typer.echo(f"also counted: {printable(ledger)}, of a stream that is no longer configured")
-    _tell_compared(compared)
-    for violation in violations:
-        typer.echo(f"VIOLATION  {printable(violation)}")
-    for verdict in verdicts:
-        beside = f" + {verdict.elsewhere} elsewhere" if verdict.elsewhere else ""
-        if beside and verdict.own != verdict.highest:
-            beside = f" (without other applications: {verdict.own}{beside})"
-        record = "request with its outcomes" if verdict.assembled else "record"
-        typer.echo(
-            f"topic {verdict.topic}: the highest charge on any {record} is ε = {verdict.highest}"
-            f"{beside}, of a budget of {verdict.budget}, by {verdict.lines} lines:"
-            f" {_verdict(verdict, violations)}"
-        )
-
-    for claim in claims:
-        typer.echo(_claimed(claim))
-
-
-def _claimed(claim: PersonsClaim) -> str:
-    """What one cap bounds, in words."""
-    name = f"persons of assembly {claim.app}.{claim.assembly}"
-    if claim.most is None:
-        return f"{name}: no cap; a person with m requests has m times ε = {claim.epsilon}"
-    if claim.slots is None:
-        return (
-            f"{name}: {claim.most} events count in each calendar day (UTC) of a key, each charged"
-            f" ε = {claim.epsilon} at most: ε = {claim.of_stretch} for a person in a key and day,"
-            f" {claim.of_any} over any 24 hours of a key in one epoch, however many slots these"
-            " have, times the keys that the person touches"
-        )
-    return (
-        f"{name}: {claim.most} events count in each stretch of {claim.slots} slots of a key, each"
-        f" charged ε = {claim.epsilon} at most: ε = {claim.of_stretch} for a person in a key and"
-        f" stretch, {claim.of_any} over any {claim.slots} consecutive slots of a key in one"
-        " epoch, times the keys that the person touches"
-    )
-
-
-def _claim_as_dict(claim: PersonsClaim) -> dict[str, Any]:
+def _verdict(of: TopicVerdict, violations: list[str]) -> dict[str, Any]:
     return {
-        "app": claim.app,
-        "assembly": claim.assembly,
-        "most": claim.most,
-        "slots": claim.slots,
-        "per": "day" if claim.most is not None and claim.slots is None else None,
-        "epsilon": str(claim.epsilon),
-        "of_stretch": _text(claim.of_stretch),
-        "of_any_slots": None if claim.slots is None else _text(claim.of_any),
-        "of_any_24_hours": None if claim.slots is not None else _text(claim.of_any),
+        "topic": of.topic,
+        "highest": str(of.highest),
+        "own": str(of.own),
+        "elsewhere": str(of.elsewhere),
+        "budget": str(of.budget),
+        "lines": of.lines,
+        "seeded_lines": of.seeded,
+        "assembled_into": list(of.assembled),
+        "kept": of.kept and not violations,
     }
 
 
-def _text(epsilon: Fraction | None) -> str | None:
-    return None if epsilon is None else str(epsilon)
+def _claim(of: PersonsClaim) -> dict[str, Any]:
+    by_day = of.most is not None and of.slots is None
+    of_any = None if of.most is None else str(of.of_any)
+    return {
+        "app": of.app,
+        "assembly": of.assembly,
+        "most": of.most,
+        "slots": of.slots,
+        "per": "day" if by_day else None,
+        "epsilon": str(of.epsilon),
+        "of_stretch": None if of.most is None else str(of.of_stretch),
+        "of_any_slots": None if by_day else of_any,
+        "of_any_24_hours": of_any if by_day else None,
+    }
 
 
-def _tell_compared(compared: dict[str, Any]) -> None:
-    """Print what was compared with the ledgers, which is what the proof covers."""
+def _text(report: dict[str, Any]) -> Iterator[str]:
+    """The verification in words."""
+    compared = report["compared"]
+    for topic in report["without_budget"]:
+        yield f"not judged: {printable(topic)}, which former streams read and no budget covers"
+    for ledger in report["not_configured"]:
+        yield f"also counted: {printable(ledger)}, of a stream that is no longer configured"
     for reason in compared["not_read"]:
-        typer.echo(f"not compared with the ledger: {printable(reason)}")
-    if compared["policies"]:
-        typer.echo(
-            f"{compared['policies']} published policies were computed again from the ledger's sums:"
-            " they are the same"
+        yield f"not compared with the ledger: {printable(reason)}"
+    if policies := compared["policies"]:
+        again = "published policies were computed again from the ledger's sums"
+        yield f"{policies} {again}: they are the same"
+    if actions := compared["actions"]:
+        yield f"{actions} published actions are those that the ledger puts in force"
+    for violation in report["violations"]:
+        yield f"VIOLATION  {printable(violation)}"
+    for of in report["topics"]:
+        highest, own = of["highest"], of["own"]
+        beside = "" if of["elsewhere"] == "0" else f" + {of['elsewhere']} elsewhere"
+        if beside and own != highest:
+            beside = f" (without other applications: {own}{beside})"
+        most = max(Fraction(highest), Fraction(own) + Fraction(of["elsewhere"]))
+        if of["kept"]:
+            verdict = "kept"
+        elif seeded := of["seeded_lines"]:
+            verdict = f"NO GUARANTEE, {seeded} lines were drawn from a seed"
+        elif most > Fraction(of["budget"]):
+            verdict = "OVER BUDGET"
+        else:
+            verdict = "NOT PROVEN, see the violations"
+        record = "request with its outcomes" if of["assembled_into"] else "record"
+        yield (
+            f"topic {of['topic']}: the highest charge on any {record} is ε = {highest}{beside},"
+            f" of a budget of {of['budget']}, by {of['lines']} lines: {verdict}"
         )
-    if compared["actions"]:
-        count = compared["actions"]
-        typer.echo(f"{count} published actions are those that the ledger puts in force")
+    yield from map(_claimed, report["persons"])
 
 
-def _verdict(verdict: TopicVerdict, violations: list[str]) -> str:
-    if verdict.seeded:
-        return f"NO GUARANTEE, {verdict.seeded} lines were drawn from a seed"
-    if not verdict.kept:
-        return "OVER BUDGET"
-    return "NOT PROVEN, see the violations" if violations else "kept"
-
-
-def _as_dict(verdict: TopicVerdict, violations: list[str]) -> dict[str, Any]:
-    return {
-        "topic": verdict.topic,
-        "highest": str(verdict.highest),
-        "own": str(verdict.own),
-        "elsewhere": str(verdict.elsewhere),
-        "budget": str(verdict.budget),
-        "lines": verdict.lines,
-        "seeded_lines": verdict.seeded,
-        "assembled_into": list(verdict.assembled),
-        "kept": verdict.kept and not violations,
-    }
+def _claimed(of: dict[str, Any]) -> str:
+    """What one cap bounds, in words."""
+    name, most, slots = f"persons of assembly {of['app']}.{of['assembly']}", of["most"], of["slots"]
+    if most is None:
+        return f"{name}: no cap; a person with m requests has m times ε = {of['epsilon']}"
+    where, stretch = f"stretch of {slots} slots", "stretch"
+    window = f"{of['of_any_slots']} over any {slots} consecutive slots of a key in one epoch"
+    if of["per"]:
+        where, stretch = "calendar day (UTC)", "day"
+        window = f"{of['of_any_24_hours']} over any 24 hours of a key in one epoch, however many"
+        window += " slots these have"
+    return (
+        f"{name}: {most} events count in each {where} of a key, each charged ε = {of['epsilon']}"
+        f" at most: ε = {of['of_stretch']} for a person in a key and {stretch}, {window}, times the"
+        " keys that the person touches"
+    )

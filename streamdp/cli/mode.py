@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from streamdp.cli.common import (
     chosen,
     load,
     opened,
-    print_json,
+    print_report,
     wait_for,
 )
 
@@ -59,21 +60,24 @@ def mode(
     technology = opened(configuration, single_broker)
     line = wait_for(lambda: _published(technology, topics) if switch is None
                     else _publish(technology, topics, switch))  # fmt: skip
-    live, since = (
-        line is None or line.live,
-        None if line is None else f"{line.at:%Y-%m-%dT%H:%M:%SZ}",
-    )
-    if as_json:
-        print_json(
-            {"stream": topics.stream, "mode": "live" if live else "fallback", "since": since}
-        )
-        return
-    used = "each key's own action" if live else "the fallback action"
-    typer.echo(f"{topics.stream}: {f'since {since} ' if since else ''}all readers use {used}")
-    if not live and configuration.streams[topics.stream].table.fallback_action is None:
+    live = line is None or line.live
+    since = None if line is None else f"{line.at:%Y-%m-%dT%H:%M:%SZ}"
+    report = {"stream": topics.stream, "mode": "live" if live else "fallback", "since": since}
+    print_report(report, _text, as_json=as_json)
+    if (
+        not as_json
+        and not live
+        and configuration.streams[topics.stream].table.fallback_action is None
+    ):
         typer.echo(
             "the configuration has no fallback_action: look-ups over HTTP answer 404", err=True
         )
+
+
+def _text(report: dict[str, str | None]) -> Iterator[str]:
+    used = "each key's own action" if report["mode"] == "live" else "the fallback action"
+    since = f"since {report['since']} " if report["since"] else ""
+    yield f"{report['stream']}: {since}all readers use {used}"
 
 
 async def _publish(technology: Technology, topics: StreamTopics, switch: Switch) -> ModeLine:

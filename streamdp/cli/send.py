@@ -4,7 +4,7 @@ Input is JSON, one event a line (``{"key": "fr", "losses": [0.1, 0.9]}``, losses
 action, or only the list; for a feedback stream ``{"key": "fr", "action": "a", "reward": 1}``), CSV
 with the actions' names as header and an optional column ``key`` (for a feedback stream the columns
 ``action`` and ``reward``), or a NumPy file of rows. A key that is not UTF-8 is ``key_base64``.
-`_events` and `_feedback_events` have the rules. Each event is sent exactly once, in the order of
+`_events` has the rules. Each event is sent exactly once, in the order of
 its key. ``padding = "fixed"`` of the format makes JSON of one width.
 
 With ``--assembly`` the lines are requests and outcomes (`_loop_records`), in any order; of each
@@ -22,9 +22,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
-from streamdp.cli._events import events, refuse
-from streamdp.cli._feedback_events import shown_events
-from streamdp.cli._loop_records import Line, loop_records
 from streamdp.cli._printable import key_bytes
 from streamdp.cli.common import (
     DEFAULT_CONFIG,
@@ -36,8 +33,9 @@ from streamdp.cli.common import (
     chosen_assembly,
     load,
     opened,
-    print_json,
+    print_report,
     reaching,
+    refuse,
 )
 
 if TYPE_CHECKING:
@@ -122,14 +120,13 @@ def send(
             records = _encoded(format_, topics.input, file, source, default, rows)
         counts = run(_sent(technology, topics, records, partition))
     count, outcomes = counts[topics.input], counts.get(topics.second_input)
-    if outcomes is None:
-        report, told = {"topic": topics.input, "records": count}, f"{count} records"
-        told += f" sent to {topics.input}"
-    else:
+    report: dict[str, object] = {"topic": topics.input, "records": count}
+    text = f"{count} records sent to {topics.input}"
+    if outcomes is not None:
         report = {"requests": count, "outcomes": outcomes}
-        told = f"{count} requests sent to {topics.input}, {outcomes} outcomes to"
-        told += f" {topics.second_input}"
-    print_json(report) if as_json else typer.echo(told)
+        text = f"{count} requests sent to {topics.input}, {outcomes} outcomes to"
+        text += f" {topics.second_input}"
+    print_report(report, lambda _: [text], as_json=as_json)
 
 
 async def _sent(
@@ -188,6 +185,7 @@ def _of_assembly(
     key: bytes | None,
 ) -> Iterator[Sent]:
     """The requests and outcomes of a file as records, each topic's in its format."""
+    from streamdp.cli._loop_records import Line, loop_records
     from streamdp.service.config.assembling import contents_of
     from streamdp.service.sources import up_to_date
 
@@ -222,6 +220,7 @@ def _encoded(
     """The events of a file as records: consecutive events of a key are rows of one record."""
     import numpy as np
 
+    from streamdp.cli._events import events, shown_events
     from streamdp.core.errors import InvalidConfig
 
     feedback = format_.feedback

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +19,8 @@ from streamdp.cli.common import (
     chosen_assembly,
     load,
     opened,
-    print_json,
+    print_report,
+    seeds,
     wait_for,
     warn_of_content,
 )
@@ -69,7 +70,7 @@ def inspect(
     described: Describe
     if assembly is None:
         topics = chosen(configuration, stream)
-        spec = configuration.spec(topics.stream, seeds=_any_seed())
+        spec = configuration.spec(topics.stream, seeds=seeds(True))
         described = partial(_described, spec)
     else:
         topics = chosen_assembly(configuration, assembly)
@@ -79,14 +80,7 @@ def inspect(
     partitions = wait_for(lambda: _inspect(technology, topics, described, partition, content))
     if content:
         warn_of_content()
-    print_json(partitions) if as_json else _print(partitions)
-
-
-def _any_seed() -> Any:
-    """Allow any seed: inspection draws nothing."""
-    from streamdp.service.config import Seeds
-
-    return Seeds.ALLOWED
+    print_report(partitions, _text, as_json=as_json)
 
 
 async def _inspect(
@@ -101,11 +95,10 @@ async def _inspect(
     async with closing(technology.administrator()) as tools:
         first = await tools.peek(topics, partition or 0)
         numbers = range(first.partitions) if partition is None else [partition]
-        partitions = []
-        for number in numbers:
-            place = Partition(topics.stream, number)
-            partitions.append(described(place, await tools.peek(topics, number), content))
-        return partitions
+        return [
+            described(Partition(topics.stream, at), await tools.peek(topics, at), content)
+            for at in numbers
+        ]
 
 
 def _described(spec: StreamSpec, place: Partition, taken: Taken, content: bool) -> dict[str, Any]:
@@ -209,12 +202,12 @@ def _rows(spec: StreamSpec, saved: SavedState) -> dict[str, Any]:
     return rows
 
 
-def _print(partitions: list[dict[str, Any]]) -> None:
+def _text(partitions: list[dict[str, Any]]) -> Iterator[str]:
     for facts in partitions:
-        typer.echo(f"partition {facts['partition']}")
+        yield f"partition {facts['partition']}"
         for name, value in facts.items():
             if isinstance(value, dict):
                 value = ", ".join(f"{key} {part}" for key, part in value.items())
             if name != "partition":
                 shown = "none" if value is None else printable(str(value))
-                typer.echo(f"  {name.replace('_', ' '):<18} {shown}")
+                yield f"  {name.replace('_', ' '):<18} {shown}"

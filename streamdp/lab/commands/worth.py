@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from streamdp.cli._events import refuse
 from streamdp.cli._printable import is_asked, word
 from streamdp.cli.common import (
     DEFAULT_CONFIG,
@@ -22,6 +21,7 @@ from streamdp.cli.common import (
     load,
     opened,
     print_json,
+    refuse,
     wait_for,
 )
 
