@@ -35,7 +35,6 @@ from streamdp.wire.formats import configure
 from streamdp.wire.lines import Charge
 from streamdp.wire.published import decode_ledger
 from streamdp.wire.renewals import Source
-from streamdp_adapters.registry.asking import Client
 from streamdp_adapters.registry.fields import Field
 from streamdp_adapters.registry.formats import AVRO, JSON_SCHEMA, Reading, SchemaFormat
 from streamdp_adapters.registry.schemas import Schema, held, prefix
@@ -431,7 +430,7 @@ def test_a_password_is_sent_and_read_anew(tmp_path: Path) -> None:
     with registry() as kept:
         kept.register("home-losses-value", EVENT, number=1)
         format_ = avro_format(kept.url, user="shop", password_file=str(secret))
-        client = Client(format_.reading.registry)
+        client = format_.source
         assert len(asyncio.run(client.schemas())) == 1
         secret.write_text("two")
         asyncio.run(client.schemas())
@@ -444,12 +443,12 @@ def test_a_certificate_is_checked(tmp_path: Path) -> None:
     with registry(tmp_path / "server.pem") as kept:
         kept.register("home-losses-value", EVENT, number=1)
         trusting = avro_format(kept.url, ca_file=str(tmp_path / "ca.pem"))
-        assert len(asyncio.run(Client(trusting.reading.registry).schemas())) == 1
+        assert len(asyncio.run(trusting.source.schemas())) == 1
         with pytest.raises(TransportLost, match="SSLCertVerificationError"):
-            asyncio.run(Client(avro_format(kept.url).reading.registry).schemas())
+            asyncio.run(avro_format(kept.url).source.schemas())
     nothing = avro_format("https://nowhere", ca_file=str(tmp_path / "none.pem"))
     with pytest.raises(InvalidConfig, match=r"format\.ca_file: cannot be read"):
-        Client(nothing.reading.registry)
+        asyncio.run(nothing.source.schemas())
 
 
 ANSWERS: dict[str, Callable[[Registry], object]] = {
@@ -463,7 +462,7 @@ def test_another_answer_than_expected_is_an_outage(spoil: Callable[[Registry], o
     with registry() as kept:
         spoil(kept)
         with pytest.raises(TransportLost, match="registry of home-losses-value"):
-            asyncio.run(Client(avro_format(kept.url).reading.registry).schemas())
+            asyncio.run(avro_format(kept.url).source.schemas())
 
 
 @pytest.mark.parametrize("said", [b"", b"garbage", b"HTTP/1.0", b"x" * 100_000], ids=len)
@@ -478,7 +477,7 @@ def test_what_is_no_answer_of_http_is_an_outage(said: bytes) -> None:
 
         async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            await Client(avro_format(url).reading.registry).schemas()
+            await avro_format(url).source.schemas()
 
     with pytest.raises(TransportLost, match="registry of home-losses-value"):
         asyncio.run(asked())
@@ -488,7 +487,7 @@ def test_nobody_there_is_an_outage() -> None:
     with registry() as kept:
         url = kept.url
     with pytest.raises(TransportLost, match="does not answer"):
-        asyncio.run(Client(avro_format(url).reading.registry).schemas())
+        asyncio.run(avro_format(url).source.schemas())
 
 
 def test_a_schema_that_nothing_can_be_read_by_is_logged_once() -> None:

@@ -40,77 +40,6 @@ class _Version(msgspec.Struct):
     schemaType: str = "AVRO"  # noqa: N815  # the registry's own name
 
 
-class Client:
-    """Asks one registry about one subject."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-        self._where = f"registry of {registry.subject}"
-        self._versions: dict[int, Schema] = {}
-        parts = urlsplit(registry.url)
-        self._host, self._path = parts.hostname or "", parts.path
-        self._port = parts.port or (443 if parts.scheme == "https" else 80)
-        self._netloc = parts.netloc
-        self._tls = _tls(registry) if parts.scheme == "https" else None
-
-    async def schemas(self) -> tuple[Schema, ...]:
-        """All versions of the subject, the oldest first; none if there is no such subject.
-
-        Raises `TransportLost` without an answer, or with another one than expected.
-        """
-        subject = f"subjects/{quote(self._registry.subject, safe='')}/versions"
-        try:
-            async with asyncio.timeout(_SECONDS):
-                numbers = await self._asked(subject, list[int])
-                for number in (numbers or [])[-MOST_SCHEMAS:]:
-                    if number not in self._versions:
-                        answer = await self._asked(f"{subject}/{number}", _Version)
-                        if answer is not None and 0 <= answer.id < 2**32:
-                            self._versions[number] = Schema(
-                                answer.id, answer.schemaType, answer.schema
-                            )
-        except (*_NO_ANSWER, TimeoutError, msgspec.MsgspecError) as error:
-            expected, got = "the versions of the subject", type(error).__name__
-            raise TransportLost(
-                self._where, "does not answer", expected=expected, got=got
-            ) from error
-        return tuple(schema for _, schema in sorted(self._versions.items()))
-
-    async def _asked(self, path: str, kind: type[T]) -> T | None:
-        """One answer; None if there is no such thing. By HTTP/1.0 it ends with the connection."""
-        lines = [
-            f"GET {self._path}/{path} HTTP/1.0",
-            f"Host: {self._netloc}",
-            "Accept: application/vnd.schemaregistry.v1+json, application/json",
-            *self._authorization(),
-        ]
-        reader, writer = await asyncio.open_connection(
-            self._host, self._port, ssl=self._tls, server_hostname=self._host if self._tls else None
-        )
-        try:
-            writer.write("\r\n".join([*lines, "", ""]).encode())
-            head = await reader.readuntil(b"\r\n\r\n")
-            status = int(head.split(maxsplit=2)[1])
-            body = b""
-            while len(body) <= _MOST_BYTES and (part := await reader.read(1 << 16)):
-                body += part
-        finally:
-            writer.close()
-        if status == _NOT_FOUND:
-            return None
-        if status != 200 or len(body) > _MOST_BYTES:
-            raise TransportLost(self._where, "refuses to answer", expected="status 200", got=status)
-        return msgspec.json.decode(body, type=kind)
-
-    def _authorization(self) -> list[str]:
-        """The header with the password, whose file is read anew for each question."""
-        registry = self._registry
-        if registry.user is None or registry.password_file is None:
-            return []
-        secret = f"{registry.user}:{registry.password_file.read_text('utf-8').strip()}"
-        return [f"Authorization: Basic {b64encode(secret.encode()).decode()}"]
-
-
 def _tls(registry: Registry) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=registry.ca_file)
@@ -122,12 +51,14 @@ def _tls(registry: Registry) -> ssl.SSLContext:
 
 
 class Subject:
-    """A subject of a registry, kept fresh; logs what changes."""
+    """A subject of a registry: asks for its schemas, keeps them fresh, and logs what changes."""
 
     def __init__(self, registry: Registry, fault: Callable[[Schema], str | None]) -> None:
         """`fault`: why records of a schema cannot be read."""
         self._registry, self._fault = registry, fault
-        self._client: Client | None = None  # a check of the configuration needs none
+        self._where = f"registry of {registry.subject}"
+        self._tls: ssl.SSLContext | None = None  # made by the first question
+        self._versions: dict[int, Schema] = {}
         self._known: dict[int, Schema] = {}
 
     @property
@@ -147,21 +78,17 @@ class Subject:
 
     async def fetch(self) -> None:
         """Fetch the subject's schemas once."""
-        self._registry.fetched.schemas = await self._asked()
+        self._registry.fetched.schemas = await self.schemas()
 
     def faults(self) -> dict[int, str | None]:
         """The schemas that were fetched, and why records of one cannot be read."""
         return {of.id: self._fault(of) for of in self._registry.fetched.schemas or ()}
 
-    async def _asked(self) -> tuple[Schema, ...]:
-        self._client = self._client or Client(self._registry)
-        return await self._client.schemas()
-
     async def turn(self, log: Log, /) -> None:
         """Fetch once, and log what changes."""
         fetched = self._registry.fetched
         try:
-            schemas = await self._asked()
+            schemas = await self.schemas()
         except TransportLost as error:
             if fetched.lost_at is None:
                 log.warning("registry_lost", subject=self.subject, detail=str(error))
@@ -183,3 +110,58 @@ class Subject:
                 fault = "its id had another schema before, which it keeps"
             if fault is not None:
                 log.warning("schema_unreadable", subject=self.subject, id=schema.id, detail=fault)
+
+    async def schemas(self) -> tuple[Schema, ...]:
+        """All versions of the subject, the oldest first; none if there is no such subject.
+
+        Raises `TransportLost` without an answer, or with another one than expected.
+        """
+        subject = f"subjects/{quote(self._registry.subject, safe='')}/versions"
+        if self._tls is None and urlsplit(self._registry.url).scheme == "https":
+            self._tls = _tls(self._registry)
+        try:
+            async with asyncio.timeout(_SECONDS):
+                numbers = await self._asked(subject, list[int])
+                for number in (numbers or [])[-MOST_SCHEMAS:]:
+                    if number not in self._versions:
+                        answer = await self._asked(f"{subject}/{number}", _Version)
+                        if answer is not None and 0 <= answer.id < 2**32:
+                            self._versions[number] = Schema(
+                                answer.id, answer.schemaType, answer.schema
+                            )
+        except (*_NO_ANSWER, TimeoutError, msgspec.MsgspecError) as error:
+            expected, got = "the versions of the subject", type(error).__name__
+            raise TransportLost(
+                self._where, "does not answer", expected=expected, got=got
+            ) from error
+        return tuple(schema for _, schema in sorted(self._versions.items()))
+
+    async def _asked(self, path: str, kind: type[T]) -> T | None:
+        """One answer; None if there is no such thing. By HTTP/1.0 it ends with the connection."""
+        registry = self._registry
+        parts = urlsplit(registry.url)
+        lines = [
+            f"GET {parts.path}/{path} HTTP/1.0",
+            f"Host: {parts.netloc}",
+            "Accept: application/vnd.schemaregistry.v1+json, application/json",
+        ]
+        if registry.user is not None and registry.password_file is not None:
+            secret = f"{registry.user}:{registry.password_file.read_text('utf-8').strip()}"
+            lines.append(f"Authorization: Basic {b64encode(secret.encode()).decode()}")
+        reader, writer = await asyncio.open_connection(
+            parts.hostname, parts.port or (443 if self._tls else 80), ssl=self._tls
+        )
+        try:
+            writer.write("\r\n".join([*lines, "", ""]).encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            status = int(head.split(maxsplit=2)[1])
+            body = b""
+            while len(body) <= _MOST_BYTES and (part := await reader.read(1 << 16)):
+                body += part
+        finally:
+            writer.close()
+        if status == _NOT_FOUND:
+            return None
+        if status != 200 or len(body) > _MOST_BYTES:
+            raise TransportLost(self._where, "refuses to answer", expected="status 200", got=status)
+        return msgspec.json.decode(body, type=kind)

@@ -135,15 +135,6 @@ class Reading:
             return str(error)
         return None
 
-    def check(self) -> None:
-        """Refuse an extra that is not installed."""
-        package = _PACKAGES.get(self.kind)
-        if package is not None and find_spec(package.partition(".")[0]) is None:
-            expected = 'pip install "streamdp[registry]"'
-            name = _NAMES[self.kind]
-            got = f"no {package}"
-            raise InvalidConfig(f"format {name}", "is an extra", expected=expected, got=got)
-
     def content(self, value: Value) -> object:
         """The field's content in one record; None if it is unusable."""
         if value is None or (reader := self.readers.get(value[:PREFIX])) is None:
@@ -463,10 +454,12 @@ class SchemaFactory:
     def reading(
         self, field: Field, options: Mapping[str, object], *, actions: tuple[str, ...] = ()
     ) -> Reading:
-        """What reads a field, from a table's options."""
-        reading = Reading(kind=self.kind, registry=_registry(options), field=field, actions=actions)
-        reading.check()
-        return reading
+        """What reads a field, from a table's options; refuses an extra that is not installed."""
+        package = _PACKAGES.get(self.kind)
+        if package is not None and find_spec(package.partition(".")[0]) is None:
+            where, expected = f"format {_NAMES[self.kind]}", 'pip install "streamdp[registry]"'
+            raise InvalidConfig(where, "is an extra", expected=expected, got=f"no {package}")
+        return Reading(kind=self.kind, registry=_registry(options), field=field, actions=actions)
 
 
 AVRO = SchemaFactory("AVRO")
