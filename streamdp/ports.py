@@ -253,13 +253,7 @@ class Transport(Protocol):
         """
         ...
 
-    async def take(
-        self,
-        partition: Partition,
-        *,
-        entries: LiveEntries | None = None,
-        progress: Callable[[int], None] | None = None,
-    ) -> Taken:
+    async def take(self, partition: Partition, *, entries: LiveEntries | None = None) -> Taken:
         """Fence every earlier owner and return what is durable.
 
         The state is read into `entries`, some at a time and in their order, which is then the

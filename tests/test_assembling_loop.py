@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -178,15 +178,9 @@ class Deaf(MemoryTransport):
 
     takes = 0
 
-    async def take(
-        self,
-        partition: Partition,
-        *,
-        entries: LiveEntries | None = None,
-        progress: Callable[[int], None] | None = None,
-    ) -> Taken:
+    async def take(self, partition: Partition, *, entries: LiveEntries | None = None) -> Taken:
         self.takes += 1
-        return await super().take(partition, entries=entries, progress=progress)
+        return await super().take(partition, entries=entries)
 
     async def poll(self, *, max_records: int, timeout: float) -> Sequence[Records]:
         if self.takes <= PARTITIONS:

@@ -140,7 +140,8 @@ def test_a_state_is_restored_the_same_from_its_log(
             commit = work.cut(now=stop / 2, pace=Pace()).commit
         store.decide(commit)
         log = compacted([*log, *commit.state], chance)
-        entries, at = SavedEntries(stream, HOME), 0
+        told, at = list[int](), 0
+        entries = SavedEntries(stream, HOME, told=told.append)
         entries.enter(
             *zip(*log[-1:], strict=True)
         )  # the newest checkpoint comes first, and again in its place
@@ -148,6 +149,7 @@ def test_a_state_is_restored_the_same_from_its_log(
             piece = chance.randrange(1, 9)
             entries.enter(*zip(*log[at : at + piece], strict=True))
             at += piece
+        assert told[-1] == entries.entered >= len(log)  # the log says how far a taking is
         assert not any(b'"row"' in place for place in entries)
         entries.settle()
         behind += len(entries.behind)

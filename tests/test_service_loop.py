@@ -551,16 +551,10 @@ class Slow(Between):
         self.gate = asyncio.Event()
         self.order: list[str] = []
 
-    async def take(
-        self,
-        partition: Partition,
-        *,
-        entries: LiveEntries | None = None,
-        progress: Callable[[int], None] | None = None,
-    ) -> Taken:
+    async def take(self, partition: Partition, *, entries: LiveEntries | None = None) -> Taken:
         """Say so."""
         self.order.append("take")
-        return await super().take(partition, entries=entries, progress=progress)
+        return await super().take(partition, entries=entries)
 
     async def leave(self, partition: Partition) -> None:
         """Wait for the gate."""

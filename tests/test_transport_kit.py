@@ -87,13 +87,7 @@ class GoesOnAfterLoss(MemoryTransport):
 
 
 class ReadsBeforeFencing(MemoryTransport):
-    async def take(
-        self,
-        partition: Partition,
-        *,
-        entries: LiveEntries | None = None,
-        progress: Callable[[int], None] | None = None,
-    ) -> Taken:
+    async def take(self, partition: Partition, *, entries: LiveEntries | None = None) -> Taken:
         stale = self._log.state(self._stream(partition), partition.number)
         for _ in range(20):
             await asyncio.sleep(0)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import compress
 from typing import TYPE_CHECKING
@@ -88,8 +88,16 @@ class Places:
 class SavedEntries(LiveEntries):
     """All entries but the rows, and the published releases, of the epoch: these are apart."""
 
-    def __init__(self, spec: StreamSpec, partition: Partition) -> None:
+    def __init__(
+        self,
+        spec: StreamSpec,
+        partition: Partition,
+        *,
+        told: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """`told` gets the number of entries after each reading, in the thread that reads."""
         super().__init__()
+        self._told = told
         self.heritage = Inherited()
         self.engine: Engine = spec.engine(partition.number, heritage=self.heritage)
         self.rows: Loading = self.engine.loading()
@@ -125,6 +133,7 @@ class SavedEntries(LiveEntries):
     def enter(self, places: Sequence[bytes], values: Sequence[Value]) -> None:
         """Let entries take the place of earlier ones, in this order; None deletes."""
         self.entered += len(places)
+        self._told(self.entered)
         if not self._put_plain(places, values):
             is_row = [place.startswith(self._row) for place in places]
             rows = list(compress(places, is_row)), list(compress(values, is_row))

@@ -132,10 +132,10 @@ class Worker:
         self.life.taking()
         report = self._teller("partition_taking")
         with without_collecting():
-            entries = SavedEntries(self._spec, self.partition)
-            taken = await around.transport.take(
-                self.partition, entries=entries, progress=lambda entries: report(entries=entries)
+            entries = SavedEntries(
+                self._spec, self.partition, told=lambda entries: report(entries=entries)
             )
+            taken = await around.transport.take(self.partition, entries=entries)
             unused = epochs_of_no_partition(self._spec, taken.partitions)
             if unused is not None and self.partition.number == 0:  # one line for all partitions
                 around.log.warning("partition_epochs_unused", stream=self._spec.name, detail=unused)

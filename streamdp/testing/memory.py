@@ -112,13 +112,7 @@ class MemoryTransport:
         """Never called by the group."""
         raise AssertionError(f"{partition}: {error}")
 
-    async def take(
-        self,
-        partition: Partition,
-        *,
-        entries: LiveEntries | None = None,
-        progress: Callable[[int], None] | None = None,
-    ) -> Taken:
+    async def take(self, partition: Partition, *, entries: LiveEntries | None = None) -> Taken:
         """Fence, abort what was left open, and read what is durable."""
         topics = self._stream(partition)
         self._forget(partition)
@@ -127,8 +121,6 @@ class MemoryTransport:
         await asyncio.sleep(0)
         self._log.check_owner(topics, partition.number, epoch)
         taken = peek(self._log, topics, partition.number, entries=entries)
-        if progress is not None:
-            progress(len(taken.state))
         self._reached("take: read", partition)
         self._owned[partition] = epoch
         return taken

@@ -7,13 +7,13 @@ settings: made with it, looked at by `topics check`, and mended on request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from streamdp.ports import Commit, Partition, StreamTopics, Verdict
+from streamdp.ports import Commit, LiveEntries, Partition, StreamTopics, Value, Verdict
 from streamdp.testing.broker import Borrowed, Broker, own_broker
 from streamdp.testing.transport_room import Heard
 from streamdp_adapters.kafka import KafkaSettings, KafkaTechnology, reading
@@ -26,6 +26,16 @@ LIVE = 200  # entries that are live
 BURST = 100  # commits at once; from then on a few in a second, while the broker does its part
 PAUSE = 0.2  # seconds
 MOST_COMMITS = 1_000
+
+
+class Counted(LiveEntries):
+    """Counts what is read, live or not."""
+
+    read = 0
+
+    def enter(self, places: Sequence[bytes], values: Sequence[Value]) -> None:
+        self.read += len(places)
+        super().enter(places, values)
 
 
 def table(bootstrap: str) -> KafkaSettings:
@@ -119,18 +129,11 @@ async def test_is_what_a_takeover_reads_bounded(tidy: Broker) -> None:
         if number >= BURST:
             await asyncio.sleep(PAUSE)
         if number >= BURST and number % 5 == 0:
-            read = 0
-
-            def progress(count: int) -> None:
-                nonlocal read
-                read = count
-
-            taken = await reading.durable(
-                table(tidy.bootstrap), topics, 0, owned_at=None, progress=progress
-            )
-            assert len(taken.state) < 2 * LIVE
-            if read < written / 10:
+            entries = Counted()
+            await reading.durable(table(tidy.bootstrap), topics, 0, owned_at=None, entries=entries)
+            assert len(entries) < 2 * LIVE
+            if entries.read < written / 10:
                 break
     else:
-        pytest.fail(f"{read} of {written} entries were read, {LIVE} are live")
+        pytest.fail(f"{entries.read} of {written} entries were read, {LIVE} are live")
     await transport.close()

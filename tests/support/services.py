@@ -208,15 +208,9 @@ class Between:
         """As inside."""
         await self.inner.join(streams, listener)
 
-    async def take(
-        self,
-        partition: Partition,
-        *,
-        entries: LiveEntries | None = None,
-        progress: Callable[[int], None] | None = None,
-    ) -> Taken:
+    async def take(self, partition: Partition, *, entries: LiveEntries | None = None) -> Taken:
         """As inside."""
-        return await self.inner.take(partition, entries=entries, progress=progress)
+        return await self.inner.take(partition, entries=entries)
 
     async def confirm(self, partition: Partition) -> None:
         """As inside."""

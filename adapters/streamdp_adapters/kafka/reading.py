@@ -197,7 +197,6 @@ async def durable(
     *,
     owned_at: int | None,
     entries: LiveEntries | None = None,
-    progress: Callable[[int], None] | None = None,
     reached: Reached = no_fault,
 ) -> Taken:
     """A partition's durable state: as of our own owner record, or without one as of now.
@@ -231,7 +230,7 @@ async def durable(
         if owned_at is None:
             await settled(look.consumer, settings, [state_place], where=where)
         state = LiveEntries() if entries is None else entries
-        owner = await _read_state(look, state_place, owned_at, state, progress)
+        owner = await _read_state(look, state_place, owned_at, state)
         reached("take: state", partition)
         later: ConsumerRecord | None = None
         if owned_at is None:
@@ -291,7 +290,6 @@ async def _read_state(
     place: TopicPartition,
     owned_at: int | None,
     state: LiveEntries,
-    progress: Callable[[int], None] | None,
 ) -> str | None:
     """Read every live entry; return the owner. A later owner means that the partition is lost.
 
@@ -303,7 +301,6 @@ async def _read_state(
         state.enter([_place(newest)], [newest.value])
     first, end = await look.bounds(place)
     owner: str | None = None
-    count = 0
     async for records in look.batches(place, first, end if owned_at is None else None):
         places = [of.key for of in records if of.key is not None]
         values = [of.value for of in records]
@@ -327,9 +324,6 @@ async def _read_state(
         state.enter(places, values)
         if stop < len(records):
             break
-        count += len(records)
-        if progress is not None:
-            progress(count)
     return owner
 
 

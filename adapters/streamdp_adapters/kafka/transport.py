@@ -23,7 +23,7 @@ The steps at which a test can interrupt: ``take: fenced``, ``take: owned``, ``ta
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from aiokafka.structs import TopicPartition
@@ -108,13 +108,7 @@ class KafkaTransport:
                 await self._leave_groups()
                 raise
 
-    async def take(
-        self,
-        partition: Partition,
-        *,
-        entries: LiveEntries | None = None,
-        progress: Callable[[int], None] | None = None,
-    ) -> Taken:
+    async def take(self, partition: Partition, *, entries: LiveEntries | None = None) -> Taken:
         """Fence every earlier owner and return what is durable."""
         topics = self._stream(partition)
         self._abandon(partition)
@@ -137,7 +131,6 @@ class KafkaTransport:
                         partition.number,
                         owned_at=owned_at,
                         entries=entries,
-                        progress=progress,
                         reached=self._reached,
                     )
             self._reached("take: read", partition)

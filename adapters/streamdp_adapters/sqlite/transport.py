@@ -29,7 +29,7 @@ at once and its next `poll` raises `Fenced`: it must end, not idle. One thread r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -138,19 +138,13 @@ class SqliteTransport:
 
     # --- taking and committing --------------------------------------------------------------
 
-    async def take(
-        self,
-        partition: Partition,
-        *,
-        entries: LiveEntries | None = None,
-        progress: Callable[[int], None] | None = None,
-    ) -> Taken:
+    async def take(self, partition: Partition, *, entries: LiveEntries | None = None) -> Taken:
         """Fence, publish what was recorded, and read what is durable."""
         self._forget(partition)
         topics = self._stream(partition)
         self._fenced.pop(partition, None)
         try:
-            take = partial(self._take, topics, partition, entries, progress)
+            take = partial(self._take, topics, partition, entries)
             self._owned[partition], taken = await self._writing.run(take)
         except Fenced as error:
             self._lose(partition, error)
@@ -162,7 +156,6 @@ class SqliteTransport:
         topics: StreamTopics,
         partition: Partition,
         entries: LiveEntries | None,
-        progress: Callable[[int], None] | None,
     ) -> tuple[Ownership, Taken]:
         pair, number = self._files(), partition.number
         for topic in ("", topics.input, topics.second_input, topics.output):
@@ -172,9 +165,7 @@ class SqliteTransport:
         self._reached("take: fenced", partition)
         pair.copy(TakenPart(topics, number, owner.part))
         self._reached("take: copied", partition)
-        return owner, pair.trusted.durable(
-            topics, number, owner=owner, entries=entries, progress=progress
-        )
+        return owner, pair.trusted.durable(topics, number, owner=owner, entries=entries)
 
     async def confirm(self, partition: Partition) -> None:
         """Check in the trusted file that this process still owns the partition."""

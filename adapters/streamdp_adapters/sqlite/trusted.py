@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -225,7 +225,6 @@ class TrustedFile:
         *,
         owner: Ownership | None = None,
         entries: LiveEntries | None = None,
-        progress: Callable[[int], None] | None = None,
     ) -> Taken:
         """A partition's durable state in one read transaction; with `owner`, only for it."""
         with self.file.reading() as file:
@@ -239,13 +238,10 @@ class TrustedFile:
                 (topics.app, topics.stream, number),
             ).fetchone()
             part, position, worker, second_position = row or (None, None, None, None)
-            state, count = LiveEntries() if entries is None else entries, 0
+            state = LiveEntries() if entries is None else entries
             rows = file.execute("SELECT key, value FROM state WHERE part = ? ORDER BY key", (part,))
             while some := rows.fetchmany(_READ_AT_ONCE):
                 state.enter(*zip(*some, strict=True))
-                count += len(some)
-                if progress is not None:
-                    progress(count)
             remarks = file.execute(
                 "SELECT number, remark FROM part"
                 " WHERE app = ? AND stream = ? AND position IS NOT NULL",
