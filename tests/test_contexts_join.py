@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
+import msgspec
 import numpy as np
 import pytest
 
@@ -37,7 +38,7 @@ from streamdp.core.evidence.policy import PARTS
 from streamdp.ports import Key, StreamTopics, Verdict
 from streamdp.serve.access import Bucket, Gate
 from streamdp.serve.asgi import Refused
-from streamdp.serve.ranking import AskedRank, Ranking, call_of
+from streamdp.serve.ranking import AskedOne, AskedRank, Ranking, call_of
 from streamdp.serve.traffic import Traffic
 from streamdp.service.assembling.diagnosis import telling
 from streamdp.service.assembling.spec import AssemblySpec
@@ -643,7 +644,7 @@ def test_no_private_context_changes_more_than_its_request_s_content(
 
 def _refuses(patch: pytest.MonkeyPatch) -> None:
     """Mutant: what is no level is refused."""
-    patch.setattr("streamdp.serve.ranking.asked_of", lambda decoder, body: decoder.decode(body))
+    patch.setattr("streamdp.serve.ranking._one_rank", msgspec.json.Decoder(AskedOne).decode)
 
 
 def _refuses_fields(patch: pytest.MonkeyPatch) -> None:
